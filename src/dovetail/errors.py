@@ -1,0 +1,101 @@
+"""Every exception that this package raises on purpose, as one tree.
+
+    DovetailError
+      ProtocolError           code, message, data, http_status; becomes a JSON-RPC error
+        NotFound              raised by a resource function that finds nothing
+        MissingCapability     the client did not declare what a call needs
+        Busy                  a limit is reached and its queue is full
+      ToolError               raised by users; becomes a result with isError
+        ArgumentError         the arguments of a call do not fit; says all that is wrong
+      SetupError              a wrong registration; names the function, the parameter and the fix
+      ServerError             (client side) the server answered with a JSON-RPC error
+      ConnectionLost          (client side) the server went away before it answered
+"""
+
+from typing import Any
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+RESOURCE_NOT_FOUND = -32002  # up to 2025-11-25; forbidden since
+HEADER_MISMATCH = -32020  # since 2026-07-28
+MISSING_CAPABILITY = -32021
+UNSUPPORTED_VERSION = -32022
+
+
+class DovetailError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class ProtocolError(DovetailError):
+    """Becomes a JSON-RPC error; `http_status` counts only where HTTP carries it."""
+
+    code = INTERNAL_ERROR
+
+    def __init__(self, message: str, *, code: int | None = None, data: Any = None, http_status: int = 200) -> None:
+        super().__init__(message)
+        self.message = message
+        if code is not None:
+            self.code = code
+        self.data = data
+        self.http_status = http_status
+
+
+class NotFound(ProtocolError):
+    """There is no such resource. The code on the wire depends on the revision; the engine adds the URI."""
+
+    code = RESOURCE_NOT_FOUND
+
+    def __init__(self, message: str = "Resource not found", *, uri: str | None = None) -> None:
+        super().__init__(message, data=None if uri is None else {"uri": uri})
+
+
+class MissingCapability(ProtocolError):
+    """The client did not declare a capability that the call can't do without."""
+
+    code = MISSING_CAPABILITY
+
+    def __init__(self, required: dict[str, Any]) -> None:
+        names = ", ".join(sorted(required))
+        message = f"This needs a client that declares: {names}"
+        super().__init__(message, data={"requiredCapabilities": required}, http_status=400)
+        self.required = required
+
+
+class Busy(ProtocolError):
+    """A concurrency limit is reached and its queue is full; the caller may try again later."""
+
+    code = INTERNAL_ERROR
+
+
+class ToolError(DovetailError):
+    """Reaches the model: a result with `isError: true` whose text is this message."""
+
+
+class ArgumentError(ToolError):
+    """The arguments of a call do not fit; `problems` holds one readable line for each thing that is wrong."""
+
+    def __init__(self, subject: str, problems: list[str]) -> None:
+        self.problems = problems
+        lines = "\n".join(f"- {problem}" for problem in problems)
+        super().__init__(f"Invalid arguments for {subject}:\n{lines}")
+
+
+class SetupError(DovetailError):
+    """A registration that can't work. The message names the function, the parameter and the fix."""
+
+
+class ServerError(DovetailError):
+    """The server answered a client's request with a JSON-RPC error."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(f"{message} ({code})")
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class ConnectionLost(DovetailError):
+    """The server went away before it answered."""
