@@ -1,15 +1,15 @@
 """Every exception that this package raises on purpose, as one tree.
 
-    DovetailError
-      ProtocolError           code, message, data, http_status; becomes a JSON-RPC error
-        NotFound              raised by a resource function that finds nothing
-        MissingCapability     the client did not declare what a call needs
-        Busy                  a limit is reached and its queue is full
-      ToolError               raised by users; becomes a result with isError
-        ArgumentError         the arguments of a call do not fit; says all that is wrong
-      SetupError              a wrong registration; names the function, the parameter and the fix
-      ServerError             (client side) the server answered with a JSON-RPC error
-      ConnectionLost          (client side) the server went away before it answered
+DovetailError
+  ProtocolError           code, message, data, http_status; becomes a JSON-RPC error
+    NotFound              raised by a resource function that finds nothing
+    MissingCapability     the client did not declare what a call needs
+    Busy                  a limit is reached and its queue is full
+  ToolError               raised by users; becomes a result with isError
+    ArgumentError         the arguments of a call do not fit; says all that is wrong
+  SetupError              a wrong registration; names the function, the parameter and the fix
+  ServerError             (client side) the server answered with a JSON-RPC error
+  ConnectionLost          (client side) the server went away before it answered
 """
 
 from typing import Any

@@ -1,0 +1,1 @@
+"""Dovetail: plain Python functions, served to every MCP client."""

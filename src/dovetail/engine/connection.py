@@ -1,0 +1,257 @@
+"""One pipe to one client: lines come in, lines go out, both eras at once.
+
+Stdio uses it, and so does the in-process client, over the same bytes. A transport feeds it lines without their
+newline and gives it a `Pipe` to write to.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Sequence
+from typing import Protocol
+
+from dovetail.engine.core import Engine
+from dovetail.engine.dispatch import handle
+from dovetail.engine.exchange import Exchange
+from dovetail.engine.handlers import change_notification
+from dovetail.engine.streams import LIST_KINDS, ChangeKind, Subscription
+from dovetail.errors import INVALID_REQUEST, Busy, ProtocolError
+from dovetail.protocol import inbound, jsonrpc
+from dovetail.protocol.inbound import Request
+from dovetail.protocol.jsonrpc import BadMessage, Envelope
+from dovetail.protocol.methods import InitializeParams, RequestId
+from dovetail.protocol.session import Session
+
+MAX_IN_FLIGHT = 10_000
+SETTLE_SECONDS = 1.0  # how long cancelled calls get to clean up
+
+log = logging.getLogger("dovetail")
+
+
+class Pipe(Protocol):
+    """Where a connection writes to."""
+
+    def write(self, message: bytes) -> None:
+        """Send one message; never blocks."""
+
+    async def drain(self) -> None:
+        """Wait while the other side reads too slowly."""
+
+
+class Call:
+    """One request in flight. Once it is closed, nothing more is sent for it."""
+
+    __slots__ = ("_pipe", "exchange", "open", "task")
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self.open = True
+        self.exchange: Exchange | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    async def emit(self, message: bytes) -> None:
+        if self.open:
+            self._pipe.write(message)
+            await self._pipe.drain()
+
+
+class Connection:
+    """Everything that belongs to one pipe: its session, if there was a handshake, and its calls in flight."""
+
+    def __init__(self, engine: Engine, pipe: Pipe) -> None:
+        self.engine = engine
+        self.pipe = pipe
+        self.session: Session | None = None
+        self.greeted = asyncio.Event()  # the client has made a first good request
+        self._calls: dict[RequestId, Call] = {}
+        self._batches: set[asyncio.Task[None]] = set()
+        self._kinds: list[ChangeKind] = []
+        self._subscription: Subscription | None = None
+        self._pump: asyncio.Task[None] | None = None
+
+    # ── lines in ──
+
+    def feed(self, line: bytes | bytearray | memoryview) -> None:
+        """Take one line. Never raises, whatever it holds."""
+        try:
+            message = jsonrpc.decode(line)
+            if isinstance(message, list):
+                inbound.allow_batch(None if self.session is None else self.session.revision)
+                self._feed_batch(message)
+            elif message.is_request:
+                self._feed_request(message)
+            elif message.is_notification:
+                self._notice(message)
+        except BadMessage as bad:
+            self._refuse(bad.id, bad)
+        except ProtocolError as failure:
+            self._refuse(None, failure)
+
+    def reject(self, failure: ProtocolError) -> None:
+        """The transport could not even read a line."""
+        self._refuse(None, failure)
+
+    def _refuse(self, id: RequestId | None, failure: ProtocolError) -> None:
+        self.pipe.write(self._error(id, failure))
+
+    def _error(self, id: RequestId | None, failure: ProtocolError) -> bytes:
+        optional = self.session is None or self.session.revision.error_id_optional
+        return jsonrpc.error(id, failure, id_optional=optional)
+
+    def _feed_request(self, message: Envelope) -> None:
+        assert isinstance(message.id, (int, str))
+        try:
+            call = self._admit(message)
+        except ProtocolError as failure:
+            self._refuse(message.id, failure)
+            return
+        call.task = asyncio.get_running_loop().create_task(self._serve(call))
+
+    def _admit(self, message: Envelope, *, batched: bool = False) -> Call:
+        """Decide the revision of a request and put it among the calls in flight."""
+        assert isinstance(message.id, (int, str))
+        if message.id in self._calls:
+            raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
+        if len(self._calls) >= MAX_IN_FLIGHT:
+            raise Busy(f"This connection has {MAX_IN_FLIGHT} requests in flight; wait for some of them")
+        opened = inbound.open_request(message)
+        if batched and opened.method == "initialize":
+            raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
+        request = inbound.modern(opened) or inbound.on_pipe(opened, self.session)
+        if request.method == "initialize":
+            self._open_session(request)
+        call = Call(self.pipe)
+        call.exchange = Exchange(request, call.emit, self if request.revision.handshake and self.session else None)
+        self._calls[message.id] = call
+        self.greeted.set()
+        return call
+
+    def _open_session(self, request: Request) -> None:
+        # At once and not in the request's task: what the client sends next belongs to the session already.
+        assert isinstance(request.params, InitializeParams)
+        self.session = Session.open(secrets.token_hex(16), request.params, request.revision)
+        request.session = self.session
+        self._kinds = [kind for kind in LIST_KINDS if kind in self.engine.offer.names]
+
+    # ── lines out ──
+
+    async def _serve(self, call: Call) -> None:
+        answer = await self._answer(call)
+        if answer is not None:
+            self.pipe.write(answer)
+            await self.pipe.drain()
+
+    async def _answer(self, call: Call) -> bytes | None:
+        """The encoded answer; None if the client has cancelled, for then nothing more may be sent."""
+        assert call.exchange is not None
+        request = call.exchange.request
+        try:
+            body = await handle(self.engine, call.exchange)
+            return jsonrpc.result(request.id, body) if call.open else None
+        except ProtocolError as failure:
+            if request.method == "initialize":
+                self.session = None
+            return jsonrpc.error(request.id, failure) if call.open else None
+        finally:
+            call.open = False
+            del self._calls[request.id]
+
+    def _feed_batch(self, messages: Sequence[Envelope | BadMessage]) -> None:
+        answers: list[bytes] = []
+        calls: list[Call] = []
+        for message in messages:
+            if isinstance(message, BadMessage):
+                answers.append(self._error(message.id, message))
+            elif message.is_request:
+                try:
+                    calls.append(self._admit(message, batched=True))
+                except ProtocolError as failure:
+                    assert isinstance(message.id, (int, str))
+                    answers.append(self._error(message.id, failure))
+            elif message.is_notification:
+                self._notice(message)
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._answer(call)) for call in calls]
+        for call, task in zip(calls, tasks, strict=True):
+            call.task = task  # type: ignore[assignment]
+        gathering = loop.create_task(self._serve_batch(tasks, answers))
+        self._batches.add(gathering)
+        gathering.add_done_callback(self._batches.discard)
+
+    async def _serve_batch(self, tasks: Sequence[asyncio.Task[bytes | None]], answers: list[bytes]) -> None:
+        """One line with all answers, when the last one is there."""
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        answers += [result for result in results if isinstance(result, bytes)]
+        if answers:
+            self.pipe.write(jsonrpc.batch(answers))
+            await self.pipe.drain()
+
+    # ── notifications in ──
+
+    def _notice(self, message: Envelope) -> None:
+        """Unknown and malformed notifications are ignored: nobody waits for an answer."""
+        if message.method == "notifications/cancelled":
+            id = inbound.cancelled_request(message)
+            if id is not None:
+                self._cancel(id)
+        elif message.method == "notifications/initialized" and self.session is not None:
+            self._start_operation()
+
+    def _cancel(self, id: RequestId) -> None:
+        call = self._calls.get(id)
+        if call is None or call.task is None or call.exchange is None or call.exchange.request.method == "initialize":
+            return
+        log.debug("the client cancelled the request %r", id)
+        call.open = False
+        call.exchange.cancelled()
+        call.task.cancel()
+
+    # ── the session, and what it hears unasked ──
+
+    @property
+    def record(self) -> Session:
+        assert self.session is not None
+        return self.session
+
+    async def save(self, record: Session) -> None:
+        self.session = record
+        if self._subscription is not None:
+            for uri in record.subscriptions - self._subscription.uris:
+                self._subscription.add_uri(uri)
+            for uri in self._subscription.uris - record.subscriptions:
+                self._subscription.remove_uri(uri)
+
+    def _start_operation(self) -> None:
+        if self.record.initialized:
+            return
+        self.session = self.record.replace(initialized=True)
+        self._subscription = self.engine.hub.subscribe(self._kinds, self.session.subscriptions)
+        self._pump = asyncio.get_running_loop().create_task(self._send_changes(self._subscription))
+
+    async def _send_changes(self, subscription: Subscription) -> None:
+        async for change in subscription:
+            self.pipe.write(change_notification(change))
+            await self.pipe.drain()
+
+    # ── the end ──
+
+    async def close(self, grace: float = 0.0) -> None:
+        """The client is gone, or the server stops: calls get `grace` seconds to finish, then they are cancelled."""
+        if self._subscription is not None:
+            self._subscription.end()
+        tasks = [call.task for call in self._calls.values() if call.task is not None]
+        tasks += self._batches
+        if self._pump is not None:
+            tasks.append(self._pump)
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=grace)
+        for call in self._calls.values():
+            if call.exchange is not None:
+                call.exchange.cancelled()
+        for task in late:
+            task.cancel()
+        if late:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait(late, timeout=SETTLE_SECONDS)

@@ -1,0 +1,243 @@
+"""`Context`: what a function may ask of, and tell to, the client it is serving."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Coroutine, Generator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from dovetail.engine.deprecation import warn_deprecated
+from dovetail.engine.exchange import Cancellation, Exchange
+from dovetail.engine.streams import Change
+from dovetail.protocol import features, jsonrpc
+from dovetail.protocol.content import ResourceContents
+from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.methods import LogLevel, RequestId
+from dovetail.protocol.progress import ProgressGate, Update
+from dovetail.registry.outputs import to_jsonable
+
+if TYPE_CHECKING:
+    from dovetail.engine.core import Engine
+
+T = TypeVar("T")
+
+
+class ClientInfo(msgspec.Struct, frozen=True):
+    """Who the client says it is, and what it can do. Not to be trusted for decisions."""
+
+    info: Mapping[str, Any]
+    capabilities: Mapping[str, Any]
+
+    @property
+    def name(self) -> str | None:
+        return self.info.get("name")
+
+    @property
+    def version(self) -> str | None:
+        return self.info.get("version")
+
+
+class _Done:
+    """What a method gives back in a worker thread, where its work is already done: awaitable, for symmetry."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+class Context:
+    """Injected into every parameter annotated `Context`.
+
+    Methods that send something are awaited in `async def` functions; in `def` functions they simply return.
+    """
+
+    def __init__(self, engine: "Engine", exchange: Exchange) -> None:
+        self._engine = engine
+        self._exchange = exchange
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._gate: ProgressGate | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ── who is asking ──
+
+    @property
+    def request_id(self) -> RequestId:
+        return self._exchange.request.id
+
+    @property
+    def session_id(self) -> str | None:
+        """None where the revision has no sessions: keep state behind an id that the client passes instead."""
+        session = self._exchange.request.session
+        return None if session is None else session.id
+
+    @property
+    def protocol_version(self) -> str:
+        return self._exchange.request.revision.name
+
+    @property
+    def client(self) -> ClientInfo:
+        request = self._exchange.request
+        return ClientInfo(request.client or {}, request.capabilities)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The request's `_meta`, as it came."""
+        return self._exchange.request.meta
+
+    @property
+    def headers(self) -> Mapping[str, str] | None:
+        """The HTTP headers, with lower-case names; None on other transports."""
+        return self._exchange.request.headers
+
+    @property
+    def lifespan(self) -> Any:
+        """What the server's lifespan yielded."""
+        return self._engine.lifespan_value
+
+    @property
+    def cancelled(self) -> Cancellation:
+        """Check it, await it, or `.wait()` for it in a thread."""
+        return self._exchange.cancellation
+
+    # ── telling the client ──
+
+    def report_progress(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> Awaitable[None]:
+        """Tell how far the call is. Needs no client that asked: then it does nothing."""
+        return self._do(self._report_progress(progress, total, message))
+
+    async def _report_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        if self._exchange.request.params.meta.progress_token is UNSET:
+            return
+        if self._gate is None:
+            self._gate = ProgressGate()
+            self._exchange.finish.append(self._finish_progress)
+        now = time.monotonic()
+        update = self._gate.report(progress, total, message, now)
+        if update is not None:
+            await self._send_progress(update)
+        elif self._timer is None and (due := self._gate.due(now)) is not None:
+            self._timer = self._loop.call_later(due, self._flush_later)
+
+    def _flush_later(self) -> None:
+        self._timer = None
+        if self._gate is not None and (update := self._gate.flush(time.monotonic())) is not None:
+            self._engine.spawn(self._send_progress(update))
+
+    async def _finish_progress(self) -> None:
+        assert self._gate is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        if (update := self._gate.flush(time.monotonic())) is not None:
+            await self._send_progress(update)
+        self._gate.close()
+
+    async def _send_progress(self, update: Update) -> None:
+        request = self._exchange.request
+        params: dict[str, Any] = {"progressToken": request.params.meta.progress_token, "progress": update.progress}
+        if update.total is not None:
+            params["total"] = update.total
+        if update.message is not None and request.revision.progress_message:
+            params["message"] = update.message
+        await self._exchange.emit(jsonrpc.notification("notifications/progress", encode(params)))
+
+    def log(self, level: LogLevel, data: Any, logger: str | None = None) -> Awaitable[None]:
+        """Send a log message, if the client wants that level. Secrets are blacked out."""
+        if self._exchange.request.revision.log_on_request:
+            warn_deprecated("logging")
+        return self._do(self._log(level, data, logger))
+
+    async def _log(self, level: LogLevel, data: Any, logger: str | None) -> None:
+        if level not in features.SEVERITY:
+            raise ValueError(f"ctx.log: unknown level {level!r}; use one of {', '.join(features.LEVELS)}")
+        threshold = self._threshold()
+        if threshold is None or not features.passes_level(level, threshold):
+            return
+        params: dict[str, Any] = {"level": level}
+        if logger is not None:
+            params["logger"] = logger
+        params["data"] = self._engine.redactor.value(to_jsonable(data))
+        await self._exchange.emit(jsonrpc.notification("notifications/message", encode(params)))
+
+    def _threshold(self) -> LogLevel | None:
+        """The least level that the client wants to hear; None for silence."""
+        if "logging" not in self._engine.offer.names:
+            return None
+        if self._exchange.request.revision.log_on_request:
+            return self._exchange.request.log_level
+        sessions = self._exchange.sessions
+        level = None if sessions is None else sessions.record.log_level
+        return level or self._engine.options.log_level
+
+    def debug(self, data: Any, logger: str | None = None) -> Awaitable[None]:
+        return self.log("debug", data, logger)
+
+    def info(self, data: Any, logger: str | None = None) -> Awaitable[None]:
+        return self.log("info", data, logger)
+
+    def notice(self, data: Any, logger: str | None = None) -> Awaitable[None]:
+        return self.log("notice", data, logger)
+
+    def warning(self, data: Any, logger: str | None = None) -> Awaitable[None]:
+        return self.log("warning", data, logger)
+
+    def error(self, data: Any, logger: str | None = None) -> Awaitable[None]:
+        return self.log("error", data, logger)
+
+    def critical(self, data: Any, logger: str | None = None) -> Awaitable[None]:
+        return self.log("critical", data, logger)
+
+    def alert(self, data: Any, logger: str | None = None) -> Awaitable[None]:
+        return self.log("alert", data, logger)
+
+    def emergency(self, data: Any, logger: str | None = None) -> Awaitable[None]:
+        return self.log("emergency", data, logger)
+
+    # ── telling everyone who asked ──
+
+    def notify_resource_updated(self, uri: str) -> Awaitable[None]:
+        return self._publish(Change("updated", uri))
+
+    def notify_resources_changed(self) -> Awaitable[None]:
+        return self._publish(Change("resources"))
+
+    def notify_tools_changed(self) -> Awaitable[None]:
+        return self._publish(Change("tools"))
+
+    def notify_prompts_changed(self) -> Awaitable[None]:
+        return self._publish(Change("prompts"))
+
+    def _publish(self, change: Change) -> Awaitable[None]:
+        self._engine.publish(change)
+        return _Done()
+
+    # ── the server itself ──
+
+    async def read_resource(self, uri: str) -> list[ResourceContents]:
+        """Read one of this server's own resources."""
+        return list((await self._engine.read(uri, self._exchange)).items)
+
+    def wait(self, awaitable: Awaitable[T]) -> T:
+        """In a `def` function: hand something awaitable to the loop and block this thread until it is done."""
+        if isinstance(awaitable, _Done):
+            return None  # type: ignore[return-value]
+        if threading.get_ident() == self._thread:
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()
+            raise RuntimeError("ctx.wait would block the event loop; in an async def use await instead")
+        return asyncio.run_coroutine_threadsafe(_await(awaitable), self._loop).result()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        if threading.get_ident() == self._thread:
+            return work
+        self.wait(work)
+        return _Done()
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable

@@ -1,0 +1,170 @@
+"""The engine: a server's catalogues, limits and settings, and what the handlers ask of them."""
+
+import asyncio
+import os
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+from dovetail.engine.context import Context
+from dovetail.engine.dispatch import Middleware, Step, compile_chain
+from dovetail.engine.exchange import Exchange
+from dovetail.engine.handlers import guarded
+from dovetail.engine.library import Library
+from dovetail.engine.limits import Limit
+from dovetail.engine.options import Options
+from dovetail.engine.redaction import Redactor
+from dovetail.engine.streams import Change, ChangeKind, Hub
+from dovetail.engine.threads import ThreadPool
+from dovetail.errors import SetupError
+from dovetail.protocol import revisions
+from dovetail.protocol.definitions import Implementation
+from dovetail.protocol.features import Offer
+from dovetail.protocol.outbound import Shaper
+from dovetail.protocol.results import Contents
+from dovetail.registry.catalog import Catalog
+from dovetail.registry.prompts import Completer, Prompt
+from dovetail.registry.tools import Tool
+
+INJECTABLE = (Context,)
+
+
+class Engine:
+    """Everything a server is made of, without the ways to reach it."""
+
+    def __init__(self, info: Implementation, options: Options, tools: Catalog[Tool]) -> None:
+        self.info = info
+        self.options = options
+        self.secret = _secret(options.secret)
+        self.redactor = Redactor(options.redact)
+        self.threads = ThreadPool(options.max_threads)
+        self.limit = Limit(options.max_concurrency, options.max_queue, subject="The server")
+        self.tool_limits: dict[str, Limit] = {}
+        self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
+        self.tools = tools
+        self.prompts: Catalog[Prompt] = Catalog("prompt")
+        self.library = Library(self.threads, options.hint, lambda uri: self.publish(Change("updated", uri)))
+        self.completers: dict[tuple[str, str, str], Completer] = {}
+        self.hub = Hub(self.library.watch)
+        self.chain: Step = compile_chain(self, ())
+        self.lifespan_value: Any = None
+        self._middleware: list[Middleware] = []
+        self._offer: Offer | None = None
+        self._stack: AsyncExitStack | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._announce_changes()
+
+    def _announce_changes(self) -> None:
+        catalogs: list[tuple[Catalog[Any], ChangeKind]] = [
+            (self.tools, "tools"),
+            (self.prompts, "prompts"),
+            (self.library.resources, "resources"),
+            (self.library.templates, "resources"),
+        ]
+        for catalog, kind in catalogs:
+            catalog.on_change(partial(self._catalog_changed, kind))
+
+    def _catalog_changed(self, kind: ChangeKind) -> None:
+        self._offer = None
+        self.publish(Change(kind))
+
+    def use(self, middleware: Middleware) -> None:
+        self._middleware.append(middleware)
+        self.chain = compile_chain(self, self._middleware)
+
+    # ── what is offered ──
+
+    @property
+    def offer(self) -> Offer:
+        if self._offer is None:
+            self._offer = Offer(
+                names=self._offered(),
+                list_changed=self.options.list_changed,
+                experimental=self.options.experimental,
+            )
+        return self._offer
+
+    def _offered(self) -> frozenset[str]:
+        # A tool's choices alone offer no completions: completing tools is our own addition, which no client looks for.
+        completable: list[Prompt | Any] = [*self.prompts.all(), *self.library.templates.all()]
+        present = {
+            "tools": self.tools.ever_used,
+            "resources": self.library.resources.ever_used or self.library.templates.ever_used,
+            "prompts": self.prompts.ever_used,
+            "completions": bool(self.completers) or any(item.choices for item in completable),
+            "logging": self.options.logging,
+        }
+        return frozenset(name for name, there in present.items() if there) | frozenset(self.options.declare)
+
+    def add_tool(self, tool: Tool) -> None:
+        self.tools.add(tool.name, tool)
+
+    def tool_limit(self, tool: Tool) -> Limit | None:
+        if tool.max_concurrency is None:
+            return None
+        limit = self.tool_limits.get(tool.name)
+        if limit is None:
+            subject = f"The tool {tool.name}"
+            limit = Limit(tool.max_concurrency, self.options.max_queue, subject=subject)
+            self.tool_limits[tool.name] = limit
+        return limit
+
+    def add_completer(self, kind: str, name: str, argument: str, completer: Completer) -> None:
+        key = (kind, name, argument)
+        if key in self.completers:
+            raise SetupError(f"There is already a completion for the argument {argument!r} of {name!r}")
+        self.completers[key] = completer
+        self._offer = None
+
+    def choices(self, kind: str, name: str) -> Mapping[str, Sequence[str]] | None:
+        """The closed sets of a thing's arguments; None if there is no such thing."""
+        if kind == "ref/resource":
+            template = self.library.templates.get(name)
+            return template.choices if template is not None else {} if name in self.library else None
+        thing = self.prompts.get(name) if kind == "ref/prompt" else self.tools.get(name)
+        return None if thing is None else thing.choices
+
+    # ── resources and changes ──
+
+    async def read(self, uri: str, exchange: Exchange) -> Contents:
+        return await self.library.read(uri, partial(guarded, self, exchange))
+
+    def publish(self, change: Change) -> None:
+        """Tell everyone who asked, if changes are announced at all; from any thread."""
+        if change.uri:
+            self.library.forget(change.uri)
+        elif not self.options.list_changed:
+            return
+        self.hub.publish(change)
+
+    # ── life ──
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task that is kept alive until it is done."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def start(self, owner: Any = None) -> None:
+        """Enter the lifespan, once; `owner` is what it is called with."""
+        if self._stack is not None:
+            return
+        self._stack = AsyncExitStack()
+        if self.options.lifespan is not None:
+            self.lifespan_value = await self._stack.enter_async_context(self.options.lifespan(owner))
+
+    async def stop(self) -> None:
+        """End all listening and leave the lifespan; a stopped engine may be started again."""
+        self.hub.end_all()
+        await self.library.close()
+        if self._stack is not None:
+            stack, self._stack = self._stack, None
+            await stack.aclose()
+
+
+def _secret(given: str | bytes | None) -> bytes:
+    if given is None:
+        return os.urandom(32)
+    return given.encode() if isinstance(given, str) else given

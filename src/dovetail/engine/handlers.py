@@ -1,0 +1,338 @@
+"""What each request does: one function for each row of the method table, all of the same shape."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+
+from dovetail.engine.exchange import Exchange
+from dovetail.engine.invoke import invoke
+from dovetail.engine.limits import CallTimeout
+from dovetail.engine.streams import MAX_URIS, Change, ChangeKind
+from dovetail.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    ArgumentError,
+    MissingCapability,
+    NotFound,
+    ProtocolError,
+    ToolError,
+)
+from dovetail.protocol import headers, jsonrpc
+from dovetail.protocol.content import Text
+from dovetail.protocol.cursors import LIFETIME, decode_cursor, encode_cursor
+from dovetail.protocol.definitions import Definition
+from dovetail.protocol.features import Completion, require_capabilities
+from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.methods import (
+    CallToolParams,
+    CompleteParams,
+    GetPromptParams,
+    ListenFilter,
+    ListenParams,
+    ListParams,
+    ReadResourceParams,
+    SetLevelParams,
+    UriParams,
+)
+from dovetail.protocol.outbound import SUBSCRIPTION_KEY, ToolResult
+from dovetail.protocol.results import (
+    Discovery,
+    Empty,
+    ListenEnded,
+    Listing,
+    PromptResult,
+    Result,
+    Suggestions,
+    Welcome,
+)
+from dovetail.registry.catalog import Catalog, KeptPage
+from dovetail.registry.outputs import OutputError
+from dovetail.registry.prompts import shape_completion, shape_prompt, suggest
+from dovetail.registry.tools import Tool
+
+if TYPE_CHECKING:
+    from dovetail.engine.core import Engine
+
+Handler = Callable[["Engine", Exchange], Awaitable[Result]]
+log = logging.getLogger("dovetail")
+EMPTY = Empty()
+
+
+# ── lifecycle ──
+
+
+async def initialize(engine: "Engine", exchange: Exchange) -> Result:
+    return Welcome(engine.offer, engine.options.instructions)
+
+
+async def discover(engine: "Engine", exchange: Exchange) -> Result:
+    return Discovery(engine.offer, engine.options.instructions, engine.options.hint)
+
+
+async def ping(engine: "Engine", exchange: Exchange) -> Result:
+    return EMPTY
+
+
+async def set_level(engine: "Engine", exchange: Exchange) -> Result:
+    params = exchange.request.params
+    assert isinstance(params, SetLevelParams)
+    if exchange.sessions is not None:
+        await exchange.sessions.save(exchange.sessions.record.replace(log_level=params.level))
+    return EMPTY
+
+
+# ── tools ──
+
+
+async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
+    params = exchange.request.params
+    assert isinstance(params, CallToolParams)
+    tool = engine.tools.get(params.name)
+    if tool is None:
+        raise ProtocolError(f"Unknown tool: {_shown(params.name)}", code=INVALID_PARAMS)
+    raw = _object(params.arguments)
+    if tool.headers and exchange.request.headers is not None and not exchange.request.revision.handshake:
+        headers.check_parameters(exchange.request.headers, tool.headers, jsonrpc.parse(raw))
+    try:
+        if tool.requires:
+            require_capabilities(tool.requires, exchange.request.capabilities)
+        return await _run_tool(engine, exchange, tool, raw)
+    except ArgumentError as failure:
+        if engine.options.argument_errors == "error":
+            raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
+        return _failed(str(failure))
+    except ToolError as failure:
+        return _failed(str(failure))
+    except CallTimeout as failure:
+        log.warning("tool %s timed out after %g s", tool.name, failure.seconds)
+        return _failed(f"The tool {tool.name} did not finish within {failure.seconds:g} s and was stopped.")
+    except MissingCapability as failure:
+        if exchange.request.revision.handshake:  # older clients do not know the code
+            return _failed(failure.message)
+        raise
+    except ProtocolError:
+        raise
+    except OutputError as failure:
+        log.error("tool %s returned a value that does not fit: %s", tool.name, failure)
+        return _failed(f"The tool {tool.name} returned something that does not fit its own description.")
+    except Exception:
+        log.exception("tool %s failed", tool.name)
+        return _failed(f"The tool {tool.name} failed. The details are in the server's log.")
+
+
+async def _run_tool(engine: "Engine", exchange: Exchange, tool: Tool, raw: Any) -> ToolResult:
+    arguments = tool.decode(raw)
+    label = f"tool {tool.name}"
+    limit = engine.tool_limit(tool)
+    if limit is None:
+        async with engine.limit:
+            return tool.shape(await invoke(engine, exchange, tool.invocation, arguments, label))
+    async with limit, engine.limit:  # in this order: who waits for a busy tool must not hold one of the server's slots
+        return tool.shape(await invoke(engine, exchange, tool.invocation, arguments, label))
+
+
+def _failed(text: str) -> ToolResult:
+    return ToolResult(content=(Text(text),), is_error=True)
+
+
+def _object(raw: Any) -> Any:
+    """The arguments as they came, if they are an object; null counts as none."""
+    first = memoryview(raw)[0]
+    if first == ord("{"):
+        return raw
+    if first == ord("n"):
+        return b"{}"
+    raise ProtocolError("Invalid params: arguments must be an object", code=INVALID_PARAMS)
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= 128 else name[:128] + "…"
+
+
+# ── lists ──
+
+
+def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
+    async def handler(engine: "Engine", exchange: Exchange) -> Result:
+        params = exchange.request.params
+        assert isinstance(params, ListParams)
+        catalog = catalog_of(engine)
+        if key == "resources":
+            await engine.library.refresh_files()
+        now = time.time()
+        after = decode_cursor(params.cursor, scope=key, key=engine.secret, now=now)
+        return _page(engine, exchange, key, catalog, after, now)
+
+    return handler
+
+
+def _page(engine: "Engine", exchange: Exchange, key: str, catalog: Catalog[Any], after: int, now: float) -> Listing:
+    """The page behind position `after`, with the bytes it had last time if nothing has changed since."""
+    revision = exchange.request.revision.name
+    size, hint = engine.options.page_size, engine.options.hint
+
+    def definitions() -> list[Definition]:
+        return [item.definition for item in catalog.page(after, size).items]
+
+    kept = catalog.encoded.get((revision, after))
+    if kept is not None and (kept.next_cursor is None or now - kept.made < LIFETIME / 2):
+        return Listing(key, definitions, kept.next_cursor, hint, kept.body)
+    version = catalog.version
+    following = catalog.page(after, size).next_after
+    cursor = None if following is None else encode_cursor(following, scope=key, key=engine.secret, now=now)
+    listing = Listing(key, definitions, cursor, hint)
+    catalog.keep((revision, after), KeptPage(listing.encode(engine.shapers[revision]), cursor, now), version)
+    return listing
+
+
+# ── resources ──
+
+
+async def read_resource(engine: "Engine", exchange: Exchange) -> Result:
+    params = exchange.request.params
+    assert isinstance(params, ReadResourceParams)
+    return await engine.read(params.uri, exchange)
+
+
+async def subscribe(engine: "Engine", exchange: Exchange) -> Result:
+    params = exchange.request.params
+    assert isinstance(params, UriParams)
+    if params.uri not in engine.library:
+        raise NotFound(uri=params.uri)
+    if exchange.sessions is not None:
+        record = exchange.sessions.record
+        if len(record.subscriptions) >= MAX_URIS:
+            raise ProtocolError("Too many subscriptions in this session", code=INVALID_PARAMS)
+        await exchange.sessions.save(record.replace(subscriptions=record.subscriptions | {params.uri}))
+    return EMPTY
+
+
+async def unsubscribe(engine: "Engine", exchange: Exchange) -> Result:
+    params = exchange.request.params
+    assert isinstance(params, UriParams)
+    if exchange.sessions is not None:
+        record = exchange.sessions.record
+        await exchange.sessions.save(record.replace(subscriptions=record.subscriptions - {params.uri}))
+    return EMPTY
+
+
+async def listen(engine: "Engine", exchange: Exchange) -> Result:
+    """Stays until the client cancels or the server stops: acknowledgement first, then what was asked for."""
+    params = exchange.request.params
+    assert isinstance(params, ListenParams)
+    honoured = _honoured(engine, params.notifications)
+    kinds = [kind for kind, wanted in _wanted_kinds(honoured) if wanted]
+    id = exchange.request.id
+    subscription = engine.hub.subscribe(kinds, honoured.resource_subscriptions)
+    try:
+        acknowledgement = {"notifications": honoured, "_meta": {SUBSCRIPTION_KEY: id}}
+        name = "notifications/subscriptions/acknowledged"
+        await exchange.emit(jsonrpc.notification(name, encode(acknowledgement)))
+        async for change in subscription:
+            await exchange.emit(change_notification(change, {SUBSCRIPTION_KEY: id}))
+    finally:
+        subscription.end()
+    return ListenEnded(id)
+
+
+def _honoured(engine: "Engine", asked: ListenFilter) -> ListenFilter:
+    """The part of what was asked for that this server really serves."""
+    names = engine.offer.names if engine.options.list_changed else frozenset[str]()
+    uris = [uri for uri in dict.fromkeys(asked.resource_subscriptions) if uri in engine.library]
+    return ListenFilter(
+        tools_list_changed=asked.tools_list_changed and "tools" in names,
+        prompts_list_changed=asked.prompts_list_changed and "prompts" in names,
+        resources_list_changed=asked.resources_list_changed and "resources" in names,
+        resource_subscriptions=uris[:MAX_URIS],
+    )
+
+
+def _wanted_kinds(filter: ListenFilter) -> tuple[tuple[ChangeKind, bool], ...]:
+    return (
+        ("tools", filter.tools_list_changed),
+        ("prompts", filter.prompts_list_changed),
+        ("resources", filter.resources_list_changed),
+    )
+
+
+def change_notification(change: Change, meta: dict[str, Any] | None = None) -> bytes:
+    params: dict[str, Any] = {"uri": change.uri} if change.uri else {}
+    if meta is not None:
+        params["_meta"] = meta
+    return jsonrpc.notification(change.method, encode(params) if params else None)
+
+
+# ── prompts and completion ──
+
+
+async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
+    params = exchange.request.params
+    assert isinstance(params, GetPromptParams)
+    prompt = engine.prompts.get(params.name)
+    if prompt is None:
+        raise ProtocolError(f"Unknown prompt: {_shown(params.name)}", code=INVALID_PARAMS)
+    try:
+        arguments = prompt.decode(_object(params.arguments))
+    except ArgumentError as failure:
+        raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
+    value = await guarded(engine, exchange, prompt.invocation, arguments, f"prompt {prompt.name}")
+    if isinstance(value, PromptResult):
+        return value
+    return shape_prompt(value, prompt.definition.description)
+
+
+async def guarded(engine: "Engine", exchange: Exchange, invocation: Any, arguments: dict[str, Any], label: str) -> Any:
+    """Call a function whose failures are protocol errors: what it says on purpose is told, the rest is logged."""
+    try:
+        async with engine.limit:
+            return await invoke(engine, exchange, invocation, arguments, label)
+    except ToolError as failure:
+        raise ProtocolError(str(failure), code=INTERNAL_ERROR) from None
+    except CallTimeout as failure:
+        log.warning("%s timed out after %g s", label, failure.seconds)
+        raise ProtocolError(f"The {label} did not finish within {failure.seconds:g} s", code=INTERNAL_ERROR) from None
+    except ProtocolError:
+        raise
+    except Exception:
+        log.exception("%s failed", label)
+        raise ProtocolError(f"The {label} failed", code=INTERNAL_ERROR) from None
+
+
+async def complete(engine: "Engine", exchange: Exchange) -> Result:
+    params = exchange.request.params
+    assert isinstance(params, CompleteParams)
+    ref, argument = params.ref, params.argument
+    name = ref.uri if ref.type == "ref/resource" else ref.name
+    choices = engine.choices(ref.type, name)
+    if choices is None:
+        raise ProtocolError(f"There is nothing to complete for {ref.type} {_shown(name)!r}", code=INVALID_PARAMS)
+    completer = engine.completers.get((ref.type, name, argument.name))
+    if completer is None:
+        return Suggestions(suggest(choices.get(argument.name, ()), argument.value))
+    arguments: dict[str, Any] = {"value": argument.value}
+    if completer.takes_arguments:
+        arguments["arguments"] = dict(params.context.arguments)
+    label = f"completion of {argument.name}"
+    value = await guarded(engine, exchange, completer.invocation, arguments, label)
+    return Suggestions(value if isinstance(value, Completion) else shape_completion(value))
+
+
+HANDLERS: dict[str, Handler] = {
+    "initialize": initialize,
+    "server/discover": discover,
+    "ping": ping,
+    "logging/setLevel": set_level,
+    "tools/list": _list("tools", lambda engine: engine.tools),
+    "tools/call": call_tool,
+    "resources/list": _list("resources", lambda engine: engine.library.resources),
+    "resources/templates/list": _list("resourceTemplates", lambda engine: engine.library.templates),
+    "resources/read": read_resource,
+    "resources/subscribe": subscribe,
+    "resources/unsubscribe": unsubscribe,
+    "subscriptions/listen": listen,
+    "prompts/list": _list("prompts", lambda engine: engine.prompts),
+    "prompts/get": get_prompt,
+    "completion/complete": complete,
+}

@@ -1,0 +1,142 @@
+"""The resources of a server: static ones, templates, files and folders. A URI comes in, its contents go out."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dovetail.engine.threads import ThreadPool
+from dovetail.engine.watch import Watcher
+from dovetail.errors import NotFound
+from dovetail.protocol.definitions import ResourceDefinition
+from dovetail.protocol.outbound import CacheHint
+from dovetail.protocol.results import Contents
+from dovetail.registry.catalog import Catalog
+from dovetail.registry.files import FileEntry
+from dovetail.registry.invocation import Invocation
+from dovetail.registry.resources import Resource, Template, compile_entry, entry_definition, shape_contents
+
+MAX_CACHED = 1_000  # contents of resources that asked to be kept
+REFRESH_FILES = 1.0  # seconds for which a listing of files is good enough
+
+Call = Callable[[Invocation, dict[str, Any], str], Awaitable[Any]]
+
+
+class Library:
+    """Finds, reads, lists and watches. `on_update` hears of a watched file that changed."""
+
+    def __init__(self, threads: ThreadPool, hint: CacheHint, on_update: Callable[[str], None]) -> None:
+        self.resources: Catalog[Resource] = Catalog("resource")
+        self.templates: Catalog[Template] = Catalog("resource template")
+        self._threads = threads
+        self._hint = hint
+        self._on_update = on_update
+        self._watcher: Watcher | None = None
+        self._cached: dict[str, tuple[float, Contents]] = {}
+        self._files_listed = -REFRESH_FILES
+
+    def __contains__(self, uri: str) -> bool:
+        return self.resources.get(uri) is not None or self._match(uri) is not None
+
+    def _match(self, uri: str) -> tuple[Template, dict[str, Any]] | None:
+        for template in self.templates.all():
+            if (values := template.template.match(uri)) is not None:
+                return template, values
+        return None
+
+    # ── reading ──
+
+    async def read(self, uri: str, call: Call) -> Contents:
+        """The contents behind a URI, a static one before any template; `call` runs the function."""
+        kept = self._cached.get(uri)
+        if kept is not None and kept[0] > time.monotonic():
+            return kept[1]
+        source, values = self._find(uri)
+        try:
+            value = await call(source.invocation, values, f"resource {source.uri}")
+        except NotFound as failure:
+            raise NotFound(failure.message, uri=uri) from None
+        contents = Contents(shape_contents(value, uri, source.definition.mime_type), source.hint or self._hint)
+        if source.cache is not None:
+            self._keep(uri, source.cache, contents)
+        return contents
+
+    def _find(self, uri: str) -> tuple[Resource | Template, dict[str, Any]]:
+        resource = self.resources.get(uri)
+        if resource is not None:
+            return resource, {}
+        matched = self._match(uri)
+        if matched is None:
+            raise NotFound(uri=uri)
+        template, values = matched
+        return template, template.decode(values)
+
+    def _keep(self, uri: str, seconds: float, contents: Contents) -> None:
+        if len(self._cached) >= MAX_CACHED:
+            self._cached.clear()
+        self._cached[uri] = (time.monotonic() + seconds, contents)
+
+    def forget(self, uri: str) -> None:
+        """The resource has changed: what was kept of it is stale."""
+        self._cached.pop(uri, None)
+
+    # ── files ──
+
+    async def refresh_files(self) -> None:
+        """Bring the listed files up to date with the disk, at most once a second."""
+        folders = [template for template in self.templates.all() if template.directory is not None]
+        files = [resource for resource in self.resources.all() if resource.describe is not None]
+        if not (folders or files) or time.monotonic() - self._files_listed < REFRESH_FILES:
+            return
+        self._files_listed = time.monotonic()
+        for resource in files:
+            assert resource.describe is not None
+            self._relist(resource, await self._threads.run(resource.describe, label=f"file {resource.uri}"))
+        for folder in folders:
+            assert folder.directory is not None
+            entries = await self._threads.run(folder.directory.entries, label=f"directory {folder.uri}")
+            self._sync(folder, entries)
+
+    def _relist(self, resource: Resource, definition: ResourceDefinition) -> None:
+        if definition != resource.definition:
+            self.resources.replace(resource.uri, msgspec.structs.replace(resource, definition=definition))
+
+    def _sync(self, folder: Template, entries: Sequence[FileEntry]) -> None:
+        there = {entry.uri: entry for entry in entries}
+        for resource in self.resources.all():
+            if resource.folder == folder.uri and resource.uri not in there:
+                self.resources.remove(resource.uri)
+        for uri, entry in there.items():
+            known = self.resources.get(uri)
+            if known is None:
+                self.resources.add(uri, compile_entry(folder, entry))
+            elif known.folder == folder.uri:
+                self._relist(known, entry_definition(entry))
+
+    # ── watching ──
+
+    def watch(self, uri: str, wanted: bool) -> None:
+        """Files are watched from the first subscription to the last."""
+        path = self._path(uri)
+        if path is None:
+            return
+        if self._watcher is None:
+            self._watcher = Watcher(self._on_update)
+        if wanted:
+            self._watcher.watch(uri, path)
+        else:
+            self._watcher.unwatch(uri)
+
+    def _path(self, uri: str) -> Path | None:
+        resource = self.resources.get(uri)
+        if resource is not None and resource.path is not None:
+            return resource.path
+        matched = self._match(uri)
+        return None if matched is None else matched[0].path_of(uri)
+
+    async def close(self) -> None:
+        if self._watcher is not None:
+            watcher, self._watcher = self._watcher, None
+            await watcher.close()

@@ -1,0 +1,129 @@
+"""A server's settings as one frozen record, made from keyword options and a profile."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+from dovetail.errors import SetupError
+from dovetail.protocol.content import Icon
+from dovetail.protocol.definitions import CacheScope
+from dovetail.protocol.methods import LogLevel
+from dovetail.protocol.outbound import CacheHint, Style
+from dovetail.registry.tools import OutputPolicy
+
+Profile = Literal["spec", "pocket", "reference"]
+ArgumentErrors = Literal["result", "error"]
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
+
+# What each profile changes; a switch that is given on its own wins over its profile.
+PROFILES: dict[str, dict[str, Any]] = {
+    "spec": {},
+    "pocket": {"always_structured_content": True, "empty_next_cursor": True, "argument_errors": "error"},
+    "reference": {"explicit_is_error": False, "output": "text"},
+}
+
+
+class ServerOptions(TypedDict, total=False):
+    """What `Server(name, ...)` takes besides the name."""
+
+    version: str
+    title: str
+    description: str
+    website_url: str
+    icons: Sequence[Icon | Mapping[str, Any]]
+    instructions: str
+    lifespan: Lifespan
+    # shapes
+    profile: Profile
+    always_structured_content: bool
+    empty_next_cursor: bool
+    explicit_is_error: bool
+    argument_errors: ArgumentErrors
+    lenient_arguments: bool
+    output: OutputPolicy
+    server_info: bool
+    page_size: int
+    ttl_ms: int
+    cache_scope: CacheScope
+    # features
+    declare: Collection[str]
+    logging: bool
+    log_level: LogLevel
+    list_changed: bool
+    experimental: Mapping[str, Any]
+    redact: Sequence[str]
+    # limits
+    timeout: float | None
+    max_concurrency: int
+    max_queue: int
+    max_threads: int
+    initialize_timeout: float | None
+    max_message_bytes: int
+    secret: str | bytes
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The same, complete: what is not given has its default here."""
+
+    version: str = "0.0.0"
+    title: str | None = None
+    description: str | None = None
+    website_url: str | None = None
+    icons: Any = None
+    instructions: str | None = None
+    lifespan: Lifespan | None = None
+    profile: Profile = "spec"
+    always_structured_content: bool = False
+    empty_next_cursor: bool = False
+    explicit_is_error: bool = True
+    argument_errors: ArgumentErrors = "result"
+    lenient_arguments: bool = True
+    output: OutputPolicy = "auto"
+    server_info: bool = True
+    page_size: int = 1000
+    ttl_ms: int = 0
+    cache_scope: CacheScope = "private"
+    declare: Collection[str] = ()  # features to offer even while there is nothing in them
+    logging: bool = True
+    log_level: LogLevel = "info"  # for sessions that never set one
+    list_changed: bool = True
+    experimental: Mapping[str, Any] = {}
+    redact: Sequence[str] = ()  # more keys whose values are secrets
+    timeout: float | None = None  # seconds for a call, unless the tool has its own
+    max_concurrency: int = 1000  # calls of all tools together
+    max_queue: int = 1000  # calls that may wait, for the server and for each limited tool
+    max_threads: int = 40
+    initialize_timeout: float | None = 60.0  # seconds a pipe may stay silent before its first request
+    max_message_bytes: int = 64 * 1024 * 1024
+    secret: str | bytes | None = None  # signs cursors; all workers of a fleet need the same
+
+    @classmethod
+    def of(cls, given: ServerOptions) -> "Options":
+        known = set(cls.__struct_fields__)
+        if unknown := set(given) - known:
+            raise SetupError(f"Server: unknown options {sorted(unknown)}; known are {', '.join(sorted(known))}")
+        profile = given.get("profile", "spec")
+        if profile not in PROFILES:
+            raise SetupError(f"Server: profile={profile!r} is unknown; use one of {', '.join(PROFILES)}")
+        options = cls(**{**PROFILES[profile], **given})
+        for name in ("page_size", "max_concurrency", "max_threads", "max_message_bytes"):
+            if getattr(options, name) < 1:
+                raise SetupError(f"Server: {name}={getattr(options, name)!r} must be at least 1")
+        if options.ttl_ms < 0:
+            raise SetupError(f"Server: ttl_ms={options.ttl_ms!r} must be 0 or more")
+        return options
+
+    @property
+    def style(self) -> Style:
+        return Style(
+            always_structured_content=self.always_structured_content,
+            empty_next_cursor=self.empty_next_cursor,
+            explicit_is_error=self.explicit_is_error,
+            server_info=self.server_info,
+        )
+
+    @property
+    def hint(self) -> CacheHint:
+        return CacheHint(self.ttl_ms, self.cache_scope)

@@ -1,0 +1,268 @@
+"""Takes secrets out of what is logged.
+
+In: a JSON-like value, a line of text, or a log record. Out: the same with every secret replaced by "[redacted]".
+
+A secret is known by its key (`password`, `X-Api-Key`, `access_token`) or by its shape (bearer values, JWTs, URLs with a
+password, private keys). Every expression here takes time linear in the text: a run of characters is entered only at its
+start (a lookbehind) and never given back (possessive quantifiers).
+"""
+
+import logging
+import re
+from collections.abc import Iterable
+from itertools import islice
+from operator import is_
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dovetail.errors import SetupError
+
+REDACTED = "[redacted]"
+CUT = "[cut]"
+MAX_DEPTH = 32
+MAX_VALUES = 20_000
+MAX_TEXT = 256 * 1024
+TEXT_PER_VALUE = 100  # so many characters count as one more value
+
+# A key is secret if, without case, dashes, underscores, dots and spaces, it ends in one of these. The end decides:
+# `db_password` is a secret, `password_policy` and `token_endpoint` are not.
+SECRET_ENDINGS = (
+    *("authorization", "cookie", "cookies", "password", "passwords", "passwd", "pwd", "passphrase", "passcode"),
+    *("secret", "secrets", "credential", "credentials", "passwordhash", "secretvalue", "tokenvalue", "codeverifier"),
+    *("token", "accesstokens", "refreshtokens", "idtokens", "authtokens", "apitokens", "bearer", "jwt"),
+    *("apikey", "apikeys", "privatekey", "secretkey", "accesskey", "signingkey", "encryptionkey", "sessionkey"),
+)
+# ... unless it ends in one of these. `tokens` alone (`max_tokens`, `tokens_used`) is a count and in neither list.
+INNOCENT_ENDINGS = (
+    *("progresstoken", "pagetoken", "nexttoken", "continuationtoken", "synctoken", "cancellationtoken"),
+    *("pertoken", "firsttoken", "lasttoken", "eostoken", "bostoken", "padtoken", "unktoken", "stoptoken"),
+)
+_IGNORED_IN_KEYS = str.maketrans("", "", "-_. ")
+
+# Words that follow "bearer" in prose and in challenges, where no secret does.
+_PROSE = (
+    r"(?:tokens?|auth|authentication|authorization|scheme|headers?|credentials?|realm|error|scope|resource_metadata"
+    r"|is|was|are|of|and|or|for|with|in|to|not|missing|required)(?![\w.~+/-])"
+)
+
+
+class _Shape(NamedTuple):
+    """What a secret looks like. `sign` is in every text that has one, in lower case: most texts are done with that."""
+
+    sign: str
+    pattern: re.Pattern[str]
+    replacement: str = REDACTED
+
+
+_SHAPES = (
+    _Shape(
+        "private key",
+        re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,20}KEY-----|\Z)"),
+    ),
+    _Shape("://", re.compile(r"""(://[^\s/?#:@"'<>]*+:)[^\s/?#"'<>]*@"""), rf"\g<1>{REDACTED}@"),
+    _Shape("bearer", re.compile(rf"(?i)(?<!\w)(bearer\s++)(?!{_PROSE})[\w.~+/=-]++"), rf"\g<1>{REDACTED}"),
+    # Base64 of `user:password` is long and has a capital or a digit inside; the word after "basic" in prose is not so.
+    _Shape(
+        "basic",
+        re.compile(r"(?<!\w)((?i:basic)\s++)(?=[\w+/=-]{8})[A-Za-z0-9+/][a-z]*+[A-Z0-9+/=][\w+/=-]*+"),
+        rf"\g<1>{REDACTED}",
+    ),
+    _Shape("eyj", re.compile(r"(?<![\w-])eyJ[\w-]++\.[\w-]*+\.[\w.-]*+")),  # a JWT
+    # Keys that well-known services mark with a prefix.
+    _Shape("", re.compile(r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abeprs]-|AIza)[\w-]{20,}+")),
+)
+
+# `key = value`, `"key": "value"` and `key: value` inside text. The key is read first and judged; only a secret one has
+# its value read, so that a secret inside the value of an innocent key is found too.
+_KEY = re.compile(
+    r"""(?ix)
+    (?<![\w.-])
+    ( (?:(?:api|private|secret|access|signing|encryption|session|client)[ ])?+ [\w.-]++ )
+    (?:\\*+["'])?+
+    [ \t]{0,8}+
+    ( : | =[=>]? )
+    [ \t]{0,8}+
+    """
+)
+_VALUE = re.compile(
+    r"""(?ix)
+      (?! (?:none|null|true|false) (?![\w-]) )
+    (?:
+      "  (?:[^"\\]|\\.)*+  (?:"|\\?\Z)
+    | '  (?:[^'\\]|\\.)*+  (?:'|\\?\Z)
+    | \\++"  [^"]*+  "?
+    | \\++'  [^']*+  '?
+    | \[ [^\]]*+ \]?
+    | \{ [^}]*+  \}?
+    | (?:(?:bearer|basic|digest|token)\s{1,8}+)?+ [^\s,;&"'<>)\]}]++
+    )
+    """,
+    re.DOTALL,
+)
+_HEADER_VALUE = re.compile(r"""[^\s"'][^\r\n"']*+""")  # unquoted: `Cookie: a=b; c=d` goes to the end of the line
+_HEADER_ENDINGS = ("authorization", "cookie")
+_OPENING_QUOTE = re.compile(r"""\\*+["']""")
+_PLAIN = (int, float, type(None))
+_RECORD_MARKS = ("__struct_fields__", "__dataclass_fields__", "__attrs_attrs__")
+
+
+class Redactor:
+    """Replaces secrets. `extra_keys` are further keys, matched whole; what `extra_patterns` match is secret too."""
+
+    def __init__(self, extra_keys: Iterable[str] = (), extra_patterns: Iterable[str] = ()) -> None:
+        self._extra_keys = frozenset(map(_normal_key, extra_keys))
+        self._shapes = _SHAPES + tuple(_Shape("", _compiled(pattern)) for pattern in extra_patterns)
+
+    def value(self, data: Any) -> Any:
+        """Return `data` without its secrets: the same object if it has none, else a copy of what had to change.
+
+        What lies too deep, or beyond the number of values that are looked at, is cut off.
+        """
+        return _Walk(self).value(data, MAX_DEPTH)
+
+    def text(self, line: str) -> str:
+        """Return `line` without its secrets; a very long one is cut."""
+        if len(line) > MAX_TEXT:
+            line = line[:MAX_TEXT] + CUT
+        lowered = line.lower()
+        for sign, pattern, replacement in self._shapes:
+            if sign in lowered:
+                line = pattern.sub(replacement, line)
+        return self._without_keyed_values(line) if ":" in line or "=" in line else line
+
+    def is_secret_key(self, key: str) -> bool:
+        key = _normal_key(key)
+        return key in self._extra_keys or (key.endswith(SECRET_ENDINGS) and not key.endswith(INNOCENT_ENDINGS))
+
+    def _without_keyed_values(self, line: str) -> str:
+        parts: list[str] = []
+        done = position = 0
+        while (key := _KEY.search(line, position)) is not None:
+            position = key.end()
+            if not self.is_secret_key(key[1]):
+                continue
+            secret = _secret_at(line, position, key)
+            if secret is not None:
+                parts += (line[done:position], _in_same_quotes(secret[0]))
+                done = position = secret.end()
+        return "".join(parts) + line[done:] if parts else line
+
+
+class _Walk:
+    """One pass over one value. It counts what it has seen, which also ends every cycle."""
+
+    __slots__ = ("_left", "_redactor")
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._left = MAX_VALUES
+
+    def value(self, data: Any, depth: int) -> Any:
+        self._left -= 1
+        if isinstance(data, str):
+            self._left -= len(data) // TEXT_PER_VALUE
+            clean = self._redactor.text(data)
+            return data if clean == data else clean
+        if isinstance(data, dict):
+            return self._mapping(data, depth - 1) if depth else CUT
+        if isinstance(data, list | tuple | set | frozenset):
+            return self._sequence(data, depth - 1) if depth else CUT
+        if isinstance(data, _PLAIN):
+            return data
+        if any(hasattr(type(data), mark) for mark in _RECORD_MARKS):
+            return self._record(data, depth)
+        return data
+
+    def _mapping(self, data: dict[Any, Any], depth: int) -> dict[Any, Any]:
+        changes: dict[Any, Any] = {}
+        for seen, (key, value) in enumerate(data.items()):
+            if self._left <= 0:
+                return {**dict(islice(data.items(), seen)), **changes, CUT: CUT}
+            clean = REDACTED if self._is_secret(key, value) else self.value(value, depth)
+            if clean is not value:
+                changes[key] = clean
+        return {**data, **changes} if changes else data
+
+    def _sequence(self, data: Any, depth: int) -> Any:
+        if isinstance(data, tuple) and len(data) == 2 and self._is_secret(*data):
+            return [data[0], REDACTED]  # a header as (name, value)
+        clean: list[Any] = []
+        for item in data:
+            if self._left <= 0:
+                return [*clean, CUT]
+            clean.append(self.value(item, depth))
+        return data if all(map(is_, clean, data)) else clean
+
+    def _record(self, data: Any, depth: int) -> Any:
+        """A dataclass or a msgspec Struct would carry its secrets past us: read it as the dict it will become."""
+        try:
+            plain = msgspec.to_builtins(data)
+        except Exception:
+            return REDACTED  # what can't be read is not shown
+        clean = self.value(plain, depth)
+        return data if clean is plain else clean
+
+    def _is_secret(self, key: Any, value: Any) -> bool:
+        if value is None or isinstance(value, bool):
+            return False  # `has_password: true` gives nothing away
+        if isinstance(key, bytes):
+            key = key.decode("latin-1")  # as ASGI has its headers
+        return isinstance(key, str) and self._redactor.is_secret_key(key)
+
+
+class RedactingFilter(logging.Filter):
+    """Redacts every record that passes. Add it to a handler, or to each logger: children do not inherit a filter."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__()
+        self._redactor = redactor
+        self._formatter = logging.Formatter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = self._message(record), None
+        try:
+            if record.exc_info and not record.exc_text:
+                record.exc_text = self._formatter.formatException(record.exc_info)
+            if record.exc_text:
+                record.exc_text = self._redactor.text(record.exc_text)
+            if record.stack_info:
+                record.stack_info = self._redactor.text(record.stack_info)
+        except Exception:
+            record.exc_info, record.exc_text, record.stack_info = None, "[the traceback can't be shown]", None
+        return True
+
+    def _message(self, record: logging.LogRecord) -> str:
+        """The formatted message. Logging must not fail, whatever `__str__` of the arguments does."""
+        try:
+            if not isinstance(record.msg, str):  # a template is judged when it is filled in
+                record.msg = self._redactor.value(record.msg)
+            if isinstance(record.args, tuple):
+                record.args = tuple(map(self._redactor.value, record.args))
+            else:
+                record.args = self._redactor.value(record.args)
+            return self._redactor.text(record.getMessage())
+        except Exception:
+            shown = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
+            return self._redactor.text(shown) + " [its arguments can't be shown]"
+
+
+def _normal_key(key: str) -> str:
+    return key.lower().translate(_IGNORED_IN_KEYS)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise SetupError(f"The redaction pattern {pattern!r} is no regular expression: {error}") from None
+
+
+def _secret_at(line: str, position: int, key: re.Match[str]) -> re.Match[str] | None:
+    is_header = key[2] == ":" and _normal_key(key[1]).endswith(_HEADER_ENDINGS)
+    return (is_header and _HEADER_VALUE.match(line, position)) or _VALUE.match(line, position)
+
+
+def _in_same_quotes(secret: str) -> str:
+    opening = _OPENING_QUOTE.match(secret)
+    return REDACTED if opening is None else opening[0] + REDACTED + opening[0]

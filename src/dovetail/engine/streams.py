@@ -1,0 +1,130 @@
+"""Who hears of what: changes go in, and come out of every subscription that asked for them.
+
+A subscription keeps each pending change once, so a slow reader costs no memory and misses nothing it asked for.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import msgspec
+
+ChangeKind = Literal["tools", "prompts", "resources", "updated"]
+LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
+MAX_URIS = 10_000  # in one subscription
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A list that changed, or one resource (`updated`, with its URI)."""
+
+    kind: ChangeKind
+    uri: str = ""
+
+    @property
+    def method(self) -> str:
+        return "notifications/resources/updated" if self.uri else f"notifications/{self.kind}/list_changed"
+
+
+class Subscription:
+    """One listener: the kinds of lists and the URIs it asked for. Read it with `async for`."""
+
+    def __init__(self, hub: "Hub", kinds: Iterable[ChangeKind], uris: Iterable[str]) -> None:
+        self._hub = hub
+        self.kinds = frozenset(kinds)
+        self.uris: set[str] = set()
+        self.closed = False
+        self._pending: dict[Change, None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._wake = asyncio.Event()
+        for uri in uris:
+            self.add_uri(uri)
+
+    def add_uri(self, uri: str) -> None:
+        if uri not in self.uris:
+            self.uris.add(uri)
+            self._hub.uri_wanted(uri)
+
+    def remove_uri(self, uri: str) -> None:
+        if uri in self.uris:
+            self.uris.remove(uri)
+            self._pending.pop(Change("updated", uri), None)
+            self._hub.uri_released(uri)
+
+    def wants(self, change: Change) -> bool:
+        return change.uri in self.uris if change.uri else change.kind in self.kinds
+
+    def offer(self, change: Change) -> None:
+        """From any thread."""
+        if threading.get_ident() == self._thread:
+            self._put(change)
+        else:
+            try:
+                self._loop.call_soon_threadsafe(self._put, change)
+            except RuntimeError:  # the loop is closed: nobody listens any more
+                return
+
+    def _put(self, change: Change) -> None:
+        if not self.closed and self.wants(change):
+            self._pending[change] = None
+            self._wake.set()
+
+    def __aiter__(self) -> "Subscription":
+        return self
+
+    async def __anext__(self) -> Change:
+        while not self._pending:
+            if self.closed:
+                raise StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
+        change = next(iter(self._pending))
+        del self._pending[change]
+        return change
+
+    def end(self) -> None:
+        """No more changes; a reader gets what is pending and then stops."""
+        if not self.closed:
+            self.closed = True
+            self._hub.forget(self)
+            for uri in self.uris:
+                self._hub.uri_released(uri)
+            self._wake.set()
+
+
+class Hub:
+    """All subscriptions of one process. `on_uri` hears when the first listener wants a URI and the last has left."""
+
+    def __init__(self, on_uri: Callable[[str, bool], None] = lambda uri, wanted: None) -> None:
+        self._subscriptions: dict[Subscription, None] = {}
+        self._wanted: dict[str, int] = {}
+        self._on_uri = on_uri
+
+    def subscribe(self, kinds: Iterable[ChangeKind], uris: Iterable[str] = ()) -> Subscription:
+        subscription = Subscription(self, kinds, uris)
+        self._subscriptions[subscription] = None
+        return subscription
+
+    def publish(self, change: Change) -> None:
+        """Tell everyone who asked; from any thread."""
+        for subscription in tuple(self._subscriptions):
+            subscription.offer(change)
+
+    def forget(self, subscription: Subscription) -> None:
+        self._subscriptions.pop(subscription, None)
+
+    def uri_wanted(self, uri: str) -> None:
+        self._wanted[uri] = self._wanted.get(uri, 0) + 1
+        if self._wanted[uri] == 1:
+            self._on_uri(uri, True)
+
+    def uri_released(self, uri: str) -> None:
+        self._wanted[uri] -= 1
+        if not self._wanted[uri]:
+            del self._wanted[uri]
+            self._on_uri(uri, False)
+
+    def end_all(self) -> None:
+        for subscription in tuple(self._subscriptions):
+            subscription.end()

@@ -1,0 +1,259 @@
+"""Runs blocking functions in daemon threads of our own, so that neither the loop nor the exit ever waits for them.
+
+In: a function without arguments, and a label for the log. Out: its result or its exception, on the caller's loop.
+
+A thread can't be stopped. When its caller is cancelled, the thread is given up: its slot is free at once, what it
+returns is dropped, and it ends when the function comes back. Such threads are counted, and bounded by `max_stuck`.
+"""
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from dovetail.errors import Busy, SetupError
+
+T = TypeVar("T")
+
+IDLE_SECONDS = 30.0
+# A function that watches for cancellation returns within this time; only one that does not is worth a line in the log.
+GRACE_SECONDS = 1.0
+# These mean something to the loop or to the interpreter: from a thread they are no more than a function that failed.
+CONTROL_EXCEPTIONS = (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
+
+logger = logging.getLogger("dovetail.threads")
+
+
+class ThreadPool:
+    """At most `max_threads` functions run at once, the others wait in order; at most `max_stuck` may be given up."""
+
+    def __init__(self, max_threads: int = 40, max_stuck: int = 100, name: str = "dovetail") -> None:
+        if max_threads < 1 or max_stuck < 1:
+            raise SetupError("max_threads and max_stuck must be at least 1")
+        self._max_threads = max_threads
+        self._max_stuck = max_stuck
+        self._names = (f"{name}-{number}" for number in count(1))
+        self._lock = threading.Lock()  # guards all that follows, and every job's `worker`, `finished` and `reported`
+        self._threads = 0  # running and idle ones; stuck ones no longer count
+        self._idle: list[_Worker] = []  # the last one in is the first one out, so that the others may retire
+        self._waiting: deque[_Job[Any]] = deque()  # not empty only while every thread is running
+        self._stuck: set[_Job[Any]] = set()
+        self._closed = False
+
+    @property
+    def stuck(self) -> int:
+        """How many threads still run a function whose caller has gone."""
+        return len(self._stuck)
+
+    async def run(self, function: Callable[[], T], *, label: str) -> T:
+        """Run `function` in a thread, with this task's context variables; `label` names it in the log."""
+        job = _Job(function, label)
+        self._place(job)
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            self._give_up(job)
+            raise
+        finally:
+            del job  # an exception's traceback holds this frame, and the job's future holds the exception
+
+    def close(self) -> None:
+        """End the idle threads now and the running ones when they are done; refuse those who wait. Never blocks."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            self._threads -= len(idle)
+            refused = self._take_all_waiting()
+            stuck = list(self._stuck)
+        for worker in idle:
+            worker.inbox.put(None)
+        for job in refused:
+            job.settle(None, Busy(f"{job.label} can't run: the server is shutting down"))
+        for job in stuck:
+            self._report_stuck(job)
+
+    # ── on the loop ──
+
+    def _place(self, job: "_Job[Any]") -> None:
+        """Give the job to an idle thread, to a new one, or let it wait."""
+        with self._lock:
+            if self._closed:
+                raise Busy(f"{job.label} can't run: the server is shutting down")
+            if len(self._stuck) >= self._max_stuck:
+                raise self._too_many_stuck(job)
+            if self._idle:
+                self._idle.pop().take(job)
+                return
+            if self._threads >= self._max_threads:
+                self._waiting.append(job)
+                return
+            self._threads += 1
+        self._start_thread(job)
+
+    def _start_thread(self, job: "_Job[Any]") -> None:
+        worker = _Worker()
+        worker.take(job)
+        try:
+            threading.Thread(target=self._serve, args=(worker,), name=next(self._names), daemon=True).start()
+        except RuntimeError:  # the system has no more threads to give
+            with self._lock:
+                self._threads -= 1
+                job.finished = True
+                refused = [job] if self._threads else [job, *self._take_all_waiting()]
+            for job in refused:
+                job.settle(None, Busy(f"{job.label} can't run: the system refuses to start another thread"))
+
+    def _give_up(self, job: "_Job[Any]") -> None:
+        """The caller was cancelled: forget a job that waits, leave one that runs to itself."""
+        following: _Job[Any] | None = None
+        refused: list[_Job[Any]] = []
+        with self._lock:
+            if job.finished:
+                return
+            if job.worker is None:
+                self._waiting.remove(job)
+                return
+            self._stuck.add(job)
+            self._threads -= 1
+            if len(self._stuck) >= self._max_stuck:
+                refused = self._take_all_waiting()
+            elif self._waiting:
+                following = self._waiting.popleft()
+                self._threads += 1
+        job.loop.call_later(GRACE_SECONDS, self._report_stuck, job)
+        if following is not None:
+            self._start_thread(following)
+        for other in refused:
+            other.settle(None, self._too_many_stuck(other))
+
+    def _take_all_waiting(self) -> "list[_Job[Any]]":
+        jobs = list(self._waiting)
+        self._waiting.clear()
+        for job in jobs:
+            job.finished = True
+        return jobs
+
+    def _too_many_stuck(self, job: "_Job[Any]") -> Busy:
+        return Busy(
+            f"{job.label} can't run: {len(self._stuck)} earlier calls were given up but still hold their threads; "
+            "try again later"
+        )
+
+    def _report_stuck(self, job: "_Job[Any]") -> None:
+        with self._lock:
+            if job.reported or job not in self._stuck:
+                return
+            job.reported = True
+            stuck = len(self._stuck)
+        logger.warning(
+            "%s is stuck: its call has ended, but its thread %s still runs (%d of at most %d stuck threads)",
+            job.label,
+            job.thread_name,
+            stuck,
+            self._max_stuck,
+        )
+
+    # ── in the threads ──
+
+    def _serve(self, worker: "_Worker") -> None:
+        """The life of one thread: a job, then the next one."""
+        goes_on = True
+        while goes_on and (job := self._next_job(worker)) is not None:
+            job.thread_name = threading.current_thread().name
+            result, error = job.perform()
+            goes_on = self._release(worker, job)  # first, so that the caller's next call finds this thread idle
+            job.settle(result, error)
+            del job, result, error  # an idle thread keeps nothing alive
+
+    def _next_job(self, worker: "_Worker") -> "_Job[Any] | None":
+        try:
+            return worker.inbox.get(timeout=IDLE_SECONDS)
+        except Empty:
+            pass
+        with self._lock:
+            if worker in self._idle:
+                self._idle.remove(worker)
+                self._threads -= 1
+                return None
+        return worker.inbox.get()  # something arrived at the last moment
+
+    def _release(self, worker: "_Worker", job: "_Job[Any]") -> bool:
+        """The job is done. Tells whether its thread goes on: with whoever waits longest, else idle."""
+        with self._lock:
+            job.finished = True
+            if job not in self._stuck:
+                if self._waiting:
+                    worker.take(self._waiting.popleft())
+                elif self._closed:
+                    self._threads -= 1
+                    return False
+                else:
+                    self._idle.append(worker)
+                return True
+            self._stuck.remove(job)
+        if job.reported:
+            logger.warning("%s came back: its thread %s is no longer stuck", job.label, job.thread_name)
+        return False
+
+
+class _Worker:
+    """One thread, seen from outside: the place where it finds its next job, or None to end."""
+
+    __slots__ = ("inbox",)
+
+    def __init__(self) -> None:
+        self.inbox: SimpleQueue[_Job[Any] | None] = SimpleQueue()
+
+    def take(self, job: "_Job[Any]") -> None:
+        job.worker = self
+        self.inbox.put(job)
+
+
+class _Job(Generic[T]):
+    """One function to run, and the caller's future."""
+
+    __slots__ = ("context", "finished", "function", "future", "label", "loop", "reported", "thread_name", "worker")
+
+    def __init__(self, function: Callable[[], T], label: str) -> None:
+        self.function = function
+        self.label = label
+        self.context = contextvars.copy_context()
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self.loop.create_future()
+        self.worker: _Worker | None = None  # None while it waits
+        self.thread_name = "(not yet running)"
+        self.finished = False
+        self.reported = False
+
+    def perform(self) -> tuple[T | None, BaseException | None]:
+        try:
+            return self.context.run(self.function), None
+        except CONTROL_EXCEPTIONS as error:
+            failure = RuntimeError(f"{self.label} raised {type(error).__name__}")
+            failure.__cause__ = error
+            return None, failure
+        except BaseException as error:
+            return None, error
+        finally:
+            del self  # breaks the cycle of exception, traceback, this frame, future
+
+    def settle(self, result: T | None, error: BaseException | None) -> None:
+        """Hand the outcome to the caller's loop, from any thread."""
+        try:
+            self.loop.call_soon_threadsafe(_resolve, self.future, result, error)
+        except RuntimeError:
+            return  # the loop is closed, nobody waits any more
+
+
+def _resolve(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if future.done():
+        return  # cancelled in the meantime
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

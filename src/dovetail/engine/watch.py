@@ -1,0 +1,331 @@
+"""File watching: URIs with their paths go in, `on_change(uri)` comes out on the event loop, once per burst.
+
+Looking (`os.stat`, every `poll_seconds`) is what finds changes. watchfiles, where it is installed, only says when to
+look at once, and spares the walk through watched folders; if it fails, looking goes on without it. One task does all
+of this, and it lives from the first watched URI to the last.
+"""
+
+import asyncio
+import importlib.util
+import logging
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from dovetail.errors import SetupError
+
+log = logging.getLogger("dovetail.watch")
+
+QUIET_SECONDS = 0.05  # a burst is over when nothing changed for so long …
+MAX_QUIET_ROUNDS = 10  # … or after this many rounds, so that a file that is always written is reported too
+MAX_FOLDER_ENTRIES = 2_000  # how much of a folder one look walks through
+LOOKS_PER_TURN = 200  # then other tasks get their turn
+
+Mark = tuple[int, int, int] | None  # what a path looked like; None if nothing is there
+Plan = frozenset[tuple[str, int, int]]  # folders to listen at: path, device, inode
+
+
+class Watcher:
+    """Calls `on_change(uri)` when what lies at the URI's path changes, is replaced, vanishes or comes back."""
+
+    def __init__(
+        self, on_change: Callable[[str], None], *, poll_seconds: float = 1.0, use_watchfiles: bool | None = None
+    ) -> None:
+        installed = importlib.util.find_spec("watchfiles") is not None
+        if use_watchfiles and not installed:
+            raise SetupError("use_watchfiles=True needs the package watchfiles: install it, or leave the option out")
+        self._on_change = on_change
+        self._poll_seconds = max(poll_seconds, 0.01)
+        self._use_watchfiles = installed if use_watchfiles is None else use_watchfiles
+        self._watched: dict[str, _Watched] = {}
+        self._listeners: dict[bool, _Listener] = {}  # by whether they hear what happens in deeper folders too
+        self._task: asyncio.Task[None] | None = None
+        self._look_now = asyncio.Event()
+        self._stirred: set[str] = set()
+
+    def watch(self, uri: str, path: Path) -> None:
+        """Begin to watch, or count one more that does. Call it on the event loop."""
+        if known := self._watched.get(uri):
+            known.holders += 1
+            return
+        self._watched[uri] = watched = _Watched(path)
+        if watched.is_large and not self._use_watchfiles:
+            log.warning("%s: changes beyond its first %d entries need watchfiles installed", path, MAX_FOLDER_ENTRIES)
+        if self._task is None or self._task.done():
+            self._start()
+        self._look_now.set()
+
+    def unwatch(self, uri: str) -> None:
+        """Count one less; the last one ends the watching. An unknown URI is ignored."""
+        known = self._watched.get(uri)
+        if known is None:
+            return
+        known.holders -= 1
+        if known.holders == 0:
+            del self._watched[uri]
+            self._look_now.set()
+            if not self._watched:
+                self._stop()
+
+    async def close(self) -> None:
+        """End all watching and wait until it has ended."""
+        self._watched.clear()
+        listeners = list(self._listeners.values())
+        task = self._stop()
+        if task is not None:
+            await asyncio.wait([task])
+        for listener in listeners:
+            await listener.ended()
+
+    def _start(self) -> None:
+        self._listen({})  # an event loop that ended without `close` may have left some
+        self._look_now = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="dovetail.watch")
+
+    def _stop(self) -> asyncio.Task[None] | None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        self._listen({})
+        self._stirred.clear()
+        return task
+
+    async def _run(self) -> None:
+        while True:
+            await self._wait()
+            try:
+                self._listen(self._plans())
+                if changed := await self._changed():
+                    await self._settle(changed)
+                    self._report(changed)
+                    self._look_now.set()  # there may be a folder more or less to listen at
+            except Exception:
+                log.exception("looking at the watched files failed; trying again")
+                await asyncio.sleep(self._poll_seconds)
+
+    async def _wait(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._poll_seconds):
+                await self._look_now.wait()
+        self._look_now.clear()
+
+    async def _changed(self) -> set[str]:
+        """The URIs that look different. Folders are walked only if a listener heard of them, or none listens yet."""
+        deep = self._listeners.get(True)
+        walk = deep is None or not deep.caught_up
+        hears = deep is not None and deep.hears
+        stirred, self._stirred = self._stirred, set()
+        changed = set()
+        for turn, (uri, watched) in enumerate(list(self._watched.items()), 1):
+            if walk or not watched.is_folder or uri in stirred:
+                differs = watched.look()
+                if differs or (watched.is_large and uri in stirred):  # of a large folder a look does not see all
+                    changed.add(uri)
+            if turn % LOOKS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        if deep is not None:
+            deep.caught_up = hears  # what changed before it could hear has now been seen
+        return changed
+
+    async def _settle(self, changed: set[str]) -> None:
+        """Wait until the burst is over."""
+        for _ in range(MAX_QUIET_ROUNDS):
+            await asyncio.sleep(QUIET_SECONDS)
+            self._stirred -= changed
+            moving = [watched.look() for uri in changed if (watched := self._watched.get(uri))]
+            if not any(moving):
+                return
+
+    def _report(self, changed: set[str]) -> None:
+        for uri in sorted(changed & self._watched.keys()):
+            try:
+                self._on_change(uri)
+            except Exception:
+                log.exception("the change of %s could not be passed on", uri)
+
+    def _plans(self) -> dict[bool, Plan]:
+        """Where to listen: in every watched folder and below, and in the folder that holds each watched path."""
+        if not self._use_watchfiles:
+            return {}
+        watched = self._watched.values()
+        deep = {each.real_path for each in watched if each.is_folder}
+        return {False: _plan({_existing(each) for each in {each.parent for each in watched}}), True: _plan(deep)}
+
+    def _listen(self, plans: dict[bool, Plan]) -> None:
+        """Listen at these folders; what already listens there goes on."""
+        for deep in (False, True):
+            plan = plans.get(deep, frozenset())
+            listener = self._listeners.get(deep)
+            if listener is not None and listener.plan != plan:
+                self._listeners.pop(deep).stop()
+                listener = None
+            if listener is None and plan:
+                self._listeners[deep] = _Listener(plan, deep, self._heard, self._deafened)
+                self._listeners[deep].start()
+
+    def _heard(self, paths: set[str]) -> None:
+        self._stirred.update(uri for uri, watched in self._watched.items() if watched.holds_any(paths))
+        self._look_now.set()
+
+    def _deafened(self, problem: BaseException) -> None:
+        log.warning("watchfiles failed (%s); looking at files every %g s instead", problem, self._poll_seconds)
+        self._use_watchfiles = False
+        self._look_now.set()
+
+
+class _Watched:
+    """A path, how many hold on to it, and what it looked like when last seen."""
+
+    __slots__ = ("_mark", "holders", "is_folder", "is_large", "parent", "path", "real_path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = os.path.abspath(path)
+        self.parent = os.path.dirname(self.path)
+        self.real_path = self.path
+        self.holders = 1
+        self.is_folder = False
+        self.is_large = False
+        self._mark: Mark = None
+        self.look()
+
+    def look(self) -> bool:
+        """See whether it changed since the last look."""
+        before = self._mark
+        try:
+            status = os.stat(self.path)
+        except (OSError, ValueError):
+            status = None
+        self.is_folder = status is not None and stat.S_ISDIR(status.st_mode)
+        if status is None:
+            self._mark = None
+        elif self.is_folder:
+            self._mark = self._look_below(status.st_ino)
+        else:
+            self._mark = status.st_mtime_ns, status.st_size, status.st_ino
+        return self._mark != before
+
+    def _look_below(self, inode: int) -> Mark:
+        self.real_path = os.path.realpath(self.path)
+        count = total = 0
+        for each in islice(_entries_below(self.real_path), MAX_FOLDER_ENTRIES):
+            count += 1
+            total += hash(each)  # a sum, because the order of entries does not matter
+        self.is_large = count == MAX_FOLDER_ENTRIES
+        return inode, count, total
+
+    def holds_any(self, paths: Iterable[str]) -> bool:
+        inside = self.real_path + os.sep
+        return self.is_folder and any(path.startswith(inside) or path == self.real_path for path in paths)
+
+
+class _Listener:
+    """A thread in which watchfiles waits for changes in some folders and tells the event loop."""
+
+    def __init__(
+        self, plan: Plan, deep: bool, heard: Callable[[set[str]], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        self.plan = plan
+        self.hears = False  # it takes a moment until it does
+        self.caught_up = False  # and what happened before has been looked at
+        self._deep = deep
+        self._heard = heard
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._stopped = False
+        self._ended = asyncio.Event()
+
+    def start(self) -> None:
+        try:
+            # Not a daemon: at the exit of the interpreter a thread inside Rust must not be torn down. See is_set.
+            threading.Thread(target=self._listen, name="dovetail.watch").start()
+        except RuntimeError as problem:
+            self._ended.set()
+            self._failed(problem)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def is_set(self) -> bool:
+        """What watchfiles asks many times a second: is it time to stop?"""
+        return self._stopped or self._loop.is_closed() or not threading.main_thread().is_alive()
+
+    async def ended(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), 2)
+
+    def _listen(self) -> None:
+        try:
+            for paths in self._bursts():
+                self._tell(self._hear, paths)
+            if not self.is_set():
+                raise RuntimeError("it stopped by itself")
+        except BaseException as problem:  # a panic in Rust is no Exception
+            self._tell(self._fail, problem)
+        finally:
+            self._tell(self._ended.set)
+
+    def _bursts(self) -> Iterator[set[str]]:
+        import watchfiles
+
+        changes = watchfiles.watch(
+            *sorted(folder for folder, _, _ in self.plan),
+            watch_filter=None,
+            step=int(QUIET_SECONDS * 1000),
+            debounce=int(QUIET_SECONDS * 1000 * MAX_QUIET_ROUNDS),
+            rust_timeout=100,
+            yield_on_timeout=True,  # the first time it tells that listening has begun
+            stop_event=self,
+            raise_interrupt=False,
+            debug=False,
+            recursive=self._deep,
+            ignore_permission_denied=True,
+        )
+        for burst in changes:
+            if burst or not self.hears:
+                yield {path for _, path in burst}
+
+    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _hear(self, paths: set[str]) -> None:
+        self.hears = True
+        if not self._stopped:
+            self._heard(paths)
+
+    def _fail(self, problem: BaseException) -> None:
+        if not self._stopped:
+            self._failed(problem)
+
+
+def _entries_below(folder: str) -> Iterator[tuple[str, int, int, int]]:
+    """Path, time, size and inode of everything in a folder and deeper, symlinks not followed."""
+    waiting = [folder]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as items:
+            for item in items:
+                status = item.stat(follow_symlinks=False)
+                yield item.path, status.st_mtime_ns, status.st_size, status.st_ino
+                if stat.S_ISDIR(status.st_mode):
+                    waiting.append(item.path)
+
+
+def _existing(folder: str) -> str:
+    """The folder, or the nearest one above it that exists."""
+    while not os.path.isdir(folder) and (above := os.path.dirname(folder)) != folder:
+        folder = above
+    return folder
+
+
+def _plan(folders: Iterable[str]) -> Plan:
+    """With device and inode, so that a folder that was replaced makes a new plan."""
+    found = set()
+    for folder in folders:
+        with suppress(OSError):
+            status = os.stat(folder)
+            found.add((folder, status.st_dev, status.st_ino))
+    return frozenset(found)

@@ -1,0 +1,126 @@
+"""What results are made of: one type per thing, a superset of the revisions, shaped on the way out."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from dovetail.protocol.revisions import Revision
+
+Role = Literal["user", "assistant"]
+Meta = dict[str, Any]
+
+
+class Annotations(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Hints for the host: who a piece of content is for, how important it is, when it changed."""
+
+    audience: Sequence[Role] | None = None
+    priority: float | None = None
+    last_modified: str | None = None
+
+
+class Icon(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    src: str
+    mime_type: str | None = None
+    sizes: Sequence[str] | None = None
+    theme: Literal["light", "dark"] | None = None
+
+
+class Text(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="text"):
+    text: str
+    annotations: Annotations | None = None
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+
+class Image(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="image"):
+    data: bytes
+    mime_type: str = msgspec.field(name="mimeType")
+    annotations: Annotations | None = None
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+
+class Audio(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="audio"):
+    data: bytes
+    mime_type: str = msgspec.field(name="mimeType")
+    annotations: Annotations | None = None
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+
+class ResourceLink(
+    msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="resource_link"
+):
+    uri: str
+    name: str
+    title: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
+    size: int | None = None
+    icons: Sequence[Icon] | None = None
+    annotations: Annotations | None = None
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+
+class ResourceContents(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The contents of one resource: `text` or `blob`, never both."""
+
+    uri: str
+    mime_type: str | None = None
+    text: str | None = None
+    blob: bytes | None = None
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+    def __post_init__(self) -> None:
+        if (self.text is None) == (self.blob is None):
+            raise ValueError("ResourceContents needs exactly one of text and blob")
+
+
+class EmbeddedResource(
+    msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="resource"
+):
+    resource: ResourceContents
+    annotations: Annotations | None = None
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+
+Content = Text | Image | Audio | ResourceLink | EmbeddedResource
+CONTENT_TYPES: tuple[type, ...] = (Text, Image, Audio, ResourceLink, EmbeddedResource)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message of a prompt."""
+
+    role: Role
+    content: Content | str
+
+
+def shape_content(content: Sequence[Content], revision: Revision) -> Sequence[Content]:
+    """Content as a revision may carry it: an unknown kind would break its clients."""
+    if revision.icons:  # the newest revisions carry everything
+        return content
+    return [_shape_block(block, revision) for block in content]
+
+
+def _shape_block(block: Content, revision: Revision) -> Content:
+    if isinstance(block, Audio) and not revision.audio:
+        return Text(f"[audio, {block.mime_type}, {len(block.data)} bytes: not part of this protocol revision]")
+    if isinstance(block, ResourceLink):
+        block = msgspec.structs.replace(block, icons=None) if revision.resource_links else _link_as_text(block)
+    if not revision.object_meta:
+        block = msgspec.structs.replace(block, meta=None)
+        if isinstance(block, EmbeddedResource) and block.resource.meta is not None:
+            block = msgspec.structs.replace(block, resource=msgspec.structs.replace(block.resource, meta=None))
+    if not revision.last_modified and block.annotations is not None:
+        block = msgspec.structs.replace(block, annotations=shape_annotations(block.annotations, revision))
+    return block
+
+
+def _link_as_text(link: ResourceLink) -> Text:
+    label = link.title or link.name
+    return Text(f"{label}: {link.uri}" if label else link.uri, annotations=link.annotations)
+
+
+def shape_annotations(annotations: Annotations, revision: Revision) -> Annotations | None:
+    if revision.last_modified or annotations.last_modified is None:
+        return annotations
+    older = msgspec.structs.replace(annotations, last_modified=None)
+    return older if older != Annotations() else None

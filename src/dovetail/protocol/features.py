@@ -1,0 +1,98 @@
+"""Capabilities, log levels and completion: the small rules between a server's offer and a client's request."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, get_args
+
+import msgspec
+
+from dovetail.errors import METHOD_NOT_FOUND, MissingCapability, ProtocolError
+from dovetail.protocol.methods import LogLevel, Method
+from dovetail.protocol.revisions import Revision
+
+LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+SEVERITY = {level: rank for rank, level in enumerate(LEVELS)}  # emergency is the highest
+MAX_COMPLETIONS = 100
+
+DEPRECATED = {
+    "logging": "MCP 2026-07-28 deprecates logging to the client; prefer your own log or telemetry",
+    "sampling": "MCP 2026-07-28 deprecates sampling; call a model provider directly",
+    "roots": "MCP 2026-07-28 deprecates roots; take paths as tool arguments or configuration",
+}
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server offers: the names of its capabilities, and whether lists announce their changes."""
+
+    names: frozenset[str]
+    list_changed: bool = True
+    experimental: Mapping[str, Any] = {}
+    extensions: Mapping[str, Any] = {}
+
+    def capabilities(self, revision: Revision) -> dict[str, Any]:
+        """As `initialize` and `server/discover` show it; a feature that is not offered is left out altogether."""
+        changes = {"listChanged": True} if self.list_changed else {}
+        shapes: dict[str, dict[str, Any]] = {
+            "logging": {},
+            "completions": {},
+            "prompts": changes,
+            "resources": {"subscribe": True, **changes},
+            "tools": changes,
+        }
+        shown = {name: shape for name, shape in shapes.items() if name in self.names}
+        if not revision.completions_capability:
+            shown.pop("completions", None)
+        if self.experimental:
+            shown["experimental"] = dict(self.experimental)
+        if self.extensions and revision.extensions:
+            shown["extensions"] = dict(self.extensions)
+        return shown
+
+    def check(self, row: Method, revision: Revision) -> None:
+        """A method behind a capability that is not offered is not there at all."""
+        if row.capability is None or row.capability in self.names:
+            return
+        if row.capability == "completions" and not revision.completions_capability:
+            return  # this revision has no such capability to offer, so its clients may always ask
+        status = 200 if revision.handshake else 404
+        raise ProtocolError(f"Method not found: {row.name}", code=METHOD_NOT_FOUND, http_status=status)
+
+
+def require_capabilities(required: Collection[str], declared: Mapping[str, Any]) -> None:
+    """Raises MissingCapability with all that the client did not declare. `sampling.tools` names a part of one."""
+    missing: dict[str, Any] = {}
+    for path in required:
+        name, _, part = path.partition(".")
+        have = declared.get(name)
+        if have is None or (part and not _has_part(name, part, have)):
+            missing.setdefault(name, {}).update({part: {}} if part else {})
+    if missing:
+        raise MissingCapability(missing)
+
+
+def _has_part(name: str, part: str, declared: Any) -> bool:
+    if not isinstance(declared, Mapping):
+        return False
+    if name == "elicitation" and part == "form" and not declared:
+        return True  # an empty declaration means forms, the only mode there was at first
+    return part in declared
+
+
+def passes_level(level: LogLevel, threshold: LogLevel) -> bool:
+    return SEVERITY[level] >= SEVERITY[threshold]
+
+
+class Completion(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Suggestions for an argument, best first."""
+
+    values: Sequence[str]
+    total: int | None = None
+    has_more: bool | None = None
+
+
+def bound_completion(completion: Completion) -> Completion:
+    """At most 100 values may be sent; what is cut is told."""
+    values = list(completion.values)
+    if len(values) <= MAX_COMPLETIONS:
+        return completion
+    total = completion.total if completion.total is not None else len(values)
+    return Completion(values[:MAX_COMPLETIONS], total=total, has_more=True)

@@ -1,0 +1,184 @@
+"""JSON-RPC framing: bytes to messages, and results, errors and notifications to bytes."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from dovetail.errors import INVALID_REQUEST, PARSE_ERROR, ProtocolError
+from dovetail.protocol.methods import RequestId
+
+NO_PARAMS = Raw(b"{}")
+MAX_BATCH = 1_000
+
+encode = msgspec.json.Encoder().encode
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """One well-formed JSON-RPC message; `params`, `result` and `error` are still bytes."""
+
+    jsonrpc: Literal["2.0"]
+    id: RequestId | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw = NO_PARAMS
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+    @property
+    def is_request(self) -> bool:
+        return self.method is not UNSET and self.id is not UNSET
+
+    @property
+    def is_notification(self) -> bool:
+        return self.method is not UNSET and self.id is UNSET
+
+
+class BadMessage(ProtocolError):
+    """Not a JSON-RPC message. `id` is the request's id if it could be read."""
+
+    def __init__(self, code: int, message: str, id: RequestId | None = None) -> None:
+        super().__init__(message, code=code, http_status=400)
+        self.id = id
+
+
+_decode_message = msgspec.json.Decoder(Envelope).decode
+_decode_batch = msgspec.json.Decoder(list[Raw]).decode
+_decode_any = msgspec.json.Decoder().decode
+
+
+def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | BadMessage]:
+    """Read one message or one batch. Raises BadMessage; a batch holds the bad ones in their places."""
+    try:
+        message = _decode_message(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decode_carefully(data)
+    if message.method is UNSET and not _is_reply(message):
+        raise BadMessage(INVALID_REQUEST, "A message needs a method, or an id with exactly one of result and error")
+    if message.method is not UNSET and (message.result is not UNSET or message.error is not UNSET):
+        raise BadMessage(INVALID_REQUEST, "A request has neither result nor error", _known_id(message.id))
+    return message
+
+
+def _is_reply(message: Envelope) -> bool:
+    # An error may come without an id: the peer could not read ours.
+    return (message.result is UNSET) != (message.error is UNSET) and (
+        message.id is not UNSET or message.error is not UNSET
+    )
+
+
+def _known_id(id: RequestId | UnsetType) -> RequestId | None:
+    return None if isinstance(id, UnsetType) else id
+
+
+def _decode_carefully(data: bytes | bytearray | memoryview) -> list[Envelope | BadMessage]:
+    """The fast reading failed: find out whether it is a batch, and otherwise what is wrong."""
+    value = parse(data)
+    if not isinstance(value, list):
+        raise _explain(value)
+    if not value:
+        raise BadMessage(INVALID_REQUEST, "A batch must hold at least one message")
+    if len(value) > MAX_BATCH:
+        raise BadMessage(INVALID_REQUEST, f"A batch may hold at most {MAX_BATCH} messages")
+    return [_decode_item(bytes(item)) for item in _decode_batch(data)]
+
+
+def _decode_item(data: bytes) -> Envelope | BadMessage:
+    try:
+        item = decode(data)
+    except BadMessage as bad:
+        return bad
+    if isinstance(item, list):
+        return BadMessage(INVALID_REQUEST, "A batch can't hold a batch")
+    return item
+
+
+def parse(data: bytes | bytearray | memoryview) -> Any:
+    """Any JSON, or BadMessage(-32700)."""
+    try:
+        return _decode_any(data)
+    except RecursionError:
+        raise BadMessage(PARSE_ERROR, "The JSON is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BadMessage(PARSE_ERROR, "The message is not valid JSON in UTF-8") from None
+
+
+def _explain(value: Any) -> BadMessage:
+    if not isinstance(value, dict):
+        return BadMessage(INVALID_REQUEST, "A message must be a JSON object")
+    id = value.get("id")
+    readable = id if isinstance(id, (int, str)) and not isinstance(id, bool) else None
+    if "method" not in value:
+        # An answer of the peer's: its id names a request of ours, so our error must not carry it.
+        return BadMessage(INVALID_REQUEST, "A message needs a method, or an id with exactly one of result and error")
+    if value.get("jsonrpc") != "2.0":
+        return BadMessage(INVALID_REQUEST, 'jsonrpc must be "2.0"', readable)
+    if "id" in value and readable is None:
+        return BadMessage(INVALID_REQUEST, "id must be a string or an integer")
+    if not isinstance(value["method"], str):
+        return BadMessage(INVALID_REQUEST, "method must be a string", readable)
+    return BadMessage(INVALID_REQUEST, "The message is not a JSON-RPC request", readable)
+
+
+def result(id: RequestId, body: bytes) -> bytes:
+    """The answer to a request; `body` is the encoded result."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (encode(id), body)
+
+
+def error(id: RequestId | None, failure: ProtocolError, *, id_optional: bool = True) -> bytes:
+    """The refusal of a request. Without a readable id it is left out, or null where the revision demands one."""
+    head = b'"id":%b,' % encode(id) if id is not None else b"" if id_optional else b'"id":null,'
+    body: dict[str, Any] = {"code": failure.code, "message": failure.message}
+    if failure.data is not None:
+        body["data"] = failure.data
+    return b'{"jsonrpc":"2.0",%b"error":%b}' % (head, encode(body))
+
+
+def notification(method: str, params: bytes | None = None) -> bytes:
+    """A notification; `params` is the encoded object."""
+    if params is None:
+        return b'{"jsonrpc":"2.0","method":"%b"}' % method.encode()
+    return b'{"jsonrpc":"2.0","method":"%b","params":%b}' % (method.encode(), params)
+
+
+def request(id: RequestId, method: str, params: bytes | None = None) -> bytes:
+    """A request of our own."""
+    tail = b"" if params is None else b',"params":%b' % params
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b%b}' % (encode(id), encode(method), tail)
+
+
+def batch(items: Sequence[bytes]) -> bytes:
+    return b"[%b]" % b",".join(items)
+
+
+_KINDS = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "an array",
+    "null": "null",
+}
+_EXPECTED = re.compile(r"Expected `([^`]*)`, got `([^`]*)`(?: - at `([^`]*)`)?")
+_MISSING = re.compile(r"Object missing required field `([^`]*)`(?: - at `([^`]*)`)?")
+_PLACE = re.compile(r" - at `([^`]*)`")
+
+
+def in_words(failure: Exception) -> str:
+    """What a typed reading of params complained about, in words for the caller and without the library's."""
+    text = str(failure)
+    if found := _MISSING.match(text):
+        return f"{_path(found[2], found[1])} is missing"
+    if found := _EXPECTED.match(text):
+        expected = " or ".join(_KINDS.get(kind.strip(), kind.strip()) for kind in found[1].split("|"))
+        return f"{_path(found[3])} must be {expected}, not {_KINDS.get(found[2], found[2])}"
+    if found := _PLACE.search(text):
+        return f"{_path(found[1])} has a value that is not allowed"
+    return "the params do not fit the method"
+
+
+def _path(place: str | None, field: str = "") -> str:
+    path = (place or "$").removeprefix("$").removeprefix(".")
+    return ".".join(part for part in (path, field) if part) or "params"

@@ -1,0 +1,164 @@
+"""From values to the bytes of a result, for one revision. A `Shaper` is compiled once for each revision."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from dovetail.protocol import revisions
+from dovetail.protocol.content import Content, Message, Meta, ResourceContents, Text, shape_content
+from dovetail.protocol.definitions import CacheScope, Definition, Implementation, shape_definition, shape_implementation
+from dovetail.protocol.features import Completion, Offer, bound_completion
+from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.methods import EMPTY_OBJECT
+from dovetail.protocol.revisions import Revision
+
+SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
+COMPLETE = "complete"
+
+
+class Style(msgspec.Struct, frozen=True, kw_only=True):
+    """The switches of the profiles that change the shape of results."""
+
+    always_structured_content: bool = False
+    empty_next_cursor: bool = False
+    explicit_is_error: bool = True
+    server_info: bool = True
+
+
+class CacheHint(msgspec.Struct, frozen=True):
+    ttl_ms: int = 0
+    scope: CacheScope = "private"
+
+
+class _WireToolResult(msgspec.Struct, kw_only=True, rename="camel"):
+    """A tool's result as it is sent; what is UNSET is not."""
+
+    result_type: str | UnsetType = UNSET
+    content: Sequence[Content]
+    structured_content: Any = UNSET
+    is_error: bool | UnsetType = UNSET
+    meta: Raw | Mapping[str, Any] | UnsetType = msgspec.field(name="_meta", default=UNSET)
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a tool, spelled out: for tools that want to say more than a return value can."""
+
+    content: Sequence[Content] = ()
+    structured: Any = UNSET
+    is_error: bool = False
+    meta: Meta | None = None
+    # Set by the tool's registration, not by its author:
+    wrap: bool = False  # its schema describes no object, so older revisions get {"result": value}
+    text_copy: bool = True  # a structured value also goes out as text
+
+    def encode(self, shaper: "Shaper") -> bytes:
+        return shaper.tool_result(self)
+
+
+class Shaper:
+    """Encodes every kind of result as one revision wants it."""
+
+    def __init__(self, revision: Revision, style: Style, info: Implementation) -> None:
+        self.revision = revision
+        self.style = style
+        self.info = shape_implementation(info, revision)
+        self._type: str | UnsetType = COMPLETE if revision.result_type else UNSET
+        self._server_meta: dict[str, Any] = (
+            {SERVER_INFO_KEY: self.info} if revision.result_type and style.server_info else {}
+        )
+        self._meta: Raw | UnsetType = Raw(encode(self._server_meta)) if self._server_meta else UNSET
+        self._empty = encode(self._body({}, None))
+
+    def _body(self, fields: Mapping[str, Any], meta: Meta | None) -> dict[str, Any]:
+        """A result as a mapping, with what every result of this revision carries around its own fields."""
+        body: dict[str, Any] = {"resultType": COMPLETE} if self.revision.result_type else {}
+        body.update(fields)
+        if meta or self._server_meta:
+            body["_meta"] = {**self._server_meta, **(meta or {})}
+        return body
+
+    def _cacheable(self, fields: dict[str, Any], hint: CacheHint, meta: Meta | None = None) -> bytes:
+        if self.revision.result_type:
+            fields |= {"ttlMs": hint.ttl_ms, "cacheScope": hint.scope}
+        return encode(self._body(fields, meta))
+
+    def empty(self) -> bytes:
+        return self._empty
+
+    def tool_result(self, result: ToolResult) -> bytes:
+        structured = result.structured
+        content = result.content
+        if structured is not UNSET:
+            if (result.text_copy or not self.revision.structured_output) and not content:
+                content = (Text(encode(structured).decode()),)
+            structured = self._structured(structured, result.wrap)
+        elif self.style.always_structured_content and not result.is_error:
+            structured = EMPTY_OBJECT
+        wire = _WireToolResult(
+            result_type=self._type,
+            content=shape_content(content, self.revision),
+            structured_content=structured,
+            is_error=True if result.is_error else False if self.style.explicit_is_error else UNSET,
+            meta={**self._server_meta, **result.meta} if result.meta else self._meta,
+        )
+        return encode(wire)
+
+    def _structured(self, value: Any, wrap: bool) -> Any:
+        if not self.revision.structured_output and not self.style.always_structured_content:
+            return UNSET
+        if self.revision.any_structured_output:
+            return value
+        return {"result": value} if wrap or not isinstance(value, Mapping) else value
+
+    def page(
+        self, key: str, items: Sequence[Definition], next_cursor: str | None, hint: CacheHint, meta: Meta | None = None
+    ) -> bytes:
+        """A page of a list. `key` is the name the items have in the result."""
+        fields: dict[str, Any] = {key: [shape_definition(item, self.revision) for item in items]}
+        if next_cursor is not None:
+            fields["nextCursor"] = next_cursor
+        elif self.style.empty_next_cursor and self.revision.handshake:  # later an empty cursor is a live one
+            fields["nextCursor"] = ""
+        return self._cacheable(fields, hint, meta)
+
+    def contents(self, items: Sequence[ResourceContents], hint: CacheHint) -> bytes:
+        if not self.revision.object_meta:
+            items = [msgspec.structs.replace(item, meta=None) for item in items]
+        return self._cacheable({"contents": items}, hint)
+
+    def prompt(self, messages: Sequence[Message], description: str | None) -> bytes:
+        fields: dict[str, Any] = {} if description is None else {"description": description}
+        fields["messages"] = [self._message(message) for message in messages]
+        return encode(self._body(fields, None))
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        content = Text(message.content) if isinstance(message.content, str) else message.content
+        return {"role": message.role, "content": shape_content((content,), self.revision)[0]}
+
+    def completion(self, completion: Completion) -> bytes:
+        return encode(self._body({"completion": bound_completion(completion)}, None))
+
+    def initialize(self, offer: Offer, instructions: str | None) -> bytes:
+        fields: dict[str, Any] = {
+            "protocolVersion": self.revision.name,
+            "capabilities": offer.capabilities(self.revision),
+            "serverInfo": self.info,
+        }
+        if instructions is not None:
+            fields["instructions"] = instructions
+        return encode(fields)
+
+    def discover(self, offer: Offer, instructions: str | None, hint: CacheHint) -> bytes:
+        fields: dict[str, Any] = {
+            "supportedVersions": list(revisions.SUPPORTED),
+            "capabilities": offer.capabilities(self.revision),
+        }
+        if instructions is not None:
+            fields["instructions"] = instructions
+        return self._cacheable(fields, hint)
+
+    def listen_ended(self, subscription: int | str) -> bytes:
+        return encode(self._body({}, {SUBSCRIPTION_KEY: subscription}))

@@ -1,0 +1,91 @@
+"""The published revisions as rows. Code asks a row what it can do; nothing compares dates."""
+
+import msgspec
+
+
+class Revision(msgspec.Struct, frozen=True, kw_only=True):
+    """One published revision. Every field is a question that some code asks."""
+
+    name: str
+    # how a conversation starts and what a message may look like
+    handshake: bool = True  # `initialize` opens a session; otherwise every request carries its own `_meta`
+    batches: bool = False  # an array of messages is legal
+    error_id_optional: bool = False  # an error whose request id could not be read leaves `id` out; before, it is null
+    # what may appear in what we send
+    tool_annotations: bool = True
+    audio: bool = True
+    progress_message: bool = True
+    completions_capability: bool = True
+    titles: bool = True
+    structured_output: bool = True
+    any_structured_output: bool = False  # otherwise only objects
+    resource_links: bool = True
+    object_meta: bool = True  # `_meta` on tools, resources, prompts and content
+    last_modified: bool = True
+    icons: bool = True
+    server_details: bool = True  # `description`, `websiteUrl` and `icons` of the server itself
+    result_type: bool = False  # `resultType`, server info and cache hints on results
+    extensions: bool = False  # the `extensions` capability
+    # how things behave
+    missing_resource_code: int = -32002
+    disconnect_cancels: bool = False  # HTTP: the client leaving is a cancellation
+    resumable: bool = False  # HTTP: priming event, `retry` and `Last-Event-ID`
+    log_on_request: bool = False  # logs only for a request that asked, at the level it asked for
+    listens: bool = False  # changes go to `subscriptions/listen`; otherwise to the session
+
+
+R2024_11_05 = Revision(
+    name="2024-11-05",
+    tool_annotations=False,
+    audio=False,
+    progress_message=False,
+    completions_capability=False,
+    titles=False,
+    structured_output=False,
+    resource_links=False,
+    object_meta=False,
+    last_modified=False,
+    icons=False,
+    server_details=False,
+)
+R2025_03_26 = Revision(
+    name="2025-03-26",
+    batches=True,
+    titles=False,
+    structured_output=False,
+    resource_links=False,
+    object_meta=False,
+    last_modified=False,
+    icons=False,
+    server_details=False,
+)
+R2025_06_18 = Revision(name="2025-06-18", icons=False, server_details=False)
+R2025_11_25 = Revision(name="2025-11-25", error_id_optional=True, resumable=True)
+R2026_07_28 = Revision(
+    name="2026-07-28",
+    handshake=False,
+    error_id_optional=True,
+    any_structured_output=True,
+    result_type=True,
+    extensions=True,
+    missing_resource_code=-32602,
+    disconnect_cancels=True,
+    log_on_request=True,
+    listens=True,
+)
+
+ALL = (R2024_11_05, R2025_03_26, R2025_06_18, R2025_11_25, R2026_07_28)  # oldest first
+BY_NAME = {revision.name: revision for revision in ALL}
+HANDSHAKE = {revision.name: revision for revision in ALL if revision.handshake}
+MODERN = {revision.name: revision for revision in ALL if not revision.handshake}
+SUPPORTED = tuple(revision.name for revision in reversed(ALL))  # newest first, as clients are told
+LATEST = ALL[-1]
+LATEST_HANDSHAKE = R2025_11_25
+UNNAMED = R2025_03_26  # what an HTTP request without a version header is taken for
+
+
+def at_least(first: Revision, last: Revision | None = None) -> frozenset[str]:
+    """The names of all revisions from `first` to `last`, both included: how the tables say since when."""
+    names = [revision.name for revision in ALL]
+    end = len(names) if last is None else names.index(last.name) + 1
+    return frozenset(names[names.index(first.name) : end])

@@ -1,0 +1,396 @@
+"""URI templates (RFC 6570, all four levels) that expand and match, and what counts as a URI (RFC 3986).
+
+In: the text of a template, then values to expand or a URI to match. Out: a URI, or the values that it holds.
+
+A URI matches if it is an expansion of the template, but for the spelling of escapes and the order of named parameters:
+
+    {x} {x,y}         one character or more up to the next `/`, `?` or `#`; never a `/`, also not as `%2F`
+    {+x} {#x}         one character or more, `/` included; it ends at a `?` or `#` that follows in the template
+    {.x}              a label: like {x}, and without `.`
+    {/x}              one segment: like {x}
+    {x*} {.x*} {/x*}  a list of one item or more, none empty; items of {/x*} may hold `%2F`
+    {;x} {?x} {&x}    named, any text; they may come in any order, or be missing, but no others may be there
+    {;x*} {?x*} {&x*} a list if the name `x` is repeated, else a mapping of the names that no other variable claims
+
+Reserved characters that need no escape where they stand (`bob@example.org`) may come raw, unless the template itself
+uses them after the variable: in `{lat},{lon}` a comma ends `lat`.
+
+Matching rests on one fact. A template is a row of cells: a literal character, or a run of characters for a variable.
+If no text can be read along that row in two ways, then a backtracking search comes to each cell at each character by
+one way at most. So the check that refuses ambiguous templates also makes a plain regular expression linear.
+"""
+
+import re
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from dovetail.errors import SetupError
+from dovetail.protocol.ambiguity import Cell, two_readings
+
+Value = str | list[str] | dict[str, str]
+Expandable = str | Sequence[str] | Mapping[str, str] | None
+
+_RESERVED_TEXT = ":/?#[]@!$&'()*+,;="
+RESERVED = frozenset(_RESERVED_TEXT)
+UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
+SEGMENT = UNRESERVED | frozenset("!$&'()*+,;=:@%")  # raw in a path segment; % begins an escape
+EVERYTHING = UNRESERVED | RESERVED | {"%"}
+LONGEST_MATCHABLE = 1_000  # characters; the search for two readings is quadratic
+
+
+class Operator(NamedTuple):
+    """One row of the table in RFC 6570, appendix A, and what a value may hold when it is matched."""
+
+    first: str
+    separator: str
+    named: bool
+    empty: str  # what follows the name of an empty value
+    keeps_reserved: bool
+    holds: frozenset[str]
+
+
+OPERATORS = {
+    "": Operator("", ",", False, "", False, SEGMENT),
+    "+": Operator("", ",", False, "", True, EVERYTHING),
+    "#": Operator("#", ",", False, "", True, EVERYTHING),
+    ".": Operator(".", ".", False, "", False, SEGMENT - {"."}),
+    "/": Operator("/", "/", False, "", False, SEGMENT),
+    ";": Operator(";", ";", True, "", False, SEGMENT),
+    "?": Operator("?", "&", True, "=", False, SEGMENT | {"/", "?"}),
+    "&": Operator("&", "&", True, "=", False, SEGMENT | {"/", "?"}),
+}
+
+_PART = re.compile(r"\{([^{}]*)\}|([^{}]+)|[{}]")
+_NAME = r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})(?:\.?(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2}))*"
+_VARIABLE = re.compile(rf"({_NAME})(?::([1-9][0-9]{{0,3}})|(\*))?")
+_NOT_LITERAL = re.compile(r'[\x00-\x20\x7f"<>\\^`|]|%(?![0-9A-Fa-f]{2})')
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
+_ESCAPE_OR_TEXT = re.compile(r"(%[0-9A-Fa-f]{2})|%|[^%]+")
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-F]{2})")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+
+_LEGAL = r"""(?:[^\s\x00-\x20\x7f-\x9f\u200e\u200f\u202a-\u202e\ud800-\udfff"<>\\^`{|}%/?#\[\]]|%[0-9A-Fa-f]{2})"""
+_URI = re.compile(
+    rf"[A-Za-z][A-Za-z0-9+.\-]*+:(?://(?:{_LEGAL}|[\[\]])*+)?"
+    rf"(?:{_LEGAL}|/)*+(?:\?(?:{_LEGAL}|[/?])*+)?(?:\#(?:{_LEGAL}|[/?])*+)?"
+)
+
+
+def is_template(text: str) -> bool:
+    """Tell a template from a plain URI: braces are legal in the one only."""
+    return "{" in text or "}" in text
+
+
+def valid_uri(text: str, *, max_length: int = 8_192) -> bool:
+    """Tell whether the text is a URI with a scheme; other scripts may come raw, spaces and controls may not."""
+    return len(text) <= max_length and _URI.fullmatch(text) is not None
+
+
+class Variable(NamedTuple):
+    """One variable of an expression, with its modifier."""
+
+    name: str
+    prefix: int | None
+    exploded: bool
+
+
+class Expression(NamedTuple):
+    """What stands between two braces."""
+
+    operator: Operator
+    variables: tuple[Variable, ...]
+
+    def expand(self, values: Mapping[str, Expandable]) -> str:
+        pieces = [piece for variable in self.variables for piece in self._pieces(variable, values.get(variable.name))]
+        return self.operator.first + self.operator.separator.join(pieces) if pieces else ""
+
+    def _pieces(self, variable: Variable, value: Expandable) -> Iterator[str]:
+        """Expand one variable; an exploded one gives a piece for each of its items."""
+        encode = _keep_reserved if self.operator.keeps_reserved else _escape
+        if isinstance(value, str):
+            yield self._named(variable.name, encode(value[: variable.prefix]))
+        elif not value:
+            return  # undefined; a list or a mapping without items counts as undefined too
+        elif variable.prefix is not None:
+            raise ValueError(f"{variable.name!r} has the prefix :{variable.prefix}, so it takes a string only")
+        elif not isinstance(value, Mapping):
+            items = [encode(item) for item in value]
+            for item in items if variable.exploded else [",".join(items)]:
+                yield self._named(variable.name, item)
+        elif not variable.exploded:
+            yield self._named(variable.name, ",".join(encode(text) for pair in value.items() for text in pair))
+        elif self.operator.named:
+            yield from (self._named(encode(key), encode(item)) for key, item in value.items())
+        else:
+            yield from (f"{encode(key)}={encode(item)}" for key, item in value.items())
+
+    def _named(self, name: str, text: str) -> str:
+        if not self.operator.named:
+            return text
+        return f"{name}={text}" if text else name + self.operator.empty
+
+
+class UriTemplate:
+    """A template, parsed once. Any template expands; `check_matchable` tells whether it can match too."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._parts = tuple(_parse(text))
+        expressions = [part for part in self._parts if isinstance(part, Expression)]
+        found = [(variable.name, part.operator.named) for part in expressions for variable in part.variables]
+        self.variables = tuple(dict.fromkeys(name for name, _ in found))
+        self.optional = frozenset(name for name, named in found if named)  # a URI that lacks them still matches
+
+    def __repr__(self) -> str:
+        return f"UriTemplate({self.text!r})"
+
+    def expand(self, values: Mapping[str, Expandable]) -> str:
+        """Put the values in; a variable without a value is left out, as RFC 6570 says."""
+        return "".join(part if isinstance(part, str) else part.expand(values) for part in self._parts)
+
+    def match(self, uri: str) -> dict[str, Value] | None:
+        """Find the values that expand to this URI, or None; takes time in proportion to the URI's length."""
+        matcher = self._matcher
+        try:
+            found = matcher.pattern.fullmatch(_normal(uri))
+        except UnicodeEncodeError:  # half a surrogate pair
+            return None
+        if found is None:
+            return None
+        values: dict[str, Value] = {}
+        for reader, text in zip(matcher.readers, found.groups(), strict=True):
+            if text is not None:
+                read = reader.read(text)
+                if read is None:
+                    return None
+                values.update(read)
+        return values
+
+    def check_matchable(self) -> None:
+        """Raise SetupError if a URI could not be read back in exactly one way. Registration calls this."""
+        _ = self._matcher
+
+    @cached_property
+    def _matcher(self) -> "_Matcher":
+        return _Matcher.compile(self.text, self._parts)
+
+
+def _parse(text: str) -> Iterator[str | Expression]:
+    for found in _PART.finditer(text):
+        inside, literal = found.groups()
+        if inside is not None:
+            yield _parse_expression(text, inside)
+        elif literal is None:
+            raise _malformed(text, f"there is a lone {found[0]!r} in it", "pair the braces or write %7B and %7D")
+        else:
+            wrong = _NOT_LITERAL.search(literal)
+            if wrong:
+                raise _malformed(text, f"{wrong[0]!r} may not stand in a URI", f"write {quote(wrong[0], safe='')}")
+            yield _keep_reserved(literal)
+
+
+def _parse_expression(text: str, inside: str) -> Expression:
+    if inside[:1] in tuple("=,!@|"):
+        raise _malformed(text, f"the operator {inside[0]!r} has no meaning", "use one of + # . / ; ? & or none")
+    operator = inside[:1] if inside[:1] in OPERATORS else ""
+    variables = []
+    for item in inside.removeprefix(operator).split(","):
+        found = _VARIABLE.fullmatch(item)
+        if found is None:
+            fix = "use letters, digits, _ and dots, then `*` or `:` and a length below 10000, if wanted"
+            raise _malformed(text, f"{item!r} in {{{inside}}} is not a variable", fix)
+        variables.append(Variable(found[1], int(found[2]) if found[2] else None, found[3] is not None))
+    return Expression(OPERATORS[operator], tuple(variables))
+
+
+def _malformed(text: str, reason: str, fix: str) -> SetupError:
+    return SetupError(f"The URI template {text!r} is malformed: {reason}; {fix}.")
+
+
+def _escape(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _keep_reserved(text: str) -> str:
+    """Escape all but reserved characters and what is escaped already."""
+    return _ESCAPE_OR_TEXT.sub(lambda found: found[1] or quote(found[0], safe=_RESERVED_TEXT), text)
+
+
+def _normal(uri: str) -> str:
+    """Bring equal spellings together: other scripts escaped, escapes in capitals, none where none is needed."""
+    if "%" in uri:
+        uri = _ESCAPE.sub(_normal_escape, uri)
+    return uri if uri.isascii() else _NOT_ASCII.sub(lambda found: quote(found[0]), uri)
+
+
+def _normal_escape(found: re.Match[str]) -> str:
+    character = chr(int(found[0][1:], 16))
+    return character if character in UNRESERVED else found[0].upper()
+
+
+def _decode(text: str) -> str | None:
+    if "%" not in text:
+        return text
+    if _BAD_ESCAPE.search(text):
+        return None
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        return None
+
+
+class _Run(NamedTuple):
+    """Reads the text of one variable that goes by its place."""
+
+    name: str
+    separator: str  # "" for a single value
+    takes_slash: bool
+
+    def read(self, text: str) -> dict[str, Value] | None:
+        if not self.takes_slash and "%2F" in text:
+            return None
+        if not self.separator:
+            value = _decode(text)
+            return None if value is None else {self.name: value}
+        pieces = text.split(self.separator)
+        items = [item for item in map(_decode, pieces) if item]
+        return {self.name: items} if len(items) == len(pieces) else None
+
+
+class _Pairs(NamedTuple):
+    """Reads the text of an expression whose variables go by their names."""
+
+    operator: Operator
+    variables: dict[str, Variable]
+    rest: str | None  # the one exploded variable, which may take names that nobody claims
+
+    def read(self, text: str) -> dict[str, Value] | None:
+        values: dict[str, Value] = {}
+        for pair in text.split(self.operator.separator):
+            name, equals, raw = pair.partition("=")
+            value = _decode(raw)
+            wants_equals = raw != "" or self.operator.empty == "="
+            if value is None or bool(equals) != wants_equals or not self._store(values, name, value):
+                return None
+        return values
+
+    def _store(self, values: dict[str, Value], name: str, value: str) -> bool:
+        variable = self.variables.get(name)
+        if variable is None:
+            key = _decode(name)
+            mapping = values.setdefault(self.rest, {}) if self.rest else None
+            if not key or not isinstance(mapping, dict) or key in mapping:
+                return False
+            mapping[key] = value
+        elif variable.exploded:
+            items = values.setdefault(variable.name, [])
+            if not isinstance(items, list):
+                return False
+            items.append(value)
+        elif variable.name in values:
+            return False
+        else:
+            values[variable.name] = value
+        return True
+
+
+def _literal(text: str, skip: int = 0) -> list[Cell]:
+    return [Cell(frozenset(character), ("(?:" if skip else "") + re.escape(character), skip=skip) for character in text]
+
+
+def _run(owner: str, holds: frozenset[str], after: str = "") -> Cell:
+    return Cell(holds, f"([{re.escape(''.join(sorted(holds)))}]+){after}", owner, repeats=True)
+
+
+def _row(parts: Sequence[str | Expression]) -> list[Cell]:
+    """Lay a template out in cells, from its end: a run stops at the reserved characters that follow it."""
+    row: list[Cell] = []
+    stops: frozenset[str] = frozenset()
+    for part in reversed(parts):
+        if isinstance(part, str):
+            cells = _literal(_normal(part))
+            stops |= RESERVED.intersection(part)
+        elif part.operator.named:
+            operator, owner = part.operator, ", ".join(variable.name for variable in part.variables)
+            holds = (operator.holds - stops) | {operator.separator, "="}
+            cells = [*_literal(operator.first, skip=2), _run(owner, holds, after=")?")]
+            stops |= {operator.first}
+        else:
+            cells = _positional_cells(part, stops)
+            stops = RESERVED.intersection(part.operator.first)
+        row[:0] = cells
+    return row
+
+
+def _positional_cells(expression: Expression, stops: frozenset[str]) -> list[Cell]:
+    operator = expression.operator
+    cells: list[Cell] = []
+    for variable in reversed(expression.variables):
+        ends = stops & {"?", "#"} if operator.keeps_reserved else stops
+        holds = operator.holds - ends
+        cells = [_run(variable.name, holds | {operator.separator} if variable.exploded else holds), *cells]
+        cells = _literal(operator.separator) + cells
+        stops = frozenset(operator.separator)
+    return _literal(operator.first) + cells[1:]
+
+
+class _Matcher(NamedTuple):
+    """The compiled form of a template that can match: a pattern, and a reader for each group in it."""
+
+    pattern: re.Pattern[str]
+    readers: tuple[_Run | _Pairs, ...]
+
+    @classmethod
+    def compile(cls, text: str, parts: Sequence[str | Expression]) -> "_Matcher":
+        expressions = [part for part in parts if isinstance(part, Expression)]
+        row = _row(parts)
+        problem = _unreadable(expressions) or _ambiguous(row)
+        if problem:
+            raise SetupError(f"URIs can't be matched with the template {text!r}: {problem}.")
+        readers = [reader for expression in expressions for reader in _readers(expression)]
+        return cls(re.compile("".join(cell.pattern for cell in row)), tuple(readers))
+
+
+def _unreadable(expressions: Sequence[Expression]) -> str | None:
+    """Say why some variable can never be read back, whatever stands around it."""
+    seen: set[str] = set()
+    for operator, variables in expressions:
+        for name, prefix, exploded in variables:
+            if prefix is not None:
+                return f"{name!r} keeps its first {prefix} characters only, so its value is lost; drop `:{prefix}`"
+            if exploded and operator.keeps_reserved:
+                return f"the items of {name!r} may hold the commas between them; drop `*` or use {{/{name}*}}"
+            if name in seen:
+                return f"{name!r} stands in it twice; use two names"
+            seen.add(name)
+    return None
+
+
+def _ambiguous(row: Sequence[Cell]) -> str | None:
+    if len(row) > LONGEST_MATCHABLE:
+        return f"it is longer than {LONGEST_MATCHABLE} characters; shorten it"
+    found = two_readings(row)
+    if found is None:
+        return None
+    text, (one, other) = found
+    names = [owner for owner in one | other if owner and one.get(owner) != other.get(owner)]
+    ways = " or as ".join(
+        ", ".join(f"{name}={reading[name]!r}" for name in names if name in reading) for reading in (one, other)
+    )
+    fix = "put a character between them that one of them can't hold, such as '/' beside a plain {x}"
+    return f"it is ambiguous in {' and '.join(map(repr, names))}: {text!r} reads as {ways}; {fix}"
+
+
+def _readers(expression: Expression) -> Iterator[_Run | _Pairs]:
+    operator, variables = expression
+    if operator.named:
+        exploded = [variable.name for variable in variables if variable.exploded]
+        rest = exploded[0] if len(exploded) == 1 else None
+        yield _Pairs(operator, {_normal(variable.name): variable for variable in variables}, rest)
+        return
+    for name, _, is_list in variables:
+        takes_slash = operator.keeps_reserved or (operator.first == "/" and is_list)
+        yield _Run(name, operator.separator if is_list else "", takes_slash)

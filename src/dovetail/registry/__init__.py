@@ -1,0 +1,1 @@
+"""What a server offers, compiled at registration."""

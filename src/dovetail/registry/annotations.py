@@ -1,0 +1,313 @@
+"""An annotation goes in; the shape of its values comes out. What has no JSON form is refused with the fix."""
+
+import collections
+import enum
+import inspect
+import re
+import types
+from collections import abc
+from collections.abc import Callable, Hashable
+from typing import Annotated, Any, Final, ForwardRef, Literal, LiteralString, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from dovetail.errors import SetupError
+from dovetail.registry.fields import Constraints, merge, only_meta, read_metadata
+from dovetail.registry.models import Model, is_model
+from dovetail.registry.records import class_description, read_record, substitute
+from dovetail.registry.shapes import (
+    LENGTH,
+    SCALARS,
+    Alternatives,
+    Anything,
+    Array,
+    Choice,
+    Definition,
+    FieldShape,
+    FixedArray,
+    Foreign,
+    Record,
+    Reference,
+    Scalar,
+    Shape,
+    Table,
+    is_null,
+    needs_trial,
+)
+
+_DEFINITIONS = 500  # a generic class that contains ever new variants of itself ends here
+
+_ARRAYS: dict[Any, Callable[[Any], Any]] = {
+    list: list,
+    set: set,
+    frozenset: frozenset,
+    tuple: tuple,
+    collections.deque: collections.deque,
+    abc.Sequence: list,
+    abc.MutableSequence: list,
+    abc.Collection: list,
+    abc.Iterable: list,
+    abc.Set: set,
+    abc.MutableSet: set,
+}
+_UNKNOWN_TO_MSGSPEC = frozenset({collections.deque, abc.Iterable})
+_TABLES = frozenset({dict, abc.Mapping, abc.MutableMapping})
+_ANYTHING = frozenset({Any, object, inspect.Parameter.empty})
+
+
+def read_shape(annotation: Any, *, where: str) -> Shape:
+    """The shape of the values that an annotation allows; raises SetupError."""
+    return _Reader().read(annotation, where)
+
+
+def constrain(shape: Shape, constraints: Constraints, where: str, *, native: bool = False) -> Shape:
+    """The shape with constraints applied; `native` if msgspec sees the same ones in the annotation."""
+    limits = frozenset(constraints.limits())
+    leftover = limits - _applicable(shape)
+    if leftover:
+        names = ", ".join(sorted(leftover))
+        raise SetupError(f"{where}: {names} can't constrain this type; remove it, or check it inside the function")
+    if isinstance(shape, Alternatives) and limits:
+        shape = Alternatives(
+            members=tuple(
+                constrain(member, constraints.only(limits & _applicable(member)), where) for member in shape.members
+            ),
+            constraints=shape.constraints,
+            altered=True,
+        )
+        constraints = constraints.notes()
+    changed = bool(limits) and not (native and constraints.pattern is None and constraints.multiple_of is None)
+    return msgspec.structs.replace(
+        shape, constraints=merge(shape.constraints, constraints, where), altered=shape.altered or changed
+    )
+
+
+def _applicable(shape: Shape) -> frozenset[str]:
+    match shape:
+        case Scalar():
+            return shape.kind.limits
+        case Array() | Table():
+            return LENGTH
+        case Alternatives():
+            return frozenset[str]().union(*map(_applicable, shape.members))
+    return frozenset()
+
+
+class _Reader:
+    """One walk over an annotation; remembers the definitions it has met."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[Hashable, Definition] = {}
+
+    def read(self, annotation: Any, where: str) -> Shape:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            return self._annotated(annotation, where)
+        if isinstance(annotation, Hashable) and annotation in _ANYTHING:
+            return Anything(altered=annotation is object)
+        if annotation is None:
+            annotation = types.NoneType
+        if origin in (Union, types.UnionType):
+            return self._union(annotation, where)
+        if origin is Literal:
+            return _literal(get_args(annotation), where)
+        if is_model(annotation):
+            return Foreign(model=Model(annotation, where), altered=not isinstance(annotation, type))
+        for read in (self._indirect, self._class, self._collection, self._record):
+            shape = read(annotation, where)
+            if shape is not None:
+                return shape
+        raise SetupError(
+            f"{where}: {_shown(annotation)} has no JSON form; use a standard type, a dataclass, a TypedDict or a "
+            "pydantic model"
+        )
+
+    def _annotated(self, annotation: Any, where: str) -> Shape:
+        inner, metadata = annotation.__origin__, annotation.__metadata__
+        try:
+            constraints = read_metadata(metadata, where)
+        except SetupError:
+            if not _only_models(inner):
+                raise
+            return Foreign(model=Model(annotation, where), altered=True)
+        if constraints.limits():
+            while _is_alias(inner):  # limits belong to what the alias stands for
+                inner = _alias_value(inner)
+        return constrain(self.read(inner, where), constraints, where, native=only_meta(metadata))
+
+    def _indirect(self, annotation: Any, where: str) -> Shape | None:
+        """What only stands for another type."""
+        if isinstance(annotation, TypeVar):
+            bound = annotation.__bound__
+            choices: Any = Union[annotation.__constraints__] if annotation.__constraints__ else Any
+            return self.read(choices if bound is None else bound, where)
+        if hasattr(annotation, "__supertype__"):
+            return self.read(annotation.__supertype__, where)
+        if get_origin(annotation) is Final:
+            return self.read(get_args(annotation)[0], where)
+        if annotation is LiteralString:
+            return Scalar(kind=SCALARS[str], altered=True)
+        if isinstance(annotation, (str, ForwardRef)):
+            raise SetupError(
+                f"{where}: {_shown(annotation)} can't be resolved; for a type that contains itself use a class, or "
+                "TypeAliasType"
+            )
+        if not _is_alias(annotation):
+            return None
+        definition, is_new = self._define(annotation, getattr(annotation, "__name__", "Alias"), where)
+        if is_new:
+            definition.body = self.read(_alias_value(annotation), where)
+        return Reference(definition=definition, altered=True)
+
+    def _class(self, annotation: Any, where: str) -> Shape | None:
+        if not isinstance(annotation, type):
+            return None
+        if annotation in SCALARS:
+            return Scalar(kind=SCALARS[annotation])
+        if issubclass(annotation, enum.Enum):
+            return _enum(annotation, where)
+        return None
+
+    def _union(self, annotation: Any, where: str) -> Shape:
+        arguments = tuple(member for member in get_args(annotation) if member is not msgspec.UnsetType)
+        models = [member for member in arguments if is_model(member)]
+        if len(models) > 1 and _only_models(annotation):
+            return Foreign(model=Model(annotation, where), altered=True)
+        members = tuple(self.read(member, where) for member in arguments)
+        if len(members) == 1:
+            return members[0]
+        if any(isinstance(member, Anything) for member in members):
+            return Anything()
+        return Alternatives(members=members, altered=needs_trial(members))
+
+    def _collection(self, annotation: Any, where: str) -> Shape | None:
+        origin = get_origin(annotation) or annotation
+        arguments = get_args(annotation)
+        if origin is tuple and annotation is not tuple and not (len(arguments) == 2 and arguments[1] is ...):
+            return FixedArray(items=tuple(self.read(argument, where) for argument in arguments))
+        if not isinstance(origin, Hashable):
+            return None
+        if origin in _ARRAYS:
+            item = self.read(arguments[0] if arguments else Any, where)
+            return Array(item=item, container=_ARRAYS[origin], altered=origin in _UNKNOWN_TO_MSGSPEC)
+        if origin in _TABLES:
+            key, value = arguments or (str, Any)
+            return Table(key=self._key(key, where), value=self.read(value, where))
+        return None
+
+    def _key(self, annotation: Any, where: str) -> Shape:
+        shape = self.read(str if annotation is Any else annotation, where)
+        base = shape
+        while isinstance(base, Reference):
+            base = base.definition.body
+        if isinstance(base, Scalar) and base.kind.json in ("string", "integer") and base.kind.limits != LENGTH:
+            return base
+        if isinstance(base, Choice) and base.native is not None:
+            return base
+        raise SetupError(f"{where}: {_shown(annotation)} can't be the key of a JSON object; use str, int or Literal")
+
+    def _record(self, annotation: Any, where: str) -> Shape | None:
+        if self._known(annotation) is None and read_record(annotation, where) is None:
+            return None
+        definition, is_new = self._define(annotation, _class_name(annotation), where)
+        if is_new:
+            source = read_record(annotation, where)
+            assert source is not None
+            body = Record(source=source)
+            definition.body = body
+            body.fields = tuple(
+                FieldShape(field, self.read(field.annotation, f"{where}, field {field.name} of {source.cls.__name__}"))
+                for field in source.fields
+            )
+        return Reference(definition=definition)
+
+    def _known(self, annotation: Any) -> Definition | None:
+        return self.definitions.get(_identity(annotation))
+
+    def _define(self, annotation: Any, name: str, where: str) -> tuple[Definition, bool]:
+        known = self._known(annotation)
+        if known is not None:
+            return known, False
+        if len(self.definitions) >= _DEFINITIONS:
+            raise SetupError(f"{where}: {name} contains more than {_DEFINITIONS} types; use simpler ones")
+        taken = {definition.name for definition in self.definitions.values()}
+        unique = next(n for n in (name, *(f"{name}_{i}" for i in range(2, _DEFINITIONS + 2))) if n not in taken)
+        definition = Definition(unique, Anything())
+        self.definitions[_identity(annotation)] = definition
+        return definition, True
+
+
+# Choices
+
+
+def _literal(values: tuple[Any, ...], where: str) -> Shape:
+    pairs = tuple((value.value if isinstance(value, enum.Enum) else value, value) for value in values)
+    solid = tuple(pair for pair in pairs if pair[0] is not None)
+    null = Scalar(kind=SCALARS[types.NoneType])
+    if not solid:
+        return null
+    native = Literal[tuple(json for json, _ in solid)] if all(type(python) in (str, int) for _, python in solid) else None
+    choice = Choice(pairs=solid, native=native, altered=native is None)
+    _refuse_unscalar(choice, "Literal", where)
+    if len(solid) == len(pairs):
+        return choice
+    return Alternatives(members=(choice, null), altered=native is None)
+
+
+def _enum(cls: type[enum.Enum], where: str) -> Shape:
+    pairs = tuple((member.value, member) for member in cls)
+    kinds = {type(json) for json, _ in pairs}
+    native = cls if kinds in ({str}, {int}) else None
+    choice = Choice(
+        pairs=pairs, native=native, altered=native is None, constraints=Constraints(description=class_description(cls))
+    )
+    _refuse_unscalar(choice, cls.__name__, where)
+    return choice
+
+
+def _refuse_unscalar(choice: Choice, name: str, where: str) -> None:
+    if not choice.pairs:
+        raise SetupError(f"{where}: {name} has no members; add some")
+    for json, python in choice.pairs:
+        if not isinstance(json, (str, int, float)):
+            raise SetupError(f"{where}: {python!r} of {name} has no JSON form; give it a string or a number as its value")
+
+
+# Names and aliases
+
+
+def _is_alias(annotation: Any) -> bool:
+    return type(get_origin(annotation) or annotation).__name__ == "TypeAliasType"
+
+
+def _alias_value(annotation: Any) -> Any:
+    alias = get_origin(annotation) or annotation
+    variables = dict(zip(getattr(alias, "__type_params__", ()), get_args(annotation), strict=False))
+    return substitute(alias.__value__, variables)
+
+
+def _only_models(annotation: Any) -> bool:
+    members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return all(member is types.NoneType or _model_inside(member) for member in members)
+
+
+def _model_inside(annotation: Any) -> bool:
+    return is_model(annotation.__origin__ if get_origin(annotation) is Annotated else annotation)
+
+
+def _class_name(annotation: Any) -> str:
+    cls = get_origin(annotation) or annotation
+    parts = [cls.__name__, *(getattr(argument, "__name__", str(argument)) for argument in get_args(annotation))]
+    return re.sub(r"\W+", "_", "_".join(parts)).strip("_")
+
+
+def _identity(annotation: Any) -> Hashable:
+    try:
+        hash(annotation)
+    except TypeError:
+        return repr(annotation)
+    return (annotation,)  # a tuple, so that no annotation is taken for another's repr
+
+
+def _shown(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)

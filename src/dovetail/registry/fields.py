@@ -1,0 +1,271 @@
+"""What users write beside a type goes in; one record of constraints comes out.
+
+Four dialects are read: our own `Field(…)`, msgspec's `Meta(…)`, pydantic's `Field(…)` and `annotated_types`. Each
+constraint is honoured or refused with a SetupError, never dropped. pydantic and annotated_types are looked up among
+the loaded modules: whoever wrote a constraint in their words has imported them.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import NODEFAULT
+
+from dovetail.errors import SetupError
+
+
+class Constraints(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that may be said about a value beside its type."""
+
+    default: Any = NODEFAULT
+    default_factory: Callable[[], Any] | None = None
+    # limits on the value
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    multiple_of: float | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+    tz: bool | None = None
+    # notes for the reader of the schema
+    title: str | None = None
+    description: str | None = None
+    examples: list[Any] | None = None
+    format: str | None = None
+    header: str | None = None
+    deprecated: bool | None = None
+    extra: dict[str, Any] | None = None
+
+    def limits(self) -> dict[str, Any]:
+        """The limits that are set, by name."""
+        return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
+
+    def notes(self) -> "Constraints":
+        """The same without its limits."""
+        return msgspec.structs.replace(self, **dict.fromkeys(LIMITS))
+
+    def only(self, names: Iterable[str]) -> "Constraints":
+        """Just these limits, without notes."""
+        return Constraints(**{name: getattr(self, name) for name in names})
+
+
+LIMITS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern", "tz")
+NO_CONSTRAINTS = Constraints()
+
+_TIGHTEST: Mapping[str, Callable[[Any, Any], Any]] = {
+    "ge": max,
+    "gt": max,
+    "le": min,
+    "lt": min,
+    "min_length": max,
+    "max_length": min,
+}
+_LATEST = frozenset({"default", "default_factory", "title", "description", "examples", "deprecated"})
+
+
+def Field(
+    default: Any = NODEFAULT,
+    *,
+    description: str | None = None,
+    title: str | None = None,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    multiple_of: float | None = None,
+    min_length: int | None = None,
+    max_length: int | None = None,
+    pattern: str | None = None,
+    format: str | None = None,
+    examples: Sequence[Any] | None = None,
+    header: str | None = None,
+    deprecated: bool | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> Any:
+    """Constrain or describe a value: `Annotated[int, Field(ge=1)]`, or as a default, `x: int = Field(5, ge=1)`.
+
+    `header="Region"` mirrors a top-level argument into an HTTP header; `extra` is merged into the JSON Schema.
+    Declared to return Any, so that type checkers accept it as a default value.
+    """
+    return Constraints(
+        default=NODEFAULT if default is ... else default,
+        description=description,
+        title=title,
+        ge=ge,
+        gt=gt,
+        le=le,
+        lt=lt,
+        multiple_of=multiple_of,
+        min_length=min_length,
+        max_length=max_length,
+        pattern=pattern,
+        format=format,
+        examples=None if examples is None else list(examples),
+        header=header,
+        deprecated=deprecated,
+        extra=None if extra is None else dict(extra),
+    )
+
+
+def is_field(value: Any) -> bool:
+    """Whether a default value is really a `Field(…)`, ours or pydantic's."""
+    return isinstance(value, Constraints) or _is_pydantic_field(value)
+
+
+def default_of(metadata: Iterable[Any], where: str) -> tuple[Any, Callable[[], Any] | None]:
+    """The default value and the default factory that stand inside `Annotated[…]`."""
+    fields = [item for item in metadata if is_field(item)]
+    found = read_metadata(fields, where)
+    return found.default, found.default_factory
+
+
+def read_metadata(metadata: Iterable[Any], where: str) -> Constraints:
+    """All that stands beside a type in `Annotated[…]`, as one record."""
+    merged = NO_CONSTRAINTS
+    for item in metadata:
+        for found in _translate(item, where):
+            merged = merge(merged, found, where)
+    if merged.pattern is not None:
+        _check_pattern(merged.pattern, where)
+    return merged
+
+
+def only_meta(metadata: Iterable[Any]) -> bool:
+    """Whether msgspec, reading the same annotation, would see every limit in it."""
+    return not any(item for item in metadata if not isinstance(item, (msgspec.Meta, str)))
+
+
+def merge(first: Constraints, second: Constraints, where: str) -> Constraints:
+    """Both hold: the tighter limit, the later note; two that can't both hold are refused."""
+    changes: dict[str, Any] = {}
+    for name in Constraints.__struct_fields__:
+        old, new = getattr(first, name), getattr(second, name)
+        if new is None or new is NODEFAULT:
+            continue
+        if old is None or old == new or name in _LATEST:
+            changes[name] = new
+        elif name in _TIGHTEST:
+            changes[name] = _TIGHTEST[name](old, new)
+        elif name == "extra":
+            changes[name] = {**old, **new}
+        else:
+            raise SetupError(f"{where}: {name} is given twice, as {old!r} and {new!r}; keep one")
+    return msgspec.structs.replace(first, **changes) if changes else first
+
+
+# The dialects
+
+
+def _translate(item: Any, where: str) -> Iterator[Constraints]:
+    if item is None:
+        return
+    if isinstance(item, Constraints):
+        yield item
+    elif isinstance(item, str):
+        yield Constraints(description=item)
+    elif isinstance(item, msgspec.Meta):
+        yield _from_meta(item)
+    elif isinstance(getattr(item, "documentation", None), str):  # typing_extensions.Doc
+        yield Constraints(description=item.documentation)
+    elif _is_pydantic_field(item):
+        yield _from_pydantic_field(item, where)
+        for inner in item.metadata:
+            yield from _translate(inner, where)
+    elif _is_instance(item, "annotated_types", "GroupedMetadata"):
+        for inner in item:
+            yield from _translate(inner, where)
+    elif _is_instance(item, "annotated_types", "BaseMetadata"):
+        yield _from_annotated_types(item, where)
+    elif _belongs_to_pydantic(item):
+        raise _refused(item, where)
+
+
+def _from_meta(meta: msgspec.Meta) -> Constraints:
+    return Constraints(
+        **{name: getattr(meta, name) for name in LIMITS},
+        title=meta.title,
+        description=meta.description,
+        examples=meta.examples,
+        extra=meta.extra_json_schema,
+    )
+
+
+_PYDANTIC_REFUSED = {
+    "alias": "an argument is called by its parameter's name; rename the parameter",
+    "validation_alias": "an argument is called by its parameter's name; rename the parameter",
+    "serialization_alias": "an argument is called by its parameter's name; rename the parameter",
+    "discriminator": "it works on unions of pydantic models only",
+}
+
+
+def _from_pydantic_field(field: Any, where: str) -> Constraints:
+    for name, fix in _PYDANTIC_REFUSED.items():
+        if getattr(field, name, None) is not None:
+            raise SetupError(f"{where}: pydantic's Field({name}=…) can't be honoured here; {fix}")
+    if field.default_factory is not None and field.default_factory_takes_validated_data:
+        raise SetupError(
+            f"{where}: a default_factory that takes the other values can't be honoured here; make it take none"
+        )
+    extra = field.json_schema_extra
+    if callable(extra):
+        raise SetupError(f"{where}: json_schema_extra must be a dict here, not a function")
+    has_default = not field.is_required() and field.default_factory is None
+    return Constraints(
+        default=field.default if has_default else NODEFAULT,
+        default_factory=field.default_factory,
+        title=field.title,
+        description=field.description,
+        examples=field.examples,
+        deprecated=True if field.deprecated else None,
+        extra=extra,
+    )
+
+
+_INAPPLICABLE = frozenset({"allow_inf_nan"})  # JSON has neither infinity nor NaN
+
+
+def _from_annotated_types(item: Any, where: str) -> Constraints:
+    """Ge, MaxLen, pydantic's own bag of constraints …: each attribute is one of our limits, or is refused."""
+    names = vars(item) if hasattr(item, "__dict__") else getattr(item, "__dataclass_fields__", {})
+    found: dict[str, Any] = {}
+    for name in names:
+        value = getattr(item, name)
+        if value is None or value is False or name in _INAPPLICABLE:
+            continue
+        if name not in LIMITS or name == "tz":
+            raise _refused(item, where, name)
+        found[name] = value.pattern if isinstance(value, re.Pattern) else value
+    return Constraints(**found)
+
+
+def _refused(item: Any, where: str, name: str = "") -> SetupError:
+    shown = f"{type(item).__name__.lstrip('_')}({name + '=…' if name else '…'})"
+    if name == "strict":
+        return SetupError(f"{where}: {shown} can't be honoured here; use lenient_arguments=False on the server")
+    return SetupError(
+        f"{where}: {shown} can't be honoured here; check it inside the function, or put it into a pydantic model"
+    )
+
+
+def _is_pydantic_field(item: Any) -> bool:
+    return _is_instance(item, "pydantic.fields", "FieldInfo")
+
+
+def _is_instance(item: Any, module: str, name: str) -> bool:
+    """isinstance against a class of a module that may not be loaded, and then is not."""
+    cls = getattr(sys.modules.get(module), name, None)
+    return cls is not None and isinstance(item, cls)
+
+
+def _belongs_to_pydantic(item: Any) -> bool:
+    kind = item if isinstance(item, type) else type(item)
+    return kind.__module__.partition(".")[0] == "pydantic" or hasattr(kind, "__get_pydantic_core_schema__")
+
+
+def _check_pattern(pattern: str, where: str) -> None:
+    if not isinstance(pattern, str):
+        raise SetupError(f"{where}: pattern must be a string, not {type(pattern).__name__}")

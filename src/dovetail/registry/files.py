@@ -1,0 +1,399 @@
+"""Files as resources: a folder or a single file goes in, entries and contents come out.
+
+The relative paths come from clients and are not trusted. What lies outside the root, is hidden, is excluded or is no
+regular file simply does not exist here (`NotFound`, always in the same words), and no error shows an absolute path.
+
+Patterns read as in a .gitignore: without a slash they fit a name at any depth, with one they start at the root, and
+`**` spans folders. `include` must fit the file itself; `exclude` also covers all that lies below a folder it fits, and
+ignores case, since some file systems do.
+"""
+
+import errno
+import fnmatch
+import logging
+import os
+import re
+import stat
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from urllib.parse import quote, unquote_to_bytes
+
+import msgspec
+
+from dovetail.errors import NotFound, ProtocolError, SetupError
+
+log = logging.getLogger("dovetail.files")
+
+MAX_BYTES = 10_000_000
+MAX_PATH = 4096
+LOOKS_PER_FILE = 10  # a listing looks at no more than this many names for each file it may return
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_SECOND = 253_402_300_799  # of the year 9999
+
+# A name is neither "." nor ".." nor starts with a drive letter, and holds no slash of any kind, NUL or half character.
+_STREAMS = ":" if os.name == "nt" else ""  # Windows: "file:stream" is another way to say "file"
+_NAME = rf"(?!\.\.?(?:/|\Z))(?![A-Za-z]:)[^/\\\0\ud800-\udfff{_STREAMS}]+"
+_RELATIVE = re.compile(f"{_NAME}(?:/{_NAME})*")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[\w.~!$&'()*+,;=:@/?\[\]-]|%[0-9A-Fa-f]{2})*", re.ASCII)
+_NOT_A_PATH = re.compile(r"[?#]|%(?![0-9A-Fa-f]{2})")
+
+
+def _flags(*names: str) -> int:
+    """The open flags of these names, as far as this system has them."""
+    return sum(getattr(os, name, 0) for name in names)
+
+
+_READ = _flags("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")  # O_NONBLOCK: opening a fifo returns at once
+_FOLDER = _flags("O_CLOEXEC", "O_PATH", "O_DIRECTORY", "O_NOFOLLOW")
+_CAN_DESCEND = hasattr(os, "O_NOFOLLOW") and os.open in os.supports_dir_fd
+_GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENAMETOOLONG}
+
+# The standard library's table differs between systems and versions; this one does not. "type:ending,ending …"
+_TYPE_TABLE = {
+    "text/": "plain:txt,text,log,cfg,conf,ini,properties,lock,rst,adoc,tex,srt,license,licence,copying,notice,authors,"
+    "readme,changelog,todo,makefile,dockerfile,gitignore,gitattributes,dockerignore,editorconfig "
+    "markdown:md,markdown,mdx html:html,htm css:css csv:csv tab-separated-values:tsv calendar:ics vcard:vcf vtt:vtt "
+    "javascript:js,mjs,cjs,jsx",
+    "text/x-": "typescript:ts,tsx,mts,cts python:py,pyi,pyw rust:rs go:go c:c,h c++:cc,cpp,cxx,hh,hpp,hxx csharp:cs "
+    "java:java kotlin:kt,kts swift:swift ruby:rb php:php perl:pl,pm lua:lua r:r scala:scala haskell:hs elixir:ex,exs "
+    "erlang:erl,hrl clojure:clj,cljs,edn dart:dart julia:jl zig:zig asm:s,asm shellscript:sh,bash,zsh,fish,ksh "
+    "powershell:ps1,psm1 batch:bat,cmd diff:diff,patch protobuf:proto scss:scss,sass less:less vue:vue svelte:svelte",
+    "application/": "json:json,map jsonl:jsonl,ndjson geo+json:geojson ld+json:jsonld x-ipynb+json:ipynb toml:toml "
+    "yaml:yaml,yml xml:xml,xsd,xsl,xslt,plist xhtml+xml:xhtml sql:sql graphql:graphql,gql rtf:rtf pdf:pdf zip:zip,whl "
+    "gzip:gz,tgz x-bzip2:bz2 x-xz:xz zstd:zst x-tar:tar x-7z-compressed:7z java-archive:jar wasm:wasm epub+zip:epub "
+    "vnd.sqlite3:sqlite,sqlite3 vnd.apache.parquet:parquet msword:doc vnd.ms-excel:xls vnd.ms-powerpoint:ppt",
+    "application/vnd.openxmlformats-officedocument.": "wordprocessingml.document:docx spreadsheetml.sheet:xlsx "
+    "presentationml.presentation:pptx",
+    "application/vnd.oasis.opendocument.": "text:odt spreadsheet:ods presentation:odp",
+    "image/": "png:png jpeg:jpg,jpeg gif:gif webp:webp avif:avif bmp:bmp tiff:tif,tiff svg+xml:svg x-icon:ico",
+    "audio/": "mpeg:mp3 mp4:m4a wav:wav ogg:ogg,oga,opus flac:flac",
+    "video/": "mp4:mp4,m4v webm:webm quicktime:mov",
+    "font/": "woff:woff woff2:woff2 ttf:ttf otf:otf",
+}
+_TYPES = {
+    ending: family + kind
+    for family, kinds in _TYPE_TABLE.items()
+    for kind, _, endings in (each.partition(":") for each in kinds.split())
+    for ending in endings.split(",")
+}
+_TEXTUAL = re.compile(r"text/.*|application/(json|jsonl|toml|yaml|xml|sql|graphql|javascript)|.*\+(json|xml|yaml)")
+
+Matcher = Callable[[str], object]
+_NOTHING = re.compile("(?!)").match  # fits no name: the glob is used up
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """What a listing says about a file; `path` is for the server only."""
+
+    uri: str
+    name: str
+    path: Path
+    mime_type: str
+    size: int
+    last_modified: str
+
+
+class FileContents(msgspec.Struct, frozen=True):
+    """A file as it was read: text where its type is textual and its bytes are UTF-8, else bytes."""
+
+    entry: FileEntry
+    data: str | bytes
+
+
+def guess_mime_type(name: str) -> str:
+    """The type that the ending (or, for Makefile, LICENSE and the like, the whole name) stands for, on every system."""
+    ending = name.rpartition("/")[2].rpartition(".")[2]
+    return _TYPES.get(ending.lower(), "application/octet-stream")
+
+
+class Directory:
+    """The files below a root, each with a URI; see the module for what counts as offered."""
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        uri: str | None = None,
+        include: Sequence[str] = ("**/*",),
+        exclude: Sequence[str] = (),
+        hidden: bool = False,
+        max_bytes: int = MAX_BYTES,
+        max_files: int = 10_000,
+    ) -> None:
+        if not os.path.isdir(root):
+            raise SetupError(f"There is no directory {str(root)!r}: create it first, or name one that exists")
+        _require_positive(max_bytes=max_bytes, max_files=max_files)
+        self.root = Path(os.path.realpath(root))
+        self.uri = _checked_uri(self.root.as_uri() if uri is None else uri)
+        self.prefix = self.uri if self.uri.endswith("/") else f"{self.uri}/"
+        self.template = f"{self.prefix}{{+path}}"
+        self.max_bytes = max_bytes
+        self.max_files = max_files
+        self._hidden = hidden
+        self._include = [_compile_glob(pattern) for pattern in _checked_patterns("include", include)]
+        self._exclude = [[*_compile_glob(_fold(each)), None] for each in _checked_patterns("exclude", exclude)]
+        self._said_cut = False
+
+    def entries(self) -> list[FileEntry]:
+        """All offered files, sorted by name, at most `max_files`. Folders behind a symlink are not entered."""
+        found = list(islice(self._walk(), self.max_files + 1))
+        if len(found) > self.max_files:
+            self._say_cut()
+        return sorted(found[: self.max_files], key=lambda entry: entry.name)
+
+    def resolve(self, relative: str) -> Path:
+        """The real path of an offered file. `relative` is percent-decoded already and is never decoded again."""
+        try:
+            parts = _split(relative)
+            path = Path(os.path.realpath(self.root.joinpath(*parts), strict=True))
+            real_parts = path.relative_to(self.root).parts
+            offered = self._offers(parts) and self._offers(real_parts) and stat.S_ISREG(os.lstat(path).st_mode)
+        except (OSError, ValueError):
+            offered = False
+        if not offered:
+            raise _missing(relative)
+        return path
+
+    def read(self, relative: str) -> FileContents:
+        """The contents of an offered file; too large is a `ProtocolError`."""
+        path = self.resolve(relative)
+        with _plain_errors(relative):
+            status, data = _read_regular(_open_below(self.root, path), relative, self.max_bytes)
+        return _contents(_entry(self.uri_of(relative), relative, path, status), data)
+
+    def uri_of(self, relative: str) -> str:
+        """The URI of a relative path, whether or not there is a file."""
+        if not _RELATIVE.fullmatch(relative):
+            raise _missing(relative)
+        return self.prefix + quote(relative)
+
+    def path_of(self, uri: str) -> Path | None:
+        """The file behind a URI, the root for the directory's own URI, or None."""
+        if uri in (self.uri, self.prefix):
+            return self.root
+        relative = uri.removeprefix(self.prefix)
+        if relative == uri or _NOT_A_PATH.search(relative):
+            return None
+        try:
+            return self.resolve(unquote_to_bytes(relative).decode())
+        except (NotFound, UnicodeError):
+            return None
+
+    def _offers(self, parts: Sequence[str]) -> bool:
+        return self._admits(parts) and any(_fits(glob, parts) for glob in self._include)
+
+    def _admits(self, parts: Sequence[str]) -> bool:
+        """Neither hidden nor excluded: holds for files and for the folders on the way to them."""
+        if not self._hidden and any(part.startswith(".") for part in parts):
+            return False
+        folded = [_fold(part) for part in parts] if self._exclude else []
+        return not any(_fits(glob, folded) for glob in self._exclude)
+
+    def _walk(self) -> Iterator[FileEntry]:
+        looks_left = self.max_files * LOOKS_PER_FILE
+        waiting: list[tuple[str, ...]] = [()]
+        while waiting and looks_left > 0:
+            folder = waiting.pop()
+            inner: list[tuple[str, ...]] = []
+            for item, is_folder in self._scan(folder, looks_left):
+                looks_left -= 1
+                parts = (*folder, item.name)
+                if not is_folder and (entry := self._entry_of(item, parts)) is not None:
+                    yield entry
+                elif is_folder and self._admits(parts):
+                    inner.append(parts)
+            waiting.extend(reversed(inner))
+        if looks_left <= 0:
+            self._say_cut()
+
+    def _scan(self, parts: tuple[str, ...], limit: int) -> list[tuple[os.DirEntry[str], bool]]:
+        folder = str(self.root.joinpath(*parts))
+        try:
+            if os.path.realpath(folder) != folder:  # a junction, or swapped for a symlink since it was listed
+                return []
+            with os.scandir(folder) as items:
+                found = [(item, item.is_dir(follow_symlinks=False)) for item in islice(items, limit)]
+        except OSError:  # gone meanwhile, or not ours to read
+            return []
+        return sorted(found, key=lambda each: each[0].name)
+
+    def _entry_of(self, item: os.DirEntry[str], parts: tuple[str, ...]) -> FileEntry | None:
+        name = "/".join(parts)
+        try:
+            if not self._offers(_split(name)):
+                return None
+            path = self.resolve(name) if item.is_symlink() else Path(item.path)
+            status = os.lstat(path)
+        except (OSError, ValueError, NotFound):
+            return None
+        return _entry(self.uri_of(name), name, path, status) if stat.S_ISREG(status.st_mode) else None
+
+    def _say_cut(self) -> None:
+        if not self._said_cut:
+            self._said_cut = True
+            log.warning("%s has more files than a listing shows; raise max_files or narrow the patterns", self.root)
+
+
+class File:
+    """A single file as a resource. The developer chose it, so it may be hidden, or a symlink to anywhere."""
+
+    def __init__(
+        self, path: str | Path, uri: str | None = None, mime_type: str | None = None, max_bytes: int = MAX_BYTES
+    ) -> None:
+        if not os.path.isfile(path):
+            raise SetupError(f"There is no file {str(path)!r}: create it first, or name one that exists")
+        _require_positive(max_bytes=max_bytes)
+        self.path = Path(os.path.abspath(path))
+        self.name = self.path.name
+        self.uri = _checked_uri(self.path.as_uri() if uri is None else uri)
+        self.mime_type = mime_type or guess_mime_type(self.name)
+        self.max_bytes = max_bytes
+
+    def entry(self) -> FileEntry:
+        with _plain_errors(self.name):
+            status = os.stat(self.path)
+        if not stat.S_ISREG(status.st_mode):
+            raise _missing(self.name)
+        return _entry(self.uri, self.name, self.path, status, self.mime_type)
+
+    def read(self) -> FileContents:
+        with _plain_errors(self.name):
+            status, data = _read_regular(os.open(self.path, _READ), self.name, self.max_bytes)
+        return _contents(_entry(self.uri, self.name, self.path, status, self.mime_type), data)
+
+
+def _split(relative: str) -> tuple[str, ...]:
+    if len(relative) > MAX_PATH or not _RELATIVE.fullmatch(relative):
+        raise ValueError("not a plain relative path")
+    return tuple(relative.split("/"))
+
+
+def _entry(uri: str, name: str, path: Path, status: os.stat_result, mime_type: str | None = None) -> FileEntry:
+    seconds = min(max(int(status.st_mtime), 0), _LAST_SECOND)
+    modified = (_EPOCH + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
+    return FileEntry(uri, name, path, mime_type or guess_mime_type(name), status.st_size, modified)
+
+
+def _contents(entry: FileEntry, data: bytes) -> FileContents:
+    if _TEXTUAL.fullmatch(entry.mime_type.partition(";")[0].strip().lower()):
+        with suppress(UnicodeDecodeError):
+            return FileContents(entry, data.decode())
+    return FileContents(entry, data)
+
+
+def _open_below(root: Path, path: Path) -> int:
+    """Open a real path without following any symlink that came to be since it was resolved."""
+    if not _CAN_DESCEND:
+        return _open_and_compare(path)
+    *folders, name = path.relative_to(root).parts
+    folder = os.open(root, _FOLDER)
+    try:
+        for each in folders:
+            inner = os.open(each, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _open_and_compare(path: Path) -> int:
+    """Where folders can't be opened one by one: open, then see that the path still leads to the same file."""
+    descriptor = os.open(path, _READ)
+    try:
+        if os.path.realpath(path) != str(path) or not os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+            raise FileNotFoundError(errno.ENOENT, "replaced while it was opened")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _read_regular(descriptor: int, name: str, max_bytes: int) -> tuple[os.stat_result, bytes]:
+    """Read and close. One byte more than allowed is asked for, so that a file that grows meanwhile is found out."""
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "not a regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            data = stream.read(max_bytes + 1 if status.st_size <= max_bytes else 0)
+        if max(status.st_size, len(data)) > max_bytes:
+            raise ProtocolError(f"The file {_shown(name)} is larger than the limit of {max_bytes:,} bytes")
+        return status, data
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _plain_errors(name: str) -> Iterator[None]:
+    """Say what the operating system says in words that name the file as the client knows it."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in _GONE:
+            raise _missing(name) from None
+        log.warning("%s can't be read: %s", _shown(name), problem.strerror)
+        raise ProtocolError(f"The file {_shown(name)} can't be read") from None
+
+
+def _missing(name: str) -> NotFound:
+    return NotFound(f"There is no file {_shown(name)}")
+
+
+def _shown(name: str) -> str:
+    """A client's text, short and fit for UTF-8."""
+    return repr(name if len(name) <= 200 else f"{name[:200]}…").encode(errors="replace").decode()
+
+
+def _fold(text: str) -> str:
+    return unicodedata.normalize("NFC", text).casefold()
+
+
+def _compile_glob(pattern: str) -> list[Matcher | None]:
+    """A matcher for each name of the path; None stands for `**`."""
+    names = pattern.strip("/").split("/")
+    if "/" not in pattern.rstrip("/"):
+        names.insert(0, "**")
+    return [None if name == "**" else re.compile(fnmatch.translate(name)).match for name in names]
+
+
+def _fits(glob: Sequence[Matcher | None], parts: Sequence[str]) -> bool:
+    """Walk both side by side; on a mismatch let the last `**` take one part more. Never exponential."""
+    at = part = 0
+    retry: tuple[int, int] | None = None
+    while part < len(parts):
+        matcher = glob[at] if at < len(glob) else _NOTHING
+        if matcher is None:
+            at += 1
+            retry = at, part
+        elif matcher(parts[part]):
+            at, part = at + 1, part + 1
+        elif retry is None:
+            return False
+        else:
+            at, part = retry = retry[0], retry[1] + 1
+    return all(matcher is None for matcher in glob[at:])
+
+
+def _checked_patterns(option: str, patterns: Sequence[str]) -> Sequence[str]:
+    if isinstance(patterns, str):
+        raise SetupError(f"{option}={patterns!r} must be a list of patterns: write {option}=[{patterns!r}]")
+    if not all(pattern.strip("/") for pattern in patterns):
+        raise SetupError(f"{option}={patterns!r} holds an empty pattern: remove it")
+    return patterns
+
+
+def _checked_uri(uri: str) -> str:
+    if not _URI.fullmatch(uri):
+        raise SetupError(f"{uri!r} is not a URI: write a scheme, a colon and a path, such as 'docs://handbook'")
+    return uri
+
+
+def _require_positive(**limits: int) -> None:
+    if wrong := [f"{name}={value}" for name, value in limits.items() if value < 1]:
+        raise SetupError(f"{', '.join(wrong)} must be at least 1")

@@ -1,0 +1,272 @@
+"""A Python callable goes in; what it says about itself comes out: name, prose, parameters, injected ones, result.
+
+Nothing here knows JSON. Whatever can't be served is refused with the function, the parameter and the fix.
+"""
+
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT
+
+from dovetail.errors import SetupError
+from dovetail.registry.docstrings import split_docstring
+from dovetail.registry.fields import default_of, is_field
+
+_FRAMES_SEARCHED = 64  # how far up the stack the function that defines a local type is looked for
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """One argument that a caller may give."""
+
+    name: str
+    annotation: Any
+    default: Any = NODEFAULT
+    description: str | None = None
+    default_factory: Callable[[], Any] | None = None
+
+    @property
+    def required(self) -> bool:
+        return self.default is NODEFAULT and self.default_factory is None
+
+
+class FunctionInfo(msgspec.Struct, frozen=True):
+    """What a callable says about itself."""
+
+    function: Callable[..., Any]
+    name: str
+    where: str  # for error messages: "tool add (mymodule.add)"
+    summary: str | None
+    is_async: bool
+    parameters: tuple[Parameter, ...]
+    injected: dict[str, type]  # parameter -> the injectable class it asks for
+    returns: Any = inspect.Signature.empty
+
+
+def inspect_function(
+    function: Callable[..., Any],
+    *,
+    kind: str = "tool",
+    injectable: tuple[type, ...] = (),
+    name: str | None = None,
+) -> FunctionInfo:
+    """Read a callable's signature, type hints and docstring; raises SetupError for what can't be served."""
+    inner, bound = _innermost(function)
+    where = f"{kind} {name or _name_of(inner)} ({_full_name(inner)})"
+    _refuse_uncallable(function, inner, where)
+    shown = name or _name_of(inner)
+    if shown == "<lambda>":
+        raise SetupError(f'{where}: a lambda has no name; pass name="…", or write a def')
+    summary, descriptions = split_docstring(inspect.getdoc(_documented(inner)) or "")
+    signature = _signature(function, where)
+    namespace = _Namespace(inner)
+    injected: dict[str, type] = {}
+    parameters: list[Parameter] = []
+    for declared in signature.parameters.values():
+        if declared.name in bound:
+            continue
+        here = f"{where}, parameter {declared.name}"
+        _refuse_kind(declared, inner, here)
+        annotation = namespace.resolve(declared.annotation, here)
+        wanted = _injectable_in(annotation, injectable, here)
+        if wanted is not None:
+            injected[declared.name] = wanted
+            continue
+        _refuse_forgotten_annotation(declared, injectable, here)
+        parameters.append(_parameter(declared, annotation, descriptions.get(declared.name), here))
+    return FunctionInfo(
+        function=function,
+        name=shown,
+        where=where,
+        summary=summary,
+        is_async=inspect.iscoroutinefunction(_outermost(function)),
+        parameters=tuple(parameters),
+        injected=injected,
+        returns=_returned(signature, namespace, where),
+    )
+
+
+def _parameter(declared: inspect.Parameter, annotation: Any, description: str | None, where: str) -> Parameter:
+    """`x: int = Field(5, ge=1)` means the same as `x: Annotated[int, Field(ge=1)] = 5`."""
+    annotation = Any if annotation is inspect.Parameter.empty else annotation
+    default: Any = NODEFAULT if declared.default is inspect.Parameter.empty else declared.default
+    factory = None
+    if is_field(default):
+        annotation = Annotated[annotation, default]
+        default = NODEFAULT
+    if default is NODEFAULT and get_origin(annotation) is Annotated:
+        default, factory = default_of(annotation.__metadata__, where)
+    return Parameter(declared.name, annotation, default, description, factory)
+
+
+# What may be registered
+
+
+def _innermost(function: Any) -> tuple[Any, frozenset[str]]:
+    """The function that was written, and the parameters that a `functools.partial` has filled by name."""
+    bound: set[str] = set()
+    while isinstance(function, functools.partial):
+        bound.update(function.keywords)
+        function = function.func
+    return inspect.unwrap(function) if callable(function) else function, frozenset(bound)
+
+
+def _outermost(function: Any) -> Any:
+    """What a call really runs: the partial's function, or a callable object's `__call__`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _documented(function: Any) -> Any:
+    """A callable object is described by its `__call__`, or else by its class."""
+    if inspect.isroutine(function):
+        return function
+    call = type(function).__call__
+    return call if call.__doc__ else type(function)
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+def _full_name(function: Any) -> str:
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _refuse_uncallable(function: Any, inner: Any, where: str) -> None:
+    if isinstance(function, classmethod):
+        raise SetupError(f"{where}: a classmethod can't be called from inside its class; register Class.method instead")
+    if inspect.isclass(function):
+        raise SetupError(f"{where}: a class is not a function; register a function, or an object with __call__")
+    if not callable(function):
+        raise SetupError(f"{where}: {type(function).__name__} can't be called; register a function")
+    if any(map(_yields, (inner, _outermost(inner), _outermost(function)))):
+        raise SetupError(f"{where}: generators are not supported; return a list instead of using yield")
+
+
+def _yields(function: Any) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _signature(function: Callable[..., Any], where: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (ValueError, TypeError, NameError) as error:
+        raise SetupError(f"{where}: its signature can't be read ({error}); wrap it in a def with annotations") from None
+
+
+_REFUSED_KINDS = {
+    inspect.Parameter.VAR_POSITIONAL: "*args can't be described to a caller; name each parameter",
+    inspect.Parameter.VAR_KEYWORD: "**kwargs can't be described to a caller; name each parameter, or take one dict",
+    inspect.Parameter.POSITIONAL_ONLY: "arguments are passed by name; remove the / from the signature",
+}
+
+
+def _refuse_kind(declared: inspect.Parameter, function: Any, where: str) -> None:
+    if declared.kind in _REFUSED_KINDS:
+        raise SetupError(f"{where}: {_REFUSED_KINDS[declared.kind]}")
+    if declared.name in ("self", "cls") and declared.annotation is inspect.Parameter.empty:
+        owner = getattr(function, "__qualname__", "").rpartition(".")[0]
+        if owner and not owner.endswith("<locals>"):
+            raise SetupError(f"{where}: this is a method without its object; register the bound method, object.method")
+
+
+# Injection
+
+
+def _injectable_in(annotation: Any, injectable: tuple[type, ...], where: str) -> type | None:
+    """The injectable class that a parameter asks for, as `Context`, `Context | None` or `Annotated[Context, …]`."""
+    members = _members(annotation)
+    classes = [get_origin(member) or member for member in members if member is not type(None)]
+    for wanted in injectable:
+        hits = [cls for cls in classes if isinstance(cls, type) and issubclass(cls, wanted)]
+        if hits and len(classes) > 1:
+            raise SetupError(f"{where}: {wanted.__name__} can't share a parameter with other types; give it its own")
+        if hits:
+            return wanted
+    return None
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    while get_origin(annotation) is Annotated:
+        annotation = annotation.__origin__
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(member for part in get_args(annotation) for member in _members(part))
+    return (annotation,)
+
+
+def _refuse_forgotten_annotation(declared: inspect.Parameter, injectable: tuple[type, ...], where: str) -> None:
+    if injectable and declared.name == "ctx" and declared.annotation is inspect.Parameter.empty:
+        wanted = injectable[0].__name__
+        raise SetupError(f"{where}: write ctx: {wanted} to have it passed in, or rename the parameter")
+
+
+# Type hints
+
+
+class _Namespace:
+    """Where the names in a function's annotations are looked up."""
+
+    def __init__(self, function: Any) -> None:
+        if not inspect.isroutine(function):
+            function = type(function).__call__
+        self.function = inspect.unwrap(getattr(function, "__func__", function))
+        self.globals: dict[str, Any] = getattr(self.function, "__globals__", {})
+
+    def resolve(self, annotation: Any, where: str) -> Any:
+        if annotation is inspect.Parameter.empty:
+            return annotation
+        failure: NameError | None = None
+        for local_names in (self._closure, self._defining_frame):
+            try:
+                return _evaluate(annotation, self.globals, local_names())
+            except NameError as error:
+                failure = error
+            except Exception as error:
+                raise SetupError(f"{where}: the annotation {annotation!r} can't be read: {error}") from None
+        raise SetupError(
+            f"{where}: the annotation {annotation!r} can't be resolved ({failure}); "
+            "import or define that type at module level, not under TYPE_CHECKING or inside a function"
+        )
+
+    def _closure(self) -> dict[str, Any]:
+        names = getattr(getattr(self.function, "__code__", None), "co_freevars", ())
+        found = {p.__name__: p for p in getattr(self.function, "__type_params__", ())}
+        for name, cell in zip(names, getattr(self.function, "__closure__", None) or (), strict=False):
+            try:
+                found[name] = cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+        return found
+
+    def _defining_frame(self) -> Mapping[str, Any]:
+        """The locals of the function that defines this one, if it is still running (a decorator runs inside it)."""
+        enclosing, inside, _ = getattr(self.function, "__qualname__", "").rpartition(".<locals>.")
+        frame = sys._getframe() if inside else None
+        for _ in range(_FRAMES_SEARCHED):
+            if frame is None:
+                break
+            if frame.f_globals is self.globals and frame.f_code.co_name == enclosing.rpartition(".")[2]:
+                return {**frame.f_locals, **self._closure()}
+            frame = frame.f_back
+        return {}
+
+
+def _evaluate(annotation: Any, global_names: dict[str, Any], local_names: Mapping[str, Any]) -> Any:
+    """`typing.get_type_hints` for one annotation, so that an error can name its parameter."""
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"it": annotation}
+    return typing.get_type_hints(holder, global_names, dict(local_names), include_extras=True)["it"]
+
+
+def _returned(signature: inspect.Signature, namespace: _Namespace, where: str) -> Any:
+    return namespace.resolve(signature.return_annotation, f"{where}, return annotation")

@@ -1,0 +1,91 @@
+"""The only module that talks to pydantic: a pydantic type goes in; its schema and a reader of JSON values come out.
+
+pydantic is imported only when an annotation contains one of its types, that is when it has been imported already.
+"""
+
+import sys
+from typing import Any
+
+import msgspec
+
+from dovetail.errors import SetupError
+
+
+class Misfit(ValueError):
+    """A value that its type refuses; `problems` are pairs of a path (like `.a[0]`) and what is wrong there."""
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{path}: {text}" for path, text in problems))
+        self.problems = problems
+
+
+def is_model(annotation: Any) -> bool:
+    """Whether pydantic defines this class, or how it is read."""
+    if "pydantic" not in sys.modules:
+        return False
+    if isinstance(annotation, type):
+        return hasattr(annotation, "__get_pydantic_core_schema__") or hasattr(annotation, "__pydantic_validator__")
+    return type(annotation).__name__ == "TypeAliasType" and str(annotation.__module__).startswith("pydantic.")
+
+
+class Model:
+    """A pydantic type, or a union of them, with its own validation and its own schema."""
+
+    def __init__(self, annotation: Any, where: str) -> None:
+        import pydantic
+
+        self.annotation = annotation
+        self.where = where
+        try:
+            self._adapter: Any = pydantic.TypeAdapter(annotation)
+        except Exception as error:
+            raise SetupError(f"{where}: pydantic can't read {annotation!r}: {error}") from None
+
+    def schema(self, *, for_output: bool) -> dict[str, Any]:
+        """pydantic's JSON Schema, with references under `$defs` and without the titles it makes up."""
+        from pydantic.errors import PydanticInvalidForJsonSchema
+        from pydantic.json_schema import GenerateJsonSchema
+
+        class Untitled(GenerateJsonSchema):
+            def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+                return False
+
+        mode = "serialization" if for_output else "validation"
+        try:
+            schema: dict[str, Any] = self._adapter.json_schema(mode=mode, by_alias=True, schema_generator=Untitled)
+        except PydanticInvalidForJsonSchema as error:
+            raise SetupError(f"{self.where}: pydantic has no JSON Schema for {self.annotation!r}: {error}") from None
+        own_name = getattr(self.annotation, "__name__", None)
+        for name, part in ((own_name, schema), *schema.get("$defs", {}).items()):
+            if part.get("title") in (name, own_name):
+                del part["title"]
+        return schema
+
+    def read(self, value: Any) -> Any:
+        """Validate a JSON value as pydantic would read it from JSON text; raises Misfit."""
+        from pydantic import ValidationError
+
+        try:
+            return self._adapter.validate_json(msgspec.json.encode(value))
+        except ValidationError as error:
+            raise Misfit([(_path(one["loc"]), _words(one)) for one in error.errors(include_url=False)]) from None
+
+
+def dump_model(value: Any) -> Any:
+    """A pydantic object as JSON builtins."""
+    import pydantic_core
+
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", by_alias=True)
+    return pydantic_core.to_jsonable_python(value, by_alias=True)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+
+
+def _words(error: Any) -> str:
+    """The author's own words if a validator of theirs raised, otherwise pydantic's, which are plain enough."""
+    own = error.get("ctx", {}).get("error")
+    text = str(own) if isinstance(own, Exception) and str(own) else str(error["msg"])
+    return text[:1].lower() + text[1:] if own is None else text

@@ -1,0 +1,122 @@
+"""From Python functions to compiled prompts and completions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+import msgspec
+from msgspec import UNSET
+
+from dovetail.errors import SetupError
+from dovetail.protocol.content import CONTENT_TYPES, Icon, Message, Meta
+from dovetail.protocol.definitions import PromptArgument, PromptDefinition
+from dovetail.protocol.features import Completion
+from dovetail.protocol.results import PromptResult
+from dovetail.registry.arguments import compile_strings
+from dovetail.registry.catalog import check_name
+from dovetail.registry.functions import inspect_function
+from dovetail.registry.invocation import Invocation
+from dovetail.registry.tools import closed_choices, convert_option
+
+
+class PromptOptions(TypedDict, total=False):
+    """What `@server.prompt(...)` takes."""
+
+    name: str
+    title: str
+    description: str
+    icons: Sequence[Icon | Mapping[str, Any]]
+    tags: Sequence[str]
+    meta: Meta
+    timeout: float | None
+    thread: bool
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt, ready to be asked for."""
+
+    definition: PromptDefinition
+    invocation: Invocation
+    decode: Callable[[bytes | msgspec.Raw], dict[str, Any]]
+    tags: frozenset[str] = frozenset()
+    choices: Mapping[str, Sequence[str]] = {}
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+
+def compile_prompt(
+    function: Callable[..., Any], options: PromptOptions, *, injectable: tuple[type, ...] = ()
+) -> Prompt:
+    """A prompt's arguments are strings on the wire, whatever the function takes; raises SetupError."""
+    info = inspect_function(function, kind="prompt", injectable=injectable, name=options.get("name"))
+    strings = compile_strings(info)
+    arguments = [
+        PromptArgument(name=argument.name, description=argument.description, required=argument.required)
+        for argument in strings.arguments
+    ]
+    return Prompt(
+        definition=PromptDefinition(
+            name=check_name(info.name, info.where),
+            title=options.get("title"),
+            description=options.get("description", info.summary),
+            arguments=arguments or None,
+            icons=convert_option(options.get("icons"), list[Icon], info.where, "icons"),
+            meta=options.get("meta"),
+        ),
+        invocation=Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
+        decode=strings.decode,
+        tags=frozenset(options.get("tags", ())),
+        choices=closed_choices(strings.schema),
+    )
+
+
+def shape_prompt(value: Any, description: str | None) -> PromptResult:
+    """Text, a message, content, or a list of them; text speaks for the user."""
+    if isinstance(value, PromptResult):
+        return value
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return PromptResult([_as_message(item) for item in items], description)
+
+
+def _as_message(item: Any) -> Message:
+    if isinstance(item, Message):
+        return item
+    if isinstance(item, (str, *CONTENT_TYPES)):
+        return Message("user", item)  # type: ignore[arg-type]
+    if isinstance(item, Mapping):
+        return msgspec.convert(item, Message)
+    raise TypeError(f"a prompt returns text, Message or content, not {type(item).__name__}")
+
+
+CompletionKind = Literal["ref/prompt", "ref/resource", "ref/tool"]
+
+
+class Completer(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that suggests values for one argument."""
+
+    invocation: Invocation
+    takes_arguments: bool  # also the values that the user has already chosen for other arguments
+
+
+def compile_completer(function: Callable[..., Any], *, injectable: tuple[type, ...] = ()) -> Completer:
+    """The function takes `value`, and if it wants them `arguments` and a context."""
+    info = inspect_function(function, kind="completion", injectable=injectable)
+    names = [parameter.name for parameter in info.parameters]
+    if not names or names[0] != "value" or set(names) - {"value", "arguments"}:
+        raise SetupError(f"{info.where}: a completion takes (value) or (value, arguments), not ({', '.join(names)})")
+    return Completer(invocation=Invocation.of(info), takes_arguments="arguments" in names)
+
+
+def shape_completion(value: Any) -> Completion:
+    if isinstance(value, Completion):
+        return value
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        raise TypeError(f"a completion returns strings or Completion, not {type(value).__name__}")
+    return Completion([str(item) for item in value])
+
+
+def suggest(choices: Sequence[str], value: str) -> Completion:
+    """The choices that begin with what was typed; case does not matter."""
+    typed = value.casefold()
+    return Completion([choice for choice in choices if choice.casefold().startswith(typed)])

@@ -1,0 +1,245 @@
+"""From functions, files and folders to compiled resources and templates: a URI in, a way to read it out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict
+
+import msgspec
+from msgspec import UNSET
+
+from dovetail.errors import NotFound, SetupError
+from dovetail.protocol.content import Annotations, Icon, Meta, ResourceContents
+from dovetail.protocol.definitions import CacheScope, ResourceDefinition, TemplateDefinition
+from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.outbound import CacheHint
+from dovetail.protocol.uri import UriTemplate, is_template, valid_uri
+from dovetail.registry.arguments import compile_strings
+from dovetail.registry.files import Directory, File, FileContents, FileEntry
+from dovetail.registry.functions import FunctionInfo, inspect_function
+from dovetail.registry.invocation import Invocation
+from dovetail.registry.outputs import to_jsonable
+from dovetail.registry.tools import closed_choices, convert_option
+
+
+class ResourceOptions(TypedDict, total=False):
+    """What `@server.resource(uri, ...)` takes besides the URI."""
+
+    name: str
+    title: str
+    description: str
+    mime_type: str
+    annotations: Mapping[str, Any] | Annotations
+    icons: Sequence[Icon | Mapping[str, Any]]
+    tags: Sequence[str]
+    meta: Meta
+    size: int
+    cache: float
+    ttl_ms: int
+    cache_scope: CacheScope
+    timeout: float | None
+    thread: bool
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """One static URI."""
+
+    definition: ResourceDefinition
+    invocation: Invocation
+    tags: frozenset[str] = frozenset()
+    cache: float | None = None  # seconds for which the contents are kept
+    hint: CacheHint | None = None
+    path: Path | None = None  # a file that can be watched
+    describe: Callable[[], ResourceDefinition] | None = None  # a file's size and time change: ask when listing
+    folder: str | None = None  # the template of the folder that lists it
+
+    @property
+    def uri(self) -> str:
+        return self.definition.uri
+
+
+class Template(msgspec.Struct, frozen=True, kw_only=True):
+    """A family of URIs."""
+
+    definition: TemplateDefinition
+    template: UriTemplate
+    invocation: Invocation
+    decode: Callable[[Mapping[str, Any]], dict[str, Any]]
+    tags: frozenset[str] = frozenset()
+    cache: float | None = None
+    hint: CacheHint | None = None
+    directory: Directory | None = None
+    choices: Mapping[str, Sequence[str]] = {}
+
+    @property
+    def uri(self) -> str:
+        return self.definition.uri_template
+
+    def path_of(self, uri: str) -> Path | None:
+        return None if self.directory is None else self.directory.path_of(uri)
+
+
+def compile_resource(
+    uri: str, function: Callable[..., Any], options: ResourceOptions, *, injectable: tuple[type, ...] = ()
+) -> Resource | Template:
+    """A URI with `{variables}` makes a template, any other a resource; raises SetupError."""
+    info = inspect_function(function, kind="resource", injectable=injectable, name=options.get("name"))
+    common = {
+        "invocation": Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
+        "tags": frozenset(options.get("tags", ())),
+        "cache": options.get("cache"),
+        "hint": _hint(options),
+    }
+    if is_template(uri):
+        return _compile_template(uri, info, options, common)
+    if info.parameters:
+        names = ", ".join(parameter.name for parameter in info.parameters)
+        raise SetupError(
+            f"{info.where}: the parameters {names} have no {{variable}} in the URI {uri!r}; add them there"
+        )
+    check_uri(uri, info.where)
+    definition = ResourceDefinition(uri=uri, size=options.get("size"), **_described(info, options))
+    return Resource(definition=definition, **common)
+
+
+def check_uri(uri: str, where: str) -> None:
+    if not valid_uri(uri):
+        raise SetupError(f"{where}: {uri!r} is not a URI; begin with a scheme, for example notes://all")
+
+
+def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, common: dict[str, Any]) -> Template:
+    template = UriTemplate(uri)
+    template.check_matchable()
+    strings = compile_strings(info)
+    variables = set(template.variables)
+    parameters = {parameter.name for parameter in info.parameters}
+    required = {argument.name for argument in strings.arguments if argument.required}
+    if unknown := variables - parameters:
+        raise SetupError(f"{info.where}: {uri!r} has {sorted(unknown)}, which the function does not take; add them")
+    if missing := required - variables:
+        raise SetupError(f"{info.where}: {sorted(missing)} can't come from {uri!r}; give defaults or add variables")
+    return Template(
+        definition=TemplateDefinition(uri_template=uri, **_described(info, options)),
+        template=template,
+        decode=strings.decode_values,
+        choices=closed_choices(strings.schema),
+        **common,
+    )
+
+
+def _described(info: FunctionInfo, options: ResourceOptions) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "title": options.get("title"),
+        "description": options.get("description", info.summary),
+        "mime_type": options.get("mime_type"),
+        "annotations": convert_option(options.get("annotations"), Annotations, info.where, "annotations"),
+        "icons": convert_option(options.get("icons"), list[Icon], info.where, "icons"),
+        "meta": options.get("meta"),
+    }
+
+
+def _hint(options: ResourceOptions) -> CacheHint | None:
+    if "ttl_ms" not in options and "cache_scope" not in options:
+        return None
+    return CacheHint(options.get("ttl_ms", 0), options.get("cache_scope", "private"))
+
+
+def compile_file(file: File, options: ResourceOptions) -> Resource:
+    """A single file as a resource whose size and time are looked up whenever it is listed."""
+
+    def definition() -> ResourceDefinition:
+        try:
+            entry = file.entry()
+        except NotFound:  # deleted since: still listed, reading it says so
+            return base
+        return _with_file_facts(base, entry)
+
+    base = ResourceDefinition(
+        uri=file.uri,
+        name=options.get("name", file.name),
+        title=options.get("title"),
+        description=options.get("description"),
+        mime_type=options.get("mime_type", file.mime_type),
+        annotations=convert_option(options.get("annotations"), Annotations, file.uri, "annotations"),
+        icons=convert_option(options.get("icons"), list[Icon], file.uri, "icons"),
+        meta=options.get("meta"),
+    )
+    return Resource(
+        definition=base,
+        invocation=Invocation(function=file.read, is_async=False, in_thread=True),
+        tags=frozenset(options.get("tags", ())),
+        hint=_hint(options),
+        path=file.path,
+        describe=definition,
+    )
+
+
+def _with_file_facts(base: ResourceDefinition, entry: FileEntry) -> ResourceDefinition:
+    known = base.annotations or Annotations()
+    annotations = msgspec.structs.replace(known, last_modified=entry.last_modified)
+    return msgspec.structs.replace(base, size=entry.size, annotations=annotations)
+
+
+def compile_directory(directory: Directory, options: ResourceOptions) -> Template:
+    """A folder as a template whose one variable is the path below it."""
+    where = f"directory {directory.template}"
+    return Template(
+        definition=TemplateDefinition(
+            uri_template=directory.template,
+            name=options.get("name", directory.name),
+            title=options.get("title"),
+            description=options.get("description"),
+            mime_type=options.get("mime_type"),
+            annotations=convert_option(options.get("annotations"), Annotations, where, "annotations"),
+            icons=convert_option(options.get("icons"), list[Icon], where, "icons"),
+            meta=options.get("meta"),
+        ),
+        template=UriTemplate(directory.template),
+        invocation=Invocation(function=lambda path: directory.read(path), is_async=False, in_thread=True),
+        decode=dict,
+        tags=frozenset(options.get("tags", ())),
+        hint=_hint(options),
+        directory=directory,
+    )
+
+
+def compile_entry(folder: Template, entry: FileEntry) -> Resource:
+    """A file of a folder, as a resource of its own in the list."""
+    directory = folder.directory
+    assert directory is not None
+    return Resource(
+        definition=entry_definition(entry),
+        invocation=Invocation(function=partial(directory.read, entry.name), is_async=False, in_thread=True),
+        tags=folder.tags,
+        hint=folder.hint,
+        path=entry.path,
+        folder=folder.uri,
+    )
+
+
+def entry_definition(entry: FileEntry) -> ResourceDefinition:
+    """How a file of a directory is listed."""
+    return ResourceDefinition(
+        uri=entry.uri,
+        name=entry.name,
+        mime_type=entry.mime_type,
+        size=entry.size,
+        annotations=Annotations(last_modified=entry.last_modified),
+    )
+
+
+def shape_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
+    """What a resource function returned: str is text, bytes are a blob, anything else is JSON text."""
+    if isinstance(value, ResourceContents):
+        return [value]
+    if isinstance(value, FileContents):
+        return shape_contents(value.data, uri, mime_type or value.entry.mime_type)
+    if isinstance(value, str):
+        return [ResourceContents(uri, mime_type or "text/plain", text=value)]
+    if isinstance(value, (bytes, bytearray)):
+        return [ResourceContents(uri, mime_type or "application/octet-stream", blob=bytes(value))]
+    if isinstance(value, (list, tuple)) and value and all(isinstance(item, ResourceContents) for item in value):
+        return list(value)
+    text = encode(to_jsonable(value)).decode()
+    return [ResourceContents(uri, mime_type or "application/json", text=text)]

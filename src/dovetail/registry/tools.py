@@ -1,0 +1,240 @@
+"""From a Python function, or a raw schema and a handler, to a compiled `Tool`: decode, invoke, shape."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+import msgspec
+from msgspec import UNSET
+
+from dovetail.errors import SetupError
+from dovetail.protocol.content import CONTENT_TYPES, Content, Icon, Meta, Text
+from dovetail.protocol.definitions import ToolAnnotations, ToolDefinition, describes_object
+from dovetail.protocol.headers import HeaderParameter, header_parameters
+from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.outbound import ToolResult
+from dovetail.registry.arguments import compile_arguments, compile_raw_arguments
+from dovetail.registry.catalog import check_name
+from dovetail.registry.functions import FunctionInfo, inspect_function
+from dovetail.registry.invocation import Invocation, called_with_mapping
+from dovetail.registry.outputs import Output, OutputError, compile_output, compile_raw_output, to_jsonable
+
+OutputPolicy = Literal["auto", "text", "structured", "both"]
+
+
+class ToolOptions(TypedDict, total=False):
+    """What `@server.tool(...)` takes."""
+
+    name: str
+    title: str
+    description: str
+    annotations: Mapping[str, Any] | ToolAnnotations
+    icons: Sequence[Icon | Mapping[str, Any]]
+    tags: Sequence[str]
+    meta: Meta
+    timeout: float | None
+    max_concurrency: int
+    thread: bool
+    requires: Sequence[str]
+    output: OutputPolicy
+    structured_output: bool
+    input_schema: Mapping[str, Any]
+    output_schema: Mapping[str, Any]
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool, ready to be called."""
+
+    definition: ToolDefinition
+    invocation: Invocation
+    decode: Callable[[bytes | msgspec.Raw], dict[str, Any]]
+    shape: Callable[[Any], ToolResult]
+    tags: frozenset[str] = frozenset()
+    requires: frozenset[str] = frozenset()
+    max_concurrency: int | None = None
+    headers: tuple[HeaderParameter, ...] = ()
+    choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+
+def compile_tool(
+    function: Callable[..., Any],
+    options: ToolOptions,
+    *,
+    injectable: tuple[type, ...] = (),
+    output: OutputPolicy = "auto",
+    lenient: bool = True,
+) -> Tool:
+    """Everything that can be known before the first call is found out here; raises SetupError."""
+    raw_schema = options.get("input_schema")
+    inspected = _inspect_raw if raw_schema is not None else inspect_function
+    info = inspected(function, kind="tool", injectable=injectable, name=options.get("name"))
+    name = check_name(info.name, info.where)
+    if raw_schema is not None:
+        arguments = compile_raw_arguments(raw_schema, where=info.where, subject=name, lenient=lenient)
+        by_name = not called_with_mapping(function, raw_schema, info)
+    else:
+        arguments, by_name = compile_arguments(info, lenient=lenient), True
+    policy = options.get("output", "text" if options.get("structured_output") is False else output)
+    result = _compile_result(info, policy, options.get("output_schema"))
+    return Tool(
+        definition=_definition(name, info, options, arguments.schema, result.schema),
+        invocation=Invocation.of(
+            info, by_name=by_name, thread=options.get("thread"), timeout=options.get("timeout", UNSET)
+        ),
+        decode=arguments.decode,
+        shape=result.shape,
+        tags=frozenset(options.get("tags", ())),
+        requires=frozenset(options.get("requires", ())),
+        max_concurrency=options.get("max_concurrency"),
+        headers=header_parameters(arguments.schema),
+        choices=closed_choices(arguments.schema),
+    )
+
+
+def _inspect_raw(
+    function: Callable[..., Any], *, kind: str, injectable: tuple[type, ...], name: str | None
+) -> FunctionInfo:
+    """A handler with a schema of its own may take anything; only the injected parameters matter."""
+    signature = inspect.signature(function)
+    open_ended = any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in signature.parameters.values())
+    if not open_ended:
+        return inspect_function(function, kind=kind, injectable=injectable, name=name)
+    shown = name or getattr(function, "__name__", "")
+    return FunctionInfo(
+        function=function,
+        name=shown,
+        where=f"{kind} {shown}",
+        summary=inspect.getdoc(function),
+        is_async=inspect.iscoroutinefunction(function),
+        parameters=(),
+        injected={},
+        returns=inspect.Signature.empty,
+    )
+
+
+def _definition(
+    name: str, info: FunctionInfo, options: ToolOptions, input_schema: dict[str, Any], output_schema: Any
+) -> ToolDefinition:
+    annotations = options.get("annotations")
+    return ToolDefinition(
+        name=name,
+        title=options.get("title"),
+        description=options.get("description", info.summary),
+        input_schema=input_schema,
+        output_schema=output_schema,
+        annotations=convert_option(annotations, ToolAnnotations, info.where, "annotations"),
+        icons=convert_option(options.get("icons"), list[Icon], info.where, "icons"),
+        meta=options.get("meta"),
+    )
+
+
+def convert_option(value: Any, kind: Any, where: str, option: str) -> Any:
+    """An option given as plain data becomes its type; unknown keys are mistakes and are named."""
+    if value is None:
+        return None
+    try:
+        plain = msgspec.to_builtins(value)
+        converted = msgspec.convert(plain, kind)
+    except (msgspec.ValidationError, TypeError) as failure:
+        raise SetupError(f"{where}: {option}={value!r} is not right: {failure}") from None
+    if isinstance(plain, dict) and (unknown := set(plain) - set(msgspec.to_builtins(converted))):
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+        raise SetupError(f"{where}: {option} has unknown keys {sorted(unknown)}; known are {known}")
+    return converted
+
+
+def closed_choices(schema: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """The arguments that take one of a few values: they can be completed without anyone writing a function."""
+    choices: dict[str, Sequence[str]] = {}
+    for name, property in schema.get("properties", {}).items():
+        if not isinstance(property, Mapping):
+            continue
+        values = property.get("enum")
+        if values and all(isinstance(value, str) for value in values):
+            choices[name] = tuple(values)
+        elif property.get("type") == "boolean":
+            choices[name] = ("true", "false")
+    return choices
+
+
+class _ResultShape(msgspec.Struct, frozen=True):
+    schema: dict[str, Any] | None
+    shape: Callable[[Any], ToolResult]
+
+
+def _compile_result(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any] | None) -> _ResultShape:
+    output = _output_for(info, policy, raw)
+    if output is None:
+        return _ResultShape(None, shape_unstructured)
+    wrap, text_copy = not describes_object(output.schema), policy != "structured"
+
+    def shape(value: Any) -> ToolResult:
+        if isinstance(value, ToolResult):
+            return _check_explicit(value, output, wrap, text_copy)
+        if isinstance(value, CONTENT_TYPES):
+            raise OutputError(f"{info.where} declares structured output but returned only content")
+        return ToolResult(structured=output.structure(value), wrap=wrap, text_copy=text_copy)
+
+    return _ResultShape(output.schema, shape)
+
+
+def _output_for(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any] | None) -> Output | None:
+    if policy == "text":
+        return None
+    if raw is not None:
+        return compile_raw_output(raw, where=info.where)
+    unstructured = (*CONTENT_TYPES, ToolResult)
+    output = compile_output(info.returns, where=info.where, unstructured=unstructured)
+    if output is None and policy in ("structured", "both") and info.returns is str:
+        return compile_raw_output({"type": "string"}, where=info.where)
+    return output
+
+
+def _check_explicit(result: ToolResult, output: Output, wrap: bool, text_copy: bool) -> ToolResult:
+    if result.is_error:
+        return result
+    if result.structured is UNSET:
+        raise OutputError("a ToolResult without structured content, although an output schema is declared")
+    structured = output.structure(result.structured)
+    return msgspec.structs.replace(result, structured=structured, wrap=wrap, text_copy=text_copy)
+
+
+def shape_unstructured(value: Any) -> ToolResult:
+    """A value for which no schema was declared, as content."""
+    if isinstance(value, str):
+        return ToolResult(content=(Text(value),))
+    if isinstance(value, ToolResult):
+        return value
+    if isinstance(value, CONTENT_TYPES):
+        return ToolResult(content=(value,))  # type: ignore[arg-type]
+    if value is None:
+        return ToolResult(content=(Text(""),))  # some clients need at least one item
+    if isinstance(value, (list, tuple)) and value and any(isinstance(item, CONTENT_TYPES) for item in value):
+        return ToolResult(content=tuple(_as_content(item) for item in value))
+    if isinstance(value, Mapping) and isinstance(value.get("content"), (list, tuple)):
+        return _wire_result(value)
+    return ToolResult(content=(Text(encode(to_jsonable(value)).decode()),))
+
+
+def _as_content(item: Any) -> Content:
+    if isinstance(item, CONTENT_TYPES):
+        return item  # type: ignore[return-value]
+    return Text(item if isinstance(item, str) else encode(to_jsonable(item)).decode())
+
+
+def _wire_result(value: Mapping[str, Any]) -> ToolResult:
+    """A result spelled as on the wire: `{"content": [...], "isError": …}`."""
+    try:
+        content = msgspec.convert(to_jsonable(value["content"]), list[Content])
+    except msgspec.ValidationError as failure:
+        raise OutputError(f"the returned content is not right: {failure}") from None
+    return ToolResult(
+        content=content or (Text(""),),
+        structured=to_jsonable(value["structuredContent"]) if "structuredContent" in value else UNSET,
+        is_error=value.get("isError") is True,
+        meta=value.get("_meta"),
+    )

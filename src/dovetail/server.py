@@ -1,0 +1,203 @@
+"""`Server`, the facade: decorators, options, `run()`. It composes and holds no logic of its own."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, Unpack, overload
+
+from dovetail.engine.core import INJECTABLE, Engine
+from dovetail.engine.dispatch import Middleware
+from dovetail.engine.options import Options, ServerOptions
+from dovetail.engine.streams import Change
+from dovetail.engine.deprecation import warn_deprecated
+from dovetail.errors import SetupError
+from dovetail.protocol.content import Icon
+from dovetail.protocol.definitions import Implementation
+from dovetail.registry.catalog import Catalog
+from dovetail.registry.files import Directory, File
+from dovetail.registry.prompts import PromptOptions, compile_completer, compile_prompt
+from dovetail.registry.resources import ResourceOptions, Template, compile_directory, compile_file, compile_resource
+from dovetail.toolregistry import ToolRegistry
+from dovetail.registry.tools import Tool, ToolOptions, compile_tool, convert_option
+from dovetail.transports.stdio import serve_stdio
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Server:
+    """A server of tools, resources and prompts.
+
+    server = Server("weather", version="1.0.0")
+
+    @server.tool
+    def forecast(city: str) -> str: ...
+
+    server.run()
+    """
+
+    def __init__(self, name: str, *, tools: ToolRegistry | None = None, **options: Unpack[ServerOptions]) -> None:
+        settings = Options.of(options)
+        catalog: Catalog[Tool] = Catalog("tool") if tools is None else tools.catalog
+        self.engine = Engine(_implementation(name, settings), settings, catalog)
+
+    @property
+    def name(self) -> str:
+        return self.engine.info.name
+
+    def __repr__(self) -> str:
+        return f"Server({self.name!r}, {len(self.engine.tools)} tools)"
+
+    # ── tools ──
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+    @overload
+    def tool(self, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+    def tool(self, function: F | None = None, /, **options: Unpack[ToolOptions]) -> F | Callable[[F], F]:
+        """Register a function as a tool; bare, or with options. The function stays as it is."""
+        if function is not None:
+            _refuse_uncalled(function, "tool")
+            self.add_tool(function)
+            return function
+
+        def register(function: F) -> F:
+            self.add_tool(function, **options)
+            return function
+
+        return register
+
+    def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
+        """Register a function as a tool, at any time; every client that asked is told."""
+        for feature in options.get("requires", ()):
+            if feature.partition(".")[0] in ("sampling", "roots"):
+                warn_deprecated(feature.partition(".")[0])
+        settings = self.engine.options
+        tool = compile_tool(
+            function, options, injectable=INJECTABLE, output=settings.output, lenient=settings.lenient_arguments
+        )
+        self.engine.tools.add(tool.name, tool)
+
+    def remove_tool(self, name: str) -> bool:
+        """Tells whether there was such a tool."""
+        return self.engine.tools.remove(name)
+
+    # ── resources ──
+
+    def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
+        """Register a function as a resource, or as a template if the URI has `{variables}`."""
+        if not isinstance(uri, str):
+            raise SetupError('@server.resource needs the URI: write @server.resource("scheme://path")')
+
+        def register(function: F) -> F:
+            self.add_resource(uri, function, **options)
+            return function
+
+        return register
+
+    def add_resource(self, uri: str, function: Callable[..., Any], **options: Unpack[ResourceOptions]) -> None:
+        compiled = compile_resource(uri, function, options, injectable=INJECTABLE)
+        if isinstance(compiled, Template):
+            self.engine.library.templates.add(uri, compiled)
+        else:
+            self.engine.library.resources.add(uri, compiled)
+
+    def add_file(self, path: str | Path, *, uri: str | None = None, **options: Unpack[ResourceOptions]) -> None:
+        """Offer one file; subscribers hear when it changes."""
+        resource = compile_file(File(path, uri=uri, mime_type=options.get("mime_type")), options)
+        self.engine.library.resources.add(resource.uri, resource)
+
+    def add_directory(
+        self,
+        path: str | Path,
+        *,
+        uri: str | None = None,
+        include: tuple[str, ...] = ("**/*",),
+        exclude: tuple[str, ...] = (),
+        hidden: bool = False,
+        **options: Unpack[ResourceOptions],
+    ) -> None:
+        """Offer the files below a folder: listed, readable, watched. Nothing outside of it can be reached."""
+        directory = Directory(path, uri=uri, include=include, exclude=exclude, hidden=hidden)
+        self.engine.library.templates.add(directory.template, compile_directory(directory, options))
+
+    def remove_resource(self, uri: str) -> bool:
+        """Tells whether there was such a resource or template."""
+        library = self.engine.library
+        return library.resources.remove(uri) or library.templates.remove(uri)
+
+    # ── prompts and completions ──
+
+    @overload
+    def prompt(self, function: F, /) -> F: ...
+    @overload
+    def prompt(self, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
+    def prompt(self, function: F | None = None, /, **options: Unpack[PromptOptions]) -> F | Callable[[F], F]:
+        """Register a function as a prompt; bare, or with options."""
+        if function is not None:
+            _refuse_uncalled(function, "prompt")
+            self.add_prompt(function)
+            return function
+
+        def register(function: F) -> F:
+            self.add_prompt(function, **options)
+            return function
+
+        return register
+
+    def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
+        prompt = compile_prompt(function, options, injectable=INJECTABLE)
+        self.engine.prompts.add(prompt.name, prompt)
+
+    def remove_prompt(self, name: str) -> bool:
+        return self.engine.prompts.remove(name)
+
+    def completion(
+        self, *, argument: str, prompt: str | None = None, resource: str | None = None, tool: str | None = None
+    ) -> Callable[[F], F]:
+        """Register a function that suggests values for one argument of a prompt, a template or a tool."""
+        given = [(f"ref/{kind}", name) for kind, name in _targets(prompt, resource, tool) if name is not None]
+        if len(given) != 1:
+            raise SetupError("@server.completion needs exactly one of prompt=, resource= and tool=")
+        (kind, name) = given[0]
+
+        def register(function: F) -> F:
+            self.engine.add_completer(kind, name, argument, compile_completer(function, injectable=INJECTABLE))
+            return function
+
+        return register
+
+    # ── everything else ──
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Register `async def m(request, call_next)`; it sees every request of every method once."""
+        self.engine.use(function)
+        return function
+
+    def notify_resource_updated(self, uri: str) -> None:
+        """Tell every client that asked; from any thread, also outside of a call."""
+        self.engine.publish(Change("updated", uri))
+
+    def run(self, transport: str = "stdio") -> None:
+        """Serve until the client leaves or a signal comes."""
+        if transport != "stdio":
+            raise SetupError(f"Server.run: transport={transport!r} is unknown; this version serves stdio")
+        serve_stdio(self.engine, owner=self)
+
+
+def _targets(prompt: str | None, resource: str | None, tool: str | None) -> list[tuple[str, str | None]]:
+    return [("prompt", prompt), ("resource", resource), ("tool", tool)]
+
+
+def _refuse_uncalled(function: Any, decorator: str) -> None:
+    if not callable(function):
+        raise SetupError(f"@server.{decorator}: write @server.{decorator} or @server.{decorator}(name={function!r})")
+
+
+def _implementation(name: str, options: Options) -> Implementation:
+    return Implementation(
+        name=name,
+        version=options.version,
+        title=options.title,
+        description=options.description,
+        website_url=options.website_url,
+        icons=convert_option(options.icons, list[Icon], "Server", "icons"),
+    )

@@ -1,0 +1,72 @@
+"""`ToolRegistry`: the catalogue of tools on its own, as seed documents and people who like explicit calls know it."""
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
+
+import msgspec
+
+from dovetail.engine.core import INJECTABLE
+from dovetail.protocol.cursors import decode_cursor, encode_cursor
+from dovetail.registry.catalog import Catalog
+from dovetail.registry.tools import Tool, ToolOptions, compile_tool
+
+
+class ToolPage(msgspec.Struct, frozen=True):
+    """Some tools, and the cursor of the next page (None at the end)."""
+
+    tools: list[Tool]
+    next_cursor: str | None
+
+
+class ToolRegistry:
+    """Register tools by hand, list them in pages, hear of changes; `Server(tools=registry)` serves them."""
+
+    def __init__(self) -> None:
+        self.catalog: Catalog[Tool] = Catalog("tool")
+        self._secret = secrets.token_bytes(32)
+
+    def register_tool(
+        self,
+        name: str,
+        description: str,
+        input_schema: Mapping[str, Any],
+        handler: Callable[..., Any],
+        **options: Unpack[ToolOptions],
+    ) -> Tool:
+        """The handler takes the arguments as one dict, or each by its name."""
+        merged: ToolOptions = {**options, "name": name, "description": description, "input_schema": input_schema}
+        tool = compile_tool(handler, merged, injectable=INJECTABLE)
+        self.catalog.add(tool.name, tool)
+        return tool
+
+    def unregister_tool(self, name: str) -> bool:
+        return self.catalog.remove(name)
+
+    def get_tool(self, name: str) -> Tool | None:
+        return self.catalog.get(name)
+
+    def has_tool(self, name: str) -> bool:
+        return self.catalog.get(name) is not None
+
+    def get_all_tools(self) -> list[Tool]:
+        return self.catalog.all()
+
+    def clear(self) -> None:
+        self.catalog.clear()
+
+    def list_tools(self, cursor: str | None = None, page_size: int = 50) -> ToolPage:
+        """A page of tools in the order of registration; raises ProtocolError for a cursor that is not ours."""
+        now = time.time()
+        after = decode_cursor(cursor, scope="tools", key=self._secret, now=now)
+        page = self.catalog.page(after, max(1, page_size))
+        following = page.next_after
+        encoded = None if following is None else encode_cursor(following, scope="tools", key=self._secret, now=now)
+        return ToolPage(page.items, encoded)
+
+    def on_tools_changed(self, listener: Callable[[], object]) -> None:
+        self.catalog.on_change(listener)
+
+    def off_tools_changed(self, listener: Callable[[], object]) -> None:
+        self.catalog.off_change(listener)

@@ -1,0 +1,1 @@
+"""Bytes to the world and back."""

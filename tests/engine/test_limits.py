@@ -1,0 +1,282 @@
+"""Concurrency limits and timeouts, also under cancellation."""
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from dovetail.engine.limits import CallTimeout, Limit, with_timeout
+from dovetail.errors import Busy, SetupError
+
+
+async def turns(number: int = 5) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+# ── Limit ──
+
+
+def test_a_free_slot_is_taken_without_a_turn_of_the_loop() -> None:
+    limit = Limit(1, 0, subject="tool 'x'")
+    with pytest.raises(StopIteration):
+        limit.acquire().send(None)
+    assert (limit.running, limit.waiting) == (1, 0)
+    limit.release()
+    assert limit.running == 0
+
+
+async def test_others_wait_in_order() -> None:
+    limit = Limit(2, 100, subject="tool 'x'")
+    order: list[int] = []
+    running = 0
+
+    async def call(number: int) -> None:
+        nonlocal running
+        async with limit:
+            running += 1
+            assert running <= 2
+            order.append(number)
+            await turns(number % 4)
+            running -= 1
+
+    await asyncio.gather(*(call(number) for number in range(40)))
+    assert order == list(range(40))
+    assert (limit.running, limit.waiting) == (0, 0)
+
+
+async def test_a_newcomer_never_overtakes_one_who_was_given_the_slot() -> None:
+    limit = Limit(1, 10, subject="tool 'x'")
+    await limit.acquire()
+    first = asyncio.create_task(limit.acquire())
+    await turns()
+    limit.release()  # now it belongs to `first`, which has not run yet
+    second = asyncio.create_task(limit.acquire())
+    await turns()
+    assert first.done()
+    assert not second.done()
+    limit.release()
+    await second
+    limit.release()
+
+
+@pytest.mark.parametrize(("slots", "queue"), [(1, 0), (2, 3)])
+async def test_a_full_queue_is_busy(slots: int, queue: int) -> None:
+    limit = Limit(slots, queue, subject="tool 'x'")
+    for _ in range(slots):
+        await limit.acquire()
+    waiting = [asyncio.create_task(limit.acquire()) for _ in range(queue)]
+    await turns()
+    message = f"tool 'x' is busy: {slots} calls running and {queue} waiting; try again later"
+    with pytest.raises(Busy) as caught:
+        await limit.acquire()
+    assert str(caught.value) == message
+    for _ in range(slots + queue):
+        limit.release()
+        await turns()
+    assert all(task.done() for task in waiting)
+    assert limit.running == 0
+
+
+async def test_the_slot_is_given_back_when_the_call_fails() -> None:
+    limit = Limit(1, 0, subject="tool 'x'")
+    with pytest.raises(ValueError, match="oh"):
+        async with limit:
+            raise ValueError("oh")
+    assert limit.running == 0
+
+
+async def test_cancelling_the_one_who_was_just_given_the_slot_passes_it_on() -> None:
+    limit = Limit(1, 10, subject="tool 'x'")
+    await limit.acquire()
+    first, second = (asyncio.create_task(limit.acquire()) for _ in range(2))
+    await turns()
+    limit.release()
+    first.cancel()
+    await asyncio.wait_for(second, 5)
+    assert first.cancelled()
+    assert (limit.running, limit.waiting) == (1, 0)
+
+
+async def test_a_waiter_cancelled_in_the_same_turn_is_passed_over() -> None:
+    limit = Limit(1, 10, subject="tool 'x'")
+    await limit.acquire()
+    first, second = (asyncio.create_task(limit.acquire()) for _ in range(2))
+    await turns()
+    first.cancel()
+    limit.release()
+    await asyncio.wait_for(second, 5)
+    assert (limit.running, limit.waiting) == (1, 0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_random_cancellations_neither_lose_nor_leak_a_slot(seed: int) -> None:
+    chance = random.Random(seed)
+    limit = Limit(3, 1000, subject="tool 'x'")
+    running = 0
+
+    async def call() -> None:
+        nonlocal running
+        async with limit:
+            running += 1
+            assert running <= 3
+            try:
+                await turns(chance.randrange(4))
+            finally:
+                running -= 1
+
+    tasks: list[asyncio.Task[None]] = []
+    for _ in range(400):
+        tasks.append(asyncio.create_task(call()))
+        if chance.random() < 0.4:
+            chance.choice(tasks).cancel()
+        if chance.random() < 0.5:
+            await asyncio.sleep(0)
+    await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+    assert (limit.running, limit.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize(("slots", "queue"), [(0, 1), (-1, 1), (1, -1)])
+def test_sizes_that_make_no_sense_are_refused(slots: int, queue: int) -> None:
+    with pytest.raises(SetupError, match="tool 'x' can't have"):
+        Limit(slots, queue, subject="tool 'x'")
+
+
+# ── with_timeout ──
+
+
+async def answer(after: float | None = None) -> str:
+    if after is not None:
+        await asyncio.sleep(after)
+    return "answer"
+
+
+async def timed(work: Coroutine[Any, Any, str], seconds: float) -> str:
+    return await with_timeout(work, seconds)
+
+
+async def test_work_that_never_waits_needs_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_timer(*_: object) -> None:
+        raise AssertionError("a timer was set")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", no_timer)
+    assert await with_timeout(answer(), 10) == "answer"
+
+
+@pytest.mark.parametrize("after", [0, 0.005])
+async def test_work_in_time_returns_its_result(after: float) -> None:
+    assert await with_timeout(answer(after), 10) == "answer"
+
+
+async def test_work_that_takes_too_long_is_cancelled() -> None:
+    stopped = False
+
+    async def slow() -> None:
+        nonlocal stopped
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)  # cleaning up may wait
+            stopped = True
+
+    with pytest.raises(CallTimeout, match=r"Timed out after 0\.01 s") as caught:
+        await with_timeout(slow(), 0.01)
+    assert stopped
+    assert isinstance(caught.value, TimeoutError)
+    assert caught.value.seconds == 0.01
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0.01)  # the task goes on as if nothing had happened
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, ValueError, StopAsyncIteration])
+@pytest.mark.parametrize("waits", [True, False])
+async def test_exceptions_of_the_work_pass_through(kind: type[Exception], waits: bool) -> None:
+    async def fail() -> None:
+        if waits:
+            await asyncio.sleep(0)
+        raise kind("its own")
+
+    with pytest.raises(kind, match="its own") as caught:
+        await with_timeout(fail(), 10)
+    assert not isinstance(caught.value, CallTimeout)
+
+
+async def test_a_cancellation_from_outside_stays_one() -> None:
+    task = asyncio.create_task(timed(answer(60), 30))
+    await turns()
+    task.cancel("outside")
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+
+
+async def test_a_cancellation_from_outside_wins_over_an_expiry_in_the_same_turn() -> None:
+    async def stubborn() -> str:
+        try:
+            return await answer(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.02)  # the expiry arrives while the work cleans up after the outer cancellation
+            raise
+
+    task = asyncio.create_task(timed(stubborn(), 0.01))
+    await turns()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_work_that_swallows_the_expiry_returns_its_result() -> None:
+    async def stubborn() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "anyway"
+        return "never"
+
+    assert await with_timeout(stubborn(), 0.01) == "anyway"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@pytest.mark.parametrize(("outer", "inner", "winner"), [(0.01, 5, 0.01), (5, 0.01, 0.01)])
+async def test_timeouts_nest(outer: float, inner: float, winner: float) -> None:
+    with pytest.raises(CallTimeout) as caught:
+        await with_timeout(timed(answer(60), inner), outer)
+    assert caught.value.seconds == winner
+
+
+async def test_agrees_with_asyncio_timeout_around_it() -> None:
+    with pytest.raises(TimeoutError) as caught:
+        async with asyncio.timeout(0.01):
+            await with_timeout(answer(60), 5)
+    assert not isinstance(caught.value, CallTimeout)
+
+
+async def test_works_inside_a_task_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(timed(answer(0.001), 5))
+    assert task.result() == "answer"
+
+
+def test_closing_the_call_closes_the_work() -> None:
+    closed = False
+
+    async def work() -> str:
+        nonlocal closed
+        try:
+            return await answer(60)
+        finally:
+            closed = True
+
+    async def main() -> None:
+        call = timed(work(), 5)
+        call.send(None)
+        call.close()
+
+    asyncio.run(main())
+    assert closed

@@ -1,0 +1,373 @@
+"""What is a secret, what is not, and what happens to odd and hostile input."""
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.engine import redaction
+from dovetail.engine.redaction import CUT, REDACTED, RedactingFilter, Redactor
+from dovetail.errors import SetupError
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
+PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAK\n-----END RSA PRIVATE KEY-----"
+
+SECRET_KEYS = """
+    authorization Authorization Proxy-Authorization cookie Set-Cookie set_cookie password PASSWORD db_password userPassword
+    passwd passphrase secret client_secret clientSecret CLIENT-SECRET token access_token accessToken refresh_token
+    id_token X-Auth-Token csrfToken apikey api_key API-Key x-api-key apiKey private_key privateKey credential credentials
+    aws_secret_access_key secretKey jwt github.token
+""".split()
+INNOCENT_KEYS = """
+    tokens tokens_used max_tokens maxTokens token_count tokenCount total_tokens progressToken progress_token next_page_token
+    cost_per_token token_type token_endpoint tokenizer password_policy passwordless secretary secret_name cookie_domain
+    authorization_servers authorization_endpoint author authenticated key keys public_key monkey name user compass
+""".split()
+
+redactor = Redactor()
+
+
+# ── values ──
+
+
+@pytest.mark.rule("LOG-6")
+@pytest.mark.parametrize("key", [*SECRET_KEYS, "api key", "Private Key"])
+def test_secret_keys(key: str) -> None:
+    assert redactor.value({key: "x", "other": 1}) == {key: REDACTED, "other": 1}
+
+
+@pytest.mark.parametrize("key", INNOCENT_KEYS)
+def test_innocent_keys(key: str) -> None:
+    data = {key: "x"}
+    assert redactor.value(data) is data
+
+
+@pytest.mark.parametrize(
+    ("data", "clean"),
+    [
+        ({"password": 1234}, {"password": REDACTED}),
+        ({"credentials": {"user": "u", "key": "k"}}, {"credentials": REDACTED}),
+        ({"secrets": ["a", "b"]}, {"secrets": REDACTED}),
+        ([{"a": [{"token": "x"}]}], [{"a": [{"token": REDACTED}]}]),
+        ({"headers": [("Cookie", "a=b"), ("Accept", "*/*")]}, {"headers": [["Cookie", REDACTED], ("Accept", "*/*")]}),
+        ([(b"cookie", b"a=b")], [[b"cookie", REDACTED]]),
+        ({"note": f"use {JWT} now"}, {"note": f"use {REDACTED} now"}),
+        ("Bearer abc", f"Bearer {REDACTED}"),
+        ({1: {"password": "x"}}, {1: {"password": REDACTED}}),
+    ],
+)
+def test_values_with_secrets(data: Any, clean: Any) -> None:
+    assert redactor.value(data) == clean
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        True,
+        7,
+        1.5,
+        "a plain text",
+        [],
+        {},
+        {"has_password": True, "token": None, "password": False},
+        {"required": ["password", "email"]},
+        [1, ["a", {"b": (1, 2)}]],
+        {"usage": {"input_tokens": 3, "max_tokens": 4}, "_meta": {"progressToken": "p"}},
+        b"bytes",
+    ],
+)
+def test_values_without_secrets_are_not_copied(data: Any) -> None:
+    assert redactor.value(data) is data
+
+
+def test_only_what_changes_is_copied_and_the_original_stays() -> None:
+    kept = {"a": [1, 2]}
+    data = {"kept": kept, "changed": {"token": "x", "z": 1}, "last": 1}
+    clean = redactor.value(data)
+    assert clean == {"kept": {"a": [1, 2]}, "changed": {"token": REDACTED, "z": 1}, "last": 1}
+    assert list(clean) == list(data)
+    assert clean["kept"] is kept
+    assert data["changed"] == {"token": "x", "z": 1}
+
+
+class Login(msgspec.Struct):
+    user: str
+    password: str
+
+
+@dataclass
+class Account:
+    name: str
+    login: Login
+
+
+def test_records_are_read_as_dicts() -> None:
+    account = Account("a", Login("u", "p"))
+    assert redactor.value([account]) == [{"name": "a", "login": {"user": "u", "password": REDACTED}}]
+    harmless = Account("a", Login("u", None))  # type: ignore[arg-type]
+    assert redactor.value(harmless) is harmless
+    assert redactor.value(Account("a", object())) == REDACTED  # type: ignore[arg-type]
+
+
+def test_depth_is_bounded() -> None:
+    data: Any = "x"
+    for _ in range(10_000):
+        data = [data]
+    clean = redactor.value(data)
+    depth = 0
+    while isinstance(clean, list):
+        (clean,) = clean
+        depth += 1
+    assert clean == CUT
+    assert depth == redaction.MAX_DEPTH
+
+
+def test_cycles_end() -> None:
+    ring: list[Any] = []
+    ring += [ring, ring, {"ring": ring}]
+    table: dict[str, Any] = {}
+    table["table"] = table
+    for cyclic in (ring, table):
+        assert CUT.encode() in msgspec.json.encode(redactor.value(cyclic))  # and can be encoded
+
+
+@pytest.mark.parametrize(
+    ("data", "shape"),
+    [
+        (list(range(100_000)), list),
+        ({str(number): number for number in range(100_000)}, dict),
+        (["x" * 10_000] * 1_000, list),
+    ],
+)
+def test_size_is_bounded(data: Any, shape: type) -> None:
+    clean = redactor.value(data)
+    assert isinstance(clean, shape)
+    assert len(clean) <= redaction.MAX_VALUES + 1
+    assert list(clean)[-1] == CUT
+
+
+# ── text ──
+
+
+@pytest.mark.rule("LOG-6")
+@pytest.mark.parametrize(
+    ("line", "clean"),
+    [
+        ("Authorization: Bearer abc.def", "Authorization: [redacted]"),
+        ("got Bearer xxx from", "got Bearer [redacted] from"),
+        ("got bearer a1-b2_c3~d4+e5/f6== from", "got bearer [redacted] from"),
+        ("BASIC dXNlcjpwYXNzd29yZA==", "BASIC [redacted]"),
+        ("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==, next", "Basic [redacted], next"),
+        (f"jwt is {JWT}, ok", "jwt is [redacted], ok"),
+        ("password=hunter2", "password=[redacted]"),
+        ("password = hunter2, user = u", "password = [redacted], user = u"),
+        ("token: abc; x", "token: [redacted]; x"),
+        ("(secret=abc) done", "(secret=[redacted]) done"),
+        ("api key: abc", "api key: [redacted]"),
+        ("/cb?access_token=abc&state=1", "/cb?access_token=[redacted]&state=1"),
+        ("--db-password=abc run", "--db-password=[redacted] run"),
+        ('{"password": "a b", "n": 1}', '{"password": "[redacted]", "n": 1}'),
+        ('{"password":"a\\"b,c"}', '{"password":"[redacted]"}'),
+        ("{'api_key': 'a', 'b': 2}", "{'api_key': '[redacted]', 'b': 2}"),
+        ('"{\\"password\\": \\"hunter2\\"}"', '"{\\"password\\": \\"[redacted]\\"}"'),
+        ('body="password=hunter2"', 'body="password=[redacted]"'),
+        ('{"password": "cut off in the mid', '{"password": "[redacted]"'),
+        ("credentials={'a': 'b'} x", "credentials=[redacted] x"),
+        ("secrets: ['a', 'b'] x", "secrets: [redacted] x"),
+        ("password=\\x\\y z", "password=[redacted] z"),
+        ("token => abc", "token => [redacted]"),
+        ("Cookie: a=b; c=d\nHost: x", "Cookie: [redacted]\nHost: x"),
+        ("curl -H 'Cookie: a=b; c=d' http://x", "curl -H 'Cookie: [redacted]' http://x"),
+        ("redis://user:pass@host:6379/0", "redis://user:[redacted]@host:6379/0"),
+        ("postgres://u:p@ss:w@host/db", "postgres://u:[redacted]@host/db"),
+        ("redis://:pass@host", "redis://:[redacted]@host"),
+        (f"key\n{PEM}\nend", "key\n[redacted]\nend"),
+        (PEM[:50], "[redacted]"),
+        ("push with ghp_abcdefghijklmnopqrstuvwxyz0123456789", "push with [redacted]"),
+    ],
+)
+def test_text_with_secrets(line: str, clean: str) -> None:
+    assert redactor.text(line) == clean
+    assert redactor.text(clean) == clean
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "an ordinary line: nothing = here",
+        "missing bearer token",
+        "The bearer of good news",
+        'WWW-Authenticate: Bearer realm="mcp", error="invalid_request"',
+        "Basic usage; a basic HTTP server; basic Understanding; basic understanding",
+        "token_count=5 max_tokens: 7 progressToken=9",
+        "secret = None; token: null",
+        "password: ",
+        "http://host:8080/path?x=1 mail@example.com",
+        "ssh://git@github.com/x",
+        "eyJust a word, eyJ.x",
+        "12:30:05 INFO started",
+    ],
+)
+def test_text_without_secrets(line: str) -> None:
+    assert redactor.text(line) == line
+
+
+def test_long_text_is_cut() -> None:
+    clean = redactor.text("x" * (redaction.MAX_TEXT + 1))
+    assert clean == "x" * redaction.MAX_TEXT + CUT
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *(
+            "a",
+            "a.",
+            "-",
+            " ",
+            "\\",
+            "eyJ",
+            "eyJa.",
+            "eyJa.eyJa ",
+            "://",
+            "://a:",
+            "://a:@",
+            "bearer ",
+            "basic aaaaaaaa",
+        ),
+        *("basic A", "api ", "api", "a=", "a= ", 'token="', "token='\\", "token=\\", "token=[", "token={", "token: "),
+        *(
+            "cookie:",
+            "cookie:'",
+            "-----BEGIN ",
+            "-----BEGIN PRIVATE KEY-----",
+            "sk-a",
+            "sk-a ",
+            'a\\\\"',
+            "token:token ",
+        ),
+    ],
+)
+def test_hostile_text_takes_linear_time(part: str) -> None:
+    line = (part * redaction.MAX_TEXT)[: redaction.MAX_TEXT]
+    began = time.process_time()
+    redactor.text(line)
+    assert time.process_time() - began < 5  # quadratic would be minutes
+
+
+@given(st.text(alphabet=st.sampled_from("abc token=\"':\\[]{},;&@/-eyJ.\n"), max_size=80))
+def test_text_never_fails_and_twice_is_once(line: str) -> None:
+    clean = redactor.text(line)
+    assert redactor.text(clean) == clean
+
+
+@given(
+    st.text(alphabet="abcXYZ019!$%*+^~|", min_size=8, max_size=20).map("s3cr3t".__add__),
+    st.sampled_from(SECRET_KEYS),
+    st.sampled_from(["{}={}", "{}: {}", '"{}": "{}"', "{{'{}': '{}'}}", "x=1&{}={}&y=2", '\\"{}\\":\\"{}\\"']),
+    st.text(alphabet="abc ,;\n", max_size=10),
+)
+def test_a_keyed_secret_never_survives(secret: str, key: str, form: str, around: str) -> None:
+    assert secret not in redactor.text(f"{around} {form.format(key, secret)} {around}")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.sampled_from(SECRET_KEYS), inner),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_any_value_is_handled_and_twice_is_once(data: Any) -> None:
+    clean = redactor.value(data)
+    assert redactor.value(clean) == clean
+
+
+# ── extensions ──
+
+
+def test_extra_keys_and_patterns() -> None:
+    own = Redactor(extra_keys=["Social-Security Number", "tokens"], extra_patterns=[r"\bCUST-\d+"])
+    assert own.value({"social_security_number": "1", "tokens": [1], "pin": 2}) == {
+        "social_security_number": REDACTED,
+        "tokens": REDACTED,
+        "pin": 2,
+    }
+    assert own.text("CUST-123 has socialSecurityNumber=1") == "[redacted] has socialSecurityNumber=[redacted]"
+
+
+def test_a_wrong_pattern_is_named() -> None:
+    with pytest.raises(SetupError, match=r"redaction pattern '\('"):
+        Redactor(extra_patterns=["("])
+
+
+# ── log records ──
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise ValueError("no text for you")
+
+
+def logged(message: object, *arguments: object, exc_info: Any = None, stack: str | None = None) -> logging.LogRecord:
+    record = logging.LogRecord("dovetail", logging.INFO, "file.py", 1, message, arguments, exc_info)
+    record.stack_info = stack
+    assert RedactingFilter(redactor).filter(record) is True
+    return record
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments", "shown"),
+    [
+        ("plain %d%%", (5,), "plain 5%"),
+        ("a 100% plain line", (), "a 100% plain line"),
+        ("password=%s", ("hunter2",), "password=[redacted]"),
+        ("%s=%s", ("password", "hunter2"), "password=[redacted]"),
+        ("got %s", ({"token": "x", "n": 1},), "got {'token': '[redacted]', 'n': 1}"),
+        ("got %(token)s %(n)d", ({"token": "x", "n": 1},), "got [redacted] 1"),
+        ("got %s", (Login("u", "p"),), "got {'user': 'u', 'password': '[redacted]'}"),
+        ("headers %s", ([(b"cookie", b"a=b")],), "headers [[b'cookie', '[redacted]']]"),
+        ({"token": "x"}, (), "{'token': '[redacted]'}"),
+        ("Bearer abc", (), "Bearer [redacted]"),
+        ("too few %s %s", ("password=x",), "too few %s %s [its arguments can't be shown]"),
+        ("bad %s", (Unprintable(),), "bad %s [its arguments can't be shown]"),
+        (Unprintable(), (), "Unprintable [its arguments can't be shown]"),
+    ],
+)
+def test_messages(message: object, arguments: tuple[object, ...], shown: str) -> None:
+    assert logged(message, *arguments).getMessage() == shown
+
+
+def test_tracebacks() -> None:
+    try:
+        raise ConnectionError("redis://user:hunter2@host")
+    except ConnectionError as error:
+        record = logged("failed", exc_info=(type(error), error, error.__traceback__), stack="token=abc")
+    text = logging.Formatter().format(record)
+    assert "redis://user:[redacted]@host" in text
+    assert "token=[redacted]" in text
+    assert "hunter2@" not in text.replace('raise ConnectionError("redis://user:hunter2@host")', "")
+
+
+def test_a_traceback_that_cannot_be_shown() -> None:
+    record = logged("failed", exc_info=("not", "an", "exception"))
+    assert "can't be shown" in logging.Formatter().format(record)
+
+
+def test_works_on_a_logger(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("dovetail.test_redaction")
+    own = RedactingFilter(redactor)
+    logger.addFilter(own)
+    try:
+        logger.warning("token=%s", "abc")
+    finally:
+        logger.removeFilter(own)
+    assert caplog.messages == ["token=[redacted]"]

@@ -1,0 +1,676 @@
+"""Files as resources: what is offered, what does not exist for a client, and what comes back."""
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.errors import NotFound, ProtocolError, SetupError
+from dovetail.registry import files
+from dovetail.registry.files import Directory, File, guess_mime_type
+
+SECRET = "the secret outside"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A root with a bit of everything, next to files that nobody may see."""
+    root = tmp_path / "root"
+    for folder in ("docs/deep", "build", ".git"):
+        (root / folder).mkdir(parents=True)
+    (root / "notes.md").write_text("# Notes\n")
+    (root / "docs" / "a.txt").write_text("alpha")
+    (root / "docs" / "deep" / "b.py").write_text("print()")
+    (root / "build" / "out.json").write_text("{}")
+    (root / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\xff")
+    (root / ".env").write_text("KEY=1")
+    (root / ".git" / "config").write_text("[core]")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret.txt").write_text(SECRET)
+    (tmp_path / "root-twin").mkdir()
+    (tmp_path / "root-twin" / "secret.txt").write_text(SECRET)
+    return root
+
+
+def names(directory: Directory) -> list[str]:
+    return [entry.name for entry in directory.entries()]
+
+
+def test_entries_are_sorted_and_described(tree: Path) -> None:
+    os.utime(tree / "notes.md", (1_785_231_000, 1_785_231_000.9))
+    directory = Directory(tree, uri="docs://handbook")
+    assert names(directory) == ["build/out.json", "docs/a.txt", "docs/deep/b.py", "notes.md", "picture.png"]
+    entry = next(each for each in directory.entries() if each.name == "notes.md")
+    assert (entry.uri, entry.mime_type, entry.size) == ("docs://handbook/notes.md", "text/markdown", 8)
+    assert entry.last_modified == "2026-07-28T09:30:00Z"
+    assert entry.path == tree / "notes.md"
+
+
+@pytest.mark.parametrize("mtime", [-5_000_000_000, 0, 1, 2_000_000_000_000])
+def test_any_modification_time_can_be_shown(tree: Path, mtime: int) -> None:
+    try:
+        os.utime(tree / "notes.md", (mtime, mtime))
+    except (OSError, OverflowError):
+        pytest.skip("this file system can't hold it")
+    shown = Directory(tree).read("notes.md").entry.last_modified
+    assert len(shown) == len("2026-07-28T09:30:00Z")
+    assert shown.endswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("uri", "template"),
+    [
+        ("docs://handbook", "docs://handbook/{+path}"),
+        ("docs://handbook/", "docs://handbook/{+path}"),
+        ("docs://", "docs://{+path}"),
+        ("docs:", "docs:/{+path}"),
+    ],
+)
+def test_the_template_ends_in_the_path(tree: Path, uri: str, template: str) -> None:
+    assert Directory(tree, uri=uri).template == template
+
+
+def test_the_default_uri_is_the_file_uri_of_the_root(tmp_path: Path) -> None:
+    root = tmp_path / "with space {x}"
+    root.mkdir()
+    directory = Directory(root)
+    assert directory.prefix == root.as_uri() + "/"
+    assert directory.template.count("{") == 1
+
+
+def test_a_root_behind_a_symlink_is_fine(tree: Path) -> None:
+    link = tree.parent / "link"
+    link.symlink_to(tree, target_is_directory=True)
+    assert Directory(link).read("docs/a.txt").data == "alpha"
+    assert names(Directory(link)) == names(Directory(tree))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"root": "missing"}, ["'missing'", "create it first"]),
+        ({"root": "root/notes.md"}, ["'root/notes.md'"]),
+        ({"root": "root", "uri": "no scheme"}, ["'no scheme'", "docs://"]),
+        ({"root": "root", "uri": "docs://{x}"}, ["docs://{x}"]),
+        ({"root": "root", "uri": "docs://%zz"}, ["docs://%zz"]),
+        ({"root": "root", "include": "*.md"}, ["include=['*.md']"]),
+        ({"root": "root", "exclude": ["a", "/"]}, ["exclude", "empty pattern"]),
+        ({"root": "root", "max_bytes": 0}, ["max_bytes=0"]),
+        ({"root": "root", "max_files": -1}, ["max_files=-1"]),
+    ],
+)
+def test_a_wrong_setup_names_the_fix(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], words: list[str]
+) -> None:
+    monkeypatch.chdir(tree.parent)
+    with pytest.raises(SetupError) as caught:
+        Directory(**options)
+    assert all(word in str(caught.value) for word in words)
+
+
+# What is not there, whatever the file system says
+
+
+TRAVERSAL = [
+    "",
+    ".",
+    "..",
+    "/",
+    "//",
+    "../outside/secret.txt",
+    "../root-twin/secret.txt",
+    "../root/notes.md",
+    "docs/../../outside/secret.txt",
+    "docs/../notes.md",
+    "./notes.md",
+    "docs/./a.txt",
+    "docs//a.txt",
+    "notes.md/",
+    "notes.md/.",
+    "notes.md/..",
+    "/etc/passwd",
+    "//etc/passwd",
+    "\\etc\\passwd",
+    "..\\outside\\secret.txt",
+    "docs\\a.txt",
+    "C:notes.md",
+    "C:/Windows/win.ini",
+    "c:\\Windows\\win.ini",
+    "docs/C:/x",
+    "file:///etc/passwd",
+    "\\\\server\\share\\x",
+    "%2e%2e/outside/secret.txt",
+    "..%2foutside%2fsecret.txt",
+    "%252e%252e/outside/secret.txt",
+    "notes%2emd",
+    "notes.md\0",
+    "notes.md\0.png",
+    "\0",
+    "\ud800",
+    "notes.md\udcff",
+    "notes.md\n",
+    "~/notes.md",
+    "$HOME/notes.md",
+    "docs",
+    "docs/deep",
+    "missing.txt",
+    "notes.md/below",
+    "．．/outside/secret.txt",
+    "..;/outside/secret.txt",
+    "a" * 300,
+    "a/" * 3000 + "a",
+    "x" * 100_000,
+]
+
+
+@pytest.mark.rule("RES-9", "RES-10")
+@pytest.mark.parametrize("relative", TRAVERSAL, ids=lambda text: ascii(text)[:40])
+def test_traversal_finds_nothing(tree: Path, relative: str) -> None:
+    directory = Directory(tree, hidden=True)
+    for ask in (directory.resolve, directory.read):
+        with pytest.raises(NotFound) as caught:
+            ask(relative)
+        assert str(tree.parent) not in caught.value.message
+        assert len(caught.value.message) < 1000
+        caught.value.message.encode()
+
+
+@pytest.mark.rule("RES-10")
+def test_a_percent_sign_is_never_decoded_again(tree: Path) -> None:
+    (tree / "%2e%2e").mkdir()
+    (tree / "%2e%2e" / "100%.txt").write_text("literal")
+    directory = Directory(tree, uri="docs://x")
+    assert directory.read("%2e%2e/100%.txt").data == "literal"
+    assert directory.uri_of("%2e%2e/100%.txt") == "docs://x/%252e%252e/100%25.txt"
+
+
+def link_file(tree: Path) -> str:
+    (tree / "link.txt").symlink_to(tree.parent / "outside" / "secret.txt")
+    return "link.txt"
+
+
+def link_relative(tree: Path) -> str:
+    (tree / "docs" / "link.txt").symlink_to("../../outside/secret.txt")
+    return "docs/link.txt"
+
+
+def link_folder(tree: Path) -> str:
+    (tree / "folder").symlink_to(tree.parent / "outside", target_is_directory=True)
+    return "folder/secret.txt"
+
+
+def link_to_twin(tree: Path) -> str:
+    (tree / "twin").symlink_to(tree.parent / "root-twin", target_is_directory=True)
+    return "twin/secret.txt"
+
+
+def link_chain(tree: Path) -> str:
+    link_folder(tree)
+    (tree / "docs" / "chain").symlink_to("../folder", target_is_directory=True)
+    return "docs/chain/secret.txt"
+
+
+def link_loop(tree: Path) -> str:
+    (tree / "loop").symlink_to("loop")
+    return "loop"
+
+
+def link_dangling(tree: Path) -> str:
+    (tree / "dangling").symlink_to("nothing")
+    return "dangling"
+
+
+def link_to_hidden(tree: Path) -> str:
+    (tree / "shown.txt").symlink_to(".env")
+    return "shown.txt"
+
+
+def link_to_hidden_folder(tree: Path) -> str:
+    (tree / "shown").symlink_to(".git", target_is_directory=True)
+    return "shown/config"
+
+
+def fifo(tree: Path) -> str:
+    os.mkfifo(tree / "fifo.txt")
+    return "fifo.txt"
+
+
+def unix_socket(tree: Path) -> str:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(tree / "socket.txt"))  # the path may be too long if absolute
+    return "socket.txt"
+
+
+def device(tree: Path) -> str:
+    (tree / "null.txt").symlink_to(os.devnull)
+    return "null.txt"
+
+
+@pytest.mark.rule("RES-10")
+@pytest.mark.skipif(os.name == "nt", reason="needs symlinks and special files")
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "make",
+    [
+        link_file,
+        link_relative,
+        link_folder,
+        link_to_twin,
+        link_chain,
+        link_loop,
+        link_dangling,
+        link_to_hidden,
+        link_to_hidden_folder,
+        fifo,
+        unix_socket,
+        device,
+    ],
+)
+def test_escapes_and_special_files_are_neither_listed_nor_read(tree: Path, make: Callable[[Path], str]) -> None:
+    before = names(Directory(tree))
+    relative = make(tree)
+    directory = Directory(tree, uri="docs://x")
+    assert names(directory) == before
+    assert directory.path_of(f"docs://x/{relative}") is None
+    with pytest.raises(NotFound):
+        directory.resolve(relative)
+    with pytest.raises(NotFound):
+        directory.read(relative)
+
+
+def test_symlinks_that_stay_inside_are_followed(tree: Path) -> None:
+    (tree / "alias.md").symlink_to("docs/a.txt")
+    (tree / "also").symlink_to("docs", target_is_directory=True)
+    (tree / "docs" / "up").symlink_to("..", target_is_directory=True)
+    directory = Directory(tree)
+    contents = directory.read("alias.md")
+    assert contents.data == "alpha"
+    assert (contents.entry.name, contents.entry.mime_type) == ("alias.md", "text/markdown")
+    assert directory.resolve("also/deep/b.py") == tree / "docs" / "deep" / "b.py"
+    assert directory.read("docs/up/docs/up/notes.md").data == "# Notes\n"
+    assert "alias.md" in names(directory)
+    assert not any(name.startswith(("also/", "docs/up/")) for name in names(directory))  # listed once is enough
+
+
+def swap_parent(tree: Path) -> None:
+    (tree / "docs").rename(tree / "moved")
+    (tree / "docs").symlink_to(tree.parent / "outside", target_is_directory=True)
+    (tree.parent / "outside" / "a.txt").write_text(SECRET)
+
+
+def swap_file(tree: Path) -> None:
+    (tree / "docs" / "a.txt").unlink()
+    (tree / "docs" / "a.txt").symlink_to(tree.parent / "outside" / "secret.txt")
+
+
+def swap_for_fifo(tree: Path) -> None:
+    (tree / "docs" / "a.txt").unlink()
+    os.mkfifo(tree / "docs" / "a.txt")
+
+
+def swap_for_nothing(tree: Path) -> None:
+    (tree / "docs" / "a.txt").unlink()
+
+
+@pytest.mark.rule("RES-10")
+@pytest.mark.skipif(os.name == "nt", reason="needs symlinks and special files")
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("swap", [swap_parent, swap_file, swap_for_fifo, swap_for_nothing])
+@pytest.mark.parametrize("descend", [True, False])
+def test_a_swap_between_the_check_and_the_opening_finds_nothing(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path], None], descend: bool
+) -> None:
+    monkeypatch.setattr(files, "_CAN_DESCEND", descend)
+    directory = Directory(tree)
+    assert directory.read("docs/a.txt").data == "alpha"
+    resolve = directory.resolve
+
+    def resolve_then_swap(relative: str) -> Path:
+        path = resolve(relative)
+        swap(tree)
+        return path
+
+    monkeypatch.setattr(directory, "resolve", resolve_then_swap)
+    open_before = len(os.listdir("/dev/fd"))
+    with pytest.raises(NotFound):
+        directory.read("docs/a.txt")
+    assert len(os.listdir("/dev/fd")) == open_before
+
+
+def test_hidden_files_exist_only_if_asked_for(tree: Path) -> None:
+    for relative in (".env", ".git/config"):
+        with pytest.raises(NotFound):
+            Directory(tree).resolve(relative)
+        assert Directory(tree, hidden=True).resolve(relative) == tree / relative
+    assert ".git/config" in names(Directory(tree, hidden=True))
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "left"),
+    [
+        (["**/*"], [], ["build/out.json", "docs/a.txt", "docs/deep/b.py", "notes.md", "picture.png"]),
+        (["*.md", "*.py"], [], ["docs/deep/b.py", "notes.md"]),
+        (["/*.md", "/*.py"], [], ["notes.md"]),
+        (["docs/*"], [], ["docs/a.txt"]),
+        (["docs/**"], [], ["docs/a.txt", "docs/deep/b.py"]),
+        (["docs/**/*.py"], [], ["docs/deep/b.py"]),
+        (["**/deep/**"], [], ["docs/deep/b.py"]),
+        (["**"], ["docs", "build/"], ["notes.md", "picture.png"]),
+        (["**"], ["deep"], ["build/out.json", "docs/a.txt", "notes.md", "picture.png"]),
+        (["**"], ["/deep", "*.json", "docs/*.txt"], ["docs/deep/b.py", "notes.md", "picture.png"]),
+        (["**"], ["DOCS/**", "*.PNG", "BUILD"], ["notes.md"]),
+        (["[np]*.??*"], ["*.p?g"], ["notes.md"]),
+        ([], [], []),
+    ],
+)
+def test_patterns_hold_for_listing_and_reading(
+    tree: Path, include: list[str], exclude: list[str], left: list[str]
+) -> None:
+    directory = Directory(tree, include=include, exclude=exclude)
+    assert names(directory) == left
+    for name in names(Directory(tree)):
+        if name in left:
+            directory.read(name)
+        else:
+            with pytest.raises(NotFound):
+                directory.read(name)
+
+
+def test_a_symlink_does_not_lead_around_the_patterns(tree: Path) -> None:
+    (tree / "innocent.txt").symlink_to("build/out.json")
+    for options in ({"exclude": ["build"]}, {"include": ["*.txt"]}):
+        with pytest.raises(NotFound):
+            Directory(tree, **options).read("innocent.txt")
+
+
+@pytest.mark.timeout(5)
+def test_greedy_patterns_stay_quick(tmp_path: Path) -> None:
+    deep = "/".join("ab" * 40)
+    (tmp_path / deep).mkdir(parents=True)
+    (tmp_path / deep / "file").write_text("x")
+    directory = Directory(tmp_path, exclude=["**/a/" * 20 + "nothing", "*a" * 40 + "z"])
+    assert directory.read(f"{deep}/file").data == b"x"
+    with pytest.raises(NotFound):
+        directory.read("a" * 255)
+
+
+def test_names_that_no_client_could_ask_for_are_not_listed(tmp_path: Path) -> None:
+    for odd in (b"back\\slash.txt", b"C:drive.txt", b"half\xff.txt", b"fine \xc3\xa4.txt"):
+        try:
+            (tmp_path / os.fsdecode(odd)).write_text("x")
+        except OSError:
+            pytest.skip("this file system refuses such names")
+    assert names(Directory(tmp_path)) == ["fine ä.txt"]
+
+
+# What comes back
+
+
+@pytest.mark.rule("RES-11")
+@pytest.mark.parametrize(
+    ("name", "stored", "expected"),
+    [
+        ("plain.txt", b"line\r\nline\n", "line\r\nline\n"),
+        ("empty.txt", b"", ""),
+        ("umlaut.md", "Grüße 🦉".encode(), "Grüße 🦉"),
+        ("latin.txt", b"Gr\xfc\xdfe", b"Gr\xfc\xdfe"),
+        ("drawing.svg", b"<svg/>", "<svg/>"),
+        ("data.json", b"{}", "{}"),
+        ("data.bin", b"looks like text", b"looks like text"),
+        ("image.png", b"\x89PNG", b"\x89PNG"),
+        ("empty.png", b"", b""),
+        ("surrogate.txt", b"\xed\xa0\x80", b"\xed\xa0\x80"),
+    ],
+)
+def test_text_or_bytes(tmp_path: Path, name: str, stored: bytes, expected: str | bytes) -> None:
+    (tmp_path / name).write_bytes(stored)
+    for contents in (Directory(tmp_path).read(name), File(tmp_path / name).read()):
+        assert contents.data == expected
+        assert type(contents.data) is type(expected)
+        assert contents.entry.size == len(stored)
+
+
+@pytest.mark.parametrize(
+    "name", ["naïve café.md", "日本語/ファイル.txt", "🦉.txt", "a+b&c=d;e@f!.txt", "per%20cent.txt"]
+)
+def test_unicode_and_odd_names_round_trip(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "root" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("x")
+    directory = Directory(tmp_path / "root", uri="docs://x")
+    (entry,) = directory.entries()
+    assert entry.name == name
+    assert entry.uri.isascii()
+    assert directory.uri_of(name) == entry.uri == directory.read(name).entry.uri
+    assert directory.path_of(entry.uri) == path
+
+
+@pytest.mark.rule("RES-9")
+@pytest.mark.parametrize(
+    ("uri", "relative"),
+    [
+        ("docs://x/notes.md", "notes.md"),
+        ("docs://x/docs%2Fa.txt", "docs/a.txt"),
+        ("docs://x/", ""),
+        ("docs://x", ""),
+        ("docs://x/notes.md?x=1", None),
+        ("docs://x/notes.md#top", None),
+        ("docs://x/%2e%2e/outside/secret.txt", None),
+        ("docs://x/%252e%252e/outside/secret.txt", None),
+        ("docs://x/..%2Foutside/secret.txt", None),
+        ("docs://x/notes.md%00", None),
+        ("docs://x/%ff", None),
+        ("docs://x/100%", None),
+        ("docs://x/%zz", None),
+        ("docs://x/\ud800", None),
+        ("docs://xnotes.md", None),
+        ("docs://X/notes.md", None),
+        ("file:///etc/passwd", None),
+        ("notes.md", None),
+        ("", None),
+    ],
+)
+def test_path_of(tree: Path, uri: str, relative: str | None) -> None:
+    expected = None if relative is None else tree / relative
+    assert Directory(tree, uri="docs://x").path_of(uri) == expected
+
+
+def test_uri_of_refuses_what_is_not_a_plain_path(tree: Path) -> None:
+    assert Directory(tree, uri="docs://x").uri_of("not there.txt") == "docs://x/not%20there.txt"
+    for relative in ("../x", "\ud800", ""):
+        with pytest.raises(NotFound):
+            Directory(tree).uri_of(relative)
+
+
+def test_a_huge_file_is_refused_in_plain_words(tree: Path) -> None:
+    with (tree / "huge.txt").open("wb") as stream:
+        stream.truncate(1 << 40)  # sparse
+    for ask in (lambda: Directory(tree).read("huge.txt"), File(tree / "huge.txt").read):
+        with pytest.raises(ProtocolError) as caught:
+            ask()
+        assert caught.value.message == "The file 'huge.txt' is larger than the limit of 10,000,000 bytes"
+
+
+def test_the_limit_is_exact(tree: Path) -> None:
+    assert Directory(tree, max_bytes=5).read("docs/a.txt").data == "alpha"
+    with pytest.raises(ProtocolError, match="limit of 4 bytes"):
+        Directory(tree, max_bytes=4).read("docs/a.txt")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs a file whose size is not known")
+def test_a_file_longer_than_it_says_is_still_bounded() -> None:
+    assert os.stat("/proc/self/status").st_size == 0
+    with pytest.raises(ProtocolError, match="larger than"):
+        File("/proc/self/status", max_bytes=100).read()
+
+
+def test_an_unreadable_file_says_so_without_its_path(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied", str(tree / "notes.md"))
+
+    monkeypatch.setattr(files, "_open_below", refuse)
+    with pytest.raises(ProtocolError) as caught:
+        Directory(tree).read("notes.md")
+    assert not isinstance(caught.value, NotFound)
+    assert caught.value.message == "The file 'notes.md' can't be read"
+    assert "Permission denied" in caplog.text
+
+
+def test_a_long_listing_is_cut_and_said_once(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = Directory(tree, max_files=3)
+    with caplog.at_level(logging.WARNING, "dovetail.files"):
+        assert len(directory.entries()) == len(directory.entries()) == 3
+    assert len(caplog.records) == 1
+    assert "max_files" in caplog.text
+
+
+def test_a_listing_does_not_look_at_everything_for_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(30):
+        (tmp_path / f"{number}.no").touch()
+    assert Directory(tmp_path, include=["*.yes"], max_files=2).entries() == []
+    assert "narrow the patterns" in caplog.text
+
+
+def test_an_exact_fit_is_not_called_cut(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert len(Directory(tree, max_files=5).entries()) == 5
+    assert not caplog.records
+
+
+def test_a_vanished_root_is_an_empty_one(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    directory = Directory(root)
+    root.rmdir()
+    assert directory.entries() == []
+    with pytest.raises(NotFound):
+        directory.read("x")
+
+
+@pytest.fixture(scope="module")
+def playground(tmp_path_factory: pytest.TempPathFactory) -> Directory:
+    """A tree that the property test shares between its examples."""
+    base = Path(os.path.realpath(tmp_path_factory.mktemp("files")))
+    root = base / "root"
+    (root / "docs" / "deep").mkdir(parents=True)
+    (base / "outside").mkdir()
+    (base / "outside" / "secret.txt").write_text(SECRET)
+    for name in ("notes.md", "docs/a.txt", "docs/deep/b.py", ".env"):
+        (root / name).write_text(name)
+    (root / "docs" / "up").symlink_to("..", target_is_directory=True)
+    (root / "out").symlink_to(base / "outside", target_is_directory=True)
+    return Directory(root)
+
+
+PARTS = [
+    "docs",
+    "deep",
+    "a.txt",
+    "b.py",
+    "notes.md",
+    ".env",
+    "up",
+    "out",
+    "secret.txt",
+    "outside",
+    "root",
+    ".",
+    "..",
+    "..\\",
+    "%2e%2e",
+    "C:",
+    "~",
+    "ä",
+]
+
+
+@pytest.mark.rule("RES-10")
+@given(st.text() | st.lists(st.sampled_from([*PARTS, "", "\0", "\ud800", "\n"]), max_size=8).map("/".join))
+@settings(max_examples=300, deadline=None)
+def test_any_string_stays_inside_or_is_not_found(playground: Directory, relative: str) -> None:
+    try:
+        path = playground.resolve(relative)
+    except NotFound as problem:
+        problem.message.encode()
+        return
+    assert path.is_relative_to(playground.root)
+    assert path.is_file()
+    assert not path.is_symlink()
+    assert ".env" not in path.parts
+    assert playground.read(relative).data == path.read_text() != SECRET
+
+
+# A single file
+
+
+def test_a_single_file(tree: Path) -> None:
+    file = File(tree / "notes.md", uri="notes://today", mime_type="text/plain; charset=utf-8")
+    entry = file.entry()
+    assert (entry.uri, entry.name, entry.mime_type) == ("notes://today", "notes.md", "text/plain; charset=utf-8")
+    assert file.read().data == "# Notes\n"
+    assert File(tree / "notes.md").uri == (tree / "notes.md").as_uri()
+    assert File(tree / ".env").read().data == b"KEY=1"
+
+
+def test_a_single_file_may_be_a_symlink_that_is_moved_on(tree: Path) -> None:
+    (tree / "current.txt").symlink_to("docs/a.txt")
+    file = File(tree / "current.txt")
+    assert file.read().data == "alpha"
+    (tree / "current.txt").unlink()
+    (tree / "current.txt").symlink_to(tree.parent / "outside" / "secret.txt")
+    assert file.read().data == SECRET
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs special files")
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("swap", [lambda path: None, os.mkfifo, os.mkdir])
+def test_a_single_file_that_is_gone(tree: Path, swap: Callable[[Path], None]) -> None:
+    file = File(tree / "notes.md", uri="notes://today")
+    (tree / "notes.md").unlink()
+    swap(tree / "notes.md")
+    for ask in (file.entry, file.read):
+        with pytest.raises(NotFound) as caught:
+            ask()
+        assert str(tree) not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"path": "missing"}, "missing"), ({"path": "root"}, "root"), ({"path": "root/notes.md", "uri": "x"}, "'x'")],
+)
+def test_a_wrong_single_file(tree: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], word: str) -> None:
+    monkeypatch.chdir(tree.parent)
+    with pytest.raises(SetupError, match=word):
+        File(**options)
+
+
+@pytest.mark.parametrize(
+    ("name", "mime_type"),
+    [
+        ("main.rs", "text/x-rust"),
+        ("a/b/tool.py", "text/x-python"),
+        ("app.ts", "text/x-typescript"),
+        ("app.js", "text/javascript"),
+        ("README.md", "text/markdown"),
+        ("data.json", "application/json"),
+        ("pyproject.toml", "application/toml"),
+        ("ci.YML", "application/yaml"),
+        ("backup.tar.gz", "application/gzip"),
+        ("photo.JPEG", "image/jpeg"),
+        ("sheet.xlsx", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
+        ("Makefile", "text/plain"),
+        (".gitignore", "text/plain"),
+        ("unknown.xyz", "application/octet-stream"),
+        ("folder.md/unknown", "application/octet-stream"),
+        ("no-ending", "application/octet-stream"),
+        ("", "application/octet-stream"),
+    ],
+)
+def test_mime_types_are_the_same_everywhere(name: str, mime_type: str) -> None:
+    assert guess_mime_type(name) == mime_type
