@@ -1,7 +1,6 @@
 """What is a secret, what is not, and what happens to odd and hostile input."""
 
 import logging
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +16,19 @@ from dovetail.errors import SetupError
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAK\n-----END RSA PRIVATE KEY-----"
 
-SECRET_KEYS = """
-    authorization Authorization Proxy-Authorization cookie Set-Cookie set_cookie password PASSWORD db_password userPassword
-    passwd passphrase secret client_secret clientSecret CLIENT-SECRET token access_token accessToken refresh_token
-    id_token X-Auth-Token csrfToken apikey api_key API-Key x-api-key apiKey private_key privateKey credential credentials
-    aws_secret_access_key secretKey jwt github.token
-""".split()
-INNOCENT_KEYS = """
-    tokens tokens_used max_tokens maxTokens token_count tokenCount total_tokens progressToken progress_token next_page_token
-    cost_per_token token_type token_endpoint tokenizer password_policy passwordless secretary secret_name cookie_domain
-    authorization_servers authorization_endpoint author authenticated key keys public_key monkey name user compass
-""".split()
+SECRET_KEYS = [
+    *("authorization", "Authorization", "Proxy-Authorization", "cookie", "Set-Cookie", "set_cookie", "password"),
+    *("PASSWORD", "db_password", "userPassword", "passwd", "passphrase", "secret", "client_secret", "clientSecret"),
+    *("CLIENT-SECRET", "token", "access_token", "accessToken", "refresh_token", "id_token", "X-Auth-Token", "jwt"),
+    *("csrfToken", "apikey", "api_key", "API-Key", "x-api-key", "apiKey", "private_key", "privateKey", "credential"),
+    *("credentials", "aws_secret_access_key", "secretKey", "github.token"),
+]
+INNOCENT_KEYS = [
+    *("tokens", "tokens_used", "max_tokens", "maxTokens", "token_count", "tokenCount", "total_tokens", "progressToken"),
+    *("progress_token", "next_page_token", "cost_per_token", "token_type", "token_endpoint", "tokenizer", "compass"),
+    *("password_policy", "passwordless", "secretary", "secret_name", "cookie_domain", "authorization_servers", "user"),
+    *("authorization_endpoint", "author", "authenticated", "key", "keys", "public_key", "monkey", "name"),
+]
 
 redactor = Redactor()
 
@@ -255,11 +256,9 @@ def test_long_text_is_cut() -> None:
         ),
     ],
 )
+@pytest.mark.timeout(20)  # quadratic would be minutes
 def test_hostile_text_takes_linear_time(part: str) -> None:
-    line = (part * redaction.MAX_TEXT)[: redaction.MAX_TEXT]
-    began = time.process_time()
-    redactor.text(line)
-    assert time.process_time() - began < 5  # quadratic would be minutes
+    redactor.text((part * redaction.MAX_TEXT)[: redaction.MAX_TEXT])
 
 
 @given(st.text(alphabet=st.sampled_from("abc token=\"':\\[]{},;&@/-eyJ.\n"), max_size=80))

@@ -349,7 +349,7 @@ def values_for(pieces: Sequence[Piece], draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.rule("RES-15")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=20000, deadline=None)
 @given(templates(), st.data())
 def test_what_is_expanded_is_matched(pieces: list[Piece], data: st.DataObject):
     template = UriTemplate(write(pieces))
@@ -380,7 +380,7 @@ MATCHABLE = sorted({template for template, _, _ in FOUND})
 
 
 @pytest.mark.rule("RES-15")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=20000, deadline=None)
 @given(st.sampled_from([(template, uri) for template, uri, _ in FOUND]), st.data())
 def test_what_is_matched_expands_to_an_equal_uri(pair: tuple[str, str], data: st.DataObject):
     template, uri = UriTemplate(pair[0]), pair[1]
@@ -402,10 +402,11 @@ ORACLE_TEMPLATES = [  # the oracle loses a comma that stands outside of braces
     "{+a}{#b}{.q*}{/q}{;q}{?q}{&q*}",
 ]
 ORACLE_TEXT = st.text("aZ09-._~ :/?#[]@!$&'()*+,;=é€", max_size=6)
+ORACLE_ITEM = ORACLE_TEXT.filter(bool)  # the RFC leaves open what an empty item of a named list gives
 ORACLE_VALUES = st.one_of(
     ORACLE_TEXT,
-    st.lists(ORACLE_TEXT, min_size=1, max_size=3),
-    st.dictionaries(ORACLE_TEXT, ORACLE_TEXT, min_size=1, max_size=3),
+    st.lists(ORACLE_ITEM, min_size=1, max_size=3),
+    st.dictionaries(ORACLE_ITEM, ORACLE_ITEM, min_size=1, max_size=3),
 )
 NAMES = ("a", "b", "id", "path", "q", "tags", "rest", "part")
 

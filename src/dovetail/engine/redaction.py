@@ -100,7 +100,8 @@ _VALUE = re.compile(
     """,
     re.DOTALL,
 )
-_HEADER_VALUE = re.compile(r"""[^\s"'][^\r\n"']*+""")  # unquoted: `Cookie: a=b; c=d` goes to the end of the line
+# Without quotes, `Cookie: a=b; c=d` goes to the end of the line.
+_HEADER_VALUE = re.compile(r"""(?!\\*+["'])\S[^\r\n"']*+""")
 _HEADER_ENDINGS = ("authorization", "cookie")
 _OPENING_QUOTE = re.compile(r"""\\*+["']""")
 _PLAIN = (int, float, type(None))

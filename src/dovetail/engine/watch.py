@@ -160,7 +160,7 @@ class Watcher:
         for deep in (False, True):
             plan = plans.get(deep, frozenset())
             listener = self._listeners.get(deep)
-            if listener is not None and listener.plan != plan:
+            if listener is not None and (listener.is_deaf or listener.plan != plan):
                 self._listeners.pop(deep).stop()
                 listener = None
             if listener is None and plan:
@@ -230,7 +230,8 @@ class _Listener:
     ) -> None:
         self.plan = plan
         self.hears = False  # it takes a moment until it does
-        self.caught_up = False  # and what happened before has been looked at
+        self.caught_up = False  # what happened before that has been looked at
+        self.is_deaf = False  # a folder is gone, and would not be heard if it came back
         self._deep = deep
         self._heard = heard
         self._failed = failed
@@ -259,18 +260,22 @@ class _Listener:
 
     def _listen(self) -> None:
         try:
-            for paths in self._bursts():
-                self._tell(self._hear, paths)
+            for paths, is_gone in self._bursts():
+                self._tell(self._hear, paths, is_gone)
             if not self.is_set():
                 raise RuntimeError("it stopped by itself")
+        except FileNotFoundError:
+            self._tell(self._miss)
         except BaseException as problem:  # a panic in Rust is no Exception
             self._tell(self._fail, problem)
         finally:
             self._tell(self._ended.set)
 
-    def _bursts(self) -> Iterator[set[str]]:
+    def _bursts(self) -> Iterator[tuple[set[str], bool]]:
+        """The paths of each burst of changes, and whether a folder listened at is gone."""
         import watchfiles
 
+        gone = {(watchfiles.Change.deleted, folder) for folder, _, _ in self.plan}
         changes = watchfiles.watch(
             *sorted(folder for folder, _, _ in self.plan),
             watch_filter=None,
@@ -286,16 +291,20 @@ class _Listener:
         )
         for burst in changes:
             if burst or not self.hears:
-                yield {path for _, path in burst}
+                yield {path for _, path in burst}, not gone.isdisjoint(burst)
 
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(callback, *arguments)
 
-    def _hear(self, paths: set[str]) -> None:
+    def _hear(self, paths: set[str], is_gone: bool) -> None:
         self.hears = True
+        self.is_deaf |= is_gone
         if not self._stopped:
             self._heard(paths)
+
+    def _miss(self) -> None:
+        self.is_deaf = True  # vanished before listening began: the next regular look makes a new plan
 
     def _fail(self, problem: BaseException) -> None:
         if not self._stopped:

@@ -13,8 +13,9 @@ import msgspec
 
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Constraints, merge, only_meta, read_metadata
+from dovetail.registry.hints import alias_value, is_alias
 from dovetail.registry.models import Model, is_model
-from dovetail.registry.records import class_description, read_record, substitute
+from dovetail.registry.records import class_description, read_record
 from dovetail.registry.shapes import (
     LENGTH,
     SCALARS,
@@ -31,7 +32,6 @@ from dovetail.registry.shapes import (
     Scalar,
     Shape,
     Table,
-    is_null,
     needs_trial,
 )
 
@@ -52,7 +52,7 @@ _ARRAYS: dict[Any, Callable[[Any], Any]] = {
 }
 _UNKNOWN_TO_MSGSPEC = frozenset({collections.deque, abc.Iterable})
 _TABLES = frozenset({dict, abc.Mapping, abc.MutableMapping})
-_ANYTHING = frozenset({Any, object, inspect.Parameter.empty})
+_ANYTHING = (Any, object, inspect.Parameter.empty)
 
 
 def read_shape(annotation: Any, *, where: str) -> Shape:
@@ -103,7 +103,7 @@ class _Reader:
         origin = get_origin(annotation)
         if origin is Annotated:
             return self._annotated(annotation, where)
-        if isinstance(annotation, Hashable) and annotation in _ANYTHING:
+        if any(annotation is one for one in _ANYTHING):
             return Anything(altered=annotation is object)
         if annotation is None:
             annotation = types.NoneType
@@ -131,16 +131,16 @@ class _Reader:
                 raise
             return Foreign(model=Model(annotation, where), altered=True)
         if constraints.limits():
-            while _is_alias(inner):  # limits belong to what the alias stands for
-                inner = _alias_value(inner)
+            while is_alias(inner):  # limits belong to what the alias stands for
+                inner = alias_value(inner, where)
         return constrain(self.read(inner, where), constraints, where, native=only_meta(metadata))
 
     def _indirect(self, annotation: Any, where: str) -> Shape | None:
         """What only stands for another type."""
         if isinstance(annotation, TypeVar):
             bound = annotation.__bound__
-            choices: Any = Union[annotation.__constraints__] if annotation.__constraints__ else Any
-            return self.read(choices if bound is None else bound, where)
+            choices = annotation.__constraints__
+            return self.read(bound or (Union.__getitem__(choices) if choices else Any), where)
         if hasattr(annotation, "__supertype__"):
             return self.read(annotation.__supertype__, where)
         if get_origin(annotation) is Final:
@@ -152,11 +152,11 @@ class _Reader:
                 f"{where}: {_shown(annotation)} can't be resolved; for a type that contains itself use a class, or "
                 "TypeAliasType"
             )
-        if not _is_alias(annotation):
+        if not is_alias(annotation):
             return None
         definition, is_new = self._define(annotation, getattr(annotation, "__name__", "Alias"), where)
         if is_new:
-            definition.body = self.read(_alias_value(annotation), where)
+            definition.body = self.read(alias_value(annotation, where), where)
         return Reference(definition=definition, altered=True)
 
     def _class(self, annotation: Any, where: str) -> Shape | None:
@@ -185,7 +185,7 @@ class _Reader:
         arguments = get_args(annotation)
         if origin is tuple and annotation is not tuple and not (len(arguments) == 2 and arguments[1] is ...):
             return FixedArray(items=tuple(self.read(argument, where) for argument in arguments))
-        if not isinstance(origin, Hashable):
+        if not isinstance(origin, type):
             return None
         if origin in _ARRAYS:
             item = self.read(arguments[0] if arguments else Any, where)
@@ -246,7 +246,8 @@ def _literal(values: tuple[Any, ...], where: str) -> Shape:
     null = Scalar(kind=SCALARS[types.NoneType])
     if not solid:
         return null
-    native = Literal[tuple(json for json, _ in solid)] if all(type(python) in (str, int) for _, python in solid) else None
+    is_native = all(type(python) in (str, int) for _, python in solid)
+    native = Literal[tuple(json for json, _ in solid)] if is_native else None
     choice = Choice(pairs=solid, native=native, altered=native is None)
     _refuse_unscalar(choice, "Literal", where)
     if len(solid) == len(pairs):
@@ -270,20 +271,10 @@ def _refuse_unscalar(choice: Choice, name: str, where: str) -> None:
         raise SetupError(f"{where}: {name} has no members; add some")
     for json, python in choice.pairs:
         if not isinstance(json, (str, int, float)):
-            raise SetupError(f"{where}: {python!r} of {name} has no JSON form; give it a string or a number as its value")
+            raise SetupError(f"{where}: {python!r} of {name} has no JSON form; use strings or numbers as values")
 
 
-# Names and aliases
-
-
-def _is_alias(annotation: Any) -> bool:
-    return type(get_origin(annotation) or annotation).__name__ == "TypeAliasType"
-
-
-def _alias_value(annotation: Any) -> Any:
-    alias = get_origin(annotation) or annotation
-    variables = dict(zip(getattr(alias, "__type_params__", ()), get_args(annotation), strict=False))
-    return substitute(alias.__value__, variables)
+# Names
 
 
 def _only_models(annotation: Any) -> bool:

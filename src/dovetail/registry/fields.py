@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import NODEFAULT
+from msgspec import NODEFAULT, UNSET
 
 from dovetail.errors import SetupError
 
 
-class Constraints(msgspec.Struct, frozen=True, kw_only=True):
+class Constraints(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """Everything that may be said about a value beside its type."""
 
-    default: Any = NODEFAULT
+    default: Any = UNSET
     default_factory: Callable[[], Any] | None = None
     # limits on the value
     ge: float | None = None
@@ -68,7 +68,7 @@ _LATEST = frozenset({"default", "default_factory", "title", "description", "exam
 
 
 def Field(
-    default: Any = NODEFAULT,
+    default: Any = ...,
     *,
     description: str | None = None,
     title: str | None = None,
@@ -92,7 +92,7 @@ def Field(
     Declared to return Any, so that type checkers accept it as a default value.
     """
     return Constraints(
-        default=NODEFAULT if default is ... else default,
+        default=UNSET if default is ... else default,
         description=description,
         title=title,
         ge=ge,
@@ -117,10 +117,10 @@ def is_field(value: Any) -> bool:
 
 
 def default_of(metadata: Iterable[Any], where: str) -> tuple[Any, Callable[[], Any] | None]:
-    """The default value and the default factory that stand inside `Annotated[…]`."""
+    """The default value (or NODEFAULT) and the default factory that stand inside `Annotated[…]`."""
     fields = [item for item in metadata if is_field(item)]
     found = read_metadata(fields, where)
-    return found.default, found.default_factory
+    return NODEFAULT if found.default is UNSET else found.default, found.default_factory
 
 
 def read_metadata(metadata: Iterable[Any], where: str) -> Constraints:
@@ -144,7 +144,7 @@ def merge(first: Constraints, second: Constraints, where: str) -> Constraints:
     changes: dict[str, Any] = {}
     for name in Constraints.__struct_fields__:
         old, new = getattr(first, name), getattr(second, name)
-        if new is None or new is NODEFAULT:
+        if new is None or new is UNSET:
             continue
         if old is None or old == new or name in _LATEST:
             changes[name] = new
@@ -215,7 +215,7 @@ def _from_pydantic_field(field: Any, where: str) -> Constraints:
         raise SetupError(f"{where}: json_schema_extra must be a dict here, not a function")
     has_default = not field.is_required() and field.default_factory is None
     return Constraints(
-        default=field.default if has_default else NODEFAULT,
+        default=field.default if has_default else UNSET,
         default_factory=field.default_factory,
         title=field.title,
         description=field.description,

@@ -7,7 +7,6 @@ import functools
 import inspect
 import sys
 import types
-import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -17,6 +16,7 @@ from msgspec import NODEFAULT
 from dovetail.errors import SetupError
 from dovetail.registry.docstrings import split_docstring
 from dovetail.registry.fields import default_of, is_field
+from dovetail.registry.hints import evaluate
 
 _FRAMES_SEARCHED = 64  # how far up the stack the function that defines a local type is looked for
 
@@ -26,7 +26,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
     name: str
     annotation: Any
-    default: Any = NODEFAULT
+    default: Any  # NODEFAULT if there is none
     description: str | None = None
     default_factory: Callable[[], Any] | None = None
 
@@ -226,7 +226,7 @@ class _Namespace:
         failure: NameError | None = None
         for local_names in (self._closure, self._defining_frame):
             try:
-                return _evaluate(annotation, self.globals, local_names())
+                return evaluate(annotation, self.globals, local_names())
             except NameError as error:
                 failure = error
             except Exception as error:
@@ -257,15 +257,6 @@ class _Namespace:
                 return {**frame.f_locals, **self._closure()}
             frame = frame.f_back
         return {}
-
-
-def _evaluate(annotation: Any, global_names: dict[str, Any], local_names: Mapping[str, Any]) -> Any:
-    """`typing.get_type_hints` for one annotation, so that an error can name its parameter."""
-
-    def holder() -> None: ...
-
-    holder.__annotations__ = {"it": annotation}
-    return typing.get_type_hints(holder, global_names, dict(local_names), include_extras=True)["it"]
 
 
 def _returned(signature: inspect.Signature, namespace: _Namespace, where: str) -> Any:

@@ -3,12 +3,15 @@
 pydantic is imported only when an annotation contains one of its types, that is when it has been imported already.
 """
 
+import dataclasses
 import sys
-from typing import Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 
 from dovetail.errors import SetupError
+from dovetail.registry.fields import Constraints
+from dovetail.registry.hints import class_hints
 
 
 class Misfit(ValueError):
@@ -34,6 +37,7 @@ class Model:
     def __init__(self, annotation: Any, where: str) -> None:
         import pydantic
 
+        _refuse_unread(annotation, where, set())
         self.annotation = annotation
         self.where = where
         try:
@@ -78,6 +82,24 @@ def dump_model(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", by_alias=True)
     return pydantic_core.to_jsonable_python(value, by_alias=True)
+
+
+def _refuse_unread(annotation: Any, where: str, seen: set[int]) -> None:
+    """pydantic ignores limits that are written in words other than its own; nothing may be dropped silently."""
+    if id(annotation) in seen:
+        return
+    seen.add(id(annotation))
+    for item in getattr(annotation, "__metadata__", ()):
+        if (isinstance(item, Constraints) and item.limits()) or isinstance(item, msgspec.Meta):
+            raise SetupError(f"{where}: pydantic does not read {item!r}; use pydantic's Field inside its models")
+    for name, field in getattr(annotation, "model_fields", {}).items():
+        whole = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+        _refuse_unread(whole, f"{where}, field {name} of {annotation.__name__}", seen)
+    for argument in get_args(annotation):
+        _refuse_unread(argument, where, seen)
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        for name, hint in class_hints(annotation, annotation, where)[0].items():
+            _refuse_unread(hint, f"{where}, field {name} of {annotation.__name__}", seen)
 
 
 def _path(location: tuple[int | str, ...]) -> str:

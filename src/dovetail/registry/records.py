@@ -2,15 +2,15 @@
 
 import dataclasses
 import sys
-import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Generic, NotRequired, Required, TypeVar, get_args, get_origin
+from typing import Annotated, Any, NotRequired, Required, get_args, get_origin
 
 import msgspec
-from msgspec import NODEFAULT
+from msgspec import NODEFAULT, UNSET
 
 from dovetail.errors import SetupError
 from dovetail.registry.fields import is_field
+from dovetail.registry.hints import class_hints
 
 
 class RecordField(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class RecordField(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # how JSON calls it
     keyword: str  # how the constructor calls it
     annotation: Any
-    default: Any = NODEFAULT
+    default: Any = UNSET
     required: bool = True
     is_input: bool = True  # False: computed by the class itself
 
@@ -28,6 +28,7 @@ class RecordClass(msgspec.Struct, frozen=True, kw_only=True):
     """What the class of a record says about it."""
 
     cls: Any
+    annotation: Any = None  # the class, or `Class[int]`
     fields: tuple[RecordField, ...]
     construct: Callable[..., Any]
     by_constructor: bool = False  # msgspec would not build it the way its constructor does
@@ -44,11 +45,15 @@ def read_record(annotation: Any, where: str) -> RecordClass | None:
         return None
     for is_kind, read in _KINDS:
         if is_kind(cls):
-            hints, needs_names = _hints(annotation, cls, where)
+            hints, needs_names = class_hints(annotation, cls, where)
             record = read(cls, hints, where)
             _refuse_field_defaults(record, where)
-            changes = {"description": class_description(cls), "by_constructor": record.by_constructor or needs_names}
-            return msgspec.structs.replace(record, **changes)
+            return msgspec.structs.replace(
+                record,
+                annotation=annotation,
+                description=class_description(cls),
+                by_constructor=record.by_constructor or needs_names,
+            )
     return None
 
 
@@ -62,7 +67,7 @@ def _read_struct(cls: Any, hints: Mapping[str, Any], _: str) -> RecordClass:
             name=field.encode_name,
             keyword=field.name,
             annotation=hints[field.name],
-            default=field.default,
+            default=UNSET if field.default is NODEFAULT else field.default,
             required=field.required,
         )
         for field in msgspec.structs.fields(cls)
@@ -89,7 +94,7 @@ def _read_dataclass(cls: Any, hints: Mapping[str, Any], where: str) -> RecordCla
                 name=field.name,
                 keyword=field.name,
                 annotation=hints[field.name],
-                default=NODEFAULT if field.default is dataclasses.MISSING else field.default,
+                default=UNSET if field.default is dataclasses.MISSING else field.default,
                 required=not optional and field.init,
                 is_input=field.init,
             )
@@ -111,7 +116,7 @@ def _read_attrs(cls: Any, hints: Mapping[str, Any], _: str) -> RecordClass:
                 name=field.name,
                 keyword=field.alias,
                 annotation=hints.get(field.name, Any),
-                default=NODEFAULT if field.default is attr.NOTHING or is_factory else field.default,
+                default=UNSET if field.default is attr.NOTHING or is_factory else field.default,
                 required=field.default is attr.NOTHING and field.init,
                 is_input=field.init,
             )
@@ -146,7 +151,7 @@ def _read_named_tuple(cls: Any, hints: Mapping[str, Any], _: str) -> RecordClass
             name=name,
             keyword=name,
             annotation=hints.get(name, Any),
-            default=cls._field_defaults.get(name, NODEFAULT),
+            default=cls._field_defaults.get(name, UNSET),
             required=name not in cls._field_defaults,
         )
         for name in cls._fields
@@ -172,54 +177,9 @@ def _refuse_field_defaults(record: RecordClass, where: str) -> None:
             )
 
 
-def _description(cls: Any) -> str | None:
+def class_description(cls: Any) -> str | None:
     """The class's own docstring, unless its decorator made it up."""
     text = vars(cls).get("__doc__")
     if not isinstance(text, str) or text.startswith(f"{cls.__name__}("):
         return None
     return " ".join(text.split()) or None
-
-
-# Type hints of classes
-
-
-def _hints(annotation: Any, cls: type, where: str) -> tuple[dict[str, Any], bool]:
-    """The resolved hints with type variables filled in, and whether the class's own name had to be supplied."""
-    needs_names = False
-    try:
-        hints = typing.get_type_hints(cls, include_extras=True)
-    except NameError:
-        needs_names = True
-        try:
-            hints = typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
-        except NameError as error:
-            raise SetupError(
-                f"{where}: the annotations of {cls.__qualname__} can't be resolved ({error}); "
-                "import or define that type at module level, not under TYPE_CHECKING or inside a function"
-            ) from None
-    variables = _type_variables(annotation, cls)
-    wanted = {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar and hint is not ClassVar}
-    return {name: substitute(hint, variables) for name, hint in wanted.items()}, needs_names
-
-
-def _type_variables(annotation: Any, cls: type) -> dict[Any, Any]:
-    """What the type variables of a generic class and of its generic bases stand for."""
-    found: dict[Any, Any] = dict(zip(getattr(cls, "__parameters__", ()), get_args(annotation), strict=False))
-    for base in getattr(cls, "__orig_bases__", ()):
-        origin = get_origin(base)
-        if isinstance(origin, type) and origin is not Generic:
-            arguments = tuple(substitute(argument, found) for argument in get_args(base))
-            found |= _type_variables(origin[arguments] if arguments else origin, origin)
-    return found
-
-
-def substitute(hint: Any, variables: Mapping[Any, Any]) -> Any:
-    """Fill type variables in; those that stand for nothing remain."""
-    if not variables:
-        return hint
-    if isinstance(hint, TypeVar):
-        return variables.get(hint, hint)
-    parameters = getattr(hint, "__parameters__", ())
-    if not parameters or isinstance(hint, type):
-        return hint
-    return hint[tuple(variables.get(parameter, parameter) for parameter in parameters)]

@@ -26,10 +26,10 @@ CLOCK = frozenset({"tz"})
 
 
 class Shape(msgspec.Struct, eq=False, kw_only=True):
-    """One place in a value; `altered` says that msgspec, reading the annotation by itself, would read it differently."""
+    """One place in a value."""
 
     constraints: Constraints = NO_CONSTRAINTS
-    altered: bool = False
+    altered: bool = False  # msgspec, reading the annotation by itself, would read something else
 
 
 class Anything(Shape):
@@ -210,7 +210,7 @@ def json_kinds(shape: Shape) -> frozenset[str]:
             types_ = {type(json) for json, _ in shape.pairs}
             return frozenset("string" if t is str else "integer" for t in types_) if shape.native else _CUSTOM
         case Array() | FixedArray():
-            return frozenset({"custom" if shape.altered else "array"})
+            return frozenset({"array"})
         case Table():
             return frozenset({"object"})
         case Reference() if isinstance(shape.definition.body, Record):

@@ -1,0 +1,90 @@
+"""Any value that a function may return goes in; JSON text or JSON builtins come out, or an OutputError."""
+
+import collections
+import enum
+import ipaddress
+import math
+import pathlib
+import sys
+from collections import abc
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dovetail.registry.models import dump_model, is_model
+
+
+class OutputError(ValueError):
+    """A returned value that can't be sent. The details are for the server's log, never for the client."""
+
+
+def encode_json(value: Any) -> bytes:
+    """The value as JSON text; refuses NaN, infinity, lone surrogates, objects without a JSON form, and cycles."""
+    try:
+        encoded = _ENCODER.encode(value)
+    except RecursionError:
+        raise OutputError("the value is nested too deeply, or contains itself") from None
+    except UnicodeEncodeError:
+        raise OutputError("the value contains text that is not valid Unicode (a lone surrogate)") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise OutputError(f"the value has no JSON form: {error}") from None
+    if b"null" in encoded:  # NaN and infinity are written as null; look closer only where there is one
+        _refuse_infinite(value)
+    return encoded
+
+
+def to_jsonable(value: Any) -> Any:
+    """The value as dicts, lists, strings, numbers, booleans and None."""
+    return decode_json(encode_json(value))
+
+
+def decode_json(encoded: bytes) -> Any:
+    """Our own JSON text back as builtins."""
+    try:
+        return _DECODER.decode(encoded)
+    except RecursionError:
+        raise OutputError("the value is nested too deeply") from None
+
+
+def _simplify(value: Any) -> Any:
+    """What msgspec does not know; the first matching row wins."""
+    for kind, convert in _CONVERSIONS:
+        if isinstance(value, kind):
+            return convert(value)
+    if is_model(type(value)):
+        return dump_model(value)
+    raise TypeError(f"objects of type {type(value).__qualname__} are not supported")
+
+
+_CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (enum.Enum, lambda value: value.value),
+    (str, lambda value: str.__str__(value)),  # subclasses of builtins, whatever they make of themselves
+    (int, int.__int__),
+    (float, float.__float__),
+    (pathlib.PurePath, str),
+    ((ipaddress.IPv4Address, ipaddress.IPv6Address), str),
+    ((collections.deque, range), list),
+    (abc.Mapping, dict),
+    ((abc.KeysView, abc.ValuesView, abc.ItemsView), list),
+)
+_ENCODER = msgspec.json.Encoder(enc_hook=_simplify)
+_DECODER = msgspec.json.Decoder()
+
+
+def _refuse_infinite(value: Any) -> None:
+    """Find the float that JSON can't carry, if there is one; bounded by the depth that encoding has allowed."""
+    waiting = [msgspec.to_builtins(value, enc_hook=_simplify, str_keys=True)]
+    while waiting:
+        current = waiting.pop()
+        if isinstance(current, float) and not math.isfinite(current):
+            raise OutputError(f"the value contains {current}, which JSON can't carry")
+        if isinstance(current, dict):
+            waiting.extend(current.values())
+        elif isinstance(current, (list, tuple)):
+            waiting.extend(current)
+
+
+def is_loaded_model(value: Any) -> bool:
+    """Whether a value is a pydantic object."""
+    return "pydantic" in sys.modules and is_model(type(value))

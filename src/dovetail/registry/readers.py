@@ -1,0 +1,265 @@
+"""Shapes go in; a type that msgspec decodes in one go comes out, with a hook for what msgspec does not know.
+
+Where msgspec reads an annotation as we do, the type is the annotation's own. Where it does not (limits in another
+dialect, unions it can't tell apart, pydantic, aliases), a stand-in class takes the place, and the hook behind it reads
+the plain JSON value. Patterns never reach msgspec, because it would run them on Python's backtracking engine.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, Union
+
+import msgspec
+
+from dovetail.errors import SetupError
+from dovetail.registry.fields import Constraints
+from dovetail.registry.shapes import (
+    Alternatives,
+    Array,
+    Choice,
+    Definition,
+    FixedArray,
+    Foreign,
+    Record,
+    Reference,
+    Scalar,
+    Shape,
+    Table,
+    is_null,
+    is_plain,
+    is_recursive,
+    needs_trial,
+)
+
+Read = Callable[[Any], Any]
+
+_SILENT_KEYWORDS = frozenset(
+    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "format", "$comment"}
+)
+
+
+class _StandInType(type):
+    """msgspec checks that a hook returns an instance of the class it was asked for; a stand-in takes anything."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return True
+
+
+class TypeMaker:
+    """Makes msgspec types out of shapes.
+
+    For input, classes are built as their authors wrote them. For output, values are only checked, and nothing of the
+    user's runs. `exact` turns False when a schema says more than the types can check.
+    """
+
+    def __init__(self, *, for_output: bool = False) -> None:
+        self.for_output = for_output
+        self.exact = True
+        self._hooks: dict[Any, Read] = {}
+        self._definitions: dict[int, Any] = {}
+
+    @property
+    def hook(self) -> Callable[[type, Any], Any] | None:
+        """The `dec_hook` for msgspec; None if no type needs one."""
+        return self._run_hook if self._hooks else None
+
+    def decoder(self, type_: Any, where: str) -> msgspec.json.Decoder[Any]:
+        try:
+            return msgspec.json.Decoder(type_, dec_hook=self.hook)
+        except (TypeError, NameError, NotImplementedError, RuntimeError) as error:
+            raise SetupError(f"{where}: this type can't be decoded ({error}); use a simpler one") from None
+
+    def make(self, shape: Shape) -> Any:
+        extra = shape.constraints.extra or {}
+        if any(keyword not in _SILENT_KEYWORDS and not keyword.startswith("x-") for keyword in extra):
+            self.exact = False
+        match shape:
+            case Scalar():
+                if shape.kind.read is not None:
+                    self._hooks[shape.kind.type] = shape.kind.read
+                return self._limited(shape.kind.type, shape.constraints)
+            case Choice():
+                return shape.native or self._choice(shape)
+            case Array():
+                return self._limited(self._array(shape), shape.constraints)
+            case FixedArray():
+                return _subscript(tuple, [self.make(item) for item in shape.items] or [()])
+            case Table():
+                return self._limited(dict[self.make(shape.key), self.make(shape.value)], shape.constraints)  # type: ignore[misc]
+            case Alternatives():
+                return self._alternatives(shape)
+            case Reference():
+                return self._definition(shape.definition)
+            case Foreign():
+                return self._foreign(shape)
+        return Any
+
+    def convert(self, value: Any, type_: Any) -> Any:
+        """Read a JSON value that is decoded already."""
+        return msgspec.convert(value, type_, dec_hook=self.hook, str_keys=True)
+
+    def _run_hook(self, type_: type, value: Any) -> Any:
+        return self._hooks[type_](value)
+
+    def _stand_in(self, name: str, read: Read) -> type:
+        stand_in = _StandInType(name, (), {})
+        self._hooks[stand_in] = read
+        return stand_in
+
+    def _limited(self, type_: Any, constraints: Constraints) -> Any:
+        limits = constraints.limits()
+        checked = {name: value for name, value in limits.items() if _msgspec_checks(name, value, type_)}
+        if "ge" in checked:
+            checked.pop("gt", None)  # msgspec takes one of each pair
+        if "le" in checked:
+            checked.pop("lt", None)
+        if checked.keys() != limits.keys():
+            self.exact = False
+        return Annotated[type_, msgspec.Meta(**checked)] if checked else type_
+
+    def _choice(self, shape: Choice) -> Any:
+        known = {(type(json), json): python for json, python in shape.pairs}
+
+        def read(value: Any) -> Any:
+            try:
+                return known[type(value), value]
+            except (KeyError, TypeError):
+                raise ValueError("is none of the allowed values") from None
+
+        return self._stand_in("Choice", read)
+
+    def _array(self, shape: Array) -> Any:
+        item = self.make(shape.item)
+        if shape.container is tuple:
+            return tuple[item, ...]
+        if shape.container in (list, set, frozenset):
+            return _subscript(shape.container, [item])
+        as_list = _subscript(list, [item])
+        return self._stand_in("Array", lambda value: shape.container(self.convert(value, as_list)))
+
+    def _alternatives(self, shape: Alternatives) -> Any:
+        members = [(member, self.make(member)) for member in shape.members]
+        has_hook = any(type_ in self._hooks for _, type_ in members)
+        several = sum(not is_null(member) for member, _ in members) > 1
+        if not needs_trial(shape.members) and not (has_hook and several):
+            return _subscript(Union, [type_ for _, type_ in members])
+        candidates = [(type_, _field_names(member)) for member, type_ in members]
+
+        def read(value: Any) -> Any:
+            for type_ in _likeliest_first(candidates, value):
+                try:
+                    return self.convert(value, type_)
+                except (msgspec.ValidationError, ValueError):
+                    continue
+            raise ValueError("fits none of the alternatives")
+
+        return self._stand_in("Alternatives", read)
+
+    def _foreign(self, shape: Foreign) -> Any:
+        if self.for_output:
+            self.exact = False
+            return Any
+        if shape.altered:
+            return self._stand_in("Foreign", shape.model.read)
+        self._hooks[shape.model.annotation] = shape.model.read
+        return shape.model.annotation
+
+    # Definitions
+
+    def _definition(self, definition: Definition) -> Any:
+        if id(definition) not in self._definitions:
+            if isinstance(definition.body, Record):
+                self._definitions[id(definition)] = self._record(definition, definition.body)
+            elif not is_recursive(definition):
+                return self.make(definition.body)
+            else:
+                made: list[Any] = []
+                stand_in = self._stand_in(definition.name, lambda value: self.convert(value, made[0]))
+                self._definitions[id(definition)] = stand_in
+                made.append(self.make(definition.body))
+        return self._definitions[id(definition)]
+
+    def _record(self, definition: Definition, record: Record) -> Any:
+        if not self.for_output and is_plain(record):
+            for field in record.fields:
+                self.make(field.shape)  # for their hooks, and to learn whether they are exact
+            return record.source.annotation
+        if self.for_output and not record.source.is_array and not is_recursive(definition):
+            return self._mirror(record)
+        read = self._array_reader if record.source.is_array else self._object_reader
+        made: list[Read] = []
+        stand_in = self._stand_in(definition.name, lambda value: made[0](value))
+        self._definitions[id(definition)] = stand_in
+        made.append(read(record))
+        return stand_in
+
+    def _mirror(self, record: Record) -> Any:
+        """A TypedDict with the fields of a record, as our types."""
+        fields = {}
+        for field in record.fields:
+            if field.source.is_input or self.for_output:
+                type_ = self.make(field.shape)
+                fields[field.source.name] = Required[type_] if field.source.required else NotRequired[type_]
+        if record.source.tag is not None:
+            name, tag = record.source.tag
+            fields[name] = NotRequired[Literal[tag]]
+        return _typed_dict(record.source.cls.__name__, fields)
+
+    def _object_reader(self, record: Record) -> Read:
+        mirror = self._mirror(record)
+        keywords = {field.source.name: field.source.keyword for field in record.fields if field.source.is_input}
+        known = keywords.keys() | ({record.source.tag[0]} if record.source.tag else set())
+
+        def read(value: Any) -> Any:
+            found = self.convert(value, mirror)
+            if self.for_output:
+                return found
+            unknown = sorted(value.keys() - known) if record.source.closed else ()
+            if unknown:
+                raise ValueError(f"has no field {unknown[0]!r}")
+            return record.source.construct(**{keywords[name]: part for name, part in found.items() if name in keywords})
+
+        return read
+
+    def _array_reader(self, record: Record) -> Read:
+        types = [self.make(field.shape) for field in record.fields]
+        required = sum(field.source.required for field in record.fields)
+
+        def read(value: Any) -> Any:
+            if not isinstance(value, list) or not required <= len(value) <= len(types):
+                raise ValueError(f"expected an array of {required} to {len(types)} items")
+            items = [self.convert(item, type_) for item, type_ in zip(value, types, strict=False)]
+            return items if self.for_output else record.source.construct(*items)
+
+        return read
+
+
+_typed_dict: Callable[[str, Mapping[str, Any]], Any] = TypedDict  # type: ignore[assignment]
+
+
+def _subscript(generic: Any, arguments: Iterable[Any]) -> Any:
+    return generic[tuple(arguments)]
+
+
+def _msgspec_checks(name: str, value: Any, type_: Any) -> bool:
+    """Whether msgspec can take this limit, and means by it what JSON Schema means."""
+    if name == "pattern":
+        return False
+    if name == "multiple_of" and type_ is float:
+        return False  # 0.3 is a multiple of 0.1, but not in binary
+    if type_ is int:
+        return isinstance(value, int) and abs(value) < 2**63
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _field_names(shape: Shape) -> frozenset[str] | None:
+    if isinstance(shape, Reference) and isinstance(shape.definition.body, Record):
+        return frozenset(field.source.name for field in shape.definition.body.fields)
+    return None
+
+
+def _likeliest_first(candidates: list[tuple[Any, frozenset[str] | None]], value: Any) -> list[Any]:
+    """In declared order, but for an object the class that knows most of its keys comes first."""
+    if isinstance(value, dict):
+        candidates = sorted(candidates, key=lambda one: 0 if one[1] is None else len(value.keys() - one[1]))
+    return [type_ for type_, _ in candidates]

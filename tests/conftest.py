@@ -1,0 +1,68 @@
+"""What all tests share: the rule marks, and the check of everything a server emits against the official schemas."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import official
+
+try:
+    from dovetail.engine.connection import Connection
+except ImportError:
+    Connection = None
+
+
+class _WatchedPipe:
+    """Hands everything on, and shows it to the witness."""
+
+    def __init__(self, pipe, witness: official.Witness) -> None:
+        self._pipe = pipe
+        self._witness = witness
+        self.drain = pipe.drain
+
+    def write(self, message: bytes) -> None:
+        self._witness.received(bytes(message))
+        self._pipe.write(message)
+
+    def __getattr__(self, name: str):
+        return getattr(self._pipe, name)
+
+
+@pytest.fixture(autouse=True)
+def _judge_emitted_messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every message that a connection writes in any test is validated against the schema of its revision."""
+    if Connection is None or not official.available():
+        yield
+        return
+    witnesses: list[official.Witness] = []
+    original_init, original_feed = Connection.__init__, Connection.feed
+
+    def watched_init(self: Connection, engine, pipe) -> None:
+        witness = official.Witness()
+        witnesses.append(witness)
+        self.witness = witness  # type: ignore[attr-defined]
+        original_init(self, engine, _WatchedPipe(pipe, witness))
+
+    def watched_feed(self: Connection, line) -> None:
+        self.witness.sent(bytes(line))  # type: ignore[attr-defined]
+        original_feed(self, line)
+
+    monkeypatch.setattr(Connection, "__init__", watched_init)
+    monkeypatch.setattr(Connection, "feed", watched_feed)
+    yield
+    for witness in witnesses:
+        witness.assert_clean()
+
+
+def pytest_report_header() -> str:
+    if official.available():
+        return "official schemas: found, every message of the server is checked"
+    return "OFFICIAL SCHEMAS ARE MISSING: the messages of the server are not checked (set DOVETAIL_SPEC_SCHEMAS)"
+
+
+def pytest_sessionstart() -> None:
+    official.demand_in_ci()
