@@ -433,6 +433,6 @@ def test_a_stuck_thread_never_delays_the_exit(closes: bool) -> None:
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert (done.returncode, done.stdout) == (0, "alive\n")
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
     assert "Traceback" not in done.stderr
     assert ("tool 'sleepy' is stuck" in done.stderr) is closes

@@ -42,9 +42,15 @@ class Changes:
                 await self._arrived.wait()
         self.uris.clear()
 
-    async def stay_silent(self, seconds: float = 0.2) -> None:
+    async def stay_silent(self, seconds: float = 0.15) -> None:
         await asyncio.sleep(seconds)
         assert self.uris == []
+
+
+@pytest.fixture(autouse=True)
+def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bursts end sooner, so that the tests do."""
+    monkeypatch.setattr(watch_module, "QUIET_SECONDS", 0.02)
 
 
 @pytest.fixture

@@ -218,7 +218,7 @@ class _Watched:
         return inode, count, total
 
     def holds_any(self, paths: Iterable[str]) -> bool:
-        inside = self.real_path + os.sep
+        inside = os.path.join(self.real_path, "")
         return self.is_folder and any(path.startswith(inside) or path == self.real_path for path in paths)
 
 

@@ -13,6 +13,8 @@ from dovetail.protocol.methods import RequestId
 NO_PARAMS = Raw(b"{}")
 MAX_BATCH = 1_000
 
+NEITHER = "A message needs a method, or an id with exactly one of result and error"
+
 encode = msgspec.json.Encoder().encode
 
 
@@ -54,28 +56,28 @@ def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | B
         message = _decode_message(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _decode_carefully(data)
-    if message.method is UNSET and not _is_reply(message):
-        raise BadMessage(INVALID_REQUEST, "A message needs a method, or an id with exactly one of result and error")
-    if message.method is not UNSET and (message.result is not UNSET or message.error is not UNSET):
-        raise BadMessage(INVALID_REQUEST, "A request has neither result nor error", _known_id(message.id))
+    answers = (message.result is not UNSET) + (message.error is not UNSET)
+    if message.method is not UNSET:
+        if answers:
+            raise BadMessage(INVALID_REQUEST, "A request has neither result nor error", _known_id(message.id))
+    elif not answers:
+        raise BadMessage(INVALID_REQUEST, NEITHER, _known_id(message.id))
+    elif answers == 2 or (message.id is UNSET and message.error is UNSET):
+        # Its id, if any, names a request of ours, so our error must not carry it.
+        raise BadMessage(INVALID_REQUEST, NEITHER)
     return message
-
-
-def _is_reply(message: Envelope) -> bool:
-    # An error may come without an id: the peer could not read ours.
-    return (message.result is UNSET) != (message.error is UNSET) and (
-        message.id is not UNSET or message.error is not UNSET
-    )
 
 
 def _known_id(id: RequestId | UnsetType) -> RequestId | None:
     return None if isinstance(id, UnsetType) else id
 
 
-def _decode_carefully(data: bytes | bytearray | memoryview) -> list[Envelope | BadMessage]:
+def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | BadMessage]:
     """The fast reading failed: find out whether it is a batch, and otherwise what is wrong."""
     value = parse(data)
     if not isinstance(value, list):
+        if _is_nameless_error(value):
+            return Envelope("2.0", error=Raw(encode(value["error"])))
         raise _explain(value)
     if not value:
         raise BadMessage(INVALID_REQUEST, "A batch must hold at least one message")
@@ -104,14 +106,25 @@ def parse(data: bytes | bytearray | memoryview) -> Any:
         raise BadMessage(PARSE_ERROR, "The message is not valid JSON in UTF-8") from None
 
 
+def _is_nameless_error(value: Any) -> bool:
+    """An error whose sender could not read our id: up to 2025-06-18 its id is null. To refuse it could go on for ever."""
+    return (
+        isinstance(value, dict)
+        and value.get("jsonrpc") == "2.0"
+        and value.get("id", 0) is None
+        and "error" in value
+        and "result" not in value
+        and "method" not in value
+    )
+
+
 def _explain(value: Any) -> BadMessage:
     if not isinstance(value, dict):
         return BadMessage(INVALID_REQUEST, "A message must be a JSON object")
     id = value.get("id")
     readable = id if isinstance(id, (int, str)) and not isinstance(id, bool) else None
-    if "method" not in value:
-        # An answer of the peer's: its id names a request of ours, so our error must not carry it.
-        return BadMessage(INVALID_REQUEST, "A message needs a method, or an id with exactly one of result and error")
+    if "result" in value or "error" in value:  # as above: the id would name a request of ours
+        return BadMessage(INVALID_REQUEST, "The message is not a JSON-RPC response", None if "method" not in value else readable)
     if value.get("jsonrpc") != "2.0":
         return BadMessage(INVALID_REQUEST, 'jsonrpc must be "2.0"', readable)
     if "id" in value and readable is None:

@@ -66,7 +66,7 @@ class GetPromptParams(Params, frozen=True):
     request_state: str | UnsetType = UNSET
 
 
-class Reference(msgspec.Struct, frozen=True):
+class CompletionTarget(msgspec.Struct, frozen=True):
     """What is being completed. `ref/tool` is our own addition to the two that the specification has."""
 
     type: Literal["ref/prompt", "ref/resource", "ref/tool"]
@@ -84,7 +84,7 @@ class CompletionContext(msgspec.Struct, frozen=True):
 
 
 class CompleteParams(Params, frozen=True):
-    ref: Reference
+    ref: CompletionTarget
     argument: CompletionArgument
     context: CompletionContext = CompletionContext()
 

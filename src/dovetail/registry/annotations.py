@@ -55,11 +55,6 @@ _TABLES = frozenset({dict, abc.Mapping, abc.MutableMapping})
 _ANYTHING = (Any, object, inspect.Parameter.empty)
 
 
-def read_shape(annotation: Any, *, where: str) -> Shape:
-    """The shape of the values that an annotation allows; raises SetupError."""
-    return _Reader().read(annotation, where)
-
-
 def constrain(shape: Shape, constraints: Constraints, where: str, *, native: bool = False) -> Shape:
     """The shape with constraints applied; `native` if msgspec sees the same ones in the annotation."""
     limits = frozenset(constraints.limits())
@@ -93,13 +88,14 @@ def _applicable(shape: Shape) -> frozenset[str]:
     return frozenset()
 
 
-class _Reader:
-    """One walk over an annotation; remembers the definitions it has met."""
+class ShapeReader:
+    """Reads annotations that share their definitions, such as the parameters of one function."""
 
     def __init__(self) -> None:
         self.definitions: dict[Hashable, Definition] = {}
 
     def read(self, annotation: Any, where: str) -> Shape:
+        """The shape of the values that an annotation allows; raises SetupError."""
         origin = get_origin(annotation)
         if origin is Annotated:
             return self._annotated(annotation, where)
@@ -259,9 +255,7 @@ def _enum(cls: type[enum.Enum], where: str) -> Shape:
     pairs = tuple((member.value, member) for member in cls)
     kinds = {type(json) for json, _ in pairs}
     native = cls if kinds in ({str}, {int}) else None
-    choice = Choice(
-        pairs=pairs, native=native, altered=native is None, constraints=Constraints(description=class_description(cls))
-    )
+    choice = Choice(pairs=pairs, native=native, altered=native is None, description=class_description(cls))
     _refuse_unscalar(choice, cls.__name__, where)
     return choice
 

@@ -5,6 +5,7 @@ constraint is honoured or refused with a SetupError, never dropped. pydantic and
 the loaded modules: whoever wrote a constraint in their words has imported them.
 """
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -129,8 +130,7 @@ def read_metadata(metadata: Iterable[Any], where: str) -> Constraints:
     for item in metadata:
         for found in _translate(item, where):
             merged = merge(merged, found, where)
-    if merged.pattern is not None:
-        _check_pattern(merged.pattern, where)
+    _check_limits(merged, where)
     return merged
 
 
@@ -266,6 +266,25 @@ def _belongs_to_pydantic(item: Any) -> bool:
     return kind.__module__.partition(".")[0] == "pydantic" or hasattr(kind, "__get_pydantic_core_schema__")
 
 
-def _check_pattern(pattern: str, where: str) -> None:
-    if not isinstance(pattern, str):
-        raise SetupError(f"{where}: pattern must be a string, not {type(pattern).__name__}")
+def _check_limits(constraints: Constraints, where: str) -> None:
+    for name, value in constraints.limits().items():
+        expected, fits = _LIMIT_CHECKS[name]
+        if isinstance(value, bool) != (name == "tz") or not fits(value):
+            raise SetupError(f"{where}: {name} must be {expected}, not {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
+_LIMIT_CHECKS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("ge", "gt", "le", "lt"), ("a number", _is_number)),
+    "multiple_of": ("a number above 0", lambda value: _is_number(value) and value > 0),
+    **dict.fromkeys(("min_length", "max_length"), ("an integer of at least 0", _is_length)),
+    "pattern": ("a string", lambda value: isinstance(value, str)),
+    "tz": ("True or False", lambda value: isinstance(value, bool)),
+}

@@ -12,14 +12,7 @@ import msgspec
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Constraints
 from dovetail.registry.hints import class_hints
-
-
-class Misfit(ValueError):
-    """A value that its type refuses; `problems` are pairs of a path (like `.a[0]`) and what is wrong there."""
-
-    def __init__(self, problems: list[tuple[str, str]]) -> None:
-        super().__init__("; ".join(f"{path}: {text}" for path, text in problems))
-        self.problems = problems
+from dovetail.registry.misfits import Misfit
 
 
 def is_model(annotation: Any) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Constraints
+from dovetail.registry.misfits import Misfit, misfits
 from dovetail.registry.shapes import (
     Alternatives,
     Array,
@@ -99,7 +100,10 @@ class TypeMaker:
         return msgspec.convert(value, type_, dec_hook=self.hook, str_keys=True)
 
     def _run_hook(self, type_: type, value: Any) -> Any:
-        return self._hooks[type_](value)
+        try:
+            return self._hooks[type_](value)
+        except msgspec.ValidationError as error:  # it would lose the path that led here
+            raise Misfit(misfits(error)) from None
 
     def _stand_in(self, name: str, read: Read) -> type:
         stand_in = _StandInType(name, (), {})
@@ -131,7 +135,7 @@ class TypeMaker:
     def _array(self, shape: Array) -> Any:
         item = self.make(shape.item)
         if shape.container is tuple:
-            return tuple[item, ...]
+            return _subscript(tuple, [item, ...])
         if shape.container in (list, set, frozenset):
             return _subscript(shape.container, [item])
         as_list = _subscript(list, [item])

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import NODEFAULT, UNSET
 
 from dovetail.errors import SetupError
-from dovetail.registry.annotations import read_shape
+from dovetail.registry.annotations import ShapeReader
 from dovetail.registry.fields import Constraints
 from dovetail.registry.jsonable import OutputError, to_jsonable
 from dovetail.registry.shapes import (
@@ -35,7 +35,7 @@ _REF = "#/$defs/"
 def schema_for(annotation: Any, *, where: str, for_output: bool = False) -> JsonSchema:
     """The JSON Schema of one type; raises SetupError."""
     writer = SchemaWriter(where, for_output=for_output)
-    return writer.finish(writer.write(read_shape(annotation, where=where)))
+    return writer.finish(writer.write(ShapeReader().read(annotation, where)))
 
 
 class SchemaWriter:
@@ -58,7 +58,7 @@ class SchemaWriter:
             case Scalar():
                 return _scalar(shape)
             case Choice():
-                return _choice([json for json, _ in shape.pairs])
+                return _choice([json for json, _ in shape.pairs]) | _described(shape.description)
             case Array():
                 unique = {"uniqueItems": True} if shape.container in (set, frozenset) else {}
                 return {"type": "array", "items": self.write(shape.item), **_sizes(shape, "Items"), **unique}
@@ -97,7 +97,7 @@ class SchemaWriter:
 
     def _record(self, shape: Record) -> JsonSchema:
         fields = [field for field in shape.fields if field.source.is_input or self.for_output]
-        described = {"description": shape.source.description} if shape.source.description else {}
+        described = _described(shape.source.description)
         required = [field.source.name for field in fields if field.source.required]
         written = {field.source.name: self._field(field.shape, field.source.default) for field in fields}
         if shape.source.is_array:
@@ -181,6 +181,10 @@ def _choice(values: list[Any]) -> JsonSchema:
         by_type.setdefault(_JSON_TYPES[plain], []).append(plain(value))
     branches = [{"type": kind, "enum": members} for kind, members in by_type.items()]
     return branches[0] if len(branches) == 1 else {"anyOf": branches}
+
+
+def _described(text: str | None) -> JsonSchema:
+    return {"description": text} if text else {}
 
 
 def _flat(branches: list[JsonSchema]) -> list[JsonSchema]:

@@ -57,6 +57,7 @@ class Choice(Shape):
 
     pairs: tuple[tuple[Any, Any], ...]  # (in JSON, in Python), in declared order
     native: Any = None  # the type for msgspec, if it can read the choice
+    description: str | None = None  # the class's own
 
 
 class Array(Shape):

@@ -1,0 +1,188 @@
+"""Holds the rules of docs/architecture.md: who may import whom, what the pure floor may touch, one noun one class."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+PACKAGE = SOURCE / "dovetail"
+
+LEVELS = {
+    "errors": 0,
+    "protocol": 1,
+    "registry": 2,
+    "state": 2,
+    "auth": 2,
+    "engine": 3,
+    "transports": 4,
+    "server": 5,
+    "toolregistry": 5,
+    "extensions": 5,
+    "__init__": 5,
+    "client": 6,
+    "authserver": 6,
+    "reference": 7,
+    "cli": 7,
+    "console": 7,
+}
+STRANGERS = {"registry", "state", "auth"}  # on one level, but they do not know each other
+PURE_STDLIB = {
+    "base64", "binascii", "bisect", "collections", "enum", "functools", "hashlib", "hmac", "itertools", "math", "re",
+    "string", "struct", "types", "typing", "urllib.parse", "unicodedata", "codecs", "operator",
+}  # fmt: skip
+WRAPPED = {"jsonschema_rs": "dovetail.registry.validator", "watchfiles": "dovetail.engine.watch"}
+OPTIONAL_TYPES = {"pydantic", "attrs", "annotated_types", "pydantic_core"}  # looked at, never required
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def room(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imports(path: Path) -> list[tuple[str, bool, bool]]:
+    """(imported module, inside a function, only for the type checker)"""
+    tree = ast.parse(path.read_text())
+    found = []
+
+    def visit(node: ast.AST, inside: bool, typing_only: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                found.extend((alias.name, inside, typing_only) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path}: imports are absolute"
+                base = child.module or ""
+                found.extend(
+                    (f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base, inside, typing_only)
+                    for alias in child.names
+                )
+            else:
+                function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+                checking = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+                visit(child, inside or function, typing_only or checking)
+
+    visit(tree, False, False)
+    return found
+
+
+ALL_IMPORTS = [
+    (module, target, inside, typing_only)
+    for module, path in sorted(MODULES.items())
+    for target, inside, typing_only in imports(path)
+]
+OWN = [row for row in ALL_IMPORTS if row[1].split(".")[0] == "dovetail"]
+
+
+def test_folders_import_downward_only() -> None:
+    wrong = [
+        f"{module} imports {target}"
+        for module, target, _, typing_only in OWN
+        if not typing_only and room(target) != room(module) and LEVELS[room(target)] >= LEVELS[room(module)]
+        and not (LEVELS[room(target)] == 5 == LEVELS[room(module)])
+    ]  # fmt: skip
+    assert not wrong
+
+
+def test_neighbours_do_not_know_each_other() -> None:
+    wrong = [
+        f"{module} imports {target}"
+        for module, target, _, _ in OWN
+        if room(module) in STRANGERS and room(target) in STRANGERS and room(module) != room(target)
+    ]
+    assert not wrong
+
+
+def test_the_reference_server_uses_public_names_only() -> None:
+    wrong = [
+        f"{module} imports {target}"
+        for module, target, _, _ in OWN
+        if room(module) == "reference" and target != "dovetail" and room(target) != "reference"
+    ]
+    assert not wrong
+
+
+def test_our_own_package_is_never_imported_inside_a_function() -> None:
+    assert not [f"{module} imports {target}" for module, target, inside, _ in OWN if inside]
+
+
+def test_no_cycles_among_modules() -> None:
+    edges: dict[str, set[str]] = {module: set() for module in MODULES}
+    for module, target, _, typing_only in OWN:
+        if not typing_only and target in MODULES and target != module:
+            edges[module].add(target)
+    done: set[str] = set()
+
+    def walk(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " -> ".join((*trail[trail.index(module) :], module))
+        if module not in done:
+            for target in edges[module]:
+                walk(target, (*trail, module))
+            done.add(module)
+
+    for module in edges:
+        walk(module, ())
+
+
+def test_the_floor_is_pure() -> None:
+    wrong = []
+    for module, target, _, _ in ALL_IMPORTS:
+        if room(module) != "protocol":
+            continue
+        top = target.split(".")[0]
+        fine = top in {"dovetail", "msgspec"} or top in PURE_STDLIB or target in PURE_STDLIB
+        if not fine:
+            wrong.append(f"{module} imports {target}")
+    assert not wrong
+    for module, path in MODULES.items():
+        if room(module) == "protocol":
+            kinds = {type(node) for node in ast.walk(ast.parse(path.read_text()))}
+            assert not kinds & {ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith}, module
+
+
+def test_third_party_packages_are_imported_late_and_in_one_place() -> None:
+    wrong = []
+    for module, target, inside, typing_only in ALL_IMPORTS:
+        top = target.split(".")[0]
+        if top in sys.stdlib_module_names or top in {"dovetail", "msgspec"} or typing_only:
+            continue
+        if top in OPTIONAL_TYPES:
+            allowed = inside and room(module) == "registry"
+        else:
+            allowed = inside and WRAPPED.get(top) == module
+        if not allowed:
+            wrong.append(f"{module} imports {target}")
+    assert not wrong
+
+
+def test_one_noun_one_class() -> None:
+    seen: dict[str, str] = {}
+    twice = []
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                if node.name in seen:
+                    twice.append(f"{node.name}: {seen[node.name]} and {module}")
+                seen[node.name] = module
+    assert not twice
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_every_module_says_what_it_is_for(module: str) -> None:
+    assert ast.get_docstring(ast.parse(MODULES[module].read_text())), f"{module} has no docstring"
+
+
+@pytest.mark.parametrize("word", ["utils", "helpers", "manager", "misc", "common"])
+def test_no_module_is_named_after_nothing(word: str) -> None:
+    assert not [module for module in MODULES if word in module.split(".")[-1]]
