@@ -349,7 +349,7 @@ def values_for(pieces: Sequence[Piece], draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.rule("RES-15")
-@settings(max_examples=20000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(templates(), st.data())
 def test_what_is_expanded_is_matched(pieces: list[Piece], data: st.DataObject):
     template = UriTemplate(write(pieces))
@@ -370,7 +370,7 @@ def respell(uri: str, choice: int) -> str:
         part.lower()
         if len(part) == 3
         else f"%{ord(part):02x}"
-        if choice >> (number % 16) & 1 and re.fullmatch(r"[A-Za-z0-9._~-]", part) and part not in "v0123456789"
+        if choice >> (number % 16) & 1 and re.fullmatch(r"[A-Za-z0-9._~-]", part)
         else part
         for number, part in enumerate(parts)
     )
@@ -380,7 +380,7 @@ MATCHABLE = sorted({template for template, _, _ in FOUND})
 
 
 @pytest.mark.rule("RES-15")
-@settings(max_examples=20000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from([(template, uri) for template, uri, _ in FOUND]), st.data())
 def test_what_is_matched_expands_to_an_equal_uri(pair: tuple[str, str], data: st.DataObject):
     template, uri = UriTemplate(pair[0]), pair[1]

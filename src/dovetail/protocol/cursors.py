@@ -8,14 +8,14 @@ import struct
 from dovetail.errors import INVALID_PARAMS, ProtocolError
 
 LIFETIME = 24 * 3600  # seconds; a client that pages is done long before
+CLOCK_SKEW = 60  # seconds that another worker's clock may be ahead
 _BODY = struct.Struct(">QI")  # registration number of the last item sent, time of issue
 _SIGNATURE = 16
 
 
 def encode_cursor(position: int, *, scope: str, key: bytes, now: float) -> str:
     """Points behind the item with registration number `position`; `scope` names the list it belongs to."""
-    body = _BODY.pack(position, int(now))
-    return base64.urlsafe_b64encode(body + _sign(body, scope, key)).decode()
+    return _seal(_BODY.pack(position, int(now)), scope, key).decode()
 
 
 def decode_cursor(cursor: str | None, *, scope: str, key: bytes, now: float) -> int:
@@ -23,18 +23,20 @@ def decode_cursor(cursor: str | None, *, scope: str, key: bytes, now: float) -> 
     if not cursor:
         return 0
     try:
-        data = base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True)
-        body, signature = data[: _BODY.size], data[_BODY.size :]
+        given = cursor.encode("ascii")
+        body = base64.urlsafe_b64decode(given)[: _BODY.size]
         position, issued = _BODY.unpack(body)
     except (ValueError, struct.error):
         raise _invalid() from None
-    if not hmac.compare_digest(signature, _sign(body, scope, key)) or not 0 <= now - issued + 60 <= LIFETIME:
+    # Made again and compared as a whole: Base64 has several spellings of the same bytes, and only ours is valid.
+    if not hmac.compare_digest(given, _seal(body, scope, key)) or not -CLOCK_SKEW <= now - issued <= LIFETIME:
         raise _invalid()
     return int(position)
 
 
-def _sign(body: bytes, scope: str, key: bytes) -> bytes:
-    return hmac.digest(key, scope.encode() + b"\0" + body, hashlib.sha256)[:_SIGNATURE]
+def _seal(body: bytes, scope: str, key: bytes) -> bytes:
+    signature = hmac.digest(key, scope.encode() + b"\0" + body, hashlib.sha256)[:_SIGNATURE]
+    return base64.urlsafe_b64encode(body + signature)
 
 
 def _invalid() -> ProtocolError:

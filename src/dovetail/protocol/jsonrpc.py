@@ -12,8 +12,7 @@ from dovetail.protocol.methods import RequestId
 
 NO_PARAMS = Raw(b"{}")
 MAX_BATCH = 1_000
-
-NEITHER = "A message needs a method, or an id with exactly one of result and error"
+NO_KIND = "A message needs a method, or an id with exactly one of result and error"
 
 encode = msgspec.json.Encoder().encode
 
@@ -47,7 +46,9 @@ class BadMessage(ProtocolError):
 
 _decode_message = msgspec.json.Decoder(Envelope).decode
 _decode_batch = msgspec.json.Decoder(list[Raw]).decode
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_any = msgspec.json.Decoder().decode
+_PARTS = frozenset(Envelope.__struct_fields__)
 
 
 def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | BadMessage]:
@@ -56,16 +57,21 @@ def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | B
         message = _decode_message(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _decode_carefully(data)
+    if message.method is not UNSET and message.result is UNSET and message.error is UNSET:
+        return message
+    _check_reply(message)
+    return message
+
+
+def _check_reply(message: Envelope) -> None:
+    """Whatever is no plain request or notification must be an answer; one without an id can only be an error."""
     answers = (message.result is not UNSET) + (message.error is not UNSET)
     if message.method is not UNSET:
-        if answers:
-            raise BadMessage(INVALID_REQUEST, "A request has neither result nor error", _known_id(message.id))
-    elif not answers:
-        raise BadMessage(INVALID_REQUEST, NEITHER, _known_id(message.id))
-    elif answers == 2 or (message.id is UNSET and message.error is UNSET):
-        # Its id, if any, names a request of ours, so our error must not carry it.
-        raise BadMessage(INVALID_REQUEST, NEITHER)
-    return message
+        raise BadMessage(INVALID_REQUEST, "A request has neither result nor error", _known_id(message.id))
+    if answers == 0:
+        raise BadMessage(INVALID_REQUEST, NO_KIND, _known_id(message.id))
+    if answers == 2 or (message.id is UNSET and message.error is UNSET):
+        raise BadMessage(INVALID_REQUEST, NO_KIND)  # its id would name a request of ours, not one of the peer's
 
 
 def _known_id(id: RequestId | UnsetType) -> RequestId | None:
@@ -77,7 +83,7 @@ def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[E
     value = parse(data)
     if not isinstance(value, list):
         if _is_nameless_error(value):
-            return Envelope("2.0", error=Raw(encode(value["error"])))
+            return Envelope("2.0", error=_decode_members(data)["error"])
         raise _explain(value)
     if not value:
         raise BadMessage(INVALID_REQUEST, "A batch must hold at least one message")
@@ -107,15 +113,10 @@ def parse(data: bytes | bytearray | memoryview) -> Any:
 
 
 def _is_nameless_error(value: Any) -> bool:
-    """An error whose sender could not read our id: up to 2025-06-18 its id is null. To refuse it could go on for ever."""
-    return (
-        isinstance(value, dict)
-        and value.get("jsonrpc") == "2.0"
-        and value.get("id", 0) is None
-        and "error" in value
-        and "result" not in value
-        and "method" not in value
-    )
+    """An error with a null id: the peer could not read ours. Refusing it might go back and forth for ever."""
+    if not isinstance(value, dict) or value.keys() & _PARTS != {"jsonrpc", "id", "error"}:
+        return False
+    return value["jsonrpc"] == "2.0" and value["id"] is None
 
 
 def _explain(value: Any) -> BadMessage:
@@ -123,13 +124,14 @@ def _explain(value: Any) -> BadMessage:
         return BadMessage(INVALID_REQUEST, "A message must be a JSON object")
     id = value.get("id")
     readable = id if isinstance(id, (int, str)) and not isinstance(id, bool) else None
-    if "result" in value or "error" in value:  # as above: the id would name a request of ours
-        return BadMessage(INVALID_REQUEST, "The message is not a JSON-RPC response", None if "method" not in value else readable)
+    if "method" not in value and ("result" in value or "error" in value):
+        # An answer of the peer's: its id names a request of ours, so our error must not carry it.
+        return BadMessage(INVALID_REQUEST, "The message is not a JSON-RPC response")
     if value.get("jsonrpc") != "2.0":
         return BadMessage(INVALID_REQUEST, 'jsonrpc must be "2.0"', readable)
     if "id" in value and readable is None:
         return BadMessage(INVALID_REQUEST, "id must be a string or an integer")
-    if not isinstance(value["method"], str):
+    if not isinstance(value.get("method"), str):
         return BadMessage(INVALID_REQUEST, "method must be a string", readable)
     return BadMessage(INVALID_REQUEST, "The message is not a JSON-RPC request", readable)
 
@@ -174,9 +176,9 @@ _KINDS = {
     "array": "an array",
     "null": "null",
 }
-_EXPECTED = re.compile(r"Expected `([^`]*)`, got `([^`]*)`(?: - at `([^`]*)`)?")
-_MISSING = re.compile(r"Object missing required field `([^`]*)`(?: - at `([^`]*)`)?")
-_PLACE = re.compile(r" - at `([^`]*)`")
+_EXPECTED = re.compile(r"Expected `([^`]*)`, got `([^`]*)`(?: - at `([^`]*)`)?\Z")
+_MISSING = re.compile(r"Object missing required field `([^`]*)`(?: - at `([^`]*)`)?\Z")
+_PLACE = re.compile(r" - at `([^`]*)`\Z")  # at the end: what stands before it may hold the caller's own words
 
 
 def in_words(failure: Exception) -> str:

@@ -55,7 +55,7 @@ class Catalog(Generic[T]):
         return self._items.get(name)
 
     def all(self) -> list[T]:
-        return list(self._items.values())
+        return list(self._ordered()[1])
 
     def add(self, name: str, item: T) -> None:
         with self._lock:
@@ -65,10 +65,11 @@ class Catalog(Generic[T]):
             self._items[name] = item
             self._numbers[name] = self._last_number
             self.ever_used = True
-        self._changed()
+            self._forget_pages()
+        self._announce()
 
     def replace(self, name: str, item: T) -> None:
-        """Put another item in the place of one; its registration number stays."""
+        """Put another item in the place of one; its registration number stays, and nobody is told."""
         with self._lock:
             if name not in self._items:
                 return
@@ -77,10 +78,11 @@ class Catalog(Generic[T]):
 
     def remove(self, name: str) -> bool:
         with self._lock:
-            if self._items.pop(name, None) is None:
+            if name not in self._items:
                 return False
-            del self._numbers[name]
-        self._changed()
+            del self._items[name], self._numbers[name]
+            self._forget_pages()
+        self._announce()
         return True
 
     def clear(self) -> None:
@@ -89,7 +91,8 @@ class Catalog(Generic[T]):
                 return
             self._items.clear()
             self._numbers.clear()
-        self._changed()
+            self._forget_pages()
+        self._announce()
 
     def page(self, after: int, size: int) -> Page[T]:
         """Up to `size` items registered after number `after`."""
@@ -120,10 +123,8 @@ class Catalog(Generic[T]):
         if listener in self._listeners:
             self._listeners.remove(listener)
 
-    def _changed(self) -> None:
-        with self._lock:
-            self._forget_pages()
-        for listener in list(self._listeners):
+    def _announce(self) -> None:
+        for listener in list(self._listeners):  # without the lock: a listener may well look at the catalogue
             listener()
 
     def _forget_pages(self) -> None:

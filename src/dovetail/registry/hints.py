@@ -71,5 +71,7 @@ def alias_value(annotation: Any, where: str) -> Any:
     try:
         value = evaluate(alias.__value__, names, {alias.__name__: alias})
     except NameError as error:
-        raise SetupError(f"{where}: the alias {alias.__name__} can't be resolved ({error}); define it at module level") from None
+        raise SetupError(
+            f"{where}: the alias {alias.__name__} can't be resolved ({error}); define it at module level"
+        ) from None
     return substitute(value, dict(zip(alias.__type_params__, get_args(annotation), strict=False)))

@@ -5,7 +5,6 @@ import enum
 import ipaddress
 import math
 import pathlib
-import sys
 from collections import abc
 from collections.abc import Callable
 from typing import Any
@@ -83,8 +82,3 @@ def _refuse_infinite(value: Any) -> None:
             waiting.extend(current.values())
         elif isinstance(current, (list, tuple)):
             waiting.extend(current)
-
-
-def is_loaded_model(value: Any) -> bool:
-    """Whether a value is a pydantic object."""
-    return "pydantic" in sys.modules and is_model(type(value))

@@ -1,104 +1,114 @@
 """A JSON value that did not fit its schema goes in; the value that the sender most likely meant comes out.
 
-Two things happen, both guided by the schema. `5.0` where only an integer is wanted becomes `5`, because JSON Schema calls
-it one. With `strings`, a string where none is wanted becomes the JSON that it holds, because models often encode twice. A
-place that takes strings is never touched.
+Two things happen, both guided by the schema. `5.0` where only an integer is wanted becomes `5`, because JSON Schema
+calls it one. With `strings`, a string where none is wanted becomes the JSON that it holds, because models often encode
+twice. A place that takes strings is never touched.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-_TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
-_REFERENCES = 16  # how many references in a row are followed
+_KINDS = {
+    type(None): "null",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
+_EVERYTHING = frozenset(_KINDS.values())
+_DEPTH = 16  # how many references, or alternatives in alternatives, are followed
 
 
-def reread(value: Any, schema: Any, root: Mapping[str, Any], *, strings: bool) -> Any:
-    """The value as the schema suggests; the same object if there was nothing to change."""
-    schema = _resolved(schema, root)
-    if not isinstance(schema, Mapping):
-        return value
-    wanted = _wanted(schema, root, _REFERENCES)
-    if strings and isinstance(value, str) and "string" not in wanted:
-        held = _held_json(value)
-        if _kind(held) in wanted or (_is_whole(held) and "integer" in wanted):
-            value = held
-    if _is_whole(value) and "number" not in wanted and "integer" in wanted:
-        return int(value)
-    if isinstance(value, dict):
-        return _reread_object(value, schema, root, strings)
-    if isinstance(value, list):
-        return _reread_array(value, schema, root, strings)
-    return value
+class Leniency:
+    """The second reading of values for one schema."""
 
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._root = schema
+        self._wanted_by: dict[int, frozenset[str]] = {}  # the schema's parts live as long as the schema
 
-def _reread_object(value: dict[str, Any], schema: Mapping[str, Any], root: Mapping[str, Any], strings: bool) -> Any:
-    for branch in _branches(schema, value, root):
-        value = reread(value, branch, root, strings=strings)
-    properties = schema.get("properties", {})
-    others = schema.get("additionalProperties", {})
-    changed = {
-        key: reread(part, properties.get(key, others), root, strings=strings) for key, part in value.items()
-    }
-    return value if all(changed[key] is value[key] for key in value) else changed
+    def reread(self, value: Any, *, strings: bool) -> Any:
+        """The value as the schema suggests; the same object if there was nothing to change."""
+        return self._reread(value, self._root, strings)
 
+    def _reread(self, value: Any, schema: Any, strings: bool) -> Any:
+        schema = self._resolved(schema)
+        if not isinstance(schema, Mapping):
+            return value
+        wanted = self._wanted(schema)
+        if strings and isinstance(value, str) and "string" not in wanted:
+            held = _held_json(value)
+            if _kind(held) in wanted or (_is_whole(held) and "integer" in wanted):
+                value = held
+        if _is_whole(value) and "number" not in wanted and "integer" in wanted:
+            return int(value)
+        if not isinstance(value, (dict, list)):
+            return value
+        for branch in self._branches(schema, _kind(value)):
+            value = self._reread(value, branch, strings)
+        if isinstance(value, dict):
+            return self._reread_object(value, schema, strings)
+        return self._reread_array(value, schema, strings)
 
-def _reread_array(value: list[Any], schema: Mapping[str, Any], root: Mapping[str, Any], strings: bool) -> Any:
-    for branch in _branches(schema, value, root):
-        value = reread(value, branch, root, strings=strings)
-    first = schema.get("prefixItems", [])
-    others = schema.get("items", {})
-    changed = [
-        reread(part, first[at] if at < len(first) else others, root, strings=strings) for at, part in enumerate(value)
-    ]
-    return value if all(new is old for new, old in zip(changed, value, strict=True)) else changed
+    def _reread_object(self, value: dict[str, Any], schema: Mapping[str, Any], strings: bool) -> dict[str, Any]:
+        properties, others = schema.get("properties", {}), schema.get("additionalProperties", {})
+        changed = {key: self._reread(part, properties.get(key, others), strings) for key, part in value.items()}
+        return value if all(changed[key] is value[key] for key in value) else changed
 
+    def _reread_array(self, value: list[Any], schema: Mapping[str, Any], strings: bool) -> list[Any]:
+        first, others = schema.get("prefixItems", []), schema.get("items", {})
+        changed = [
+            self._reread(part, first[at] if at < len(first) else others, strings) for at, part in enumerate(value)
+        ]
+        return value if all(new is old for new, old in zip(changed, value, strict=True)) else changed
 
-def _branches(schema: Mapping[str, Any], value: Any, root: Mapping[str, Any]) -> list[Any]:
-    """The subschemas that surely apply: all of `allOf`, and an alternative if only one takes this kind of value."""
-    found = list(schema.get("allOf", ()))
-    for keyword in ("anyOf", "oneOf"):
-        fitting = [part for part in schema.get(keyword, ()) if _kind(value) in _wanted(part, root, _REFERENCES)]
-        if len(fitting) == 1:
-            found.append(fitting[0])
-    return found
+    def _branches(self, schema: Mapping[str, Any], kind: str) -> Iterator[Any]:
+        """The subschemas that surely apply: all of `allOf`, and an alternative if only one takes this kind of value."""
+        yield from schema.get("allOf", ())
+        for keyword in ("anyOf", "oneOf"):
+            fitting = [part for part in schema.get(keyword, ()) if kind in self._wanted(part)]
+            if len(fitting) == 1:
+                yield fitting[0]
 
+    def _wanted(self, schema: Any, depth: int = _DEPTH) -> frozenset[str]:
+        """The kinds of JSON value that a schema may accept."""
+        schema = self._resolved(schema)
+        if not isinstance(schema, Mapping) or depth == 0:
+            return frozenset() if schema is False else _EVERYTHING
+        known = self._wanted_by.get(id(schema))
+        if known is None:
+            known = self._wanted_by[id(schema)] = self._work_out(schema, depth)
+        return known
 
-def _wanted(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
-    """The kinds of JSON value that a schema may accept."""
-    schema = _resolved(schema, root)
-    if schema is False:
-        return frozenset()
-    if not isinstance(schema, Mapping) or depth == 0:
-        return _TYPES
-    wanted = _TYPES
-    if "type" in schema:
-        named = schema["type"]
-        wanted = frozenset([named] if isinstance(named, str) else named)
-        wanted |= {"integer"} if "number" in wanted else set()
-    if "enum" in schema or "const" in schema:
-        wanted &= frozenset(map(_kind, schema.get("enum", [schema.get("const")])))
-    for part in schema.get("allOf", ()):
-        wanted &= _wanted(part, root, depth - 1)
-    for keyword in ("anyOf", "oneOf"):
-        if keyword in schema:
-            wanted &= frozenset[str]().union(*(_wanted(part, root, depth - 1) for part in schema[keyword]))
-    return wanted
+    def _work_out(self, schema: Mapping[str, Any], depth: int) -> frozenset[str]:
+        wanted = _EVERYTHING
+        if "type" in schema:
+            named = schema["type"]
+            wanted = frozenset([named] if isinstance(named, str) else named)
+            wanted |= {"integer"} if "number" in wanted else frozenset()
+        if "enum" in schema or "const" in schema:
+            wanted &= frozenset(map(_kind, schema.get("enum", [schema.get("const")])))
+        for part in schema.get("allOf", ()):
+            wanted &= self._wanted(part, depth - 1)
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in schema:
+                wanted &= frozenset[str]().union(*(self._wanted(part, depth - 1) for part in schema[keyword]))
+        return wanted
 
-
-def _resolved(schema: Any, root: Mapping[str, Any]) -> Any:
-    """Follow local references; one that leads nowhere accepts anything."""
-    for _ in range(_REFERENCES):
-        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-        if not isinstance(reference, str):
-            return schema
-        target: Any = root if reference.startswith("#") else None
-        for step in reference[1:].split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            target = target.get(name) if isinstance(target, Mapping) else None
-        schema = target
-    return True
+    def _resolved(self, schema: Any) -> Any:
+        """Follow local references; one that leads nowhere accepts anything."""
+        for _ in range(_DEPTH):
+            reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+            if not isinstance(reference, str):
+                return schema
+            schema = self._root if reference.startswith("#") else None
+            for step in reference.split("/")[1:]:
+                name = step.replace("~1", "/").replace("~0", "~")
+                schema = schema.get(name) if isinstance(schema, Mapping) else None
+        return True
 
 
 def _held_json(text: str) -> Any:
@@ -114,15 +124,4 @@ def _is_whole(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    return _KINDS[type(value)]
-
-
-_KINDS = {
-    type(None): "null",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "string",
-    list: "array",
-    dict: "object",
-}
+    return _KINDS.get(type(value), "object")

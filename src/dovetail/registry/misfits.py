@@ -47,6 +47,13 @@ _WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"Invalid enum value", "expected one of the allowed values"),
         (r"Object missing required field `(.*)`", r"the field \1 is missing"),
         (r"Object contains unknown field `(.*)`", r"there is no field \1"),
+        (r"Expected `(?:int|float)` >= (.*)", r"expected at least \1"),
+        (r"Expected `(?:int|float)` > (.*)", r"expected more than \1"),
+        (r"Expected `(?:int|float)` <= (.*)", r"expected at most \1"),
+        (r"Expected `(?:int|float)` < (.*)", r"expected less than \1"),
+        (r"Expected `(?:int|float)` that's a multiple of (.*)", r"expected a multiple of \1"),
+        (r"Expected `\w+` of length >= (.*)", r"expected a length of at least \1"),
+        (r"Expected `\w+` of length <= (.*)", r"expected a length of at most \1"),
         (r"Expected `int`", "expected an integer"),
         (r"Expected `float`", "expected a number"),
         (r"Expected `str`", "expected a string"),
@@ -66,10 +73,10 @@ def _translated(text: str) -> str:
     return "does not fit its type"
 
 
-def line(path: str, words: str, value: Any) -> str:
+def line(path: str, words: str, value: Any, *, root: str = "arguments") -> str:
     """One readable line: where, what was expected, what came."""
     got = f", got {describe(_at(value, path))}" if words.startswith("expected") else ""
-    return f"{path.lstrip('.') or 'arguments'}: {words}{got}"
+    return f"{path.lstrip('.') or root}: {words}{got}"
 
 
 def _at(value: Any, path: str) -> Any:

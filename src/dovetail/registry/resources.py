@@ -187,7 +187,7 @@ def compile_directory(directory: Directory, options: ResourceOptions) -> Templat
     return Template(
         definition=TemplateDefinition(
             uri_template=directory.template,
-            name=options.get("name", directory.name),
+            name=options.get("name", directory.root.name or "files"),
             title=options.get("title"),
             description=options.get("description"),
             mime_type=options.get("mime_type"),

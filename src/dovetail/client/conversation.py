@@ -1,0 +1,248 @@
+"""Requests go out and their answers come back, matched by id; everything else that a server says is passed on.
+
+It knows JSON-RPC and nothing of MCP but progress, cancellation and ping, which belong to requests and not to features.
+"""
+
+import asyncio
+import inspect
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Literal, Protocol
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from dovetail.client.links import Link
+from dovetail.client.results import BadAnswer
+from dovetail.errors import METHOD_NOT_FOUND, ConnectionLost, ProtocolError, ServerError
+from dovetail.protocol import jsonrpc
+from dovetail.protocol.jsonrpc import BadMessage, Envelope, encode
+from dovetail.protocol.methods import RequestId
+
+Direction = Literal["sent", "received"]
+Transcript = Callable[[Direction, bytes], Any]
+ProgressHandler = Callable[[float, float | None, str | None], Awaitable[None] | None]
+
+log = logging.getLogger("dovetail.client")
+
+
+class Audience(Protocol):
+    """Who hears what is not an answer."""
+
+    def hear(self, method: str, params: Raw) -> None:
+        """A notification came that belongs to no request."""
+
+    def silence(self, reason: str) -> None:
+        """The server is gone."""
+
+
+class Pending:
+    """A request without its answer yet."""
+
+    __slots__ = ("answer", "id", "method", "on_progress")
+
+    def __init__(self, id: RequestId, method: str, on_progress: ProgressHandler | None) -> None:
+        self.id = id
+        self.method = method
+        self.on_progress = on_progress
+        self.answer: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+
+
+class _Progress(msgspec.Struct, frozen=True, rename="camel"):
+    progress_token: RequestId
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    code: int
+    message: str
+    data: Any = None
+
+
+class Conversation:
+    """One link, the requests on their way over it, and the handlers that still run."""
+
+    def __init__(self, link: Link, audience: Audience, transcript: Transcript | None = None) -> None:
+        self._link = link
+        self._audience = audience
+        self._transcript = transcript
+        self._ids = itertools.count(1)
+        self._pending: dict[RequestId, Pending] = {}
+        self._handlers: set[asyncio.Task[None]] = set()
+        self._over: str | None = None  # why it is over
+        self.answers_ping = True
+
+    async def open(self) -> None:
+        await self._link.open(self)
+
+    async def close(self) -> None:
+        """Nothing more is sent or heard; whoever still waits gets ConnectionLost."""
+        self._end("the client was closed")
+        mine = self._handlers - {asyncio.current_task()}
+        for task in mine:
+            task.cancel()
+        await asyncio.gather(*mine, return_exceptions=True)
+        await self._link.close()
+
+    # ── out ──
+
+    async def ask(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        timeout: float | None,
+        on_progress: ProgressHandler | None = None,
+        cancellable: bool = True,
+    ) -> Raw:
+        """The encoded result. Who stops waiting, by a timeout or a cancelled task, tells the server so."""
+        pending = self.start(method, params, on_progress)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._link.drain()
+                return await pending.answer
+        except TimeoutError:
+            if cancellable:
+                self.abandon(pending, "timed out")
+            raise TimeoutError(f"{method}: no answer within {timeout:g} s") from None
+        except asyncio.CancelledError:
+            if cancellable:
+                self.abandon(pending, "the caller was cancelled")
+            raise
+        finally:
+            self._pending.pop(pending.id, None)
+
+    def start(self, method: str, params: Mapping[str, Any], on_progress: ProgressHandler | None = None) -> Pending:
+        """Send a request and do not wait; `abandon` it if its answer is not wanted any more."""
+        pending = Pending(next(self._ids), method, on_progress)
+        if on_progress is not None:
+            params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
+        self.write(jsonrpc.request(pending.id, method, encode(params) if params else None))
+        self._pending[pending.id] = pending
+        return pending
+
+    def abandon(self, pending: Pending, reason: str) -> None:
+        """Forget a request and tell the server to stop; no harm if it has been answered."""
+        if self._pending.pop(pending.id, None) is not None and self._over is None:
+            self.tell("notifications/cancelled", {"requestId": pending.id, "reason": reason})
+
+    def tell(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a notification."""
+        self.write(jsonrpc.notification(method, None if params is None else encode(params)))
+
+    def write(self, message: bytes) -> None:
+        if self._over is not None:
+            raise ConnectionLost(f"Nothing can be sent: {self._over}")
+        self._note("sent", message)
+        self._link.write(message)
+
+    async def drain(self) -> None:
+        await self._link.drain()
+
+    # ── in ──
+
+    def receive(self, message: bytes) -> None:
+        if self._over is not None:
+            return
+        self._note("received", message)
+        try:
+            decoded = jsonrpc.decode(message)
+        except BadMessage as bad:
+            log.warning("the server sent something that is no message: %s", bad.message)
+            return
+        for part in decoded if isinstance(decoded, list) else [decoded]:
+            if isinstance(part, BadMessage):
+                log.warning("the server sent something that is no message: %s", part.message)
+            else:
+                self._take(part)
+
+    def _take(self, message: Envelope) -> None:
+        if message.is_request:
+            self._reply(message)
+        elif message.is_notification:
+            assert isinstance(message.method, str)
+            if message.method == "notifications/progress":
+                self._progress(message.params)
+            else:
+                self._audience.hear(message.method, message.params)
+        elif message.id is UNSET:
+            log.warning("the server could not read a message: %s", _failure("a message", message.error))
+        else:
+            self._settle(message)
+
+    def _settle(self, message: Envelope) -> None:
+        assert isinstance(message.id, (int, str))
+        pending = self._pending.pop(message.id, None)
+        if pending is None or pending.answer.done():
+            log.debug("an answer to %r, which nobody waits for", message.id)
+        elif isinstance(message.result, Raw):
+            pending.answer.set_result(message.result)
+        else:
+            pending.answer.set_exception(_failure(pending.method, message.error))
+
+    def _reply(self, message: Envelope) -> None:
+        assert isinstance(message.id, (int, str))
+        if message.method == "ping" and self.answers_ping:
+            self.write(jsonrpc.result(message.id, b"{}"))
+        else:
+            refusal = ProtocolError(f"Method not found: {message.method}", code=METHOD_NOT_FOUND)
+            self.write(jsonrpc.error(message.id, refusal))
+
+    def _progress(self, params: Raw) -> None:
+        try:
+            told = msgspec.json.decode(params, type=_Progress)
+        except msgspec.DecodeError:
+            return
+        pending = self._pending.get(told.progress_token)
+        if pending is not None and pending.on_progress is not None:
+            self.run_handler(pending.on_progress, told.progress, told.total, told.message)
+
+    # ── the end ──
+
+    def lost(self, reason: str) -> None:
+        if self._over is None:
+            self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        self._over = self._over or reason
+        for pending in self._pending.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(ConnectionLost(f"{pending.method}: {reason}"))
+        self._pending.clear()
+        self._audience.silence(reason)
+
+    # ── other people's code ──
+
+    def run_handler(self, handler: Callable[..., Any], *arguments: Any) -> None:
+        """Call a user's handler. One that is async runs as a task; what either raises goes to the log."""
+        try:
+            outcome = handler(*arguments)
+        except Exception:
+            log.exception("a handler of the client's failed")
+            return
+        if inspect.iscoroutine(outcome):
+            task = asyncio.get_running_loop().create_task(_guarded(outcome))
+            self._handlers.add(task)
+            task.add_done_callback(self._handlers.discard)
+
+    def _note(self, direction: Direction, message: bytes) -> None:
+        if self._transcript is not None:
+            self.run_handler(self._transcript, direction, message)
+
+
+async def _guarded(work: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await work
+    except Exception:
+        log.exception("a handler of the client's failed")
+
+
+def _failure(method: str, error: Any) -> ServerError | BadAnswer:
+    try:
+        failure = msgspec.json.decode(error, type=_Failure)
+    except msgspec.DecodeError as bad:
+        return BadAnswer(f"{method}: the server's error can't be read: {jsonrpc.in_words(bad)}")
+    return ServerError(failure.code, failure.message, failure.data)

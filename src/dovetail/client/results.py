@@ -1,0 +1,112 @@
+"""What a client hands to its user: results off the wire come in, typed values go out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from dovetail.errors import DovetailError
+from dovetail.protocol.content import Content, Text
+from dovetail.protocol.jsonrpc import in_words
+from dovetail.protocol.methods import LogLevel
+
+T = TypeVar("T")
+
+
+class BadAnswer(DovetailError):
+    """The server answered with something that this client can't use."""
+
+
+class NotApproved(DovetailError):
+    """`approve=` said no, so the tool was not called."""
+
+
+class CallResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool gave back.
+
+    `data` is the value to work with: the structured content, taken out of its wrapping where the server had to wrap
+    it; without any, the text; None if there is neither.
+    """
+
+    content: Sequence[Content]
+    structured: Any = None  # as it came over the wire
+    data: Any = None
+    is_error: bool = False
+    meta: Mapping[str, Any] = {}
+
+    @property
+    def text(self) -> str:
+        """All text blocks, one below the other."""
+        return "\n".join(block.text for block in self.content if isinstance(block, Text))
+
+
+class ListPage(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a list; `next_cursor` is None at the end."""
+
+    items: list[T]
+    next_cursor: str | None
+
+
+class LogMessage(msgspec.Struct, frozen=True):
+    """What a server logs to its client."""
+
+    level: LogLevel
+    data: Any = None
+    logger: str | None = None
+
+
+class WireCallResult(msgspec.Struct, frozen=True, rename="camel"):
+    """The answer to `tools/call`, as it comes."""
+
+    content: list[Content] = []
+    structured_content: Any = UNSET
+    is_error: bool = False
+    meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
+
+    @property
+    def looks_wrapped(self) -> bool:
+        return isinstance(self.structured_content, dict) and self.structured_content.keys() == {"result"}
+
+    def unfold(self, *, wrapped: bool) -> CallResult:
+        """`wrapped`: the structured content is {"result": value}, and the value is meant."""
+        structured = None if self.structured_content is UNSET else self.structured_content
+        result = CallResult(content=self.content, structured=structured, is_error=self.is_error, meta=self.meta)
+        return msgspec.structs.replace(result, data=self._data(result.text, wrapped))
+
+    def _data(self, text: str, wrapped: bool) -> Any:
+        if self.structured_content is not UNSET:
+            return self.structured_content["result"] if wrapped else self.structured_content
+        return text if any(isinstance(block, Text) for block in self.content) else None
+
+
+class _Kind(msgspec.Struct, frozen=True, rename="camel"):
+    result_type: str = "complete"
+
+
+def read(method: str, raw: Raw, shape: type[T]) -> T:
+    """A result as a typed value; BadAnswer says what is wrong with it."""
+    try:
+        kind = msgspec.json.decode(raw, type=_Kind).result_type
+        if kind == "complete":
+            return msgspec.json.decode(raw, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
+        raise BadAnswer(f"{method}: the server's answer does not fit: {_words(failure)}") from None
+    raise BadAnswer(f"{method}: the server answered with resultType {kind!r}, which this client does not handle")
+
+
+def read_page(method: str, raw: Raw, key: str, item: type[T]) -> ListPage[T]:
+    fields = read(method, raw, dict[str, Raw])
+    if key not in fields:
+        raise BadAnswer(f"{method}: the server's answer does not fit: {key} is missing")
+    try:
+        items = msgspec.json.decode(fields[key], type=list[item])  # type: ignore[valid-type]
+        cursor = msgspec.json.decode(fields.get("nextCursor", b"null"), type=str | None)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
+        raise BadAnswer(f"{method}: the server's answer does not fit: {_words(failure)}") from None
+    return ListPage(items, cursor)
+
+
+def _words(failure: Exception) -> str:
+    words = in_words(failure)  # whose words are for params
+    return "it has an unexpected shape" if words.startswith("the params") else words.replace("params must", "it must")

@@ -1,0 +1,126 @@
+"""Server-sent events: framing only.
+
+Out: `encode_event` turns bytes into one event, `comment` into a line that readers skip.
+In: `SseDecoder` takes the bytes of a stream, cut anywhere, and gives back the events that are complete.
+
+Both follow the WHATWG description of `text/event-stream`. Data stays bytes from end to end: it is JSON, and whoever
+reads the JSON checks its UTF-8.
+"""
+
+import re
+from typing import NamedTuple
+
+from dovetail.errors import ProtocolError
+
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+_UNSAFE = re.compile(r"[\r\n\0]")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LONGEST_RETRY = 10  # digits of a reconnection time in milliseconds: more than a month
+
+
+def encode_event(data: bytes, *, id: str | None = None, event: str | None = None, retry: int | None = None) -> bytes:
+    """Frame one event; line ends inside the data become line ends of the event, which readers see as `\\n`."""
+    frame = b""
+    if id is not None:
+        frame += _field("id", id)
+    if event is not None:
+        frame += _field("event", event)
+    if retry is not None:
+        if not 0 <= retry < 10**_LONGEST_RETRY:
+            raise ValueError("retry is a number of milliseconds, zero or more")
+        frame += _field("retry", str(retry))
+    if b"\n" in data or b"\r" in data:
+        data = b"\ndata: ".join(_LINE_END.split(data))
+    return frame + b"data: " + data + b"\n\n"
+
+
+def priming_event(id: str, *, retry: int | None = None) -> bytes:
+    """Frame the event that opens a stream: it has no data, but an id to resume from."""
+    return encode_event(b"", id=id, retry=retry)
+
+
+def comment(text: str) -> bytes:
+    """Frame a line that readers skip; it keeps an idle connection open."""
+    return _field("", text) + b"\n"
+
+
+def _field(name: str, text: str) -> bytes:
+    if _UNSAFE.search(text):
+        raise ValueError(f"the {name or 'comment'} of an event may not contain line ends or NUL")
+    return f"{name}: {text}\n".encode()
+
+
+KEEP_ALIVE = comment("keep-alive")
+
+
+class Event(NamedTuple):
+    """One event as it was read."""
+
+    data: bytes
+    event: str = "message"
+    id: str | None = None  # the id that this very event carries
+
+
+class SseDecoder:
+    """Reads a stream piece by piece and never holds more than `max_bytes` of an unfinished event.
+
+    `last_event_id` and `retry` are what a client needs to connect again.
+    """
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self.last_event_id = ""
+        self.retry: int | None = None
+        self._max_bytes = max_bytes
+        self._line = bytearray()  # the line that is not complete yet
+        self._at_start = True
+        self._after_return = False  # the last piece ended in \r, so a \n that follows belongs to it
+        self._data = bytearray()  # the data lines so far, each with a \n
+        self._event = ""
+        self._id: str | None = None
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """Take the next bytes; raise ProtocolError if an event grows beyond the limit."""
+        if not chunk:
+            return []
+        if self._after_return and chunk.startswith(b"\n"):
+            chunk = chunk[1:]
+        self._after_return = chunk.endswith(b"\r")
+        self._line += chunk
+        events: list[Event] = []
+        if b"\n" in chunk or b"\r" in chunk:
+            *lines, rest = _LINE_END.split(bytes(self._line))
+            self._line.clear()
+            events = [event for line in lines if (event := self._take(line)) is not None]
+            self._line += rest
+        self._check_size()
+        return events
+
+    def _check_size(self) -> None:
+        if len(self._line) + len(self._data) > self._max_bytes:
+            raise ProtocolError(f"A server-sent event is longer than {self._max_bytes} bytes")
+
+    def _take(self, line: bytes) -> Event | None:
+        """Take one whole line; an empty one ends an event."""
+        if self._at_start:
+            self._at_start = False
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        if not line:
+            return self._finish()
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            self._data += value + b"\n"
+            self._check_size()
+        elif field == b"event":
+            self._event = value.decode(errors="replace")
+        elif field == b"id" and b"\0" not in value:
+            self._id = self.last_event_id = value.decode(errors="replace")
+        elif field == b"retry" and value.isdigit() and len(value) <= _LONGEST_RETRY:
+            self.retry = int(value)
+        return None
+
+    def _finish(self) -> Event | None:
+        found = Event(bytes(self._data[:-1]), self._event or "message", self._id) if self._data else None
+        self._data.clear()
+        self._event, self._id = "", None
+        return found

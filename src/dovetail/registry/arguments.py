@@ -1,0 +1,270 @@
+"""The parameters of a function, or a raw JSON Schema, go in; a decoder from JSON text to keyword arguments comes out.
+
+The plain reading is one typed decode. Only what fails is read a second time, more kindly; only what fails again is
+explained, and then all of it.
+"""
+
+import collections
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import asdict
+
+from dovetail.errors import ArgumentError, SetupError
+from dovetail.registry.annotations import ShapeReader
+from dovetail.registry.fields import Constraints
+from dovetail.registry.functions import FunctionInfo, Parameter
+from dovetail.registry.leniency import Leniency
+from dovetail.registry.misfits import line, misfits
+from dovetail.registry.readers import TypeMaker
+from dovetail.registry.schemas import JsonSchema, SchemaWriter, default_keyword
+from dovetail.registry.shapes import SCALARS, Alternatives, Anything, Reference, Scalar, Shape, is_null
+from dovetail.registry.validator import Validator
+
+Raw = bytes | msgspec.Raw
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_MISFITS = (*_UNREADABLE, ValueError)
+_NULL = Scalar(kind=SCALARS[type(None)])
+_COPIED = (list, dict, set, bytearray, collections.deque)  # defaults that one call could spoil for the next
+
+
+class Arguments:
+    """Decodes the arguments of one function."""
+
+    def __init__(self, info: FunctionInfo, *, lenient: bool) -> None:
+        self.subject = info.name
+        self.lenient = lenient
+        shapes = ShapeReader()
+        writer = SchemaWriter(info.where)
+        self._maker = TypeMaker()
+        self._types: dict[str, Any] = {}
+        properties: dict[str, JsonSchema] = {}
+        for parameter in info.parameters:
+            shape = _described(_nullable(shapes.read(parameter.annotation, _at(info, parameter)), parameter), parameter)
+            properties[parameter.name] = writer.write(shape) | default_keyword(parameter.default)
+            self._types[parameter.name] = self._maker.make(shape)
+        self.schema = writer.finish(_object_schema(properties, info.parameters))
+        self._read = self._maker.decoder(_struct(info, self._types), info.where).decode
+        self._is_exact = self._maker.exact  # the types check all that the schema says
+        self._validator = Validator(self.schema, where=info.where, lazy=self._is_exact)
+        self._leniency = Leniency(self.schema)
+
+    def decode(self, raw: Raw) -> dict[str, Any]:
+        """Keyword arguments, with defaults; raises ArgumentError with all that is wrong."""
+        try:
+            arguments = asdict(self._read(raw))
+        except _MISFITS:
+            return self._second_reading(raw)
+        if not self._is_exact and not self._validator.is_valid(_plain(raw, self.subject)):
+            return self._second_reading(raw)
+        return arguments
+
+    def _second_reading(self, raw: Raw) -> dict[str, Any]:
+        value = _plain(raw, self.subject)
+        try:
+            for strings in (False, True) if self.lenient else (False,):
+                kinder = self._leniency.reread(value, strings=strings)
+                if kinder is not value:
+                    value = kinder
+                    arguments = self._reread(value)
+                    if arguments is not None:
+                        return arguments
+            raise ArgumentError(self.subject, self._problems(value))
+        except RecursionError:
+            raise _nested_too_deeply(self.subject) from None
+
+    def _reread(self, value: Any) -> dict[str, Any] | None:
+        try:
+            arguments = asdict(self._read(msgspec.json.encode(value)))
+        except _MISFITS:
+            return None
+        return arguments if self._is_exact or self._validator.is_valid(value) else None
+
+    def _problems(self, value: Any) -> list[str]:
+        """What the schema says is wrong, and what only the types know (a date that does not exist)."""
+        if not isinstance(value, dict):
+            return self._validator.problems(value)
+        lines = self._validator.problems(value)
+        for name, part in value.items():
+            if name in self._types and not any(_is_about(known, name) for known in lines):
+                lines += self._misfits(name, part)
+        return lines or ["arguments: they do not fit"]
+
+    def _misfits(self, name: str, value: Any) -> list[str]:
+        try:
+            self._maker.convert(value, self._types[name])
+        except _MISFITS as error:
+            return [line(f".{name}{path}", words, {name: value}) for path, words in misfits(error)]
+        return []
+
+
+def compile_arguments(info: FunctionInfo, *, lenient: bool = True) -> Arguments:
+    """Schema and decoder for the parameters of a function; raises SetupError."""
+    return Arguments(info, lenient=lenient)
+
+
+def _at(info: FunctionInfo, parameter: Parameter) -> str:
+    return f"{info.where}, parameter {parameter.name}"
+
+
+def _is_about(problem: str, name: str) -> bool:
+    return problem.startswith((f"{name}:", f"{name}.", f"{name}["))
+
+
+def _nullable(shape: Shape, parameter: Parameter) -> Shape:
+    """`x: int = None` means that null is welcome, whatever the annotation forgot to say."""
+    if parameter.default is not None or _takes_null(shape):
+        return shape
+    notes = shape.constraints.notes()
+    bare = msgspec.structs.replace(shape, constraints=shape.constraints.only(shape.constraints.limits()))
+    return Alternatives(members=(bare, _NULL), constraints=notes)
+
+
+def _takes_null(shape: Shape) -> bool:
+    match shape:
+        case Reference():
+            return _takes_null(shape.definition.body)
+        case Alternatives():
+            return any(map(_takes_null, shape.members))
+    return isinstance(shape, Anything) or is_null(shape)
+
+
+def _described(shape: Shape, parameter: Parameter) -> Shape:
+    """What stands beside the type goes before what the docstring says."""
+    if shape.constraints.description is not None or parameter.description is None:
+        return shape
+    described: Constraints = msgspec.structs.replace(shape.constraints, description=parameter.description)
+    return msgspec.structs.replace(shape, constraints=described)
+
+
+def _object_schema(properties: dict[str, JsonSchema], parameters: tuple[Parameter, ...]) -> JsonSchema:
+    required = [parameter.name for parameter in parameters if parameter.required]
+    schema: JsonSchema = {"type": "object", "properties": properties}
+    if required:
+        schema["required"] = required
+    return schema | {"additionalProperties": False}
+
+
+def _struct(info: FunctionInfo, types: Mapping[str, Any]) -> Any:
+    """A Struct with one field for each parameter: the fastest way from JSON text to keyword arguments."""
+    fields: list[Any] = []
+    for parameter in info.parameters:
+        factory = parameter.default_factory or _copier(parameter.default)
+        if parameter.required:
+            fields.append((parameter.name, types[parameter.name]))
+        elif factory is not None:
+            fields.append((parameter.name, types[parameter.name], msgspec.field(default_factory=factory)))
+        else:
+            fields.append((parameter.name, types[parameter.name], msgspec.field(default=parameter.default)))
+    return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
+
+
+def _copier(default: Any) -> Callable[[], Any] | None:
+    return functools.partial(copy.deepcopy, default) if isinstance(default, _COPIED) else None
+
+
+# Raw schemas
+
+
+class RawArguments:
+    """Decodes arguments by a JSON Schema that the user wrote."""
+
+    def __init__(self, schema: Mapping[str, Any], *, where: str, subject: str, lenient: bool) -> None:
+        self.schema: dict[str, Any] = dict(schema)
+        self.subject = subject
+        self.lenient = lenient
+        self._validator = Validator(self.schema, where=where)
+        self._leniency = Leniency(self.schema)
+        properties = self.schema.get("properties", {})
+        self._defaults = {
+            name: part["default"]
+            for name, part in properties.items()
+            if isinstance(part, Mapping) and "default" in part
+        }
+
+    def decode(self, raw: Raw) -> dict[str, Any]:
+        """The arguments as they came, with the schema's top-level defaults; raises ArgumentError."""
+        value = _plain(raw, self.subject)
+        if not self._validator.is_valid(value):
+            value = self._second_reading(value)
+        for name, default in self._defaults.items():
+            if name not in value:
+                value[name] = copy.deepcopy(default)
+        arguments: dict[str, Any] = value
+        return arguments
+
+    def _second_reading(self, value: Any) -> Any:
+        try:
+            kinder = self._leniency.reread(value, strings=True) if self.lenient else value
+        except RecursionError:
+            raise _nested_too_deeply(self.subject) from None
+        problems = self._validator.problems(kinder)
+        if problems:
+            raise ArgumentError(self.subject, problems)
+        return kinder
+
+
+def compile_raw_arguments(schema: Mapping[str, Any], *, where: str, subject: str, lenient: bool = True) -> RawArguments:
+    """A decoder for a raw JSON Schema, which is passed through untouched; raises SetupError."""
+    if not isinstance(schema, Mapping):
+        raise SetupError(f"{where}: input_schema must be a dict, not {type(schema).__name__}")
+    if schema.get("type") != "object":
+        raise SetupError(f'{where}: input_schema must have "type": "object" at its root; add it')
+    return RawArguments(schema, where=where, subject=subject, lenient=lenient)
+
+
+# Strings
+
+
+class StringArgument(NamedTuple):
+    """What a client is told about one argument."""
+
+    name: str
+    description: str | None
+    required: bool
+
+
+class StringArguments:
+    """Decodes the arguments of a prompt: on the wire they are strings, whatever the parameters want."""
+
+    def __init__(self, info: FunctionInfo) -> None:
+        self._inner = Arguments(info, lenient=True)
+        self.schema = self._inner.schema
+        properties = self.schema["properties"]
+        self.arguments = tuple(
+            StringArgument(parameter.name, properties[parameter.name].get("description"), parameter.required)
+            for parameter in info.parameters
+        )
+
+    def decode(self, raw: Raw) -> dict[str, Any]:
+        """Keyword arguments of the parameters' types: a string where one is wanted, else the JSON that it holds."""
+        return self._inner.decode(raw)
+
+    def decode_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The same for strings that are decoded already, such as the variables of a URI."""
+        return self._inner.decode(msgspec.json.encode(values))
+
+
+def compile_strings(info: FunctionInfo) -> StringArguments:
+    """Decoder and argument list for a function whose arguments arrive as strings; raises SetupError."""
+    return StringArguments(info)
+
+
+def _plain(raw: Raw, subject: str) -> Any:
+    try:
+        return _ANY.decode(raw)
+    except RecursionError:
+        raise _nested_too_deeply(subject) from None
+    except _UNREADABLE:
+        raise ArgumentError(subject, ["arguments: not valid JSON in UTF-8"]) from None
+
+
+_ANY = msgspec.json.Decoder()
+
+
+def _nested_too_deeply(subject: str) -> ArgumentError:
+    return ArgumentError(subject, ["arguments: nested too deeply"])

@@ -1,0 +1,136 @@
+"""A return annotation, or a raw JSON Schema, goes in; a check that turns returned values into JSON comes out."""
+
+import inspect
+import types
+from collections import abc
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Never, NoReturn, Union, get_args, get_origin
+
+import msgspec
+
+from dovetail.errors import SetupError
+from dovetail.registry.annotations import ShapeReader
+from dovetail.registry.hints import alias_value, is_alias
+from dovetail.registry.jsonable import OutputError, decode_json, encode_json, to_jsonable
+from dovetail.registry.leniency import Leniency
+from dovetail.registry.misfits import line, misfits
+from dovetail.registry.readers import TypeMaker
+from dovetail.registry.schemas import SchemaWriter
+from dovetail.registry.validator import Validator
+
+__all__ = ["Output", "OutputError", "compile_output", "compile_raw_output", "encode_json", "to_jsonable"]
+
+_WITHOUT_SCHEMA = (inspect.Signature.empty, None, types.NoneType, Any, object, str, Never, NoReturn)
+_MISFITS = (msgspec.DecodeError, ValueError, RecursionError)
+_SEQUENCES = (list, tuple, abc.Sequence, abc.Iterable, abc.Collection)
+
+
+class Output:
+    """What a function promises to return."""
+
+    def __init__(
+        self, schema: dict[str, Any], validator: Validator | None, decoder: msgspec.json.Decoder[Any] | None
+    ) -> None:
+        self.schema = schema
+        self.is_object = schema.get("type") == "object"
+        self._validator = validator  # None if the types say all that the schema says
+        self._decode = decoder.decode if decoder is not None else None
+
+    def encode(self, value: Any) -> bytes:
+        """The value as JSON text, checked against the schema; raises OutputError."""
+        encoded = encode_json(value)
+        if self._decode is not None:
+            encoded = self._checked_types(encoded, self._decode)
+        if self._validator is not None:
+            _check_schema(decode_json(encoded), self._validator)
+        return encoded
+
+    def structure(self, value: Any) -> Any:
+        """The value as JSON builtins, checked against the schema; raises OutputError."""
+        return decode_json(self.encode(value))
+
+    def _checked_types(self, encoded: bytes, decode: Callable[[bytes], Any]) -> bytes:
+        try:
+            decode(encoded)
+        except _MISFITS as error:
+            value = decode_json(encoded)
+            kinder = Leniency(self.schema).reread(value, strings=False)  # 2.0 is an integer for JSON Schema
+            if kinder is value:
+                raise _misfit(error, value) from None
+            encoded = encode_json(kinder)
+            try:
+                decode(encoded)
+            except _MISFITS as second:
+                raise _misfit(second, kinder) from None
+        return encoded
+
+
+def _check_schema(value: Any, validator: Validator) -> None:
+    if not validator.is_valid(value):
+        lines = validator.problems(value, root="value")
+        raise OutputError("the value does not fit its output schema: " + "; ".join(lines))
+
+
+def _misfit(error: Exception, value: Any) -> OutputError:
+    if isinstance(error, RecursionError):
+        return OutputError("the value is nested too deeply")
+    lines = [line(path, words, value, root="value") for path, words in misfits(error)]
+    return OutputError("the value does not fit its return annotation: " + "; ".join(lines))
+
+
+def compile_output(annotation: Any, *, where: str, unstructured: tuple[type, ...] = ()) -> Output | None:
+    """The promise that a return annotation makes; None if it makes none. Raises SetupError.
+
+    `unstructured` are the types of content blocks and whole results, which go to the client as they are.
+    """
+    where = f"{where}, return annotation"
+    if _is_unstructured(annotation, unstructured, where):
+        return None
+    try:
+        shape = ShapeReader().read(annotation, where)
+    except SetupError as error:
+        raise SetupError(f'{error}; or annotate it -> Any, or pass output="text"') from None
+    writer = SchemaWriter(where, for_output=True)
+    schema = writer.finish(writer.write(shape))
+    maker = TypeMaker(for_output=True)
+    decoder = maker.decoder(maker.make(shape), where)
+    return Output(schema, None if maker.exact else Validator(schema, where=where), decoder)
+
+
+def compile_raw_output(schema: Mapping[str, Any], *, where: str) -> Output:
+    """The promise of a JSON Schema that the user wrote; it is passed through untouched. Raises SetupError."""
+    if not isinstance(schema, Mapping):
+        raise SetupError(f"{where}: output_schema must be a dict, not {type(schema).__name__}")
+    plain = dict(schema)
+    return Output(plain, Validator(plain, where=where), None)
+
+
+def _is_unstructured(annotation: Any, content: tuple[type, ...], where: str) -> bool:
+    annotation = _bare(annotation, where)
+    if any(annotation is one for one in _WITHOUT_SCHEMA) or _is_content(annotation, content):
+        return True
+    if get_origin(annotation) in (Union, types.UnionType):
+        return all(_is_unstructured(member, content, where) for member in get_args(annotation))
+    items = [item for item in get_args(annotation) if item is not ...]
+    return (
+        get_origin(annotation) in _SEQUENCES
+        and any(_mentions(item, content, where) for item in items)
+        and all(_is_unstructured(item, content, where) for item in items)
+    )
+
+
+def _mentions(annotation: Any, content: tuple[type, ...], where: str) -> bool:
+    """Whether content occurs in an annotation, alone or in a union."""
+    annotation = _bare(annotation, where)
+    parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
+    return _is_content(annotation, content) or any(_mentions(part, content, where) for part in parts)
+
+
+def _bare(annotation: Any, where: str) -> Any:
+    while get_origin(annotation) is Annotated or is_alias(annotation):
+        annotation = alias_value(annotation, where) if is_alias(annotation) else annotation.__origin__
+    return annotation
+
+
+def _is_content(annotation: Any, content: tuple[type, ...]) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, content)

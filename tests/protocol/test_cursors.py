@@ -1,0 +1,115 @@
+"""Cursors: they come back as they went out, and nothing else comes through."""
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.errors import INVALID_PARAMS, ProtocolError
+from dovetail.protocol.cursors import CLOCK_SKEW, LIFETIME, decode_cursor, encode_cursor
+
+KEY = b"k" * 32
+NOW = 1_800_000_000.75
+POSITIONS = st.integers(0, 2**64 - 1)
+
+
+def make(position: int = 7, *, scope: str = "tools", key: bytes = KEY, now: float = NOW) -> str:
+    return encode_cursor(position, scope=scope, key=key, now=now)
+
+
+def read(cursor: str | None, *, scope: str = "tools", key: bytes = KEY, now: float = NOW) -> int:
+    return decode_cursor(cursor, scope=scope, key=key, now=now)
+
+
+def refused(cursor: str, **where: object) -> bool:
+    with pytest.raises(ProtocolError) as caught:
+        read(cursor, **where)  # type: ignore[arg-type]
+    assert caught.value.code == INVALID_PARAMS
+    assert caught.value.http_status == 200
+    return True
+
+
+@pytest.mark.rule("PAGE-2", "PAGE-8")
+@given(POSITIONS, st.text(), st.binary(min_size=1), st.floats(0, 2**32 - 1), st.floats(-CLOCK_SKEW + 1, LIFETIME - 1))
+def test_round_trip(position: int, scope: str, key: bytes, now: float, later: float) -> None:
+    cursor = encode_cursor(position, scope=scope, key=key, now=now)
+    assert cursor.isascii()
+    assert decode_cursor(cursor, scope=scope, key=key, now=now + later) == position
+
+
+@pytest.mark.rule("PAGE-5")
+@pytest.mark.parametrize("cursor", [None, ""])
+def test_no_cursor_and_an_empty_one_are_the_first_page(cursor: str | None) -> None:
+    assert read(cursor) == 0
+
+
+@pytest.mark.rule("PAGE-3")
+@given(POSITIONS, st.data())
+def test_any_changed_character_is_refused(position: int, data: st.DataObject) -> None:
+    cursor = make(position)
+    place = data.draw(st.integers(0, len(cursor) - 1))
+    other = data.draw(st.characters(codec="utf-8").filter(lambda char: char != cursor[place]))
+    assert refused(cursor[:place] + other + cursor[place + 1 :])
+
+
+@pytest.mark.rule("PAGE-3")
+def test_every_bit_of_every_byte_is_signed() -> None:
+    raw = base64.urlsafe_b64decode(make())
+    for place in range(len(raw)):
+        for bit in range(8):
+            changed = bytearray(raw)
+            changed[place] ^= 1 << bit
+            assert refused(base64.urlsafe_b64encode(changed).decode())
+
+
+@pytest.mark.rule("PAGE-3")
+def test_another_spelling_of_the_same_bytes_is_refused() -> None:
+    cursor = next(made for made in map(make, range(1000)) if "-" in made and "_" in made)
+    spellings = {
+        cursor.rstrip("="),
+        cursor + "=",
+        cursor + "====",
+        cursor + "\n",
+        " " + cursor,
+        cursor.replace("-", "+"),
+        cursor.replace("_", "/"),
+        cursor[:20] + "\n" + cursor[20:],
+    }
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    stem, pad = cursor.rstrip("="), cursor.count("=")
+    spellings |= {stem[:-1] + char + "=" * pad for char in alphabet}  # the last character has unused bits
+    spellings -= {cursor}
+    assert all(refused(spelling) for spelling in spellings)
+
+
+@pytest.mark.rule("PAGE-3", "PAGE-8")
+@given(st.text(min_size=1))
+def test_anything_else_is_refused(text: str) -> None:
+    assert refused(text)
+
+
+@pytest.mark.rule("PAGE-3")
+@pytest.mark.parametrize(
+    "cursor",
+    ["a", "AAAA", "é", "\ud800", "\x00", "=", "====", "null", "0", "1" * 100_000, "=" * 100_000],
+    ids=lambda cursor: ascii(cursor[:8]),
+)
+def test_garbage_is_refused(cursor: str) -> None:
+    assert refused(cursor)
+
+
+@pytest.mark.rule("PAGE-3", "PAGE-8")
+@pytest.mark.parametrize("where", [{"scope": "prompts"}, {"scope": ""}, {"key": b"x" * 32}])
+def test_a_cursor_belongs_to_its_list_and_its_server(where: dict[str, object]) -> None:
+    assert refused(make(), **where)
+
+
+@pytest.mark.rule("PAGE-2", "PAGE-3")
+@pytest.mark.parametrize(
+    ("age", "good"),
+    [(0, True), (LIFETIME - 1, True), (LIFETIME + 1, False), (10 * LIFETIME, False), (-59, True), (-120, False)],
+)
+def test_a_cursor_lives_for_a_day(age: float, good: bool) -> None:
+    cursor = make(3)
+    assert read(cursor, now=NOW + age) == 3 if good else refused(cursor, now=NOW + age)

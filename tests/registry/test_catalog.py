@@ -1,0 +1,396 @@
+"""The catalogue: its order, its pages while it changes, what it keeps and whom it tells."""
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from dovetail.errors import SetupError
+from dovetail.registry.catalog import MAX_KEPT_PAGES, Catalog, KeptPage, Page, check_name
+
+
+def filled(*names: str) -> Catalog[str]:
+    catalog: Catalog[str] = Catalog("tool")
+    for name in names:
+        catalog.add(name, name.upper())
+    return catalog
+
+
+def walk(catalog: Catalog[str], size: int) -> list[str]:
+    seen: list[str] = []
+    after: int | None = 0
+    while after is not None:
+        page = catalog.page(after, size)
+        assert len(page.items) <= size
+        seen += page.items
+        after = page.next_after
+    return seen
+
+
+def kept(body: bytes = b"{}") -> KeptPage:
+    return KeptPage(body, None, 0.0)
+
+
+# ── order and lookup ──
+
+
+@pytest.mark.rule("TOOL-4")
+def test_items_stay_in_the_order_of_their_registration() -> None:
+    catalog = filled("zebra", "ant", "mole")
+    assert catalog.all() == ["ZEBRA", "ANT", "MOLE"]
+    assert len(catalog) == 3
+    assert catalog.get("ant") == "ANT"
+    assert catalog.get("Ant") is None
+
+
+@pytest.mark.rule("TOOL-4")
+def test_an_item_that_comes_back_comes_last() -> None:
+    catalog = filled("a", "b", "c")
+    assert catalog.remove("a")
+    catalog.add("a", "again")
+    assert catalog.all() == ["B", "C", "again"]
+
+
+def test_a_replaced_item_keeps_its_place() -> None:
+    catalog = filled("a", "b", "c")
+    catalog.replace("b", "other")
+    catalog.replace("unknown", "nothing")
+    assert catalog.all() == ["A", "other", "C"]
+    assert catalog.page(1, 1) == Page(["other"], 2)
+    assert catalog.get("unknown") is None
+
+
+def test_a_name_is_given_once() -> None:
+    catalog = filled("a")
+    with pytest.raises(SetupError, match="already a tool 'a'"):
+        catalog.add("a", "second")
+    assert catalog.all() == ["A"]
+
+
+def test_removing_says_whether_there_was_something() -> None:
+    catalog: Catalog[Any] = Catalog("tool")
+    catalog.add("nothing", None)
+    assert catalog.remove("nothing")
+    assert not catalog.remove("nothing")
+    assert len(catalog) == 0
+
+
+def test_what_all_returns_is_the_callers_own() -> None:
+    catalog = filled("a", "b")
+    catalog.all().clear()
+    assert catalog.all() == ["A", "B"]
+
+
+def test_once_used_always_used() -> None:
+    catalog: Catalog[str] = Catalog("tool")
+    assert not catalog.ever_used
+    catalog.add("a", "A")
+    catalog.clear()
+    assert catalog.ever_used
+
+
+# ── pages ──
+
+
+@pytest.mark.rule("PAGE-1", "PAGE-4")
+@pytest.mark.parametrize(
+    ("count", "size", "pages"),
+    [(0, 5, [0]), (1, 5, [1]), (5, 5, [5]), (6, 5, [5, 1]), (10, 5, [5, 5]), (3, 1, [1, 1, 1])],
+)
+def test_a_page_points_to_the_next_only_if_there_is_one(count: int, size: int, pages: list[int]) -> None:
+    catalog = filled(*(f"t{number}" for number in range(count)))
+    sizes, after = [], 0
+    while True:
+        page = catalog.page(after, size)
+        sizes.append(len(page.items))
+        if page.next_after is None:
+            break
+        after = page.next_after
+    assert sizes == pages
+
+
+@pytest.mark.rule("PAGE-2")
+def test_a_position_beyond_the_end_is_an_empty_page() -> None:
+    assert filled("a", "b").page(99, 5) == Page([], None)
+
+
+@pytest.mark.rule("PAGE-2")
+def test_a_cursor_survives_the_item_it_points_behind() -> None:
+    catalog = filled("a", "b", "c", "d")
+    first = catalog.page(0, 2)
+    assert first == Page(["A", "B"], 2)
+    catalog.remove("b")
+    catalog.add("e", "E")
+    assert catalog.page(2, 5) == Page(["C", "D", "E"], None)
+
+
+@given(st.lists(st.integers(0, 30), unique=True), st.integers(1, 40))
+def test_the_pages_together_are_the_whole(numbers: list[int], size: int) -> None:
+    catalog = filled(*(f"t{number}" for number in numbers))
+    assert walk(catalog, size) == catalog.all()
+
+
+class WalkWhileItChanges(RuleBasedStateMachine):
+    """Somebody pages through while others register and remove: nothing twice, and nothing that stayed is missed."""
+
+    @initialize(count=st.integers(0, 12), size=st.integers(1, 4))
+    def begin(self, count: int, size: int) -> None:
+        self.catalog: Catalog[object] = Catalog("tool")
+        self.size = size
+        self.model: dict[str, object] = {}
+        for number in range(count):
+            self._register(f"t{number}")
+        self._start_walk()
+
+    def _register(self, name: str) -> None:
+        self.model[name] = object()  # every registration is a thing of its own
+        self.catalog.add(name, self.model[name])
+
+    def _start_walk(self) -> None:
+        self.after: int | None = 0
+        self.seen: list[object] = []
+        self.stayed = set(self.model.values())
+
+    @rule(number=st.integers(0, 15))
+    def add(self, number: int) -> None:
+        if (name := f"t{number}") not in self.model:
+            self._register(name)
+
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        if self.model:
+            name = data.draw(st.sampled_from(sorted(self.model)))
+            self.stayed.discard(self.model.pop(name))
+            assert self.catalog.remove(name)
+
+    @rule()
+    def clear(self) -> None:
+        self.catalog.clear()
+        self.model.clear()
+        self.stayed.clear()
+
+    @rule()
+    def next_page(self) -> None:
+        if self.after is None:
+            self._start_walk()
+        assert self.after is not None
+        page = self.catalog.page(self.after, self.size)
+        self.seen += page.items
+        self.after = page.next_after
+        assert all(item in self.model.values() for item in page.items)
+        if self.after is None:
+            assert self.stayed <= set(self.seen)
+
+    @invariant()
+    def nothing_twice(self) -> None:
+        if hasattr(self, "seen"):
+            assert len(self.seen) == len(set(self.seen))
+            assert self.catalog.all() == list(self.model.values())
+
+
+WalkWhileItChanges.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestWalkWhileItChanges = pytest.mark.rule("PAGE-2", "PAGE-8")(WalkWhileItChanges.TestCase)
+
+
+# ── kept pages ──
+
+CHANGES = {
+    "add": lambda catalog: catalog.add("new", "NEW"),
+    "remove": lambda catalog: catalog.remove("a"),
+    "replace": lambda catalog: catalog.replace("a", "other"),
+    "clear": lambda catalog: catalog.clear(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_drops_what_was_kept(change: str) -> None:
+    catalog = filled("a", "b")
+    catalog.keep(("2026-07-28", 0), kept(), catalog.version)
+    assert catalog.encoded
+    before = catalog.version
+    CHANGES[change](catalog)
+    assert not catalog.encoded
+    assert catalog.version > before
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_page_made_before_a_change_is_not_kept(change: str) -> None:
+    catalog = filled("a", "b")
+    version = catalog.version
+    CHANGES[change](catalog)
+    catalog.keep(("2026-07-28", 0), kept(), version)
+    assert not catalog.encoded
+
+
+@pytest.mark.parametrize(
+    "nothing", [lambda c: c.remove("x"), lambda c: c.replace("x", ""), lambda c: c.get("x"), lambda c: c.page(0, 9)]
+)
+def test_what_changes_nothing_drops_nothing(nothing: Any) -> None:
+    catalog = filled("a")
+    heard: list[int] = []
+    catalog.on_change(lambda: heard.append(1))
+    catalog.keep(("2026-07-28", 0), kept(), catalog.version)
+    nothing(catalog)
+    assert catalog.encoded
+    assert not heard
+
+
+def test_the_number_of_kept_pages_is_bounded() -> None:
+    catalog = filled("a")
+    for position in range(3 * MAX_KEPT_PAGES):
+        catalog.keep(("2026-07-28", position), kept(), catalog.version)
+        assert len(catalog.encoded) <= MAX_KEPT_PAGES
+    assert ("2026-07-28", 3 * MAX_KEPT_PAGES - 1) in catalog.encoded
+
+
+# ── listeners ──
+
+
+@pytest.mark.rule("TOOL-5", "RES-3", "PR-3")
+@pytest.mark.parametrize(("change", "told"), [("add", 1), ("remove", 1), ("clear", 1), ("replace", 0)])
+def test_listeners_hear_of_every_change_once(change: str, told: int) -> None:
+    catalog = filled("a", "b")
+    heard: list[int] = []
+    catalog.on_change(lambda: heard.append(len(catalog.all())))  # a listener may look at the catalogue
+    CHANGES[change](catalog)
+    assert len(heard) == told
+
+
+def test_a_listener_sees_the_catalogue_as_it_is_now() -> None:
+    catalog = filled("a")
+    seen: list[tuple[list[str], Page[str]]] = []
+    catalog.on_change(lambda: seen.append((catalog.all(), catalog.page(0, 10))))
+    catalog.add("b", "B")
+    assert seen == [(["A", "B"], Page(["A", "B"], None))]
+
+
+def test_who_no_longer_listens_is_not_told() -> None:
+    catalog = filled("a")
+    heard: list[str] = []
+
+    def once() -> None:
+        heard.append("once")
+        catalog.off_change(once)
+
+    catalog.on_change(once)
+    catalog.on_change(lambda: heard.append("always"))
+    catalog.off_change(print)  # never listened
+    catalog.add("b", "B")
+    catalog.add("c", "C")
+    assert heard == ["once", "always", "always"]
+
+
+def test_emptying_an_empty_catalogue_is_no_change() -> None:
+    catalog: Catalog[str] = Catalog("tool")
+    heard: list[int] = []
+    catalog.on_change(lambda: heard.append(1))
+    catalog.clear()
+    assert not heard
+
+
+# ── threads ──
+
+
+def test_threads_may_register_and_remove_while_others_page() -> None:
+    catalog = filled(*(f"fixed{number}" for number in range(20)))
+    fixed = set(catalog.all())
+    failures: list[object] = []
+    stop = threading.Event()
+
+    def churn(worker: int) -> None:
+        for number in range(300):
+            catalog.add(f"w{worker}-{number}", "guest")
+            catalog.remove(f"w{worker}-{number}")
+
+    def page() -> None:
+        try:
+            while not stop.is_set():
+                version = catalog.version
+                seen = [item for item in walk(catalog, 7) if item != "guest"]
+                if set(seen) != fixed or len(seen) != len(fixed):
+                    failures.append(seen)
+                catalog.keep(("2026-07-28", 0), kept(), version)
+        except Exception as failure:
+            failures.append(failure)
+
+    writers = [threading.Thread(target=churn, args=(worker,)) for worker in range(3)]
+    readers = [threading.Thread(target=page) for _ in range(2)]
+    for thread in (*writers, *readers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    for thread in readers:
+        thread.join()
+    assert not failures
+    assert set(catalog.all()) == fixed
+
+
+def test_a_kept_page_is_never_older_than_the_catalogue() -> None:
+    catalog = filled("a")
+    stop = threading.Event()
+    stale: list[tuple[int, bytes]] = []
+
+    def keep() -> None:
+        while not stop.is_set():
+            version, count = catalog.version, len(catalog.page(0, 10_000).items)
+            catalog.keep(("2026-07-28", 0), kept(b"%d" % count), version)
+
+    def check(expected: int) -> None:
+        page = catalog.encoded.get(("2026-07-28", 0))
+        if page is not None and page.body != b"%d" % expected:
+            stale.append((expected, page.body))
+
+    keeper = threading.Thread(target=keep)
+    keeper.start()
+    for number in range(500):
+        catalog.add(f"t{number}", "")
+        check(number + 2)
+    stop.set()
+    keeper.join()
+    assert not stale
+
+
+def test_one_of_many_threads_gets_the_name() -> None:
+    catalog: Catalog[int] = Catalog("tool")
+    refused: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def claim(number: int) -> None:
+        barrier.wait()
+        try:
+            catalog.add("mine", number)
+        except SetupError:
+            refused.append(number)
+
+    threads = [threading.Thread(target=claim, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 7
+    assert catalog.all() == [n for n in range(8) if n not in refused]
+
+
+# ── names ──
+
+
+@pytest.mark.rule("TOOL-7")
+@pytest.mark.parametrize("name", ["a", "A-b_c.9", "x" * 128, "...", "-"])
+def test_names_that_every_client_accepts(name: str) -> None:
+    assert check_name(name, "tool f") == name
+
+
+@pytest.mark.rule("TOOL-7")
+@pytest.mark.parametrize(
+    "name", ["", "x" * 129, "a b", "a/b", "é", "a\n", "\na", "a\x00", "a:b", "a,b", "٣"], ids=ascii
+)
+def test_names_that_are_refused(name: str) -> None:
+    with pytest.raises(SetupError) as caught:
+        check_name(name, "tool f")
+    assert "tool f" in str(caught.value)
+    assert "name=" in str(caught.value)
+    assert len(str(caught.value)) < 300

@@ -1,0 +1,51 @@
+"""Compares what a server sent with what a seed document shows."""
+
+import json
+from typing import Any
+
+
+class Opaque:
+    """A value that only has to have a type, such as a cursor."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+
+class JsonText:
+    """A string that holds JSON: compared as parsed, for white space is not part of the message."""
+
+    def __init__(self, text: str) -> None:
+        self.value = json.loads(text)
+
+
+def same(actual: Any, shown: Any, place: str = "$") -> None:
+    """Every field that is shown is there with that value, and nothing else is."""
+    _compare(actual, shown, place, exact=True)
+
+
+def contains(actual: Any, shown: Any, place: str = "$") -> None:
+    """Every field that is shown is there with that value; there may be more."""
+    _compare(actual, shown, place, exact=False)
+
+
+def _compare(actual: Any, shown: Any, place: str, *, exact: bool) -> None:
+    if isinstance(shown, Opaque):
+        assert isinstance(actual, shown.kind), f"{place}: {actual!r}"
+        assert actual, place
+    elif isinstance(shown, JsonText):
+        assert json.loads(actual) == shown.value, place
+    elif isinstance(shown, dict):
+        assert isinstance(actual, dict), f"{place}: {actual!r}"
+        missing = shown.keys() - actual.keys()
+        assert not missing, f"{place}: without {missing}"
+        surplus = actual.keys() - shown.keys()
+        assert not exact or not surplus, f"{place}: also {surplus}"
+        for key, value in shown.items():
+            _compare(actual[key], value, f"{place}.{key}", exact=exact)
+    elif isinstance(shown, list):
+        assert len(actual) == len(shown), place
+        for index, (one, other) in enumerate(zip(actual, shown, strict=True)):
+            _compare(one, other, f"{place}[{index}]", exact=exact)
+    else:
+        assert actual == shown, f"{place}: {actual!r} instead of {shown!r}"
+        assert type(actual) is type(shown), place
