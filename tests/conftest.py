@@ -9,11 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import official
-
-try:
-    from dovetail.engine.connection import Connection
-except ImportError:
-    Connection = None
+from dovetail.engine.connection import Connection
 
 
 class _WatchedPipe:
@@ -35,24 +31,25 @@ class _WatchedPipe:
 @pytest.fixture(autouse=True)
 def _judge_emitted_messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every message that a connection writes in any test is validated against the schema of its revision."""
-    if Connection is None or not official.available():
+    if not official.available():
         yield
         return
     witnesses: list[official.Witness] = []
-    original_init, original_feed = Connection.__init__, Connection.feed
+    original_init, original_admit = Connection.__init__, Connection._admit
 
     def watched_init(self: Connection, engine, pipe) -> None:
         witness = official.Witness()
         witnesses.append(witness)
-        self.witness = witness  # type: ignore[attr-defined]
+        self.witness = witness
         original_init(self, engine, _WatchedPipe(pipe, witness))
 
-    def watched_feed(self: Connection, line) -> None:
-        self.witness.sent(bytes(line))  # type: ignore[attr-defined]
-        original_feed(self, line)
+    def watched_admit(self: Connection, *arguments, **options):
+        call = original_admit(self, *arguments, **options)
+        self.witness.admitted(call.exchange.request)
+        return call
 
     monkeypatch.setattr(Connection, "__init__", watched_init)
-    monkeypatch.setattr(Connection, "feed", watched_feed)
+    monkeypatch.setattr(Connection, "_admit", watched_admit)
     yield
     for witness in witnesses:
         witness.assert_clean()

@@ -85,6 +85,10 @@ class Witness:
 
     # ── what the client says, only to know what the server is answering ──
 
+    def admitted(self, request: Any) -> None:
+        """A request that the server has taken in."""
+        self._asked[_key(request.id)] = (request.method, request.revision.name)
+
     def sent(self, line: bytes) -> None:
         try:
             message = json.loads(line)
@@ -146,7 +150,7 @@ class Witness:
             self._check(revision, ERRORS_2026[message["error"]["code"]], message)
 
     def _judge_result(self, message: dict[str, Any]) -> None:
-        asked = self._asked.get(_key(message.get("id")))
+        asked = self._asked.pop(_key(message.get("id")), None)
         if asked is None:
             self.problems.append(f"an answer to nothing that was asked: {str(message)[:200]}")
             return

@@ -1,1 +1,88 @@
-"""Dovetail: plain Python functions, served to every MCP client."""
+"""Dovetail: plain Python functions, served to every MCP client.
+
+The public names and nothing else. Each is loaded when it is first asked for, so that a program pays for what it uses.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dovetail.client import Client as Client
+    from dovetail.engine.context import Context as Context
+    from dovetail.errors import ArgumentError as ArgumentError
+    from dovetail.errors import Busy as Busy
+    from dovetail.errors import ConnectionLost as ConnectionLost
+    from dovetail.errors import DovetailError as DovetailError
+    from dovetail.errors import MissingCapability as MissingCapability
+    from dovetail.errors import NotFound as NotFound
+    from dovetail.errors import ProtocolError as ProtocolError
+    from dovetail.errors import ServerError as ServerError
+    from dovetail.errors import SetupError as SetupError
+    from dovetail.errors import ToolError as ToolError
+    from dovetail.protocol.content import Annotations as Annotations
+    from dovetail.protocol.content import Audio as Audio
+    from dovetail.protocol.content import EmbeddedResource as EmbeddedResource
+    from dovetail.protocol.content import Icon as Icon
+    from dovetail.protocol.content import Image as Image
+    from dovetail.protocol.content import Message as Message
+    from dovetail.protocol.content import ResourceContents as ResourceContents
+    from dovetail.protocol.content import ResourceLink as ResourceLink
+    from dovetail.protocol.content import Text as Text
+    from dovetail.protocol.definitions import ToolAnnotations as ToolAnnotations
+    from dovetail.protocol.features import Completion as Completion
+    from dovetail.protocol.outbound import ToolResult as ToolResult
+    from dovetail.protocol.results import PromptResult as PromptResult
+    from dovetail.registry.fields import Field as Field
+    from dovetail.server import Server as Server
+    from dovetail.toolregistry import ToolRegistry as ToolRegistry
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "client": ["Client"],
+    "engine.context": ["Context"],
+    "errors": [
+        "ArgumentError",
+        "Busy",
+        "ConnectionLost",
+        "DovetailError",
+        "MissingCapability",
+        "NotFound",
+        "ProtocolError",
+        "ServerError",
+        "SetupError",
+        "ToolError",
+    ],
+    "protocol.content": [
+        "Annotations",
+        "Audio",
+        "EmbeddedResource",
+        "Icon",
+        "Image",
+        "Message",
+        "ResourceContents",
+        "ResourceLink",
+        "Text",
+    ],
+    "protocol.definitions": ["ToolAnnotations"],
+    "protocol.features": ["Completion"],
+    "protocol.outbound": ["ToolResult"],
+    "protocol.results": ["PromptResult"],
+    "registry.fields": ["Field"],
+    "server": ["Server"],
+    "toolregistry": ["ToolRegistry"],
+}
+_HOME_OF = {name: f"dovetail.{module}" for module, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -52,7 +52,7 @@ class Server:
     def tool(self, function: F, /) -> F: ...
     @overload
     def tool(self, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
-    def tool(self, function: F | None = None, /, **options: Unpack[ToolOptions]) -> F | Callable[[F], F]:
+    def tool(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]  # mypy and Unpack
         """Register a function as a tool; bare, or with options. The function stays as it is."""
         if function is not None:
             _refuse_uncalled(function, "tool")
@@ -130,7 +130,7 @@ class Server:
     def prompt(self, function: F, /) -> F: ...
     @overload
     def prompt(self, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
-    def prompt(self, function: F | None = None, /, **options: Unpack[PromptOptions]) -> F | Callable[[F], F]:
+    def prompt(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]  # mypy and Unpack
         """Register a function as a prompt; bare, or with options."""
         if function is not None:
             _refuse_uncalled(function, "prompt")

@@ -10,7 +10,7 @@ import msgspec
 from dovetail.engine.core import INJECTABLE
 from dovetail.protocol.cursors import decode_cursor, encode_cursor
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.tools import Tool, ToolOptions, compile_tool
+from dovetail.registry.tools import Tool, ToolOptions, ToolTraits, compile_tool
 
 
 class ToolPage(msgspec.Struct, frozen=True):
@@ -33,11 +33,13 @@ class ToolRegistry:
         description: str,
         input_schema: Mapping[str, Any],
         handler: Callable[..., Any],
-        **options: Unpack[ToolOptions],
+        **traits: Unpack[ToolTraits],
     ) -> Tool:
         """The handler takes the arguments as one dict, or each by its name."""
-        merged: ToolOptions = {**options, "name": name, "description": description, "input_schema": input_schema}
-        tool = compile_tool(handler, merged, injectable=INJECTABLE)
+        options: ToolOptions = {**traits, "name": name, "description": description, "input_schema": input_schema}
+        if "output_schema" not in traits:  # what is not declared here is not guessed from the handler's annotation
+            options.setdefault("output", "text")
+        tool = compile_tool(handler, options, injectable=INJECTABLE)
         self.catalog.add(tool.name, tool)
         return tool
 

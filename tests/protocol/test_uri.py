@@ -349,7 +349,7 @@ def values_for(pieces: Sequence[Piece], draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.rule("RES-15")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(templates(), st.data())
 def test_what_is_expanded_is_matched(pieces: list[Piece], data: st.DataObject):
     template = UriTemplate(write(pieces))

@@ -71,7 +71,9 @@ SPHINX = """Find notes.
         pytest.param("\n    Args:\n        a: One.", None, {"a": "One."}, id="arguments only"),
         pytest.param("Add.\n\nArgs:\n    a: One.\nMore.", "Add.\n\nMore.", {"a": "One."}, id="text after a section"),
         pytest.param("Add.\n\nArgs: none at all.", "Add.\n\nArgs: none at all.", {}, id="no heading"),
-        pytest.param("Add.\n\nArgs:\n    a:\n        One.\n    b: Two.", "Add.", {"a": "One.", "b": "Two."}, id="below"),
+        pytest.param(
+            "Add.\n\nArgs:\n    a:\n        One.\n    b: Two.", "Add.", {"a": "One.", "b": "Two."}, id="below"
+        ),
         pytest.param("Add.\n\nArgs:\n\n", "Add.", {}, id="empty section"),
         pytest.param("Time is 10:30 now.\n:wave: hello", "Time is 10:30 now.\n:wave: hello", {}, id="colons"),
         pytest.param(

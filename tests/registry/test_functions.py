@@ -179,7 +179,7 @@ def test_fields_as_defaults() -> None:
         b: int = Field(ge=1),
         c: Annotated[int, Field(7)] = 8,
         d: Annotated[int, Field(9)] = ...,  # type: ignore[assignment]
-        e: list[int] = pydantic.Field(default_factory=list),
+        e: list[int] = pydantic.Field(default_factory=list),  # noqa: B008
         f: int = pydantic.Field(3, le=4),
     ) -> None: ...
 

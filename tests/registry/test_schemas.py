@@ -299,7 +299,7 @@ def _wide(depth: int) -> Any:
         (dict[float, int], "can't be the key"),
         (dict[Point, int], "can't be the key"),
         (dict[tuple[int, int], int], "can't be the key"),
-        (Growing[int], "more than 500 types"),
+        (Growing[int], "more than 50 classes deep"),
         (WithInitVar, "InitVar"),
         (WithField, "write Annotated"),
         (Unread, "use pydantic's Field"),

@@ -1,9 +1,9 @@
 """Every JSON message of seed 000, on its server."""
 
+from servers.seeds.seed_000 import server
+
 from seeds.golden import same
 from wire import Wire
-
-from servers.seeds.seed_000 import server
 
 REVISION = "2025-03-26"
 CALL = {

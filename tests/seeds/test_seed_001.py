@@ -1,9 +1,9 @@
 """Every JSON message of seed 001, on its server: the pocket profile."""
 
+from servers.seeds.seed_001 import server
+
 from seeds.golden import same
 from wire import Wire
-
-from servers.seeds.seed_001 import server
 
 REVISION = "2025-06-18"
 

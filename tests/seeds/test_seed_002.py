@@ -1,9 +1,9 @@
 """Every JSON message of seed 002, on its server, at 2024-11-05."""
 
+from servers.seeds.seed_002 import create_server, server
+
 from seeds.golden import Opaque, same
 from wire import Wire
-
-from servers.seeds.seed_002 import create_server, server
 
 REVISION = "2024-11-05"
 MAIN_RS = {

@@ -1,11 +1,11 @@
 """Every JSON message of seed 003, on its server, at 2025-11-25."""
 
 import pytest
-from seeds.golden import JsonText, Opaque, same
-from wire import Wire
+from servers.seeds.seed_003 import create_server, server
 
 from dovetail import Annotations, Audio, EmbeddedResource, Image, ResourceContents, ResourceLink, Server, Text
-from servers.seeds.seed_003 import create_server, server
+from seeds.golden import JsonText, Opaque, same
+from wire import Wire
 
 REVISION = "2025-11-25"
 CALL = {

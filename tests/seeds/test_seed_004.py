@@ -1,11 +1,11 @@
 """Every JSON message of seed 004, on its server: the registry and the reference profile."""
 
 import pytest
-from seeds.golden import contains, same
-from wire import Wire
+from servers.seeds.seed_004 import create_registry, server
 
 from dovetail import Server, ToolRegistry
-from servers.seeds.seed_004 import create_registry, server
+from seeds.golden import contains, same
+from wire import Wire
 
 REVISION = "2025-11-25"
 

@@ -5,11 +5,12 @@ Messages cross through the loop, each side in its own context, so neither runs i
 
 import asyncio
 import contextvars
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dovetail.engine.connection import Connection
 from dovetail.engine.core import Engine
-from dovetail.errors import ConnectionLost
+from dovetail.errors import INVALID_REQUEST, ConnectionLost, ProtocolError
+from dovetail.transports.lines import LineSplitter, as_line
 
 if TYPE_CHECKING:
     from dovetail.client.links import Receiver
@@ -30,14 +31,17 @@ class InProcessLink:
         self._connection = Connection(self._engine, _Return(receiver))
 
     def write(self, message: bytes) -> None:
-        loop = asyncio.get_running_loop()
-        for line in message.split(b"\n"):  # as it would be on a real pipe
-            if line:
-                loop.call_soon(self._feed, line, context=self._nobodys)
+        asyncio.get_running_loop().call_soon(self._feed, message, context=self._nobodys)
 
-    def _feed(self, line: bytes) -> None:
-        if self._connection is not None:
-            self._connection.feed(line)
+    def _feed(self, message: bytes) -> None:
+        if self._connection is None:
+            return
+        limit = self._engine.options.max_message_bytes
+        for line in LineSplitter(limit).feed(message + b"\n"):
+            if line is None:
+                self._connection.reject(ProtocolError(f"message larger than {limit} bytes", code=INVALID_REQUEST))
+            else:
+                self._connection.feed(line)
 
     async def drain(self) -> None:
         """The server takes every line at once."""
@@ -63,7 +67,7 @@ class _Return:
         self._context = contextvars.copy_context()  # the client's own, whoever writes
 
     def write(self, message: bytes) -> None:
-        self._loop.call_soon(self._receiver.receive, bytes(message), context=self._context)
+        self._loop.call_soon(self._receiver.receive, as_line(message)[:-1], context=self._context)
 
     async def drain(self) -> None:
         """The client takes every message at once."""
@@ -76,7 +80,7 @@ class _Life:
     lifespan may hold what has to end where it began.
     """
 
-    current: dict[Engine, "_Life"] = {}
+    current: ClassVar[dict[Engine, "_Life"]] = {}
 
     def __init__(self, engine: Engine, owner: Any) -> None:
         self._engine = engine

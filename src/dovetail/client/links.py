@@ -1,6 +1,6 @@
 """What a client is connected by: a target comes in, the link that reaches it goes out.
 
-A link carries whole messages both ways. It hands what arrives to its `Receiver`, and says there when the server is gone.
+A link carries whole messages both ways. What arrives goes to its `Receiver`, which also hears that the server is gone.
 """
 
 from collections.abc import Mapping, Sequence

@@ -12,6 +12,7 @@ from subprocess import PIPE
 from typing import TYPE_CHECKING, cast
 
 from dovetail.errors import ConnectionLost, SetupError
+from dovetail.transports.lines import LineSplitter
 
 if TYPE_CHECKING:
     from dovetail.client.links import Receiver
@@ -33,17 +34,19 @@ class ProcessLink:
 
     async def open(self, receiver: "Receiver") -> None:
         name = self._command[0]
-        if self._cwd is not None and not Path(self._cwd).is_dir():
-            raise SetupError(f"Client: can't start {name!r} in cwd={str(self._cwd)!r}: there is no such directory")
         try:
             _, self._child = await asyncio.get_running_loop().subprocess_exec(
                 lambda: _Child(name, receiver), *self._command, stdin=PIPE, stdout=PIPE, stderr=None,
                 env=self._env, cwd=self._cwd,
             )  # fmt: skip
-        except FileNotFoundError:
-            raise SetupError(f"Client: can't start {name!r}: there is no such command") from None
         except OSError as failure:
-            raise SetupError(f"Client: can't start {name!r}: {failure.strerror or 'it failed'}") from None
+            raise SetupError(f"Client: can't start {name!r}: {self._why(failure)}") from None
+
+    def _why(self, failure: OSError) -> str:
+        if self._cwd is not None and failure.filename == str(self._cwd):
+            return f"{failure.strerror}: cwd={str(self._cwd)!r}"
+        missing = isinstance(failure, FileNotFoundError)
+        return "there is no such command" if missing else failure.strerror or "it can't be run"
 
     def write(self, message: bytes) -> None:
         if self._child is None:
@@ -67,8 +70,7 @@ class _Child(asyncio.SubprocessProtocol):
         self._name = name
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
-        self._line: list[bytes] = []  # the pieces of the line that is still coming
-        self._size = 0
+        self._splitter = LineSplitter(MAX_LINE_BYTES)
         self._exited = asyncio.Event()
         self._silent = asyncio.Event()
         self._gone = asyncio.Event()
@@ -82,27 +84,12 @@ class _Child(asyncio.SubprocessProtocol):
 
     # ── what it says ──
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        head, *rest = data.split(b"\n")
-        self._take(head)
-        for piece in rest:
-            self._end_line()
-            self._take(piece)
-
-    def _take(self, piece: bytes) -> None:
-        self._size += len(piece)
-        if self._size > MAX_LINE_BYTES:
-            self._receiver.lost(f"{self._name!r} sent a message of more than {MAX_LINE_BYTES} bytes")
-            self._transport.close()
-        elif piece:
-            self._line.append(piece)
-
-    def _end_line(self) -> None:
-        line = b"".join(self._line)
-        self._line.clear()
-        self._size = 0
-        if line.strip():
-            self._receiver.receive(line)
+    def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002
+        for line in self._splitter.feed(data):
+            if line is None:
+                self._receiver.lost(f"{self._name!r} sent a message of more than {MAX_LINE_BYTES} bytes")
+            else:
+                self._receiver.receive(bytes(line))
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -112,7 +99,7 @@ class _Child(asyncio.SubprocessProtocol):
 
     # ── how it ends ──
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002
         if fd == STDIN:
             self.writable.set()
         else:
@@ -123,7 +110,7 @@ class _Child(asyncio.SubprocessProtocol):
         self._exited.set()
         self._report_end()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._gone.set()
 
     def _report_end(self) -> None:

@@ -1,6 +1,6 @@
 """What a client hands to its user: results off the wire come in, typed values go out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -56,6 +56,9 @@ class LogMessage(msgspec.Struct, frozen=True):
     logger: str | None = None
 
 
+LogHandler = Callable[[LogMessage], Awaitable[None] | None]
+
+
 class WireCallResult(msgspec.Struct, frozen=True, rename="camel"):
     """The answer to `tools/call`, as it comes."""
 
@@ -84,27 +87,35 @@ class _Kind(msgspec.Struct, frozen=True, rename="camel"):
     result_type: str = "complete"
 
 
+def read_object(method: str, raw: Raw) -> dict[str, Any]:
+    """A result of any kind, as it came."""
+    return _decode(method, raw, dict[str, Any])
+
+
 def read(method: str, raw: Raw, shape: type[T]) -> T:
-    """A result as a typed value; BadAnswer says what is wrong with it."""
-    try:
-        kind = msgspec.json.decode(raw, type=_Kind).result_type
-        if kind == "complete":
-            return msgspec.json.decode(raw, type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
-        raise BadAnswer(f"{method}: the server's answer does not fit: {_words(failure)}") from None
-    raise BadAnswer(f"{method}: the server answered with resultType {kind!r}, which this client does not handle")
+    """A complete result as a typed value; BadAnswer says what is wrong with it."""
+    kind = _decode(method, raw, _Kind).result_type
+    if kind != "complete":
+        raise BadAnswer(f"{method}: the server answered with resultType {kind!r}, which this client does not handle")
+    return _decode(method, raw, shape)
 
 
 def read_page(method: str, raw: Raw, key: str, item: type[T]) -> ListPage[T]:
     fields = read(method, raw, dict[str, Raw])
     if key not in fields:
         raise BadAnswer(f"{method}: the server's answer does not fit: {key} is missing")
+    items: list[T] = _decode(method, fields[key], list[item])  # type: ignore[valid-type]
+    return ListPage(items, _decode(method, fields.get("nextCursor", NULL), str | None))  # type: ignore[arg-type]
+
+
+NULL = Raw(b"null")
+
+
+def _decode(method: str, raw: Raw, shape: type[T]) -> T:
     try:
-        items = msgspec.json.decode(fields[key], type=list[item])  # type: ignore[valid-type]
-        cursor = msgspec.json.decode(fields.get("nextCursor", b"null"), type=str | None)
+        return msgspec.json.decode(raw, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise BadAnswer(f"{method}: the server's answer does not fit: {_words(failure)}") from None
-    return ListPage(items, cursor)
 
 
 def _words(failure: Exception) -> str:

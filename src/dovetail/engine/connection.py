@@ -65,7 +65,7 @@ class Connection:
         self.session: Session | None = None
         self.greeted = asyncio.Event()  # the client has made a first good request
         self._calls: dict[RequestId, Call] = {}
-        self._batches: set[asyncio.Task[None]] = set()
+        self._others: set[asyncio.Task[None]] = set()  # batches, and calls that were cancelled but still clean up
         self._kinds: list[ChangeKind] = []
         self._subscription: Subscription | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -119,6 +119,8 @@ class Connection:
         if batched and opened.method == "initialize":
             raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
         request = inbound.modern(opened) or inbound.on_pipe(opened, self.session)
+        if batched:
+            inbound.allow_batch(request.revision)
         if request.method == "initialize":
             self._open_session(request)
         call = Call(self.pipe)
@@ -155,7 +157,8 @@ class Connection:
             return jsonrpc.error(request.id, failure) if call.open else None
         finally:
             call.open = False
-            del self._calls[request.id]
+            if self._calls.get(request.id) is call:
+                del self._calls[request.id]
 
     def _feed_batch(self, messages: Sequence[Envelope | BadMessage]) -> None:
         answers: list[bytes] = []
@@ -175,9 +178,7 @@ class Connection:
         tasks = [loop.create_task(self._answer(call)) for call in calls]
         for call, task in zip(calls, tasks, strict=True):
             call.task = task  # type: ignore[assignment]
-        gathering = loop.create_task(self._serve_batch(tasks, answers))
-        self._batches.add(gathering)
-        gathering.add_done_callback(self._batches.discard)
+        self._keep(loop.create_task(self._serve_batch(tasks, answers)))
 
     async def _serve_batch(self, tasks: Sequence[asyncio.Task[bytes | None]], answers: list[bytes]) -> None:
         """One line with all answers, when the last one is there."""
@@ -186,6 +187,10 @@ class Connection:
         if answers:
             self.pipe.write(jsonrpc.batch(answers))
             await self.pipe.drain()
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
 
     # ── notifications in ──
 
@@ -203,9 +208,12 @@ class Connection:
         if call is None or call.task is None or call.exchange is None or call.exchange.request.method == "initialize":
             return
         log.debug("the client cancelled the request %r", id)
+        # Out of flight here and now: a task that is cancelled before its first step never runs its own clean-up.
+        del self._calls[id]
         call.open = False
         call.exchange.cancelled()
         call.task.cancel()
+        self._keep(call.task)
 
     # ── the session, and what it hears unasked ──
 
@@ -241,7 +249,7 @@ class Connection:
         if self._subscription is not None:
             self._subscription.end()
         tasks = [call.task for call in self._calls.values() if call.task is not None]
-        tasks += self._batches
+        tasks += self._others
         if self._pump is not None:
             tasks.append(self._pump)
         if not tasks:

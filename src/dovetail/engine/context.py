@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.exchange import Cancellation, Exchange
@@ -46,6 +46,9 @@ class _Done:
     def __await__(self) -> Generator[Any, None, None]:
         return
         yield
+
+
+_DONE: Awaitable[None] = _Done()
 
 
 class Context:
@@ -125,8 +128,13 @@ class Context:
             self._timer = self._loop.call_later(due, self._flush_later)
 
     def _flush_later(self) -> None:
+        assert self._gate is not None
         self._timer = None
-        if self._gate is not None and (update := self._gate.flush(time.monotonic())) is not None:
+        now = time.monotonic()
+        due = self._gate.due(now)
+        if due:  # something else went out meanwhile
+            self._timer = self._loop.call_later(due, self._flush_later)
+        elif (update := self._gate.flush(now)) is not None:
             self._engine.spawn(self._send_progress(update))
 
     async def _finish_progress(self) -> None:
@@ -139,7 +147,9 @@ class Context:
 
     async def _send_progress(self, update: Update) -> None:
         request = self._exchange.request
-        params: dict[str, Any] = {"progressToken": request.params.meta.progress_token, "progress": update.progress}
+        token = request.params.meta.progress_token
+        assert isinstance(token, (int, str))
+        params: dict[str, Any] = {"progressToken": Raw(jsonrpc.encode_id(token)), "progress": update.progress}
         if update.total is not None:
             params["total"] = update.total
         if update.message is not None and request.revision.progress_message:
@@ -214,7 +224,7 @@ class Context:
 
     def _publish(self, change: Change) -> Awaitable[None]:
         self._engine.publish(change)
-        return _Done()
+        return _DONE
 
     # ── the server itself ──
 
@@ -224,7 +234,7 @@ class Context:
 
     def wait(self, awaitable: Awaitable[T]) -> T:
         """In a `def` function: hand something awaitable to the loop and block this thread until it is done."""
-        if isinstance(awaitable, _Done):
+        if awaitable is _DONE:
             return None  # type: ignore[return-value]
         if threading.get_ident() == self._thread:
             if isinstance(awaitable, Coroutine):
@@ -236,7 +246,7 @@ class Context:
         if threading.get_ident() == self._thread:
             return work
         self.wait(work)
-        return _Done()
+        return _DONE
 
 
 async def _await(awaitable: Awaitable[T]) -> T:

@@ -47,7 +47,15 @@ class Cancellation:
     def set(self) -> None:
         self._event.set()
         for loop, future in self._waiters:
-            loop.call_soon_threadsafe(lambda future=future: future.done() or future.set_result(None))
+            try:
+                loop.call_soon_threadsafe(_resolve, future)
+            except RuntimeError:  # that loop is closed: nobody waits there any more
+                continue
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class Exchange:

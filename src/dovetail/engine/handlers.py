@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 
+from msgspec import Raw
+
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.invoke import invoke
 from dovetail.engine.limits import CallTimeout
@@ -168,6 +170,22 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
     return handler
 
 
+def _tools(engine: "Engine") -> Catalog[Any]:
+    return engine.tools
+
+
+def _prompts(engine: "Engine") -> Catalog[Any]:
+    return engine.prompts
+
+
+def _resources(engine: "Engine") -> Catalog[Any]:
+    return engine.library.resources
+
+
+def _templates(engine: "Engine") -> Catalog[Any]:
+    return engine.library.templates
+
+
 def _page(engine: "Engine", exchange: Exchange, key: str, catalog: Catalog[Any], after: int, now: float) -> Listing:
     """The page behind position `after`, with the bytes it had last time if nothing has changed since."""
     revision = exchange.request.revision.name
@@ -224,17 +242,17 @@ async def listen(engine: "Engine", exchange: Exchange) -> Result:
     assert isinstance(params, ListenParams)
     honoured = _honoured(engine, params.notifications)
     kinds = [kind for kind, wanted in _wanted_kinds(honoured) if wanted]
-    id = exchange.request.id
+    mark = {SUBSCRIPTION_KEY: Raw(jsonrpc.encode_id(exchange.request.id))}
     subscription = engine.hub.subscribe(kinds, honoured.resource_subscriptions)
     try:
-        acknowledgement = {"notifications": honoured, "_meta": {SUBSCRIPTION_KEY: id}}
+        acknowledgement = {"notifications": honoured, "_meta": mark}
         name = "notifications/subscriptions/acknowledged"
         await exchange.emit(jsonrpc.notification(name, encode(acknowledgement)))
         async for change in subscription:
-            await exchange.emit(change_notification(change, {SUBSCRIPTION_KEY: id}))
+            await exchange.emit(change_notification(change, mark))
     finally:
         subscription.end()
-    return ListenEnded(id)
+    return ListenEnded(mark)
 
 
 def _honoured(engine: "Engine", asked: ListenFilter) -> ListenFilter:
@@ -324,15 +342,15 @@ HANDLERS: dict[str, Handler] = {
     "server/discover": discover,
     "ping": ping,
     "logging/setLevel": set_level,
-    "tools/list": _list("tools", lambda engine: engine.tools),
+    "tools/list": _list("tools", _tools),
     "tools/call": call_tool,
-    "resources/list": _list("resources", lambda engine: engine.library.resources),
-    "resources/templates/list": _list("resourceTemplates", lambda engine: engine.library.templates),
+    "resources/list": _list("resources", _resources),
+    "resources/templates/list": _list("resourceTemplates", _templates),
     "resources/read": read_resource,
     "resources/subscribe": subscribe,
     "resources/unsubscribe": unsubscribe,
     "subscriptions/listen": listen,
-    "prompts/list": _list("prompts", lambda engine: engine.prompts),
+    "prompts/list": _list("prompts", _prompts),
     "prompts/get": get_prompt,
     "completion/complete": complete,
 }

@@ -26,7 +26,7 @@ async def invoke(
     try:
         if timeout is None:
             return await work
-        return await with_timeout(work, timeout)  # type: ignore[arg-type]
+        return await with_timeout(work, timeout)
     except (asyncio.CancelledError, TimeoutError):
         exchange.cancelled()
         raise

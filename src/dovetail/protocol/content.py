@@ -102,7 +102,7 @@ def shape_content(content: Sequence[Content], revision: Revision) -> Sequence[Co
 
 def _shape_block(block: Content, revision: Revision) -> Content:
     if isinstance(block, Audio) and not revision.audio:
-        return Text(f"[audio, {block.mime_type}, {len(block.data)} bytes: not part of this protocol revision]")
+        block = _audio_as_text(block)
     if isinstance(block, ResourceLink):
         block = msgspec.structs.replace(block, icons=None) if revision.resource_links else _link_as_text(block)
     if not revision.object_meta:
@@ -112,6 +112,11 @@ def _shape_block(block: Content, revision: Revision) -> Content:
     if not revision.last_modified and block.annotations is not None:
         block = msgspec.structs.replace(block, annotations=shape_annotations(block.annotations, revision))
     return block
+
+
+def _audio_as_text(audio: Audio) -> Text:
+    note = f"[audio, {audio.mime_type}, {len(audio.data)} bytes: not part of this protocol revision]"
+    return Text(note, annotations=audio.annotations)
 
 
 def _link_as_text(link: ResourceLink) -> Text:

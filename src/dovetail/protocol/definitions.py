@@ -84,7 +84,7 @@ class PromptDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="
 
 
 Definition = ToolDefinition | ResourceDefinition | TemplateDefinition | PromptDefinition
-D = TypeVar("D", ToolDefinition, ResourceDefinition, TemplateDefinition, PromptDefinition)
+D = TypeVar("D", bound=Definition)
 
 
 def shape_definition(definition: D, revision: Revision) -> D:
@@ -112,21 +112,30 @@ def _shape_tool(tool: ToolDefinition, revision: Revision) -> dict[str, Any]:
         changes["annotations"] = None
     elif not revision.titles and tool.title is not None:  # the only place such a revision has for it
         changes["annotations"] = msgspec.structs.replace(tool.annotations or ToolAnnotations(), title=tool.title)
-    if tool.output_schema is not None and not revision.any_structured_output:
-        changes.update(_shape_output_schema(tool, revision))
+    if not revision.open_schemas:
+        changes["input_schema"] = _spell_out_booleans(tool.input_schema)
+        if tool.output_schema is not None:
+            changes.update(_shape_output_schema(tool, tool.output_schema, revision))
     return changes
 
 
-def _shape_output_schema(tool: ToolDefinition, revision: Revision) -> dict[str, Any]:
-    assert tool.output_schema is not None
+def _shape_output_schema(tool: ToolDefinition, schema: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
     if not revision.structured_output:
         return {"output_schema": None}
-    if describes_object(tool.output_schema):
-        return {}
-    return {
-        "output_schema": wrap_schema(tool.output_schema),
-        "meta": {**(tool.meta or {}), WRAPPED_KEY: True},
+    if describes_object(schema):
+        return {"output_schema": _spell_out_booleans(schema)}
+    return {"output_schema": wrap_schema(schema), "meta": {**(tool.meta or {}), WRAPPED_KEY: True}}
+
+
+def _spell_out_booleans(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Up to 2025-11-25 the schema of a property is an object: clients that check refuse the whole list for a `true`."""
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not any(isinstance(value, bool) for value in properties.values()):
+        return schema
+    spelled = {
+        name: {} if value is True else {"not": {}} if value is False else value for name, value in properties.items()
     }
+    return {**schema, "properties": spelled}
 
 
 def describes_object(schema: Mapping[str, Any]) -> bool:
@@ -134,10 +143,37 @@ def describes_object(schema: Mapping[str, Any]) -> bool:
 
 
 def wrap_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of {"result": value}; `$defs` and `$schema` stay at the root, where references look for them."""
-    inner = {key: value for key, value in schema.items() if key not in ("$defs", "$schema")}
-    root = {key: schema[key] for key in ("$schema", "$defs") if key in schema}
+    """The schema of {"result": value}; `$schema` and `$defs` stay at the root, and references still find their aim."""
+    moved = schema if "$id" in schema else _moved(schema)
+    stay = ("$schema",) if "$id" in schema else ("$schema", "$defs")  # with an `$id` it is a world of its own
+    root = {key: moved[key] for key in stay if key in moved}
+    inner = {key: value for key, value in moved.items() if key not in stay}
     return {**root, "type": "object", "properties": {"result": inner}, "required": ["result"]}
+
+
+_REFERENCES = ("$ref", "$dynamicRef")
+_DATA = ("const", "enum", "default", "examples")
+_NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")  # their keys are names
+
+
+def _moved(node: Any, *, names: bool = False) -> Any:
+    """A part of a schema, with references from its old root made to look below `result`."""
+    if isinstance(node, (list, tuple)):
+        return [_moved(item) for item in node]
+    if not isinstance(node, Mapping) or ("$id" in node and not names):
+        return node
+    if names:
+        return {name: _moved(value) for name, value in node.items()}
+    return {key: _moved_member(key, value) for key, value in node.items()}
+
+
+def _moved_member(key: str, value: Any) -> Any:
+    if key in _DATA or (key in _REFERENCES and not isinstance(value, str)):
+        return value
+    if key not in _REFERENCES:
+        return _moved(value, names=key in _NAMED)
+    from_root = value == "#" or (value.startswith("#/") and not value.startswith("#/$defs/"))
+    return f"#/properties/result{value[1:]}" if from_root else value
 
 
 def shape_implementation(info: Implementation, revision: Revision) -> Implementation:

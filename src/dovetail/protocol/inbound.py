@@ -8,20 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
-from dovetail.errors import (
-    HEADER_MISMATCH,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    PARSE_ERROR,
-    UNSUPPORTED_VERSION,
-    ProtocolError,
-)
+from dovetail.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError
 from dovetail.protocol import headers as header_rules
 from dovetail.protocol import jsonrpc, revisions
-from dovetail.protocol.jsonrpc import Envelope
+from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import (
     DECODERS,
     NOTIFICATION_ROWS,
@@ -41,6 +33,9 @@ Headers = Mapping[str, str]  # lower-case names
 
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
+MODERN_KEYS = frozenset(
+    field.encode_name for field in msgspec.structs.fields(RequestMeta) if field.encode_name != "progressToken"
+)
 HOW_TO_START = (
     f"Send initialize first, or put {VERSION_KEY} and {CAPABILITIES_KEY} into params._meta; "
     f"supported versions: {', '.join(revisions.SUPPORTED)}"
@@ -65,24 +60,37 @@ class Request(msgspec.Struct, kw_only=True):
     @property
     def meta(self) -> dict[str, Any]:
         """The whole `_meta` as it came."""
-        params = jsonrpc.parse(self.raw_params)
+        try:
+            params = jsonrpc.parse(self.raw_params)
+        except BadMessage:  # in a part that nobody has read so far
+            return {}
         meta = params.get("_meta") if isinstance(params, dict) else None
         return meta if isinstance(meta, dict) else {}
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A request whose params have been read once; `problem` says why the typed reading failed."""
+    """A request whose params have been read once; `problem` says in words why they don't fit the method."""
 
     id: RequestId
     method: str
     row: Method | None
     params: Params
     raw: Raw
-    problem: ProtocolError | None = None
+    problem: str | None = None
+
+    def refuse_misfit(self) -> None:
+        """Raises if the params don't fit."""
+        if self.problem is not None:
+            raise _bad_params(self.problem)
+
+    def refuse_bad_meta(self) -> None:
+        """Raises if the trouble is in `_meta`, which a revision without a handshake can't do without."""
+        if self.problem is not None and self.problem.startswith("_meta"):
+            raise _bad_params(self.problem, http_status=400)
 
 
 def open_request(message: Envelope) -> Opened:
-    """Read a request's params by the shape of its method."""
+    """Read a request's params by the shape of its method. Raises BadMessage if they are not even JSON."""
     assert isinstance(message.id, (int, str))
     assert isinstance(message.method, str)
     row = REQUEST_ROWS.get(message.method)
@@ -90,53 +98,63 @@ def open_request(message: Envelope) -> Opened:
     try:
         params = DECODERS[shape].decode(message.params)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
-        if bytes(message.params).strip() == b"null":  # some clients spell "no params" so
-            return open_request(msgspec.structs.replace(message, params=jsonrpc.NO_PARAMS))
-        meta, problem = _salvage(message.params, failure)
-        return Opened(message.id, message.method, row, Params(meta=meta), message.params, problem)
+        return _open_carefully(message, row, failure)
     return Opened(message.id, message.method, row, params, message.params)
 
 
-def _salvage(raw: Raw, failure: Exception) -> tuple[RequestMeta, ProtocolError]:
+def _open_carefully(message: Envelope, row: Method | None, failure: Exception) -> Opened:
     """The params don't fit, but the era, and so the right error, is still decided by what can be read of `_meta`."""
+    assert isinstance(message.id, (int, str))
+    assert isinstance(message.method, str)
     try:
-        value = jsonrpc.parse(raw)
-    except jsonrpc.BadMessage as bad:
-        return RequestMeta(), ProtocolError(bad.message, code=PARSE_ERROR, http_status=400)
-    meta = value.get("_meta") if isinstance(value, dict) else None
-    version = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
-    capabilities = meta.get(CAPABILITIES_KEY) if isinstance(meta, dict) else None
+        value = jsonrpc.parse(message.params)
+    except BadMessage as bad:
+        raise BadMessage(bad.code, bad.message, message.id) from None
+    if value is None:  # some clients spell "no params" so
+        return open_request(msgspec.structs.replace(message, params=jsonrpc.NO_PARAMS))
+    found = value.get("_meta") if isinstance(value, dict) else None
+    meta: dict[str, Any] = found if isinstance(found, dict) else {}
+    if VERSION_KEY not in meta and meta.keys() & MODERN_KEYS:
+        plain = open_request(msgspec.structs.replace(message, params=_without_modern_keys(message.params)))
+        return msgspec.structs.replace(plain, raw=message.params)
+    version, capabilities = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY)
     readable = RequestMeta(
         version=version if isinstance(version, str) else UNSET,
         capabilities=capabilities if isinstance(capabilities, dict) else UNSET,
     )
-    words = jsonrpc.in_words(failure)
-    status = 400 if words.startswith("_meta") else 200
-    return readable, ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS, http_status=status)
+    problem = jsonrpc.in_words(failure)
+    return Opened(message.id, message.method, row, Params(meta=readable), message.params, problem)
+
+
+def _without_modern_keys(params: Raw) -> Raw:
+    """Up to 2025-11-25 those keys have no meaning, so whatever they hold is no mistake."""
+    members = jsonrpc.members(params)
+    meta = jsonrpc.members(members["_meta"])
+    members["_meta"] = Raw(jsonrpc.encode({key: value for key, value in meta.items() if key not in MODERN_KEYS}))
+    return Raw(jsonrpc.encode(members))
 
 
 def modern(opened: Opened, headers: Headers | None = None) -> Request | None:
-    """Rows 3 to 11 of the HTTP table and row 3 of the pipe's: None if the request names no version of its own."""
+    """Rows 3 to 10 of the HTTP table and row 3 of the pipe's: None if the request names no version of its own."""
     meta = opened.params.meta
     version = meta.version
-    if version is UNSET:
+    if isinstance(version, UnsetType):
         return None
-    assert isinstance(version, str)
     if headers is not None:
-        _check_version_header(headers, version)
+        header_rules.check_version(headers, version)
     revision = revisions.MODERN.get(version)
     if revision is None:
         raise unsupported(version)
     if headers is not None:
         name = getattr(opened.params, header_rules.MCP_NAME_FIELDS.get(opened.method, ""), None)
         header_rules.check_standard(headers, method=opened.method, name=name)
-    if meta.capabilities is UNSET:
-        raise _missing_meta(CAPABILITIES_KEY)
+    opened.refuse_bad_meta()
+    if isinstance(meta.capabilities, UnsetType):
+        raise _missing_meta(meta)
     row = opened.row
     if row is None or version not in row.since:
         raise method_not_found(opened.method, http_status=404)
-    if opened.problem is not None:
-        raise opened.problem
+    opened.refuse_misfit()
     return Request(
         id=opened.id,
         method=opened.method,
@@ -144,9 +162,9 @@ def modern(opened: Opened, headers: Headers | None = None) -> Request | None:
         params=opened.params,
         raw_params=opened.raw,
         revision=revision,
-        capabilities=meta.capabilities,  # type: ignore[arg-type]  # UNSET was refused above
-        client=None if meta.client is UNSET else meta.client,  # type: ignore[arg-type]
-        log_level=None if meta.log_level is UNSET else meta.log_level,  # type: ignore[arg-type]
+        capabilities=meta.capabilities,
+        client=None if isinstance(meta.client, UnsetType) else meta.client,
+        log_level=None if isinstance(meta.log_level, UnsetType) else meta.log_level,
         headers=headers,
     )
 
@@ -158,10 +176,12 @@ def on_pipe(opened: Opened, session: Session | None) -> Request:
             raise ProtocolError("This connection is already initialised", code=INVALID_REQUEST)
         return _initialize(opened)
     if opened.method == "server/discover":
-        raise opened.problem or _missing_meta(VERSION_KEY)
+        opened.refuse_bad_meta()
+        raise _missing_meta(opened.params.meta)
     if session is None and opened.method == "ping":
         return _handshake(opened, revisions.LATEST_HANDSHAKE, None)
     if session is None:
+        opened.refuse_bad_meta()
         raise ProtocolError(f"Not initialised. {HOW_TO_START}", code=INVALID_PARAMS)
     return _handshake(opened, session.revision, session)
 
@@ -171,17 +191,52 @@ def on_http(opened: Opened, headers: Headers, session: Session | None, *, statel
 
     `session` is the record that `Mcp-Session-Id` names, or None if there is none.
     """
-    version = headers.get("mcp-protocol-version")
+    version = _named_version(headers)
     if version in revisions.MODERN:
-        raise opened.problem or _missing_meta(VERSION_KEY)
-    if version is not None and version not in revisions.HANDSHAKE:
-        raise unsupported(version)
+        opened.refuse_bad_meta()
+        raise _missing_meta(opened.params.meta)
+    named = _handshake_revision(version)
     if opened.method == "initialize":
         return _initialize(opened, headers)
-    if session is not None:
-        return _handshake(opened, session.revision, session, headers)
-    if stateless:
-        return _handshake(opened, revisions.HANDSHAKE.get(version or "", revisions.UNNAMED), None, headers)
+    session = _known_session(headers, session, stateless)
+    return _handshake(opened, named if session is None else session.revision, session, headers)
+
+
+def notice_on_http(
+    message: Envelope, headers: Headers, session: Session | None, *, stateless: bool = False
+) -> Session | None:
+    """Rows 19 to 21 of the HTTP table: a notification or an answer. Unless this raises it is accepted, with 202.
+
+    What is returned is the session that it belongs to; without one there is nothing to do about it.
+    """
+    version = _named_version(headers)
+    if version in revisions.MODERN:
+        if message.is_notification:
+            return None  # none is defined over HTTP, and neither are headers for them: nothing to check
+        text = f"A client must not send responses in {version}; answers belong into the next request"
+        raise ProtocolError(text, code=INVALID_REQUEST, http_status=400)
+    _handshake_revision(version)
+    return _known_session(headers, session, stateless)
+
+
+def _named_version(headers: Headers) -> str | None:
+    version = headers.get("mcp-protocol-version")
+    return None if version is None else version.strip(" \t")
+
+
+def _handshake_revision(version: str | None) -> Revision:
+    """Row 13: the revision that a header names; without the header, the last one that did not have it."""
+    if version is None:
+        return revisions.UNNAMED
+    if version not in revisions.HANDSHAKE:
+        raise unsupported(version)
+    return revisions.HANDSHAKE[version]
+
+
+def _known_session(headers: Headers, session: Session | None, stateless: bool) -> Session | None:
+    """Rows 15 to 18: the session, or None where the server keeps none."""
+    if session is not None or stateless:
+        return session
     if "mcp-session-id" in headers:
         raise ProtocolError("There is no such session; it may have ended", code=INVALID_REQUEST, http_status=404)
     message = f"Mcp-Session-Id is missing. {HOW_TO_START}"
@@ -198,12 +253,11 @@ def http_batch_revision(headers: Headers, session: Session | None) -> Revision |
     """The revision that decides whether an HTTP body may be an array."""
     if session is not None:
         return session.revision
-    return revisions.BY_NAME.get(headers.get("mcp-protocol-version", revisions.UNNAMED.name))
+    return revisions.BY_NAME.get(_named_version(headers) or revisions.UNNAMED.name)
 
 
 def _initialize(opened: Opened, headers: Headers | None = None) -> Request:
-    if opened.problem is not None:
-        raise opened.problem
+    opened.refuse_misfit()
     assert isinstance(opened.params, InitializeParams)
     # A version that we don't know, or that has no handshake, is answered with the newest that has one.
     revision = revisions.HANDSHAKE.get(opened.params.protocol_version, revisions.LATEST_HANDSHAKE)
@@ -214,8 +268,7 @@ def _handshake(opened: Opened, revision: Revision, session: Session | None, head
     row = opened.row
     if row is None or revision.name not in row.since:
         raise method_not_found(opened.method)
-    if opened.problem is not None:
-        raise opened.problem
+    opened.refuse_misfit()
     return Request(
         id=opened.id,
         method=opened.method,
@@ -237,7 +290,7 @@ def cancelled_request(message: Envelope) -> RequestId | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     assert isinstance(params, CancelledParams)
-    return None if params.request_id is UNSET else params.request_id  # type: ignore[return-value]
+    return None if isinstance(params.request_id, UnsetType) else params.request_id
 
 
 def known_notification(message: Envelope) -> Method | None:
@@ -261,15 +314,11 @@ def unsupported(requested: str) -> ProtocolError:
     )
 
 
-def _missing_meta(key: str) -> ProtocolError:
-    message = f"Invalid params: _meta.{key} is missing or not of the right type. {HOW_TO_START}"
-    return ProtocolError(message, code=INVALID_PARAMS, http_status=400)
+def _missing_meta(meta: RequestMeta) -> ProtocolError:
+    there = {VERSION_KEY: meta.version, CAPABILITIES_KEY: meta.capabilities}
+    missing = " and ".join(key for key, value in there.items() if value is UNSET)
+    return _bad_params(f"_meta must hold {missing}. {HOW_TO_START}", http_status=400)
 
 
-def _check_version_header(headers: Headers, version: str) -> None:
-    header = headers.get("mcp-protocol-version")
-    if header is None:
-        raise ProtocolError("The header MCP-Protocol-Version is missing", code=HEADER_MISMATCH, http_status=400)
-    if header.strip() != version:
-        message = "The header MCP-Protocol-Version differs from params._meta"
-        raise ProtocolError(message, code=HEADER_MISMATCH, http_status=400)
+def _bad_params(words: str, *, http_status: int = 200) -> ProtocolError:
+    return ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS, http_status=http_status)

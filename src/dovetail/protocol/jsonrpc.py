@@ -1,5 +1,6 @@
 """JSON-RPC framing: bytes to messages, and results, errors and notifications to bytes."""
 
+import codecs
 import re
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -44,10 +45,11 @@ class BadMessage(ProtocolError):
         self.id = id
 
 
+members = msgspec.json.Decoder(dict[str, Raw]).decode  # the members of an object, each as its own bytes
 _decode_message = msgspec.json.Decoder(Envelope).decode
 _decode_batch = msgspec.json.Decoder(list[Raw]).decode
-_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_any = msgspec.json.Decoder().decode
+_CHUNK = 1 << 20
 _PARTS = frozenset(Envelope.__struct_fields__)
 
 
@@ -55,12 +57,22 @@ def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | B
     """Read one message or one batch. Raises BadMessage; a batch holds the bad ones in their places."""
     try:
         message = _decode_message(data)
+        _check_encoding(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _decode_carefully(data)
     if message.method is not UNSET and message.result is UNSET and message.error is UNSET:
         return message
     _check_reply(message)
     return message
+
+
+def _check_encoding(data: bytes | bytearray | memoryview) -> None:
+    """Raises UnicodeDecodeError. The decoder does not look into what it leaves as bytes, but later readers will."""
+    if isinstance(data, memoryview) or not data.isascii():
+        reader = codecs.getincrementaldecoder("utf-8")()
+        for start in range(0, len(data), _CHUNK):  # in pieces: the text of a large message is never there as a whole
+            reader.decode(data[start : start + _CHUNK])
+        reader.decode(b"", True)
 
 
 def _check_reply(message: Envelope) -> None:
@@ -83,22 +95,23 @@ def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[E
     value = parse(data)
     if not isinstance(value, list):
         if _is_nameless_error(value):
-            return Envelope("2.0", error=_decode_members(data)["error"])
+            return Envelope("2.0", error=members(data)["error"])
         raise _explain(value)
     if not value:
         raise BadMessage(INVALID_REQUEST, "A batch must hold at least one message")
     if len(value) > MAX_BATCH:
         raise BadMessage(INVALID_REQUEST, f"A batch may hold at most {MAX_BATCH} messages")
-    return [_decode_item(bytes(item)) for item in _decode_batch(data)]
+    return [_decode_item(raw, item) for raw, item in zip(_decode_batch(data), value, strict=True)]
 
 
-def _decode_item(data: bytes) -> Envelope | BadMessage:
+def _decode_item(raw: Raw, value: Any) -> Envelope | BadMessage:
+    if isinstance(value, list):
+        return BadMessage(INVALID_REQUEST, "A batch can't hold a batch")
     try:
-        item = decode(data)
+        item = decode(bytes(raw))
     except BadMessage as bad:
         return bad
-    if isinstance(item, list):
-        return BadMessage(INVALID_REQUEST, "A batch can't hold a batch")
+    assert isinstance(item, Envelope)
     return item
 
 
@@ -136,14 +149,19 @@ def _explain(value: Any) -> BadMessage:
     return BadMessage(INVALID_REQUEST, "The message is not a JSON-RPC request", readable)
 
 
+def encode_id(id: RequestId) -> bytes:
+    """An id or token with all its digits: the encoder itself knows only integers of 64 bits."""
+    return str(id).encode() if isinstance(id, int) else encode(id)
+
+
 def result(id: RequestId, body: bytes) -> bytes:
     """The answer to a request; `body` is the encoded result."""
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (encode(id), body)
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (encode_id(id), body)
 
 
 def error(id: RequestId | None, failure: ProtocolError, *, id_optional: bool = True) -> bytes:
     """The refusal of a request. Without a readable id it is left out, or null where the revision demands one."""
-    head = b'"id":%b,' % encode(id) if id is not None else b"" if id_optional else b'"id":null,'
+    head = b'"id":%b,' % encode_id(id) if id is not None else b"" if id_optional else b'"id":null,'
     body: dict[str, Any] = {"code": failure.code, "message": failure.message}
     if failure.data is not None:
         body["data"] = failure.data
@@ -160,7 +178,7 @@ def notification(method: str, params: bytes | None = None) -> bytes:
 def request(id: RequestId, method: str, params: bytes | None = None) -> bytes:
     """A request of our own."""
     tail = b"" if params is None else b',"params":%b' % params
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b%b}' % (encode(id), encode(method), tail)
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b%b}' % (encode_id(id), encode(method), tail)
 
 
 def batch(items: Sequence[bytes]) -> bytes:

@@ -108,7 +108,7 @@ class ListenParams(Params, frozen=True):
 
 class CancelledParams(Params, frozen=True):
     request_id: RequestId | UnsetType = UNSET
-    reason: str = ""
+    reason: Any = None  # only ever shown in a log
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):

@@ -160,5 +160,5 @@ class Shaper:
             fields["instructions"] = instructions
         return self._cacheable(fields, hint)
 
-    def listen_ended(self, subscription: int | str) -> bytes:
-        return encode(self._body({}, {SUBSCRIPTION_KEY: subscription}))
+    def listen_ended(self, meta: Meta) -> bytes:
+        return encode(self._body({}, meta))

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from dovetail.protocol.content import Message, ResourceContents
+from dovetail.protocol.content import Message, Meta, ResourceContents
 from dovetail.protocol.definitions import Definition
 from dovetail.protocol.features import Completion, Offer
 from dovetail.protocol.outbound import CacheHint, Shaper
@@ -114,7 +114,7 @@ class Discovery(msgspec.Struct, frozen=True):
 class ListenEnded(msgspec.Struct, frozen=True):
     """The graceful end of a `subscriptions/listen`."""
 
-    subscription: int | str
+    meta: Meta  # names the subscription
 
     def encode(self, shaper: Shaper) -> bytes:
-        return shaper.listen_ended(self.subscription)
+        return shaper.listen_ended(self.meta)

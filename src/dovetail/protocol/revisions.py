@@ -19,6 +19,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     titles: bool = True
     structured_output: bool = True
     any_structured_output: bool = False  # otherwise only objects
+    open_schemas: bool = False  # a tool's schemas may be any; otherwise those of properties and of outputs are objects
     resource_links: bool = True
     object_meta: bool = True  # `_meta` on tools, resources, prompts and content
     last_modified: bool = True
@@ -66,6 +67,7 @@ R2026_07_28 = Revision(
     handshake=False,
     error_id_optional=True,
     any_structured_output=True,
+    open_schemas=True,
     result_type=True,
     extensions=True,
     missing_resource_code=-32602,

@@ -2,7 +2,9 @@
 
 import collections
 import enum
+import functools
 import inspect
+import operator
 import re
 import types
 from collections import abc
@@ -15,7 +17,7 @@ from dovetail.errors import SetupError
 from dovetail.registry.fields import Constraints, merge, only_meta, read_metadata
 from dovetail.registry.hints import alias_value, is_alias
 from dovetail.registry.models import Model, is_model
-from dovetail.registry.records import class_description, read_record
+from dovetail.registry.records import RecordClass, class_description, read_record
 from dovetail.registry.shapes import (
     LENGTH,
     SCALARS,
@@ -35,7 +37,8 @@ from dovetail.registry.shapes import (
     needs_trial,
 )
 
-_DEFINITIONS = 500  # a generic class that contains ever new variants of itself ends here
+_DEFINITIONS = 500
+_NESTING = 50  # a generic class that contains ever new variants of itself ends here
 
 _ARRAYS: dict[Any, Callable[[Any], Any]] = {
     list: list,
@@ -93,6 +96,7 @@ class ShapeReader:
 
     def __init__(self) -> None:
         self.definitions: dict[Hashable, Definition] = {}
+        self.nesting = 0
 
     def read(self, annotation: Any, where: str) -> Shape:
         """The shape of the values that an annotation allows; raises SetupError."""
@@ -122,21 +126,21 @@ class ShapeReader:
         inner, metadata = annotation.__origin__, annotation.__metadata__
         try:
             constraints = read_metadata(metadata, where)
+            if constraints.limits():
+                while is_alias(inner):  # limits belong to what the alias stands for
+                    inner = alias_value(inner, where)
+            return constrain(self.read(inner, where), constraints, where, native=only_meta(metadata))
         except SetupError:
             if not _only_models(inner):
                 raise
-            return Foreign(model=Model(annotation, where), altered=True)
-        if constraints.limits():
-            while is_alias(inner):  # limits belong to what the alias stands for
-                inner = alias_value(inner, where)
-        return constrain(self.read(inner, where), constraints, where, native=only_meta(metadata))
+            return Foreign(model=Model(annotation, where), altered=True)  # pydantic knows what to do with it
 
     def _indirect(self, annotation: Any, where: str) -> Shape | None:
         """What only stands for another type."""
         if isinstance(annotation, TypeVar):
             bound = annotation.__bound__
             choices = annotation.__constraints__
-            return self.read(bound or (Union.__getitem__(choices) if choices else Any), where)
+            return self.read(bound or (functools.reduce(operator.or_, choices) if choices else Any), where)
         if hasattr(annotation, "__supertype__"):
             return self.read(annotation.__supertype__, where)
         if get_origin(annotation) is Final:
@@ -150,8 +154,9 @@ class ShapeReader:
             )
         if not is_alias(annotation):
             return None
-        definition, is_new = self._define(annotation, getattr(annotation, "__name__", "Alias"), where)
-        if is_new:
+        definition = self._known(annotation)
+        if definition is None:
+            definition = self._define(annotation, _class_name(annotation), Anything(), where)
             definition.body = self.read(alias_value(annotation, where), where)
         return Reference(definition=definition, altered=True)
 
@@ -203,34 +208,36 @@ class ShapeReader:
         raise SetupError(f"{where}: {_shown(annotation)} can't be the key of a JSON object; use str, int or Literal")
 
     def _record(self, annotation: Any, where: str) -> Shape | None:
-        if self._known(annotation) is None and read_record(annotation, where) is None:
+        known = self._known(annotation)
+        if known is not None:
+            return Reference(definition=known)
+        source = read_record(annotation, where)
+        if source is None:
             return None
-        definition, is_new = self._define(annotation, _class_name(annotation), where)
-        if is_new:
-            source = read_record(annotation, where)
-            assert source is not None
-            body = Record(source=source)
-            definition.body = body
-            body.fields = tuple(
-                FieldShape(field, self.read(field.annotation, f"{where}, field {field.name} of {source.cls.__name__}"))
-                for field in source.fields
-            )
+        body = Record(source=source)
+        definition = self._define(annotation, _class_name(annotation), body, where)
+        body.fields = self._fields(source, where.partition(", field ")[0])
         return Reference(definition=definition)
+
+    def _fields(self, source: RecordClass, where: str) -> tuple[FieldShape, ...]:
+        name = source.cls.__name__
+        self.nesting += 1
+        if self.nesting > _NESTING:
+            raise SetupError(f"{where}: {name} is nested more than {_NESTING} classes deep; use simpler ones")
+        shapes = [self.read(field.annotation, f"{where}, field {field.name} of {name}") for field in source.fields]
+        self.nesting -= 1
+        return tuple(map(FieldShape, source.fields, shapes))
 
     def _known(self, annotation: Any) -> Definition | None:
         return self.definitions.get(_identity(annotation))
 
-    def _define(self, annotation: Any, name: str, where: str) -> tuple[Definition, bool]:
-        known = self._known(annotation)
-        if known is not None:
-            return known, False
+    def _define(self, annotation: Any, name: str, body: Shape, where: str) -> Definition:
         if len(self.definitions) >= _DEFINITIONS:
             raise SetupError(f"{where}: {name} contains more than {_DEFINITIONS} types; use simpler ones")
         taken = {definition.name for definition in self.definitions.values()}
         unique = next(n for n in (name, *(f"{name}_{i}" for i in range(2, _DEFINITIONS + 2))) if n not in taken)
-        definition = Definition(unique, Anything())
-        self.definitions[_identity(annotation)] = definition
-        return definition, True
+        definition = self.definitions[_identity(annotation)] = Definition(unique, body)
+        return definition
 
 
 # Choices

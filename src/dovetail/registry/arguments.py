@@ -38,19 +38,15 @@ class Arguments:
     def __init__(self, info: FunctionInfo, *, lenient: bool) -> None:
         self.subject = info.name
         self.lenient = lenient
-        shapes = ShapeReader()
-        writer = SchemaWriter(info.where)
+        reader = ShapeReader()
+        shapes = {parameter.name: _shape(reader, parameter, info.where) for parameter in info.parameters}
+        self.schema = _object_schema(SchemaWriter(info.where), shapes, info.parameters)
         self._maker = TypeMaker()
-        self._types: dict[str, Any] = {}
-        properties: dict[str, JsonSchema] = {}
-        for parameter in info.parameters:
-            shape = _described(_nullable(shapes.read(parameter.annotation, _at(info, parameter)), parameter), parameter)
-            properties[parameter.name] = writer.write(shape) | default_keyword(parameter.default)
-            self._types[parameter.name] = self._maker.make(shape)
-        self.schema = writer.finish(_object_schema(properties, info.parameters))
+        self._types = {name: self._maker.make(shape) for name, shape in shapes.items()}
         self._read = self._maker.decoder(_struct(info, self._types), info.where).decode
         self._is_exact = self._maker.exact  # the types check all that the schema says
-        self._validator = Validator(self.schema, where=info.where, lazy=self._is_exact)
+        checks = _object_schema(SchemaWriter(info.where, for_checks=True), shapes, info.parameters)
+        self._validator = Validator(checks, where=info.where, lazy=self._is_exact)
         self._leniency = Leniency(self.schema)
 
     def decode(self, raw: Raw) -> dict[str, Any]:
@@ -107,12 +103,13 @@ def compile_arguments(info: FunctionInfo, *, lenient: bool = True) -> Arguments:
     return Arguments(info, lenient=lenient)
 
 
-def _at(info: FunctionInfo, parameter: Parameter) -> str:
-    return f"{info.where}, parameter {parameter.name}"
-
-
 def _is_about(problem: str, name: str) -> bool:
     return problem.startswith((f"{name}:", f"{name}.", f"{name}["))
+
+
+def _shape(reader: ShapeReader, parameter: Parameter, where: str) -> Shape:
+    shape = reader.read(parameter.annotation, f"{where}, parameter {parameter.name}")
+    return _described(_nullable(shape, parameter), parameter)
 
 
 def _nullable(shape: Shape, parameter: Parameter) -> Shape:
@@ -141,12 +138,16 @@ def _described(shape: Shape, parameter: Parameter) -> Shape:
     return msgspec.structs.replace(shape, constraints=described)
 
 
-def _object_schema(properties: dict[str, JsonSchema], parameters: tuple[Parameter, ...]) -> JsonSchema:
+def _object_schema(writer: SchemaWriter, shapes: Mapping[str, Shape], parameters: tuple[Parameter, ...]) -> JsonSchema:
+    properties = {
+        parameter.name: writer.write(shapes[parameter.name]) | default_keyword(parameter.default)
+        for parameter in parameters
+    }
     required = [parameter.name for parameter in parameters if parameter.required]
     schema: JsonSchema = {"type": "object", "properties": properties}
     if required:
         schema["required"] = required
-    return schema | {"additionalProperties": False}
+    return writer.finish(schema | {"additionalProperties": False})
 
 
 def _struct(info: FunctionInfo, types: Mapping[str, Any]) -> Any:

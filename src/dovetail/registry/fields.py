@@ -144,7 +144,7 @@ def merge(first: Constraints, second: Constraints, where: str) -> Constraints:
     changes: dict[str, Any] = {}
     for name in Constraints.__struct_fields__:
         old, new = getattr(first, name), getattr(second, name)
-        if new is None or new is UNSET:
+        if new is (UNSET if name == "default" else None):
             continue
         if old is None or old == new or name in _LATEST:
             changes[name] = new
@@ -180,7 +180,7 @@ def _translate(item: Any, where: str) -> Iterator[Constraints]:
             yield from _translate(inner, where)
     elif _is_instance(item, "annotated_types", "BaseMetadata"):
         yield _from_annotated_types(item, where)
-    elif _belongs_to_pydantic(item):
+    elif _belongs_to_pydantic(item) and not _is_instance(item, "pydantic.types", "AllowInfNan"):
         raise _refused(item, where)
 
 

@@ -26,7 +26,7 @@ def class_hints(annotation: Any, cls: type, where: str) -> tuple[dict[str, Any],
         needs_names = True
         try:
             hints = typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
-        except NameError as error:
+        except Exception as error:
             raise SetupError(
                 f"{where}: the annotations of {cls.__qualname__} can't be resolved ({error}); "
                 "import or define that type at module level, not under TYPE_CHECKING or inside a function"
@@ -43,7 +43,8 @@ def _type_variables(annotation: Any, cls: type) -> dict[Any, Any]:
         origin = get_origin(base)
         if isinstance(origin, type) and origin is not Generic:
             arguments = tuple(substitute(argument, found) for argument in get_args(base))
-            found |= _type_variables(origin[arguments] if arguments else origin, origin)
+            generic: Any = origin
+            found |= _type_variables(generic[arguments] if arguments else generic, origin)
     return found
 
 

@@ -35,6 +35,7 @@ class Model:
         self.where = where
         try:
             self._adapter: Any = pydantic.TypeAdapter(annotation)
+            self._strict = not _coerces(self._adapter.core_schema)
         except Exception as error:
             raise SetupError(f"{where}: pydantic can't read {annotation!r}: {error}") from None
 
@@ -52,18 +53,18 @@ class Model:
             schema: dict[str, Any] = self._adapter.json_schema(mode=mode, by_alias=True, schema_generator=Untitled)
         except PydanticInvalidForJsonSchema as error:
             raise SetupError(f"{self.where}: pydantic has no JSON Schema for {self.annotation!r}: {error}") from None
-        own_name = getattr(self.annotation, "__name__", None)
+        own_name = getattr(self.annotation, "__name__", "")
         for name, part in ((own_name, schema), *schema.get("$defs", {}).items()):
-            if part.get("title") in (name, own_name):
+            if name.endswith(part.get("title", "\0")):
                 del part["title"]
         return schema
 
     def read(self, value: Any) -> Any:
-        """Validate a JSON value as pydantic would read it from JSON text; raises Misfit."""
+        """Validate a JSON value as pydantic would read it from JSON text, strictly if it may; raises Misfit."""
         from pydantic import ValidationError
 
         try:
-            return self._adapter.validate_json(msgspec.json.encode(value))
+            return self._adapter.validate_json(msgspec.json.encode(value), strict=self._strict)
         except ValidationError as error:
             raise Misfit([(_path(one["loc"]), _words(one)) for one in error.errors(include_url=False)]) from None
 
@@ -75,6 +76,12 @@ def dump_model(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", by_alias=True)
     return pydantic_core.to_jsonable_python(value, by_alias=True)
+
+
+def _coerces(core_schema: Any) -> bool:
+    """Whether the author changes values before they are checked; what they return need not be strictly right."""
+    text = repr(core_schema)
+    return any(kind in text for kind in ("function-before", "function-wrap", "function-plain"))
 
 
 def _refuse_unread(annotation: Any, where: str, seen: set[int]) -> None:

@@ -91,10 +91,11 @@ def compile_output(annotation: Any, *, where: str, unstructured: tuple[type, ...
     except SetupError as error:
         raise SetupError(f'{error}; or annotate it -> Any, or pass output="text"') from None
     writer = SchemaWriter(where, for_output=True)
-    schema = writer.finish(writer.write(shape))
+    checks = SchemaWriter(where, for_output=True, for_checks=True)
     maker = TypeMaker(for_output=True)
     decoder = maker.decoder(maker.make(shape), where)
-    return Output(schema, None if maker.exact else Validator(schema, where=where), decoder)
+    validator = None if maker.exact else Validator(checks.finish(checks.write(shape)), where=where)
+    return Output(writer.finish(writer.write(shape)), validator, decoder)
 
 
 def compile_raw_output(schema: Mapping[str, Any], *, where: str) -> Output:

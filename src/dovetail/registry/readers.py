@@ -35,7 +35,7 @@ from dovetail.registry.shapes import (
 Read = Callable[[Any], Any]
 
 _SILENT_KEYWORDS = frozenset(
-    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "format", "$comment"}
+    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 )
 
 
@@ -71,8 +71,7 @@ class TypeMaker:
             raise SetupError(f"{where}: this type can't be decoded ({error}); use a simpler one") from None
 
     def make(self, shape: Shape) -> Any:
-        extra = shape.constraints.extra or {}
-        if any(keyword not in _SILENT_KEYWORDS and not keyword.startswith("x-") for keyword in extra):
+        if _says_more(shape.constraints):
             self.exact = False
         match shape:
             case Scalar():
@@ -185,6 +184,7 @@ class TypeMaker:
 
     def _record(self, definition: Definition, record: Record) -> Any:
         if not self.for_output and is_plain(record):
+            self._definitions[id(definition)] = record.source.annotation
             for field in record.fields:
                 self.make(field.shape)  # for their hooks, and to learn whether they are exact
             return record.source.annotation
@@ -254,6 +254,14 @@ def _msgspec_checks(name: str, value: Any, type_: Any) -> bool:
     if type_ is int:
         return isinstance(value, int) and abs(value) < 2**63
     return not isinstance(value, float) or math.isfinite(value)
+
+
+def _says_more(constraints: Constraints) -> bool:
+    """Whether the schema has keywords beside its type that only a validator checks."""
+    extra = constraints.extra or {}
+    return constraints.format is not None or any(
+        keyword not in _SILENT_KEYWORDS and not keyword.startswith("x-") for keyword in extra
+    )
 
 
 def _field_names(shape: Shape) -> frozenset[str] | None:

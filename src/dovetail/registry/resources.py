@@ -84,7 +84,7 @@ def compile_resource(
 ) -> Resource | Template:
     """A URI with `{variables}` makes a template, any other a resource; raises SetupError."""
     info = inspect_function(function, kind="resource", injectable=injectable, name=options.get("name"))
-    common = {
+    common: dict[str, Any] = {
         "invocation": Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
         "tags": frozenset(options.get("tags", ())),
         "cache": options.get("cache"),
@@ -118,6 +118,8 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
         raise SetupError(f"{info.where}: {uri!r} has {sorted(unknown)}, which the function does not take; add them")
     if missing := required - variables:
         raise SetupError(f"{info.where}: {sorted(missing)} can't come from {uri!r}; give defaults or add variables")
+    if absent := required & template.optional:
+        raise SetupError(f"{info.where}: {sorted(absent)} may be missing from a URI like {uri!r}; give defaults")
     return Template(
         definition=TemplateDefinition(uri_template=uri, **_described(info, options)),
         template=template,

@@ -30,6 +30,7 @@ JsonSchema = dict[str, Any]
 
 _WRITTEN_OUT = 10_000  # references; beyond this a schema is too large for anyone
 _REF = "#/$defs/"
+_CHECKED_BY_TYPES = ("date-time", "time", "duration", "uuid")
 
 
 def schema_for(annotation: Any, *, where: str, for_output: bool = False) -> JsonSchema:
@@ -39,16 +40,25 @@ def schema_for(annotation: Any, *, where: str, for_output: bool = False) -> Json
 
 
 class SchemaWriter:
-    """Writes shapes as schemas that share one `$defs`."""
+    """Writes shapes as schemas that share one `$defs`.
 
-    def __init__(self, where: str, *, for_output: bool = False) -> None:
+    With `for_checks` the formats are left out that types check by themselves, and less narrowly than a validator: a
+    date and time without a zone is welcome.
+    """
+
+    def __init__(self, where: str, *, for_output: bool = False, for_checks: bool = False) -> None:
         self.where = where
         self.for_output = for_output
+        self.for_checks = for_checks
         self.definitions: dict[str, JsonSchema] = {}
 
     def finish(self, schema: JsonSchema) -> JsonSchema:
         """The schema with its references written out, and those that must stay under `$defs`."""
-        return write_out({**schema, "$defs": self.definitions}, self.where)
+        try:
+            finished: JsonSchema = to_jsonable(write_out({**schema, "$defs": self.definitions}, self.where))
+        except OutputError as error:
+            raise SetupError(f"{self.where}: an example or an extra keyword can't be sent: {error}") from None
+        return finished
 
     def write(self, shape: Shape) -> JsonSchema:
         return {**self._bare(shape), **_notes(shape.constraints)}
@@ -56,7 +66,7 @@ class SchemaWriter:
     def _bare(self, shape: Shape) -> JsonSchema:
         match shape:
             case Scalar():
-                return _scalar(shape)
+                return self._checked_format(_scalar(shape))
             case Choice():
                 return _choice([json for json, _ in shape.pairs]) | _described(shape.description)
             case Array():
@@ -118,7 +128,7 @@ class SchemaWriter:
 
     def _foreign(self, shape: Foreign) -> JsonSchema:
         """pydantic's schema; what contains itself there moves into our `$defs`, under a name that is free."""
-        schema = write_out(shape.model.schema(for_output=self.for_output), self.where)
+        schema = self._checked_format(write_out(shape.model.schema(for_output=self.for_output), self.where))
         moved = schema.pop("$defs", {})
         names = {name: self._free_name(name, moved[name]) for name in moved}
 
@@ -129,6 +139,12 @@ class SchemaWriter:
 
         self.definitions.update({names[name]: renamed(body) for name, body in moved.items()})
         return renamed(schema)
+
+    def _checked_format(self, schema: JsonSchema) -> JsonSchema:
+        if not self.for_checks:
+            return schema
+        schema = map_subschemas(schema, self._checked_format)
+        return {key: value for key, value in schema.items() if key != "format" or value not in _CHECKED_BY_TYPES}
 
     def _free_name(self, name: str, body: JsonSchema) -> str:
         candidates = (name, *(f"{name}_{number}" for number in range(2, 1000)))
@@ -210,7 +226,7 @@ def _notes(constraints: Constraints) -> JsonSchema:
         "title": constraints.title,
         "description": constraints.description,
         "format": constraints.format,
-        "examples": None if constraints.examples is None else to_jsonable(constraints.examples),
+        "examples": constraints.examples,
         "deprecated": constraints.deprecated,
         "x-mcp-header": constraints.header,
     }

@@ -13,7 +13,7 @@ from dovetail.protocol.definitions import ToolAnnotations, ToolDefinition, descr
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.outbound import ToolResult
-from dovetail.registry.arguments import compile_arguments, compile_raw_arguments
+from dovetail.registry.arguments import Arguments, RawArguments, compile_arguments, compile_raw_arguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, inspect_function
 from dovetail.registry.invocation import Invocation, called_with_mapping
@@ -22,12 +22,10 @@ from dovetail.registry.outputs import Output, OutputError, compile_output, compi
 OutputPolicy = Literal["auto", "text", "structured", "both"]
 
 
-class ToolOptions(TypedDict, total=False):
-    """What `@server.tool(...)` takes."""
+class ToolTraits(TypedDict, total=False):
+    """What may be said about any tool, however it is registered."""
 
-    name: str
     title: str
-    description: str
     annotations: Mapping[str, Any] | ToolAnnotations
     icons: Sequence[Icon | Mapping[str, Any]]
     tags: Sequence[str]
@@ -38,8 +36,15 @@ class ToolOptions(TypedDict, total=False):
     requires: Sequence[str]
     output: OutputPolicy
     structured_output: bool
-    input_schema: Mapping[str, Any]
     output_schema: Mapping[str, Any]
+
+
+class ToolOptions(ToolTraits, total=False):
+    """What `@server.tool(...)` takes."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +79,7 @@ def compile_tool(
     info = inspected(function, kind="tool", injectable=injectable, name=options.get("name"))
     name = check_name(info.name, info.where)
     if raw_schema is not None:
-        arguments = compile_raw_arguments(raw_schema, where=info.where, subject=name, lenient=lenient)
+        arguments: Arguments | RawArguments = compile_raw_arguments(raw_schema, where=info.where, subject=name, lenient=lenient)
         by_name = not called_with_mapping(function, raw_schema, info)
     else:
         arguments, by_name = compile_arguments(info, lenient=lenient), True
@@ -103,7 +108,7 @@ def _inspect_raw(
     open_ended = any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in signature.parameters.values())
     if not open_ended:
         return inspect_function(function, kind=kind, injectable=injectable, name=name)
-    shown = name or getattr(function, "__name__", "")
+    shown = name or str(getattr(function, "__name__", ""))
     return FunctionInfo(
         function=function,
         name=shown,
@@ -175,6 +180,8 @@ def _compile_result(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, 
     def shape(value: Any) -> ToolResult:
         if isinstance(value, ToolResult):
             return _check_explicit(value, output, wrap, text_copy)
+        if raw is not None and _is_wire_result(value):
+            return _check_explicit(_wire_result(value), output, wrap, text_copy)
         if isinstance(value, CONTENT_TYPES):
             raise OutputError(f"{info.where} declares structured output but returned only content")
         return ToolResult(structured=output.structure(value), wrap=wrap, text_copy=text_copy)
@@ -215,7 +222,7 @@ def shape_unstructured(value: Any) -> ToolResult:
         return ToolResult(content=(Text(""),))  # some clients need at least one item
     if isinstance(value, (list, tuple)) and value and any(isinstance(item, CONTENT_TYPES) for item in value):
         return ToolResult(content=tuple(_as_content(item) for item in value))
-    if isinstance(value, Mapping) and isinstance(value.get("content"), (list, tuple)):
+    if _is_wire_result(value):
         return _wire_result(value)
     return ToolResult(content=(Text(encode(to_jsonable(value)).decode()),))
 
@@ -224,6 +231,10 @@ def _as_content(item: Any) -> Content:
     if isinstance(item, CONTENT_TYPES):
         return item  # type: ignore[return-value]
     return Text(item if isinstance(item, str) else encode(to_jsonable(item)).decode())
+
+
+def _is_wire_result(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("content"), (list, tuple))
 
 
 def _wire_result(value: Mapping[str, Any]) -> ToolResult:

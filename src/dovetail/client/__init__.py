@@ -1,0 +1,7 @@
+"""A small client over the same protocol core: for tests, in process, and for servers behind a pipe."""
+
+from dovetail.client.client import Client
+from dovetail.client.listening import Listening
+from dovetail.client.results import BadAnswer, CallResult, ListPage, LogMessage, NotApproved
+
+__all__ = ["BadAnswer", "CallResult", "Client", "ListPage", "Listening", "LogMessage", "NotApproved"]

@@ -1,0 +1,305 @@
+"""`Client`: a server or a command comes in, and what that server offers goes out as Python values.
+
+It finds out by itself which revision the server speaks, and its methods mean the same in all of them.
+"""
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+from msgspec import UNSET
+
+from dovetail.client.channel import Channel, Seconds
+from dovetail.client.conversation import ProgressHandler, Transcript
+from dovetail.client.era import Identity, pinned_revision
+from dovetail.client.links import link_to
+from dovetail.client.listening import Listening
+from dovetail.client.results import CallResult, ListPage, LogHandler, NotApproved, WireCallResult, read, read_object
+from dovetail.engine.streams import Change
+from dovetail.errors import ToolError
+from dovetail.protocol.content import ResourceContents
+from dovetail.protocol.definitions import (
+    WRAPPED_KEY,
+    Implementation,
+    PromptDefinition,
+    ResourceDefinition,
+    TemplateDefinition,
+    ToolDefinition,
+)
+from dovetail.protocol.features import Completion
+from dovetail.protocol.methods import ListenFilter, LogLevel
+from dovetail.protocol.results import PromptResult
+
+Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]
+
+TOOLS = ("tools/list", "tools", ToolDefinition)
+RESOURCES = ("resources/list", "resources", ResourceDefinition)
+TEMPLATES = ("resources/templates/list", "resourceTemplates", TemplateDefinition)
+PROMPTS = ("prompts/list", "prompts", PromptDefinition)
+
+
+class _Read(msgspec.Struct, frozen=True):
+    contents: list[ResourceContents]
+
+
+class _Completed(msgspec.Struct, frozen=True):
+    completion: Completion
+
+
+class Client:
+    """A connection to one server, open inside `async with`.
+
+    async with Client(server) as client:                 # or Client(["python", "server.py"])
+        result = await client.call_tool("add", {"a": 1, "b": 2})
+        assert result.data == 3
+
+    `approve` is asked before a tool runs, `timeout` bounds every request, `transcript` sees every message as it was
+    sent or received. Handlers may be `def` or `async def`. `env` is added to the environment of a command.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        *,
+        protocol_version: str | None = None,
+        client_info: Mapping[str, Any] | None = None,
+        capabilities: Mapping[str, Any] | None = None,
+        approve: Approve | None = None,
+        timeout: float | None = 30,
+        transcript: Transcript | None = None,
+        log_handler: LogHandler | None = None,
+        progress_handler: ProgressHandler | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+    ) -> None:
+        self._channel = Channel(
+            link_to(target, env, cwd),
+            Identity(client_info or _own_info(), capabilities or {}),
+            pinned=pinned_revision(protocol_version),
+            timeout=timeout,
+            transcript=transcript,
+            log_handler=log_handler,
+            on_change=self._changed,
+        )
+        self._approve = approve
+        self._progress_handler = progress_handler
+        self._tools: dict[str, ToolDefinition] = {}  # as they were listed last
+
+    async def __aenter__(self) -> Self:
+        self._tools = {}
+        await self._channel.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave the server; `async with` does it for you. Whoever still waits for an answer gets ConnectionLost."""
+        await self._channel.close()
+
+    # ── who the server is ──
+
+    @property
+    def protocol_version(self) -> str:
+        return self._channel.revision.name
+
+    @property
+    def server_info(self) -> Implementation | None:
+        """None if the server does not say who it is."""
+        return self._channel.agreement.server_info
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        return self._channel.agreement.capabilities
+
+    @property
+    def instructions(self) -> str | None:
+        return self._channel.agreement.instructions
+
+    async def ping(self) -> None:
+        """Up to 2025-11-25."""
+        await self.request("ping")
+
+    async def discover(self) -> dict[str, Any]:
+        """What the server says about itself; since 2026-07-28."""
+        return await self.request("server/discover")
+
+    # ── tools ──
+
+    async def list_tools(self) -> list[ToolDefinition]:
+        tools = await self._channel.pages(*TOOLS)
+        self._tools = {tool.name: tool for tool in tools}
+        return tools
+
+    async def list_tools_page(self, cursor: str | None = None) -> ListPage[ToolDefinition]:
+        return await self._channel.page(*TOOLS, cursor)
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: Seconds = UNSET,
+        progress_handler: ProgressHandler | None = None,
+        log_level: LogLevel | None = None,
+        raise_on_error: bool = True,
+    ) -> CallResult:
+        """Call a tool. One that fails raises ToolError with its text; with `raise_on_error=False` it is returned.
+
+        `log_level` asks for the logs of this one call; since 2026-07-28.
+        """
+        given = dict(arguments or {})
+        if self._approve is not None:
+            await self._ask_approval(self._approve, name, given)
+        raw = await self._channel.send(
+            "tools/call",
+            {"name": name, "arguments": given},
+            timeout=timeout,
+            progress_handler=progress_handler or self._progress_handler,
+            log_level=log_level,
+        )
+        answer = read("tools/call", raw, WireCallResult)
+        result = answer.unfold(wrapped=answer.looks_wrapped and await self._wraps(name))
+        if result.is_error and raise_on_error:
+            raise ToolError(result.text or f"The tool {name} failed and did not say why")
+        return result
+
+    async def _ask_approval(self, approve: Approve, name: str, arguments: dict[str, Any]) -> None:
+        if not self._hears_of_changed_tools():
+            self._tools = {}  # what is approved has to be what the server offers now
+        tool = await self._tool(name)
+        if tool is None:
+            raise NotApproved(f"The tool {name} was not called: the server does not list it, so nobody can approve it")
+        verdict = approve(tool, arguments)
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+        if not verdict:
+            raise NotApproved(f"The tool {name} was not called: it was not approved")
+
+    def _hears_of_changed_tools(self) -> bool:
+        offered = self.capabilities.get("tools")
+        return self._channel.revision.handshake and isinstance(offered, dict) and bool(offered.get("listChanged"))
+
+    def _changed(self, change: Change) -> None:
+        if change.kind == "tools":
+            self._tools = {}
+
+    async def _tool(self, name: str) -> ToolDefinition | None:
+        if name not in self._tools:
+            await self.list_tools()
+        return self._tools.get(name)
+
+    async def _wraps(self, name: str) -> bool:
+        """Whether the tool's structured content is only the wrapping of a value that is no object."""
+        if self._channel.revision.any_structured_output:
+            return False
+        tool = await self._tool(name)
+        return tool is not None and bool((tool.meta or {}).get(WRAPPED_KEY))
+
+    # ── resources ──
+
+    async def list_resources(self) -> list[ResourceDefinition]:
+        return await self._channel.pages(*RESOURCES)
+
+    async def list_resources_page(self, cursor: str | None = None) -> ListPage[ResourceDefinition]:
+        return await self._channel.page(*RESOURCES, cursor)
+
+    async def list_resource_templates(self) -> list[TemplateDefinition]:
+        return await self._channel.pages(*TEMPLATES)
+
+    async def list_resource_templates_page(self, cursor: str | None = None) -> ListPage[TemplateDefinition]:
+        return await self._channel.page(*TEMPLATES, cursor)
+
+    async def read_resource(self, uri: str) -> list[ResourceContents]:
+        return (await self._channel.ask("resources/read", {"uri": uri}, _Read)).contents
+
+    async def subscribe(self, uri: str) -> None:
+        """Up to 2025-11-25. `listen(uris=[...])` does it for you, in every revision."""
+        await self.request("resources/subscribe", {"uri": uri})
+
+    async def unsubscribe(self, uri: str) -> None:
+        """Up to 2025-11-25."""
+        await self.request("resources/unsubscribe", {"uri": uri})
+
+    # ── prompts and completion ──
+
+    async def list_prompts(self) -> list[PromptDefinition]:
+        return await self._channel.pages(*PROMPTS)
+
+    async def list_prompts_page(self, cursor: str | None = None) -> ListPage[PromptDefinition]:
+        return await self._channel.page(*PROMPTS, cursor)
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> PromptResult:
+        params: dict[str, Any] = {"name": name}
+        if arguments is not None:
+            params["arguments"] = arguments
+        return await self._channel.ask("prompts/get", params, PromptResult)
+
+    async def complete(
+        self, ref: Mapping[str, str], argument: str, value: str = "", context: Mapping[str, str] | None = None
+    ) -> Completion:
+        """Suggestions for an argument of `ref`, such as {"type": "ref/prompt", "name": "review"}.
+
+        `context` holds the arguments that are filled in already.
+        """
+        params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
+        if context is not None:
+            params["context"] = {"arguments": context}
+        return (await self._channel.ask("completion/complete", params, _Completed)).completion
+
+    # ── what the server tells meanwhile ──
+
+    async def set_log_level(self, level: LogLevel) -> None:
+        """From here on: what the session hears or, since 2026-07-28, what each request asks for."""
+        if self._channel.revision.log_on_request:
+            self._channel.log_level = level
+        else:
+            await self.request("logging/setLevel", {"level": level})
+
+    @asynccontextmanager
+    async def listen(
+        self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
+    ) -> AsyncIterator[Listening]:
+        """Hear of changed lists and resources, in every revision.
+
+        async with client.listen(tools=True, uris=["notes://all"]) as changes:
+            async for change in changes: ...
+        """
+        async with self._channel.listening(ListenFilter(tools, prompts, resources, list(uris))) as listening:
+            yield listening
+
+    # ── anything else ──
+
+    async def request(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: Seconds = UNSET
+    ) -> dict[str, Any]:
+        """Any request; the result as it came. A refusal raises ServerError."""
+        return read_object(method, await self._channel.send(method, params or {}, timeout=timeout))
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Any notification."""
+        self._channel.conversation.tell(method, params)
+        await self._channel.conversation.drain()
+
+    async def send_raw(self, message: bytes) -> None:
+        """Any bytes at all; what the server says to them is in the transcript."""
+        self._channel.conversation.write(message)
+        await self._channel.conversation.drain()
+
+
+@cache
+def _own_info() -> dict[str, str]:
+    from importlib import metadata  # late: it is large, and only clients need it
+
+    try:
+        version = metadata.version("dovetail")
+    except metadata.PackageNotFoundError:
+        version = "0"
+    return {"name": "dovetail", "version": version}

@@ -1,0 +1,236 @@
+"""The HTTP headers that mirror the body of a request (2026-07-28): `Mcp-Method`, `Mcp-Name`, `Mcp-Param-*`.
+
+In: headers with lower-case names (values as latin-1 text, the way ASGI gives them), the request's body, a tool's
+input schema. Out: nothing if header and body agree, HeaderError if they do not; or the encoded form of a value.
+
+The body is the truth. Whatever a proxy has read from the headers must be the same, or the request is refused.
+"""
+
+import re
+from base64 import b64encode
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from dovetail.errors import HEADER_MISMATCH, ProtocolError, SetupError
+
+MCP_NAME_FIELDS = {  # method: the field of its params that `Mcp-Name` mirrors; extensions add rows
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+}
+PARAMETER_TYPES = frozenset({"string", "integer", "boolean"})
+LARGEST_INTEGER = 2**53 - 1  # what every client can hold
+
+_SHOWN = 100  # characters of a value that an error repeats
+_PREFIX, _SUFFIX = "=?base64?", "?="
+_ILLEGAL = re.compile(r"[^\t\x20-\x7e]")
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_INTEGER = re.compile(r"(-?[0-9]{1,16})(?:\.0{1,16})?")
+
+
+class HeaderError(ProtocolError):
+    """A header is missing, malformed, or says something else than the body."""
+
+    code = HEADER_MISMATCH
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"Header mismatch: {message}", http_status=400)
+
+
+# --- values
+
+
+def decode_value(raw: str, *, header: str = "a header") -> str:
+    """Read a header value: trim it, refuse what may not stand in a header, undo the Base64 form."""
+    text = _trim(raw, header)
+    if not (text.startswith(_PREFIX) and text.endswith(_SUFFIX) and len(text) >= len(_PREFIX + _SUFFIX)):
+        return text
+    payload = text[len(_PREFIX) : -len(_SUFFIX)].encode()
+    try:
+        decoded = a2b_base64(payload)
+        if b64encode(decoded) == payload:  # else there were other characters in it, or the padding is wrong
+            return decoded.decode()
+    except (Base64Error, UnicodeDecodeError):
+        pass
+    raise HeaderError(f"{header} is not Base64 of UTF-8 text between =?base64? and ?=")
+
+
+def _trim(raw: str, header: str) -> str:
+    text = raw.strip(" \t")
+    if _ILLEGAL.search(text):
+        raise HeaderError(f"{header} has characters that are not allowed in it")
+    return text
+
+
+def encode_value(text: str) -> str:
+    """Write a text so that it survives as a header value: as it is if it can, else as Base64."""
+    plain = not _ILLEGAL.search(text) and text == text.strip(" \t")
+    if plain and not (text.startswith(_PREFIX) and text.endswith(_SUFFIX)):
+        return text
+    return _PREFIX + b64encode(text.encode()).decode() + _SUFFIX
+
+
+def encode_argument(value: str | int | bool) -> str:
+    """Write an argument as a header value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return encode_value(value)
+    if abs(value) > LARGEST_INTEGER:
+        raise ValueError(f"an integer in a header must lie within ±{LARGEST_INTEGER}")
+    return str(value)
+
+
+def matches(header: str, value: object) -> bool:
+    """Tell whether a header value says the same as an argument; numbers are compared as numbers."""
+    return _same(decode_value(header), value)
+
+
+def _same(text: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return text == encode_argument(value)
+    if isinstance(value, str):
+        return text == value
+    if isinstance(value, int | float):
+        number = _INTEGER.fullmatch(text)
+        return number is not None and int(number[1]) == value and abs(value) <= LARGEST_INTEGER
+    return False
+
+
+# --- the standard headers
+
+
+def mirrored_name(method: str, params: Mapping[str, object]) -> str | None:
+    """Find what `Mcp-Name` has to say for this request; None if it has nothing to say."""
+    field = MCP_NAME_FIELDS.get(method)
+    name = params.get(field) if field is not None else None
+    return name if isinstance(name, str) else None
+
+
+def check_version(headers: Mapping[str, str], version: str) -> None:
+    """Hold `MCP-Protocol-Version` against the version in the body's `_meta`."""
+    _check_plain(headers, "MCP-Protocol-Version", version)
+
+
+def check_standard(headers: Mapping[str, str], *, method: str, name: str | None) -> None:
+    """Hold `Mcp-Method` and, where the body has a name, `Mcp-Name` against the body."""
+    _check_plain(headers, "Mcp-Method", method)
+    if name is not None:
+        _compare("Mcp-Name", decode_value(_required(headers, "Mcp-Name"), header="Mcp-Name"), name)
+
+
+def _check_plain(headers: Mapping[str, str], header: str, expected: str) -> None:
+    _compare(header, _trim(_required(headers, header), header), expected)
+
+
+def _compare(header: str, value: str, expected: str) -> None:
+    if value != expected:
+        raise HeaderError(f"{header} is {value[:_SHOWN]!r}, but the body says {expected[:_SHOWN]!r}")
+
+
+def _required(headers: Mapping[str, str], header: str) -> str:
+    value = headers.get(header.lower())
+    if value is None:
+        raise HeaderError(f"{header} is missing")
+    return value
+
+
+# --- the parameters of a tool
+
+
+class HeaderParameter(NamedTuple):
+    """An argument that is mirrored in a header."""
+
+    path: tuple[str, ...]  # the names of the properties that lead to it
+    header: str
+    type: str
+    key: str  # the header's name in lower case, as it is looked up
+
+
+def header_parameters(schema: Mapping[str, object]) -> tuple[HeaderParameter, ...]:
+    """Collect the `x-mcp-header` marks of an input schema; clients drop a tool with a wrong one, so refuse it here."""
+    found: dict[str, HeaderParameter] = {}
+    for place, path, part in _subschemas(schema):
+        if "x-mcp-header" not in part:
+            continue
+        header = f"Mcp-Param-{part['x-mcp-header']}"
+        problem = _problem(path, part)
+        if problem is None and header.lower() in found:
+            problem = f"{'.'.join(found[header.lower()].path)!r} has the same header; use another name"
+        if problem is not None:
+            where = ".".join(path) if path else place or "the root"
+            raise SetupError(f"x-mcp-header on {where!r} can't work: {problem}.")
+        found[header.lower()] = HeaderParameter(path or (), header, str(part["type"]), header.lower())
+    return tuple(found.values())
+
+
+def check_parameters(
+    headers: Mapping[str, str], parameters: Sequence[HeaderParameter], arguments: Mapping[str, object]
+) -> None:
+    """Hold the `Mcp-Param-*` headers of a tool against the arguments of a call; other ones are ignored."""
+    for parameter in parameters:
+        value = _value_at(arguments, parameter.path)
+        header = headers.get(parameter.key)
+        if header is None:
+            if isinstance(value, str | int) or (isinstance(value, float) and value.is_integer()):
+                raise HeaderError(f"{parameter.header} is missing, but the body has {'.'.join(parameter.path)!r}")
+            # null needs no header; a list or the like can't have one, and is an argument error later on
+        elif value is None:
+            raise HeaderError(f"{parameter.header} is there, but the body has no {'.'.join(parameter.path)!r}")
+        elif not _same(decode_value(header, header=parameter.header), value):
+            raise HeaderError(f"{parameter.header} is not what the body says in {'.'.join(parameter.path)!r}")
+
+
+def _value_at(arguments: Mapping[str, object], path: tuple[str, ...]) -> object:
+    value: object = arguments
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _problem(path: tuple[str, ...] | None, part: Mapping[str, object]) -> str | None:
+    name, kind = part["x-mcp-header"], part.get("type")
+    if not path:
+        return "only a property that is reached through `properties` alone can have it; move it there"
+    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+        return f"{name!r} is not a header name; use letters, digits and dashes"
+    if not isinstance(kind, str) or kind not in PARAMETER_TYPES:
+        return f"the property's type is {kind!r}; it must be 'string', 'integer' or 'boolean' alone"
+    if part.get("writeOnly") is True or part.get("format") == "password":
+        return "the property holds a secret, and proxies log headers; drop the mark"
+    return None
+
+
+_ONE_SCHEMA = (
+    *("items", "additionalItems", "prefixItems", "contains", "unevaluatedItems", "contentSchema"),
+    *("additionalProperties", "propertyNames", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "not"),
+    *("if", "then", "else"),
+)  # each holds a schema, or a list of them
+_NAMED_SCHEMAS = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
+
+_Place = tuple[str, tuple[str, ...] | None, Mapping[str, object]]
+
+
+def _subschemas(schema: Mapping[str, object]) -> Iterator[_Place]:
+    """Walk every schema inside a schema: where it is, the property path if it is static, and the schema itself."""
+    waiting: list[_Place] = [("", (), schema)]
+    while waiting:
+        place, path, part = waiting.pop()
+        yield place, path, part
+        waiting.extend(reversed([*_below(place, path, part)]))
+
+
+def _below(place: str, path: tuple[str, ...] | None, part: Mapping[str, object]) -> Iterator[_Place]:
+    for keyword in _NAMED_SCHEMAS:
+        named = part.get(keyword)
+        for name, inner in named.items() if isinstance(named, Mapping) else ():
+            if isinstance(inner, Mapping):
+                static = (*path, name) if keyword == "properties" and path is not None else None
+                yield f"{place}/{keyword}/{name}", static, inner
+    for keyword in _ONE_SCHEMA:
+        inner = part.get(keyword)
+        for number, item in enumerate(inner if isinstance(inner, list | tuple) else [inner]):
+            if isinstance(item, Mapping):
+                yield f"{place}/{keyword}/{number}" if item is not inner else f"{place}/{keyword}", None, item

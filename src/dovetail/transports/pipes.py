@@ -1,0 +1,304 @@
+"""Bytes from one descriptor and lines to another, without ever blocking the event loop.
+
+`open_reader` and `open_writer` choose how: pipes and sockets are watched by the loop itself; for files and terminals,
+and on Windows, a daemon thread does the blocking.
+"""
+
+import asyncio
+import os
+import stat
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from queue import SimpleQueue
+from typing import Protocol
+
+from dovetail.transports.descriptors import STDERR
+from dovetail.transports.lines import as_line
+
+CHUNK = 256 * 1024
+HIGH_WATER = 4 * 1024 * 1024  # so many bytes may wait for a client that does not read ...
+LOW_WATER = 1024 * 1024  # ... and so few must be left before there is room again
+LINES_AT_ONCE = 64
+
+
+def is_watchable(descriptor: int) -> bool:
+    """Tell whether the loop can watch it. That makes it non-blocking, which its other users must not feel."""
+    if sys.platform == "win32":
+        return False
+    mode = os.fstat(descriptor).st_mode
+    # With `2>&1` the same pipe is stderr too, where a non-blocking `print` would fail.
+    return (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and not os.path.sameopenfile(descriptor, STDERR)
+
+
+# ── in ──
+
+
+class Reader(Protocol):
+    """Hands over what it reads in chunks; an empty one is the end. A pause lets at most one more chunk through."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Received = Callable[[bytes], None]
+
+
+def open_reader(descriptor: int, received: Received) -> Reader:
+    return (WatchedReader if is_watchable(descriptor) else ThreadReader)(descriptor, received)
+
+
+class WatchedReader:
+    """The loop calls when there is something to read."""
+
+    def __init__(self, descriptor: int, received: Received) -> None:
+        self._descriptor = descriptor
+        self._received = received
+        self._loop = asyncio.get_running_loop()
+        self._watching = False
+        self._closed = False
+        self._was_blocking = os.get_blocking(descriptor)
+        os.set_blocking(descriptor, False)
+        self.resume()
+
+    def pause(self) -> None:
+        if self._watching:
+            self._watching = False
+            self._loop.remove_reader(self._descriptor)
+
+    def resume(self) -> None:
+        if not self._watching and not self._closed:
+            self._watching = True
+            self._loop.add_reader(self._descriptor, self._read)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.pause()
+            os.set_blocking(self._descriptor, self._was_blocking)
+
+    def _read(self) -> None:
+        try:
+            chunk = os.read(self._descriptor, CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:  # a connection that was reset has ended too
+            chunk = b""
+        if not chunk:
+            self.close()
+        self._received(chunk)
+
+
+class ThreadReader:
+    """A daemon thread reads one chunk, waits until that is digested, and reads the next."""
+
+    def __init__(self, descriptor: int, received: Received) -> None:
+        self._descriptor = descriptor
+        self._received = received
+        self._loop = asyncio.get_running_loop()
+        self._wanted = threading.Event()
+        self._paused = False
+        self._closed = False
+        self.resume()
+        threading.Thread(target=self._read, name="dovetail-stdin", daemon=True).start()
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._wanted.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wanted.set()
+
+    def _read(self) -> None:
+        chunk = b"?"
+        while chunk:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._closed:
+                return
+            try:
+                chunk = os.read(self._descriptor, CHUNK)
+            except OSError:
+                chunk = b""
+            if not _tell(self._loop, self._deliver, chunk):
+                return
+
+    def _deliver(self, chunk: bytes) -> None:
+        if not self._closed:
+            self._received(chunk)
+            if not self._paused:
+                self._wanted.set()
+
+
+# ── out ──
+
+
+class Writer(ABC):
+    """Takes messages at once and sends them, each as one line, as fast as the other side reads.
+
+    `changed` is called when there is room again, and when the other side is gone: then `broken` is true, and whatever
+    is still written is dropped.
+    """
+
+    def __init__(self, descriptor: int, changed: Callable[[], None]) -> None:
+        self.full = False
+        self.broken = False
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._changed = changed
+        self._pending = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._moved = asyncio.Event()
+
+    def write(self, message: bytes) -> None:
+        if self.broken:
+            return
+        line = as_line(message)
+        self._pending += len(line)
+        self._send(line)
+        if self._pending > HIGH_WATER and not self.full:
+            self.full = True
+            self._room.clear()
+
+    async def drain(self) -> None:
+        if self.full:
+            await self._room.wait()
+
+    async def has_room(self, patience: float) -> bool:
+        """Wait for room; False if nothing at all is read for `patience` seconds."""
+        return await self._sinks_to(LOW_WATER if self.full else HIGH_WATER, patience)
+
+    async def flush(self, patience: float) -> bool:
+        """Wait until everything is sent; False if nothing at all is read for `patience` seconds."""
+        return await self._sinks_to(0, patience)
+
+    async def _sinks_to(self, level: int, patience: float) -> bool:
+        while self._pending > level:
+            self._moved.clear()
+            try:
+                await asyncio.wait_for(self._moved.wait(), patience)
+            except TimeoutError:
+                return False
+        return not self.broken
+
+    @abstractmethod
+    def _send(self, line: bytes) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Drop what is still unsent."""
+
+    def _sent(self, count: int) -> None:
+        self._pending -= count
+        self._moved.set()
+        if self.full and self._pending <= LOW_WATER:
+            self._make_room()
+
+    def _break(self) -> None:
+        if not self.broken:
+            self.broken = True
+            self._pending = 0
+            self._moved.set()
+            self._make_room()
+
+    def _make_room(self) -> None:
+        self.full = False
+        self._room.set()
+        self._loop.call_soon(self._changed)  # not while someone is still in `write`
+
+
+def open_writer(descriptor: int, changed: Callable[[], None]) -> Writer:
+    return (WatchedWriter if is_watchable(descriptor) else ThreadWriter)(descriptor, changed)
+
+
+class WatchedWriter(Writer):
+    """Writes at once what the pipe takes; the loop calls when it takes more."""
+
+    def __init__(self, descriptor: int, changed: Callable[[], None]) -> None:
+        super().__init__(descriptor, changed)
+        self._unsent: deque[memoryview] = deque()  # not empty only while the loop watches
+        self._was_blocking = os.get_blocking(descriptor)
+        os.set_blocking(descriptor, False)
+
+    def _send(self, line: bytes) -> None:
+        if self._unsent:
+            self._unsent.append(memoryview(line))
+            return
+        count = self._write([line])
+        if count < len(line) and not self.broken:
+            self._unsent.append(memoryview(line)[count:])
+            self._loop.add_writer(self._descriptor, self._go_on)
+
+    def _go_on(self) -> None:
+        count = self._write(list(islice(self._unsent, LINES_AT_ONCE)))
+        while count:
+            line = self._unsent.popleft()
+            if count < len(line):
+                self._unsent.appendleft(line[count:])
+            count -= min(count, len(line))
+        if not self._unsent:
+            self._loop.remove_writer(self._descriptor)
+
+    def _write(self, lines: list[bytes] | list[memoryview]) -> int:
+        try:
+            count = os.writev(self._descriptor, lines)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.close()
+            self._break()
+            return 0
+        self._sent(count)
+        return count
+
+    def close(self) -> None:
+        self._unsent.clear()
+        self._loop.remove_writer(self._descriptor)
+        os.set_blocking(self._descriptor, self._was_blocking)
+
+
+class ThreadWriter(Writer):
+    """A daemon thread writes one line after the other."""
+
+    def __init__(self, descriptor: int, changed: Callable[[], None]) -> None:
+        super().__init__(descriptor, changed)
+        self._lines: SimpleQueue[bytes | None] = SimpleQueue()
+        threading.Thread(target=self._write, name="dovetail-stdout", daemon=True).start()
+
+    def _send(self, line: bytes) -> None:
+        self._lines.put(line)
+
+    def close(self) -> None:
+        self._lines.put(None)
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            rest = memoryview(line)
+            try:
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except OSError:
+                _tell(self._loop, self._break)
+                return
+            if not _tell(self._loop, self._sent, len(line)):
+                return
+
+
+def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> bool:
+    """Call a function on the loop, from a thread; False if the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(function, *arguments)
+    except RuntimeError:
+        return False
+    return True

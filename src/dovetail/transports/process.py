@@ -1,0 +1,122 @@
+"""The process around a server: its event loop, its threads, its signals. Nothing that is stuck delays its end.
+
+In: the coroutine to run. Out: it returns when that is done, whatever tasks and threads are left over.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
+
+from dovetail.engine.threads import ThreadPool
+from dovetail.errors import SetupError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SETTLE_SECONDS = 0.5  # for tasks that were cancelled
+EXECUTOR_THREADS = 64
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger("dovetail")
+
+
+def run_process(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run `main` in an event loop of its own.
+
+    `asyncio.run` would wait without end for tasks that ignore their cancellation, and for threads.
+    """
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(_report)
+    loop.set_default_executor(_DaemonThreads(loop))
+    asyncio.set_event_loop(loop)
+    try:
+        try:
+            loop.run_until_complete(main())
+        finally:
+            loop.run_until_complete(_clear(loop))
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def refuse_running_loop() -> None:
+    """Say so in plain words, before anything else is changed."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise SetupError("server.run() starts an event loop of its own: call it outside of async functions")
+
+
+async def _clear(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel every task that is left, and close what generators are open, without insisting."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    tasks.add(loop.create_task(loop.shutdown_asyncgens()))
+    await asyncio.wait(tasks, timeout=SETTLE_SECONDS)
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if not loop.is_closed():  # later there is nothing to say but that some task was left behind
+        log.error("%s", context["message"], exc_info=context.get("exception"))
+
+
+class _DaemonThreads(ThreadPoolExecutor):
+    """Where `asyncio.to_thread` works. The threads of a standard executor would hold up the end of the process."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()  # never starts a thread of its own
+        self._loop = loop
+        self._pool = ThreadPool(EXECUTOR_THREADS, name="dovetail-executor")
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        work = self._pool.run(partial(fn, *args, **kwargs), label="a function given to asyncio.to_thread")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+class StopSignal:
+    """SIGINT and SIGTERM, while entered: the first one interrupts, the second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._came: asyncio.Future[None] = self._loop.create_future()
+        self._seen = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "StopSignal":
+        # The loop's own signal handlers would not do: they are not called while a function blocks the loop.
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._handle) or signal.SIG_DFL
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if not self._seen:  # else the process ends now, and the next signal may still hurry it
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self._seen:
+            os._exit(128 + number)
+        self._seen = True
+        self._loop.call_soon_threadsafe(self._came.set_result, None)
+
+    async def interrupts(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Await `work`, or cancel it when a signal comes; tells whether one came."""
+        task = self._loop.create_task(work)
+        await asyncio.wait({task, self._came}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+            return False
+        task.cancel()
+        await asyncio.wait({task}, timeout=SETTLE_SECONDS)
+        return True

@@ -1,0 +1,163 @@
+"""Serves one client over stdin and stdout: lines in, lines out, until the input ends or a signal comes."""
+
+import asyncio
+import logging
+import os
+import stat
+from collections import deque
+from functools import partial
+from typing import Any
+
+from dovetail.engine.connection import Connection
+from dovetail.engine.core import Engine
+from dovetail.errors import INVALID_REQUEST, ProtocolError
+from dovetail.transports.descriptors import PrivateStreams, take_standard_streams
+from dovetail.transports.lines import Line, LineSplitter
+from dovetail.transports.pipes import Reader, open_reader, open_writer
+from dovetail.transports.process import StopSignal, refuse_running_loop, run_process
+from dovetail.transports.stderr_log import log_to_stderr
+
+# Seconds that calls get to finish. Hosts that close our stdin wait about 2 s before they send a signal.
+INPUT_ENDED_GRACE = 1.5
+SIGNAL_GRACE = 0.5
+FILE_ENDED_GRACE = 300.0  # a file has an end from the start: nobody has left, all answers are wanted
+
+PATIENCE = 1.0  # a client that reads nothing for so long when all is over has given up its last answers
+LIFESPAN_SECONDS = 5.0  # for the user's own cleaning up
+LINES_AT_ONCE = 64  # then the loop turns, so that answers are written before more requests come in
+
+log = logging.getLogger("dovetail")
+
+
+def serve_stdio(engine: Engine, *, owner: Any = None) -> None:
+    """Serve until the client leaves or a signal comes; `owner` is what the lifespan is called with.
+
+    Stdin and stdout are not given back. What is printed later, by a thread that is stuck or by code after `run()`,
+    must not reach the client either; and the client sees at once that the server has ended.
+    """
+    refuse_running_loop()
+    log_to_stderr(engine.redactor)
+    streams = take_standard_streams()
+    try:
+        run_process(partial(_live, engine, owner, streams))
+    finally:
+        streams.close()
+
+
+async def _live(engine: Engine, owner: Any, streams: PrivateStreams) -> None:
+    """The life of the server: the lifespan around it, the signals around that."""
+    with StopSignal() as signal:
+        try:
+            if not await signal.interrupts(engine.start(owner)):
+                service = _Service(engine, streams)
+                if await signal.interrupts(service.serve()):
+                    await service.end(SIGNAL_GRACE)
+                await service.close()
+        finally:
+            await _leave_lifespan(engine)
+
+
+async def _leave_lifespan(engine: Engine) -> None:
+    leaving = asyncio.ensure_future(engine.stop())
+    await asyncio.wait({leaving}, timeout=LIFESPAN_SECONDS)
+    if not leaving.done():
+        log.warning("the lifespan did not end within %g s and was left", LIFESPAN_SECONDS)
+    elif (failure := leaving.exception()) is not None:
+        log.error("the lifespan failed at its end", exc_info=failure)
+
+
+class _Service:
+    """One client's stay: feeds the connection what comes in, no faster than the client reads what goes out."""
+
+    def __init__(self, engine: Engine, streams: PrivateStreams) -> None:
+        self._engine = engine
+        self._stdin = streams.stdin
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()  # nothing more will come that is worth waiting for
+        self._splitter = LineSplitter(engine.options.max_message_bytes)
+        self._lines: deque[Line] = deque()  # read, but not yet fed
+        self._feeding_soon = False
+        self._writer = open_writer(streams.stdout, self._output_changed)
+        self._connection = Connection(engine, self._writer)
+        self._reader: Reader = open_reader(streams.stdin, self._received)
+
+    async def serve(self) -> None:
+        """Until the input is over and its calls had their time to finish."""
+        self._expect_greeting()
+        await self._over.wait()
+        while self._lines and await self._writer.has_room(PATIENCE):
+            self._feed()
+            await asyncio.sleep(0)
+        await self.end(self._grace())
+
+    def _grace(self) -> float:
+        is_file = stat.S_ISREG(os.fstat(self._stdin).st_mode)
+        return FILE_ENDED_GRACE if is_file and not self._writer.broken else INPUT_ENDED_GRACE
+
+    async def end(self, grace: float) -> None:
+        """Read no more, and give the calls in flight `grace` seconds. Those that only listen get their result now."""
+        self._reader.close()
+        self._lines.clear()
+        await asyncio.sleep(0)  # requests that have just come in begin to listen before all listening is ended
+        self._engine.hub.end_all()
+        await self._connection.close(grace)
+
+    async def close(self) -> None:
+        """Send what is left to a client that still reads."""
+        await self._writer.flush(PATIENCE)
+        self._writer.close()
+
+    # ── lines in ──
+
+    def _received(self, chunk: bytes) -> None:
+        if chunk:
+            self._lines.extend(self._splitter.feed(chunk))
+        else:
+            self._lines.extend(self._splitter.end())
+            self._over.set()
+        self._feed()
+
+    def _output_changed(self) -> None:
+        if self._writer.broken:
+            self._over.set()
+        else:
+            self._feed()
+
+    def _feed(self) -> None:
+        """Feed some lines; the rest when the loop has turned, or when the client has read."""
+        budget = LINES_AT_ONCE
+        while self._lines and budget and not self._writer.full:
+            self._take(self._lines.popleft())
+            budget -= 1
+        if not self._lines:
+            self._reader.resume()
+            return
+        self._reader.pause()
+        if not self._writer.full and not self._feeding_soon:
+            self._feeding_soon = True
+            self._loop.call_soon(self._feed_more)
+
+    def _feed_more(self) -> None:
+        self._feeding_soon = False
+        self._feed()
+
+    def _take(self, line: Line) -> None:
+        if line is None:
+            limit = self._engine.options.max_message_bytes
+            self._connection.reject(ProtocolError(f"message larger than {limit} bytes", code=INVALID_REQUEST))
+        else:
+            self._connection.feed(line)
+
+    # ── silence ──
+
+    def _expect_greeting(self) -> None:
+        timeout = self._engine.options.initialize_timeout
+        if os.isatty(self._stdin):
+            log.info("%s speaks MCP on stdin and stdout; Ctrl-C ends it", self._engine.info.name)
+        elif timeout is not None:
+            self._loop.call_later(timeout, self._check_greeting, timeout)
+
+    def _check_greeting(self, timeout: float) -> None:
+        if not self._connection.greeted.is_set():
+            log.warning("no client has made a request within %g s: the server ends", timeout)
+            self._over.set()

@@ -1,0 +1,199 @@
+"""The link to a server in the same process: its lifespan, its tasks, its borders."""
+
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dovetail.client import Client
+from dovetail.engine.context import Context
+from dovetail.errors import ConnectionLost
+from dovetail.protocol import revisions
+from dovetail.server import Server
+
+EVERY = [revision.name for revision in revisions.ALL]
+
+
+class Diary:
+    """A lifespan that writes down when it was entered and left, and in which task."""
+
+    def __init__(self, *, slow: float = 0.0) -> None:
+        self.lines: list[str] = []
+        self.tasks: list[asyncio.Task[Any] | None] = []
+        self._slow = slow
+
+    @asynccontextmanager
+    async def __call__(self, owner: Any) -> AsyncIterator[str]:
+        await asyncio.sleep(self._slow)
+        self.lines.append(f"enter {owner.name}")
+        self.tasks.append(asyncio.current_task())
+        yield "value"
+        await asyncio.sleep(self._slow)
+        self.tasks.append(asyncio.current_task())
+        self.lines.append("leave")
+
+
+def make_server(lifespan: Callable[[Any], Any] | None = None) -> Server:
+    server = Server("live") if lifespan is None else Server("live", lifespan=lifespan)
+
+    @server.tool
+    def show(ctx: Context) -> str:
+        return str(ctx.lifespan)
+
+    @server.tool
+    async def stuck() -> str:
+        await asyncio.sleep(60)
+        return "never"
+
+    return server
+
+
+async def test_the_lifespan_is_around_the_client() -> None:
+    diary = Diary()
+    server = make_server(diary)
+    async with Client(server) as client:
+        assert diary.lines == ["enter live"]
+        assert (await client.call_tool("show")).data == "value"
+    assert diary.lines == ["enter live", "leave"]
+    async with Client(server) as client:
+        assert (await client.call_tool("show")).data == "value"
+    assert diary.lines == ["enter live", "leave"] * 2
+
+
+async def test_several_clients_share_one_lifespan() -> None:
+    diary = Diary(slow=0.01)
+    server = make_server(diary)
+
+    async def stay(seconds: float) -> Any:
+        async with Client(server) as client:
+            await asyncio.sleep(seconds)
+            return (await client.call_tool("show")).data
+
+    assert await asyncio.gather(stay(0.05), stay(0.0), stay(0.02)) == ["value"] * 3
+    assert diary.lines == ["enter live", "leave"]
+
+
+async def test_a_client_that_comes_while_the_lifespan_ends() -> None:
+    diary = Diary(slow=0.02)
+    server = make_server(diary)
+
+    async def stay() -> Any:
+        async with Client(server) as client:
+            return (await client.call_tool("show")).data
+
+    first = asyncio.ensure_future(stay())
+    await asyncio.sleep(0.03)  # entered after 0.02 s; by now it is leaving
+    assert await asyncio.gather(first, stay()) == ["value"] * 2
+    assert diary.lines == ["enter live", "leave"] * 2
+
+
+async def test_the_lifespan_ends_in_the_task_where_it_began() -> None:
+    diary = Diary()
+    client = Client(make_server(diary))
+    await asyncio.create_task(client.__aenter__())
+    await asyncio.create_task(client.close())
+    assert diary.tasks[0] is diary.tasks[1]
+
+
+async def test_a_lifespan_that_fails_to_start() -> None:
+    attempts: list[int] = []
+
+    @asynccontextmanager
+    async def lifespan(owner: Any) -> AsyncIterator[str]:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise RuntimeError("no database")
+        yield "at last"
+
+    server = make_server(lifespan)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no database"):
+            async with Client(server):
+                pass
+    async with Client(server) as client:
+        assert (await client.call_tool("show")).data == "at last"
+
+
+async def test_a_lifespan_that_fails_to_end() -> None:
+    @asynccontextmanager
+    async def lifespan(owner: Any) -> AsyncIterator[None]:
+        yield
+        raise RuntimeError("can't close")
+
+    with pytest.raises(RuntimeError, match="can't close"):
+        async with Client(make_server(lifespan)):
+            pass
+
+
+async def test_opening_may_be_cancelled() -> None:
+    diary = Diary(slow=0.05)
+    server = make_server(diary)
+    opening = asyncio.ensure_future(Client(server).__aenter__())
+    staying = asyncio.ensure_future(Client(server).__aenter__())
+    await asyncio.sleep(0.01)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    client = await staying
+    assert (await client.call_tool("show")).data == "value"
+    await client.close()
+    assert diary.lines == ["enter live", "leave"]
+
+
+@pytest.mark.parametrize("version", EVERY)
+async def test_no_task_is_left_behind(version: str) -> None:
+    server = make_server(Diary())
+    before = asyncio.all_tasks()
+    async with Client(server, protocol_version=version) as client:
+        waiting = asyncio.ensure_future(client.call_tool("stuck"))
+        async with client.listen(tools=True):
+            await client.list_tools()
+    with pytest.raises(ConnectionLost, match="tools/call: the client was closed"):
+        await waiting
+    assert asyncio.all_tasks() == before
+
+
+async def test_no_task_is_left_behind_after_an_error() -> None:
+    before = asyncio.all_tasks()
+    with pytest.raises(ZeroDivisionError):
+        async with Client(make_server()) as client:
+            await client.list_tools()
+            _ = 1 / 0
+    assert asyncio.all_tasks() == before
+
+
+async def test_each_side_keeps_its_own_context() -> None:
+    whose = contextvars.ContextVar("whose", default="nobody's")
+    seen: list[str] = []
+    server = make_server()
+
+    @server.tool
+    async def peek(ctx: Context) -> str:
+        found = whose.get()
+        whose.set("the server's")
+        await ctx.report_progress(1)
+        return found
+
+    whose.set("the client's")
+    async with Client(server) as client:
+        result = await client.call_tool("peek", progress_handler=lambda *told: seen.append(whose.get()))
+    assert result.data == "nobody's"
+    assert seen == ["the client's"]
+
+
+def test_a_server_may_be_used_on_one_loop_after_the_other() -> None:
+    server = make_server(Diary())
+
+    async def use() -> Any:
+        async with Client(server) as client:
+            return (await client.call_tool("show")).data
+
+    async def abandon() -> None:
+        await Client(server).__aenter__()
+
+    assert asyncio.run(use()) == "value"
+    asyncio.run(abandon())
+    assert asyncio.run(use()) == "value"

@@ -1,0 +1,30 @@
+"""The reference server with notes of one's own, and a tool that makes its lists grow: `python growing.py notes.md`."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from dovetail.reference import create_server
+
+server = create_server(notes=Path(sys.argv[1]))
+
+
+@server.tool
+def grow(name: str) -> str:
+    """Add a tool, a prompt and a resource of that name."""
+    server.add_tool(lambda: name, name=name, description="Says its name.")
+    server.add_prompt(lambda: name, name=name, description="Says its name.")
+    server.add_resource(f"grown://{name}", lambda: name, name=name)
+    return f"{name} is there now"
+
+
+@server.tool
+def retire() -> str:
+    """Ask the server to stop, as a service manager would."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    return "Goodbye"
+
+
+if __name__ == "__main__":
+    server.run()

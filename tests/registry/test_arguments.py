@@ -1,0 +1,721 @@
+"""From JSON text to keyword arguments: types, second readings, and words for what does not fit."""
+
+import collections
+import dataclasses
+import datetime
+import decimal
+import enum
+import ipaddress
+import json
+import pathlib
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, TypedDict, TypeVar
+
+import annotated_types as at
+import attrs
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import TypeAliasType
+
+from dovetail.errors import ArgumentError, SetupError
+from dovetail.registry.arguments import Arguments, compile_arguments, compile_raw_arguments, compile_strings
+from dovetail.registry.fields import Field
+from dovetail.registry.functions import inspect_function
+from dovetail.registry.outputs import encode_json
+
+T = TypeVar("T")
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Odd(enum.Enum):
+    HALF = 0.5
+    YES = True
+    WORD = "word"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+@dataclasses.dataclass
+class Bounded:
+    x: Annotated[int, Field(ge=1)]
+    code: Annotated[str, msgspec.Meta(pattern="^[a-z]+$")] = "a"
+
+
+@dataclasses.dataclass
+class Dog:
+    name: str
+    barks: bool = True
+
+
+@dataclasses.dataclass
+class Bird:
+    name: str
+    wings: int = 2
+
+
+@dataclasses.dataclass
+class Node:
+    value: Annotated[int, at.Ge(0)]
+    children: "list[Node]" = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Picky:
+    x: int
+    doubled: int = dataclasses.field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if self.x == 13:
+            raise ValueError("thirteen brings bad luck")
+        self.doubled = 2 * self.x
+
+
+@attrs.define
+class Box:
+    size: int = attrs.field(converter=lambda size: size * 10)
+    _secret: str = "s"
+
+
+@attrs.define
+class Crate:
+    size: int = attrs.field(validator=attrs.validators.gt(3))
+
+
+class Movie(TypedDict):
+    title: str
+    year: NotRequired[Annotated[int, at.Gt(1800)]]
+
+
+class Place(NamedTuple):
+    name: str
+    zoom: Annotated[int, Field(ge=1)] = 3
+
+
+class Cat(msgspec.Struct, tag="cat"):
+    lives: int
+
+
+class Fish(msgspec.Struct, tag="fish"):
+    depth: Annotated[float, at.Le(0)]
+
+
+class Pair(msgspec.Struct, Generic[T], rename="camel", forbid_unknown_fields=True):
+    first_one: T
+    second_one: Annotated[int, Field(ge=0)] = 0
+
+
+class Model(pydantic.BaseModel):
+    size: int
+    tags: list[str] = []
+
+    @pydantic.field_validator("size")
+    @classmethod
+    def small(cls, value: int) -> int:
+        if value > 100:
+            raise ValueError("too big to carry")
+        return value
+
+
+class Circle(pydantic.BaseModel):
+    kind: Literal["circle"]
+    radius: float
+
+
+class Square(pydantic.BaseModel):
+    kind: Literal["square"]
+    side: float
+
+
+UserId = NewType("UserId", int)
+Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")
+Limit = TypeAliasType("Limit", Annotated[int, Field(le=10)])
+TODAY = datetime.date(2024, 5, 17)
+ID = uuid.UUID(int=7)
+
+
+def compiled(annotation: Any, default: Any = ..., **options: Any) -> Arguments:
+    def tool(x): ...  # type: ignore[no-untyped-def]
+
+    tool.__annotations__["x"] = annotation
+    tool.__defaults__ = None if default is ... else (default,)
+    return compile_arguments(inspect_function(tool), **options)
+
+
+def read(annotation: Any, text: str, **options: Any) -> Any:
+    return compiled(annotation, **options).decode(f'{{"x": {text}}}'.encode())["x"]
+
+
+def problems(call: Callable[[], Any]) -> list[str]:
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    for line in caught.value.problems:
+        assert "msgspec" not in line
+        assert "`" not in line
+    return caught.value.problems
+
+
+# type, JSON, value, wrong JSON, the line that explains it
+TABLE: list[tuple[Any, str, Any, str, str]] = [
+    (int, "5", 5, '"ten"', 'x: expected an integer, got the string "ten"'),
+    (int, "5.0", 5, "true", "x: expected an integer, got true"),
+    (float, "5", 5.0, "null", "x: expected a number, got null"),
+    (str, '"5"', "5", "5", "x: expected a string, got the integer 5"),
+    (bool, "true", True, "1", "x: expected true or false, got the integer 1"),
+    (None, "null", None, "0", "x: expected null, got the integer 0"),
+    (bytes, '"aGk="', b"hi", '"*"', 'x: expected base64, got the string "*"'),
+    (datetime.date, '"2024-05-17"', TODAY, '"2024-13-01"', "x: expected a date"),
+    (
+        datetime.datetime,
+        '"2024-05-17T10:00:00Z"',
+        datetime.datetime(2024, 5, 17, 10, tzinfo=datetime.UTC),
+        '"soon"',
+        "x: expected a date and time",
+    ),
+    (datetime.datetime, '"2024-05-17T10:00:00"', datetime.datetime(2024, 5, 17, 10), "5", "x: expected a string"),
+    (datetime.time, '"10:30:00"', datetime.time(10, 30), '"25:00"', "x: expected a time"),
+    (datetime.timedelta, '"PT90S"', datetime.timedelta(seconds=90), '"90 s"', "x: expected a duration"),
+    (uuid.UUID, f'"{ID}"', ID, '"7"', "x: expected a UUID"),
+    (decimal.Decimal, '"12.50"', decimal.Decimal("12.50"), '"much"', "x: expected a decimal"),
+    (decimal.Decimal, "12.5", decimal.Decimal("12.5"), "null", "x: expected"),
+    (pathlib.Path, '"/tmp"', pathlib.Path("/tmp"), "5", "x: expected a string, got the integer 5"),
+    (ipaddress.IPv4Address, '"10.0.0.1"', ipaddress.IPv4Address("10.0.0.1"), '"10.0.0"', "x: "),
+    (Any, '{"a": [1]}', {"a": [1]}, "", ""),
+    (object, "[1]", [1], "", ""),
+    (UserId, "5", 5, "null", "x: expected an integer, got null"),
+    (Limit, "10", 10, "11", "x: expected at most 10, got the integer 11"),
+    (Literal["a", "b"], '"b"', "b", '"c"', "x: expected"),
+    (Literal["a", 1, None], "null", None, "2", "x: expected"),
+    (Literal[True], "true", True, "1", "x: "),
+    (Literal[Colour.RED], '"red"', Colour.RED, '"blue"', "x: "),
+    (Colour, '"blue"', Colour.BLUE, '"green"', "x: expected"),
+    (Level, "2", Level.HIGH, "3", "x: expected"),
+    (Odd, "0.5", Odd.HALF, "1", "x: "),
+    (int | None, "null", None, "[]", "x: expected"),
+    (int | str, '"5"', "5", "[]", "x: expected"),
+    (list[int], "[1, 2.0]", [1, 2], '[1, "x"]', 'x[1]: expected an integer, got the string "x"'),
+    (list, '[1, "a"]', [1, "a"], "{}", "x: expected an array, got an object"),
+    (set[int], "[1, 2]", {1, 2}, "5", "x: expected an array, got the integer 5"),
+    (frozenset[str], '["a"]', frozenset("a"), "[1]", "x[0]: expected a string, got the integer 1"),
+    (tuple[int, ...], "[1, 2]", (1, 2), "null", "x: expected an array, got null"),
+    (tuple[int, str], '[1, "a"]', (1, "a"), '["a", "a"]', 'x[0]: expected an integer, got the string "a"'),
+    (Sequence[int], "[1]", [1], "1", "x: expected an array, got the integer 1"),
+    (Iterable[int], "[1]", [1], "1", "x: expected an array, got the integer 1"),
+    (collections.deque[int], "[1]", collections.deque([1]), "[null]", "x[0]: expected an integer, got null"),
+    (dict[str, int], '{"a": 1}', {"a": 1}, '{"a": null}', "x.a: expected an integer, got null"),
+    (dict[int, str], '{"1": "a"}', {1: "a"}, '{"b": "a"}', "x"),
+    (dict[Literal["a"], int], '{"a": 1}', {"a": 1}, '{"b": 1}', "x"),
+    (dict, '{"a": 1}', {"a": 1}, "[]", "x: expected an object, got an array"),
+    (Mapping[str, Any], '{"a": 1}', {"a": 1}, "[]", "x: expected an object, got an array"),
+    (Annotated[int, Field(gt=1, multiple_of=2)], "4", 4, "5", "x: expected a multiple of 2, got the integer 5"),
+    (Annotated[int, Field(ge=1.5)], "2", 2, "1", "x: expected at least 1.5, got the integer 1"),
+    (
+        Annotated[float, Field(multiple_of=0.1)],
+        "0.3",
+        0.3,
+        "0.35",
+        "x: expected a multiple of 0.1, got the number 0.35",
+    ),
+    (Annotated[int, Field(ge=1, gt=1)], "2", 2, "1", "x: expected more than 1, got the integer 1"),
+    (Annotated[str, Field(max_length=3)], '"abc"', "abc", '"abcd"', "x: expected at most 3 characters"),
+    (Annotated[str, Field(pattern="^a+$")], '"aa"', "aa", '"b"', "x: "),
+    (Annotated[list[int], Field(min_length=1)], "[1]", [1], "[]", "x: expected at least 1 item"),
+    (Annotated[str, Field(extra={"const": "a"})], '"a"', "a", '"b"', "x: "),
+    (Annotated[int | None, at.Ge(1)], "null", None, "0", "x"),
+    (Annotated[list[str] | str, Field(min_length=2)], '"ab"', "ab", '"a"', "x"),
+    (pydantic.PositiveInt, "1", 1, "0", "x: expected more than 0, got the integer 0"),
+    (Point, '{"x": 1}', Point(1), '{"y": 1}', "x.x: "),
+    (Bounded, '{"x": 1, "code": "b"}', Bounded(1, "b"), '{"x": 0}', "x.x: expected at least 1, got the integer 0"),
+    (Bounded, '{"x": 1}', Bounded(1), '{"x": 1, "code": "B"}', "x.code: "),
+    (Picky, '{"x": 2}', Picky(2), '{"x": 13}', "x: thirteen brings bad luck"),
+    (Box, '{"size": 2, "_secret": "t"}', Box(2, "t"), '{"size": "big"}', "x.size: expected an integer"),
+    (Crate, '{"size": 4}', Crate(4), '{"size": 2}', "x: 'size' must be > 3: 2"),
+    (Movie, '{"title": "M", "year": 1931}', {"title": "M", "year": 1931}, '{"title": "M", "year": 1}', "x.year: "),
+    (Place, '["Rome"]', Place("Rome"), '["Rome", 0]', "x[1]: expected at least 1, got the integer 0"),
+    (Cat | Fish, '{"type": "fish", "depth": -1}', Fish(-1), '{"type": "cow"}', "x"),
+    (
+        Pair[str],
+        '{"firstOne": "a"}',
+        Pair("a"),
+        '{"firstOne": "a", "secondOne": -1}',
+        "x.secondOne: expected at least 0",
+    ),
+    (Pair[str], '{"firstOne": "a"}', Pair("a"), '{"firstOne": "a", "third": 1}', "x"),
+    (
+        Node,
+        '{"value": 1, "children": [{"value": 2}]}',
+        Node(1, [Node(2)]),
+        '{"value": -1}',
+        "x.value: expected at least 0",
+    ),
+    (Dog | Bird, '{"name": "a", "wings": 3}', Bird("a", 3), '{"name": 1}', "x"),
+    (Dog | Movie | None, '{"title": "M"}', {"title": "M"}, "5", "x"),
+    (list[Dog | Bird], '[{"name": "a", "barks": false}]', [Dog("a", False)], "[5]", "x"),
+    (datetime.date | str, '"2024-05-17"', TODAY, "5", "x: expected"),
+    (datetime.date | str, '"some day"', "some day", "[]", "x: expected"),
+    (pathlib.Path | int, "5", 5, "null", "x: expected"),
+    (Json, '{"a": [1, null, {"b": "c"}]}', {"a": [1, None, {"b": "c"}]}, "[1.5]", "x"),
+    (Model, '{"size": 5}', Model(size=5), '{"size": "big"}', 'x.size: expected an integer, got the string "big"'),
+    (Model, '{"size": 5}', Model(size=5), '{"size": 500}', "x.size: too big to carry"),
+    (list[Model], '[{"size": 5}]', [Model(size=5)], '[{"size": 500}]', "x[0].size: too big to carry"),
+    (Model | None, "null", None, '{"size": 500}', "x.size: too big to carry"),
+    (Model | str, '{"size": 5}', Model(size=5), "5", "x"),
+    (dict[str, Model], '{"a": {"size": 5}}', {"a": Model(size=5)}, '{"a": {"size": 500}}', "x"),
+    (Circle | Square, '{"kind": "square", "side": 2}', Square(kind="square", side=2), '{"kind": "cube"}', "x"),
+    (
+        Annotated[Circle | Square, pydantic.Field(discriminator="kind")],
+        '{"kind": "circle", "radius": 1}',
+        Circle(kind="circle", radius=1),
+        '{"kind": "cube"}',
+        "x",
+    ),
+    (pydantic.HttpUrl, '"http://a.example/"', pydantic.HttpUrl("http://a.example/"), '"nowhere"', "x: "),
+    (
+        Annotated[Model, pydantic.AfterValidator(lambda m: m)],
+        '{"size": 1}',
+        Model(size=1),
+        "5",
+        "x: expected an object",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "good", "value", "bad", "line"),
+    TABLE,
+    ids=[f"{row[0]}-{number}" for number, row in enumerate(TABLE)],
+)
+def test_types(annotation: Any, good: str, value: Any, bad: str, line: str) -> None:
+    arguments = compiled(annotation)
+    found = arguments.decode(f'{{"x": {good}}}'.encode())["x"]
+    assert found == value
+    assert type(found) is type(value)
+    if bad:
+        first = problems(lambda: arguments.decode(f'{{"x": {bad}}}'.encode()))[0]
+        assert first.startswith(line)
+    text = json.dumps(arguments.schema)
+    assert not {"anyOf", "oneOf", "allOf", "$ref"} & arguments.schema.keys(), text
+    assert "oneOf" not in text or "Circle" in str(annotation)
+
+
+def test_all_problems_are_named() -> None:
+    def tool(limit: int, since: datetime.date, tags: list[str], where: Point, ok: int = 1) -> None: ...
+
+    raw = b'{"limit": "ten", "since": "2024-02-30", "tags": ["a", 5], "where": {"y": "b"}, "ok": 2, "more": 1}'
+    found = problems(lambda: compile_arguments(inspect_function(tool)).decode(raw))
+    for name in ("limit", "since", "tags[1]", "where.x", "where.y", "more"):
+        assert [line for line in found if name in line], f"{name} in {found}"
+    assert not [line for line in found if line.startswith("ok")]
+    assert 'limit: expected an integer, got the string "ten"' in found
+
+
+def test_unknown_and_missing_names() -> None:
+    def tool(city: str, days: int = 1) -> None: ...
+
+    lines = problems(lambda: compile_arguments(inspect_function(tool)).decode(b'{"town": "Rome"}'))
+    assert len(lines) == 2
+    assert any("town" in line and "city" in line and "days" in line for line in lines)
+    assert any("city" in line and "town" not in line for line in lines)
+
+
+def test_the_error_names_its_subject() -> None:
+    with pytest.raises(ArgumentError, match="Invalid arguments for tool:\n- x: expected an integer"):
+        read(int, '"ten"')
+
+
+# The second reading
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "value"),
+    [
+        (int, '"5"', 5),
+        (int, '"5.0"', 5),
+        (float, '"1.5"', 1.5),
+        (bool, '"true"', True),
+        (None, '"null"', None),
+        (int | None, '"null"', None),
+        (list[int], '"[1, 2]"', [1, 2]),
+        (list[int], '["1", 2.0]', [1, 2]),
+        (list[int], '"[\\"1\\"]"', [1]),
+        (dict[str, int], '"{\\"a\\": \\"1\\"}"', {"a": 1}),
+        (Point, '"{\\"x\\": 1}"', Point(1)),
+        (Point, '{"x": "1"}', Point(1)),
+        (Point | None, '{"x": "1"}', Point(1)),
+        (list[Point] | None, '"[{\\"x\\": 1}]"', [Point(1)]),
+        (tuple[int, str], '["1", "2"]', (1, "2")),
+        (Node, '{"value": 1, "children": "[{\\"value\\": \\"2\\"}]"}', Node(1, [Node(2)])),
+        (Model, '"{\\"size\\": 1}"', Model(size=1)),
+        (Level, '"2"', Level.HIGH),
+        (Literal[1, 2], '"2"', 2),
+        (Annotated[int, Field(ge=1)], '"5"', 5),
+    ],
+    ids=str,
+)
+def test_strings_that_hold_json(annotation: Any, text: str, value: Any) -> None:
+    assert read(annotation, text) == value
+    if annotation is not Model:
+        problems(lambda: read(annotation, text if "2.0" not in text else '["1"]', lenient=False))
+
+
+@pytest.mark.parametrize(
+    "annotation", [str, str | int, str | None, list[int] | str, Any, Json, Literal["5", 5]], ids=str
+)
+@pytest.mark.parametrize("text", ["5", "[1]", "null", "{}"])
+def test_strings_stay_strings_where_they_are_welcome(annotation: Any, text: str) -> None:
+    if annotation == Literal["5", 5] and text != "5":
+        return
+    assert read(annotation, json.dumps(text)) == text
+    assert read(list[annotation], json.dumps([text])) == [text]
+
+
+@pytest.mark.parametrize("text", ['"five"', '""', '"[1, 2"', '"5"', '"true"', '"NaN"'])
+def test_strings_that_hold_something_else(text: str) -> None:
+    assert problems(lambda: read(list[int], text)) == [f"x: expected an array, got the string {text}"]
+
+
+def test_a_wrong_value_inside_a_held_string_is_named() -> None:
+    assert problems(lambda: read(list[int], '"[1, null]"')) == ["x[1]: expected an integer, got null"]
+
+
+# Defaults
+
+
+def test_defaults_are_applied_and_not_shared() -> None:
+    def tool(
+        a: int = 1,
+        b: list[int] = [1],  # noqa: B006
+        c: dict[str, list[int]] = {"a": []},  # noqa: B006
+        d: Annotated[list[int], pydantic.Field(default_factory=list)] = ...,  # type: ignore[assignment]
+        e: Point = Point(1),  # noqa: B008
+        f: object = tool_default,
+    ) -> None: ...
+
+    arguments = compile_arguments(inspect_function(tool))
+    first = arguments.decode(b"{}")
+    first["b"].append(2)
+    first["c"]["a"].append(2)
+    second = arguments.decode(b"{}")
+    assert (second["a"], second["b"], second["c"]) == (1, [1], {"a": []})
+    assert second["e"] == Point(1)
+    assert second["f"] is tool_default
+    properties = arguments.schema["properties"]
+    assert properties["b"]["default"] == [1]
+    assert properties["e"]["default"] == {"x": 1, "y": 0}
+    assert "default" not in properties["f"]
+    assert "required" not in arguments.schema
+
+
+tool_default = object()
+
+
+def test_default_factories() -> None:
+    def tool(x: list[int] = pydantic.Field(default_factory=lambda: [1])) -> None: ...  # noqa: B008
+
+    arguments = compile_arguments(inspect_function(tool))
+    arguments.decode(b"{}")["x"].append(2)
+    assert arguments.decode(b"{}") == {"x": [1]}
+
+
+def test_a_default_of_none_welcomes_null() -> None:
+    arguments = compiled(Annotated[int, Field(ge=1, description="d")], None)
+    assert arguments.decode(b'{"x": null}') == arguments.decode(b"{}") == {"x": None}
+    assert arguments.schema["properties"]["x"] == {
+        "anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}],
+        "description": "d",
+        "default": None,
+    }
+    assert compiled(int | None, None).schema["properties"]["x"]["anyOf"] == [{"type": "integer"}, {"type": "null"}]
+    assert compiled(Any, None).schema["properties"]["x"] == {"default": None}
+
+
+def test_descriptions() -> None:
+    def tool(a: int, b: Annotated[int, "beside"], c: Colour, d: Point) -> None:
+        """Do it.
+
+        Args:
+            a: from the docstring
+            b: not this
+            c: which colour
+        """
+
+    properties = compile_arguments(inspect_function(tool)).schema["properties"]
+    assert properties["a"]["description"] == "from the docstring"
+    assert properties["b"]["description"] == "beside"
+    assert properties["c"] == {"type": "string", "enum": ["red", "blue"], "description": "which colour"}
+    assert "description" not in properties["d"]
+
+
+def test_a_schema_without_parameters() -> None:
+    arguments = compile_arguments(inspect_function(lambda: None, name="nothing"))
+    assert arguments.schema == {"type": "object", "properties": {}, "additionalProperties": False}
+    assert arguments.decode(b"{}") == {}
+    assert len(problems(lambda: arguments.decode(b'{"a": 1}'))) == 1
+
+
+# Hostile input
+
+
+def test_patterns_never_backtrack() -> None:
+    arguments = compiled(Annotated[str, Field(pattern="^(a+)+$")])
+    nested = compiled(Bounded)
+    hostile = "a" * 50_000 + "!"
+    started = time.perf_counter()
+    assert len(problems(lambda: arguments.decode(json.dumps({"x": hostile}).encode()))) == 1
+    assert len(problems(lambda: nested.decode(json.dumps({"x": {"x": 1, "code": hostile}}).encode()))) == 1
+    assert time.perf_counter() - started < 5
+    assert arguments.decode(b'{"x": "aaa"}') == {"x": "aaa"}
+
+
+@pytest.mark.parametrize("annotation", [int, Any, list[int], Json, Node, Model])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"x": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
+        b'{"y": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+    ids=["arrays", "objects", "unknown"],
+)
+def test_deep_nesting(annotation: Any, raw: bytes) -> None:
+    assert problems(lambda: compiled(annotation).decode(raw)) == ["arguments: nested too deeply"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b'{"x": "\xff"}', b'{"\xff": 1}', b'{"x": "\\ud800"}', b'{"x": 1', b"", b"{'x': 1}", b'{"x": NaN}'],
+    ids=repr,
+)
+def test_text_that_is_no_json(raw: bytes) -> None:
+    for annotation in (str, int, Any):
+        assert len(problems(lambda a=annotation: compiled(a).decode(raw))) == 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"5", b"null", b'"x"'])
+def test_arguments_that_are_no_object(raw: bytes) -> None:
+    assert len(problems(lambda: compiled(int).decode(raw))) == 1
+
+
+def test_the_last_of_two_equal_keys_wins() -> None:
+    assert compiled(int).decode(b'{"x": 1, "x": 2}') == {"x": 2}
+
+
+def test_raw_bytes_of_a_larger_message() -> None:
+    class Envelope(msgspec.Struct):
+        arguments: msgspec.Raw
+
+    envelope = msgspec.json.decode(b'{"arguments": {"x": "5"}}', type=Envelope)
+    assert compiled(int).decode(envelope.arguments) == {"x": 5}
+
+
+def test_huge_integers() -> None:
+    assert read(int, str(2**70)) == 2**70
+    assert read(Annotated[int, Field(le=2**70)], str(2**70)) == 2**70
+    assert len(problems(lambda: read(Annotated[int, Field(le=2**70)], str(2**70 + 1)))) == 1
+    assert len(problems(lambda: read(int, "9" * 5000))) == 1
+
+
+# Raw schemas
+
+RAW = {
+    "type": "object",
+    "properties": {
+        "size": {"$ref": "#/$defs/size"},
+        "tags": {"type": "array", "items": {"type": "string"}, "default": ["a"]},
+        "word": {"type": ["string", "null"]},
+    },
+    "required": ["size"],
+    "$defs": {"size": {"type": "integer", "minimum": 1}},
+}
+
+
+def raw_arguments(schema: Any = RAW, **options: Any) -> Any:
+    return compile_raw_arguments(schema, where="tool t", subject="t", **options)
+
+
+def test_raw_schemas_pass_through_untouched() -> None:
+    arguments = raw_arguments()
+    assert arguments.schema == RAW
+    assert list(arguments.schema) == list(RAW)
+
+
+def test_raw_arguments() -> None:
+    arguments = raw_arguments()
+    first = arguments.decode(b'{"size": 1, "more": true}')
+    assert first == {"size": 1, "more": True, "tags": ["a"]}
+    first["tags"].append("b")
+    assert arguments.decode(b'{"size": 1}')["tags"] == ["a"]
+    assert arguments.decode(b'{"size": "2", "tags": "[\\"b\\"]", "word": "5"}') == {
+        "size": 2,
+        "tags": ["b"],
+        "word": "5",
+    }
+    assert problems(lambda: arguments.decode(b'{"size": "0"}')) == ["size: expected at least 1, got the integer 0"]
+    assert len(problems(lambda: arguments.decode(b'{"size": "0", "tags": [1]}'))) == 2
+    assert len(problems(lambda: raw_arguments(lenient=False).decode(b'{"size": "2"}'))) == 1
+    assert len(problems(lambda: arguments.decode(b"[]"))) == 1
+    assert len(problems(lambda: arguments.decode(b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "expected"),
+    [
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "5", 5),
+        ({"oneOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}]}, ["5"], [5]),
+        ({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}}]}, {"a": "5"}, {"a": 5}),
+        ({"enum": [1, 2]}, "2", 2),
+        ({"const": 2}, "2", 2),
+        (
+            {"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "boolean"}},
+            ["1", "true"],
+            [1, True],
+        ),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, {"a": "1"}, {"a": 1}),
+        ({"$ref": "#/$defs/a~1b"}, "1", 1),
+        ({"type": "number"}, "1", 1),
+    ],
+    ids=str,
+)
+def test_the_second_reading_of_raw_schemas(part: Any, value: Any, expected: Any) -> None:
+    schema = {"type": "object", "properties": {"x": part}, "$defs": {"a/b": {"type": "integer"}}}
+    assert raw_arguments(schema).decode(json.dumps({"x": value}).encode()) == {"x": expected}
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "array"}, {"type": ["object", "null"]}, True, None, [], "object"])
+def test_raw_schemas_without_an_object_at_the_root(schema: Any) -> None:
+    with pytest.raises(SetupError, match=r"tool t.*input_schema"):
+        raw_arguments(schema)
+
+
+# Strings
+
+
+def test_prompts_take_strings() -> None:
+    def prompt(
+        code: str,
+        count: int,
+        when: datetime.date = TODAY,
+        ratio: float = 0.5,
+        colour: Colour = Colour.RED,
+        tags: list[str] | None = None,
+        loud: bool = False,
+        mode: Literal["a", "1"] = "a",
+    ) -> None:
+        """Ask.
+
+        Args:
+            code: The code.
+        """
+
+    strings = compile_strings(inspect_function(prompt, kind="prompt"))
+    assert strings.arguments[:3] == (("code", "The code.", True), ("count", None, True), ("when", None, False))
+    given_strings = {
+        "code": "[1]",
+        "count": "3",
+        "when": "2024-01-02",
+        "ratio": "1.5",
+        "colour": "blue",
+        "tags": '["x"]',
+        "loud": "true",
+        "mode": "1",
+    }
+    expected = {
+        "code": "[1]",
+        "count": 3,
+        "when": datetime.date(2024, 1, 2),
+        "ratio": 1.5,
+        "colour": Colour.BLUE,
+        "tags": ["x"],
+        "loud": True,
+        "mode": "1",
+    }
+    assert strings.decode(json.dumps(given_strings).encode()) == expected
+    assert strings.decode_values(given_strings) == expected
+    assert problems(lambda: strings.decode_values({"code": "a", "count": "three"})) == [
+        'count: expected an integer, got the string "three"'
+    ]
+
+
+# Round trips
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+NODES: Any = st.recursive(
+    st.builds(Node, st.integers(0, 9)),
+    lambda inner: st.builds(Node, st.integers(0, 9), st.lists(inner, max_size=2)),
+    max_leaves=4,
+)
+STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    str: st.text(),
+    bool: st.booleans(),
+    bytes: st.binary(),
+    Any: JSON_VALUES,
+    datetime.datetime: st.datetimes(timezones=st.just(datetime.UTC)),
+    datetime.date: st.dates(),
+    datetime.time: st.times(),
+    uuid.UUID: st.uuids(),
+    decimal.Decimal: st.decimals(allow_nan=False, allow_infinity=False),
+    Colour: st.sampled_from(Colour),
+    Odd: st.sampled_from(Odd),
+    Literal["a", 1, None]: st.sampled_from(["a", 1, None]),
+    list[int] | None: st.none() | st.lists(st.integers()),
+    dict[int, str]: st.dictionaries(st.integers(), st.text()),
+    tuple[int, str]: st.tuples(st.integers(), st.text()),
+    set[int]: st.sets(st.integers()),
+    Point: st.builds(Point, st.integers(), st.integers()),
+    Bounded: st.builds(Bounded, st.integers(1)),
+    Node: NODES,
+    Dog | Bird: st.builds(Dog, st.text()) | st.builds(Bird, st.text()),
+    Cat | Fish: st.builds(Cat, st.integers()) | st.builds(Fish, st.floats(-9, 0)),
+    Pair[str]: st.builds(Pair, st.text(), st.integers(0)),
+    Place: st.builds(Place, st.text(), st.integers(1)),
+    Model: st.builds(Model, size=st.integers(0, 100), tags=st.lists(st.text())),
+}
+COMPILED = {annotation: compiled(annotation) for annotation in STRATEGIES}
+
+
+@pytest.mark.parametrize("annotation", STRATEGIES, ids=str)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_round_trips(annotation: Any, data: st.DataObject) -> None:
+    value = data.draw(STRATEGIES[annotation])
+    assert COMPILED[annotation].decode(encode_json({"x": value})) == {"x": value}
+
+
+@pytest.mark.parametrize("annotation", STRATEGIES, ids=str)
+@settings(max_examples=25, deadline=None)
+@given(value=JSON_VALUES)
+def test_any_json_is_read_or_explained(annotation: Any, value: Any) -> None:
+    lines = ["x"]
+    try:
+        COMPILED[annotation].decode(encode_json({"x": value}))
+    except ArgumentError as error:
+        lines = error.problems
+    assert lines
+    assert all(line.startswith("x") for line in lines)

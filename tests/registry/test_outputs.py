@@ -1,0 +1,388 @@
+"""From returned values to JSON, checked against what the function promised."""
+
+import collections
+import dataclasses
+import datetime
+import decimal
+import enum
+import inspect
+import ipaddress
+import pathlib
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Never, TypedDict
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import TypeAliasType
+
+from dovetail.errors import SetupError
+from dovetail.registry.fields import Field
+from dovetail.registry.outputs import OutputError, compile_output, compile_raw_output, encode_json, to_jsonable
+
+
+class Text(msgspec.Struct):
+    text: str
+
+
+class Image(msgspec.Struct):
+    data: bytes
+
+
+CONTENT = (Text, Image)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Ratio(enum.Enum):
+    HALF = 0.5
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: Annotated[int, Field(ge=0)] = 0
+
+
+@dataclasses.dataclass
+class Node:
+    value: int
+    children: "list[Node]" = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Explosive:
+    x: int
+    total: int = dataclasses.field(init=False, default=1)
+
+    def __post_init__(self) -> None:
+        if self.x != 1:
+            raise AssertionError("constructed a second time")
+        self.x = 2
+        self.total = 1
+
+
+@attrs.define
+class Box:
+    size: int
+
+
+class Movie(TypedDict):
+    title: str
+
+
+class Place(NamedTuple):
+    name: str
+    zoom: int = 3
+
+
+class Model(pydantic.BaseModel):
+    size: int = pydantic.Field(serialization_alias="theSize")
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def double(self) -> int:
+        return 2 * self.size
+
+
+class Name(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "not this"
+
+
+class Money(decimal.Decimal):
+    pass
+
+
+class Frozen(Mapping[str, int]):
+    def __getitem__(self, key: str) -> int:
+        return {"a": 1}[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("a")
+
+    def __len__(self) -> int:
+        return 1
+
+
+Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")
+ID = uuid.UUID(int=7)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (True, True),
+        (5, 5),
+        (2**80, 2**80),
+        (1.5, 1.5),
+        ("a", "a"),
+        (Name("a"), "a"),
+        (type("Count", (int,), {})(5), 5),
+        (type("Share", (float,), {})(0.5), 0.5),
+        (b"hi", "aGk="),
+        ((1, [2, {3}]), [1, [2, [3]]]),
+        (frozenset({1}), [1]),
+        (collections.deque([1]), [1]),
+        (range(3), [0, 1, 2]),
+        ({"a": 1}.keys(), ["a"]),
+        ({"a": None}, {"a": None}),
+        ({1: "a", ID: "b"}, {"1": "a", str(ID): "b"}),
+        (collections.OrderedDict(a=1), {"a": 1}),
+        (Frozen(), {"a": 1}),
+        (Colour.RED, "red"),
+        (Ratio.HALF, 0.5),
+        (datetime.datetime(2024, 5, 17, 10, tzinfo=datetime.UTC), "2024-05-17T10:00:00Z"),
+        (datetime.date(2024, 5, 17), "2024-05-17"),
+        (datetime.timedelta(seconds=90), "PT90S"),
+        (ID, str(ID)),
+        (decimal.Decimal("1.50"), "1.50"),
+        (pathlib.PurePosixPath("/a"), "/a"),
+        (ipaddress.IPv4Address("10.0.0.1"), "10.0.0.1"),
+        (Point(1), {"x": 1, "y": 0}),
+        (Box(1), {"size": 1}),
+        (Place("a"), ["a", 3]),
+        (Text("a"), {"text": "a"}),
+        (Model(size=1), {"theSize": 1, "double": 2}),
+        ([{"a": Model(size=1)}], [{"a": {"theSize": 1, "double": 2}}]),
+        (pydantic.HttpUrl("http://a.example/"), "http://a.example/"),
+        (pydantic.SecretStr("a"), "**********"),
+    ],
+    ids=repr,
+)
+def test_values(value: Any, expected: Any) -> None:
+    found = to_jsonable(value)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+DEEP: Any = []
+for _ in range(5000):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (float("nan"), "nan"),
+        ([1, {"a": float("inf")}], "inf"),
+        ({"a": None, "b": float("-inf")}, "-inf"),
+        (object(), "object"),
+        (lambda: None, "function"),
+        (ValueError("secret"), "ValueError"),
+        ((n for n in "ab"), "generator"),
+        (1j, "complex"),
+        ({(1, 2): 3}, "tuple"),
+        ("\ud800", "surrogate"),
+        (CYCLE, "contains itself"),
+        (DEEP, "nested too deeply"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_without_a_json_form(value: Any, words: str) -> None:
+    with pytest.raises(OutputError, match=words):
+        to_jsonable(value)
+
+
+def test_encode_json() -> None:
+    assert encode_json({"a": [1, None]}) == b'{"a":[1,null]}'
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        ...,
+        None,
+        type(None),
+        Any,
+        object,
+        str,
+        Never,
+        str | None,
+        Annotated[str, "words"],
+        TypeAliasType("Words", str),
+        Text,
+        Text | None,
+        Text | Image | str,
+        list[Text],
+        list[Text | Image],
+        list[Text | str],
+        tuple[Text, Image],
+        tuple[Text, ...],
+        list[Text] | None,
+        list[Text] | Text | str,
+    ],
+    ids=str,
+)
+def test_no_promise(annotation: Any) -> None:
+    annotation = inspect.Signature.empty if annotation is ... else annotation
+    assert compile_output(annotation, where="tool t", unstructured=CONTENT) is None
+
+
+INTEGER = {"type": "integer"}
+POINT = {
+    "type": "object",
+    "properties": {"x": INTEGER, "y": {"type": "integer", "minimum": 0, "default": 0}},
+    "required": ["x"],
+}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema", "good", "bad"),
+    [
+        (int, INTEGER, [(1, 1), (2.0, 2)], ["x", 1.5, True, None]),
+        (float, {"type": "number"}, [(1, 1), (0.5, 0.5)], ["x", float("nan")]),
+        (bool, {"type": "boolean"}, [(True, True)], [1]),
+        (list[str], {"type": "array", "items": {"type": "string"}}, [(["a"], ["a"]), (("a",), ["a"])], ["a", [1]]),
+        (list, {"type": "array", "items": {}}, [([1, "a"], [1, "a"])], [{}]),
+        (dict, {"type": "object"}, [({"a": 1}, {"a": 1})], [[]]),
+        (dict[str, int], {"type": "object", "additionalProperties": INTEGER}, [({"a": 1}, {"a": 1})], [{"a": "b"}]),
+        (
+            int | None,
+            {"anyOf": [INTEGER, {"type": "null"}]},
+            [(1, 1), (None, None)],
+            ["x"],
+        ),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, [("a", "a")], ["c"]),
+        (Colour, {"type": "string", "enum": ["red"]}, [(Colour.RED, "red"), ("red", "red")], ["blue"]),
+        (Point, POINT, [(Point(1), {"x": 1, "y": 0}), ({"x": 1}, {"x": 1})], [Point(1, -1), Point("a"), {}, None]),
+        (list[Point], {"type": "array", "items": POINT}, [([Point(1)], [{"x": 1, "y": 0}])], [[Point(1, -1)]]),
+        (
+            Movie,
+            {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]},
+            [({"title": "M"}, {"title": "M"}), ({"title": "M", "more": 1}, {"title": "M", "more": 1})],
+            [{}, {"title": 1}],
+        ),
+        (
+            Explosive,
+            {"type": "object", "properties": {"x": INTEGER, "total": {**INTEGER, "default": 1}}, "required": ["x"]},
+            [(Explosive(1), {"x": 2, "total": 1})],
+            [{"x": "a"}],
+        ),
+        (
+            Place,
+            {
+                "type": "array",
+                "prefixItems": [{"type": "string"}, {"type": "integer", "default": 3}],
+                "items": {},
+                "minItems": 1,
+                "maxItems": 2,
+            },
+            [(Place("a"), ["a", 3]), (["a"], ["a"])],
+            [[], ["a", "b"], ["a", 1, 2], "a"],
+        ),
+        (datetime.date, {"type": "string", "format": "date"}, [(datetime.date(2024, 1, 2), "2024-01-02")], ["soon", 5]),
+        (pathlib.Path, {"type": "string", "format": "path"}, [(pathlib.Path("/a"), "/a")], [5]),
+        (
+            dict[str, Annotated[str, Field(pattern="^a")]],
+            {"type": "object", "additionalProperties": {"type": "string", "pattern": "^a"}},
+            [({"x": "ab"}, {"x": "ab"})],
+            [{"x": "b"}, {"x": 5}],
+        ),
+        (
+            Model,
+            {
+                "type": "object",
+                "properties": {"theSize": INTEGER, "double": {"readOnly": True, "type": "integer"}},
+                "required": ["theSize", "double"],
+            },
+            [(Model(size=1), {"theSize": 1, "double": 2})],
+            [{"size": 1}, {"theSize": "a", "double": 1}, None],
+        ),
+        (
+            Point | Movie,
+            {"anyOf": [POINT, {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}]},
+            [(Point(1), {"x": 1, "y": 0}), ({"title": "M"}, {"title": "M"})],
+            [{}],
+        ),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_promises(annotation: Any, schema: Any, good: list[tuple[Any, Any]], bad: list[Any]) -> None:
+    output = compile_output(annotation, where="tool t", unstructured=CONTENT)
+    assert output is not None
+    assert output.schema == schema
+    assert output.is_object is (schema.get("type") == "object")
+    for value, expected in good:
+        assert output.structure(value) == expected
+        assert msgspec.json.decode(output.encode(value)) == expected
+    for value in bad:
+        with pytest.raises(OutputError):
+            output.structure(value)
+
+
+def test_recursive_promises() -> None:
+    output = compile_output(Node, where="tool t")
+    assert output is not None
+    assert output.is_object
+    assert output.structure(Node(1, [Node(2)])) == {"value": 1, "children": [{"value": 2, "children": []}]}
+    with pytest.raises(OutputError, match=r"children\[0\]"):
+        output.structure(Node(1, [Node("a")]))  # type: ignore[arg-type]
+    anything = compile_output(dict[str, Json], where="tool t")
+    assert anything is not None
+    assert anything.structure({"a": [None, {"b": "c"}]}) == {"a": [None, {"b": "c"}]}
+    with pytest.raises(OutputError):
+        anything.structure({"a": 1.5})
+
+
+def test_the_error_says_where_and_why() -> None:
+    output = compile_output(list[Point], where="tool t")
+    assert output is not None
+    with pytest.raises(OutputError, match=r"\[0\]\.y: expected at least 0, got the integer -1"):
+        output.structure([Point(1, -1)])
+
+
+@pytest.mark.parametrize("annotation", [complex, list[complex], type[int], dict[float, int]], ids=str)
+def test_refused(annotation: Any) -> None:
+    with pytest.raises(SetupError, match=r'tool t, return annotation.*annotate it -> Any, or pass output="text"'):
+        compile_output(annotation, where="tool t")
+
+
+def test_raw_promises() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    output = compile_raw_output(schema, where="tool t")
+    assert output.schema == schema
+    assert output.is_object
+    assert output.structure({"a": 1, "b": Point(1)}) == {"a": 1, "b": {"x": 1, "y": 0}}
+    for value in ({"a": "x"}, {}, [], {"a": float("nan")}):
+        with pytest.raises(OutputError):
+            output.structure(value)
+    assert not compile_raw_output({"type": "array"}, where="tool t").is_object
+    with pytest.raises(SetupError, match="output_schema must be a dict"):
+        compile_raw_output([], where="tool t")  # type: ignore[arg-type]
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters())
+    | st.binary()
+    | st.datetimes()
+    | st.decimals()
+    | st.just(object()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3) | st.tuples(inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(VALUES)
+def test_any_value_is_sent_or_refused(value: Any) -> None:
+    try:
+        found = to_jsonable(value)
+    except OutputError:
+        return
+    assert msgspec.json.decode(msgspec.json.encode(found)) == found

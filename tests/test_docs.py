@@ -1,0 +1,380 @@
+"""The documentation as tests: every snippet is a program that runs, and every result that a page shows is a real one.
+
+A page marks a shown result with the request it answers, in a comment above the block:
+
+    <!-- tools.py 2025-11-25 tools/call {"name": "add", "arguments": {"a": 1, "b": 2}} | structuredContent -->
+
+What follows the bar is the part that is shown. A `json` block shows a result or an error, a `text` block its text.
+With `heard` before the program's name, the block shows the notifications that came before the answer.
+"""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from functools import reduce
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+from dovetail import Client, Server, ServerError, ToolError
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROGRAMS = {path.stem: path for path in sorted((ROOT / "docs" / "programs").glob("*.py"))}
+REVISIONS = ("2025-11-25", "2026-07-28")  # one of each era; what the others change is shown in revisions.md
+LANGUAGES = {"python", "console", "json", "text"}
+
+pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
+
+
+# ── pages ──
+
+
+class Block(NamedTuple):
+    page: Path
+    mark: str
+    language: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"{self.page.stem}: {self.mark}"
+
+
+_BLOCK = re.compile(
+    r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#]+)")
+_RESULT = re.compile(
+    r"(?P<heard>heard )?(?P<program>\w+)\.py (?P<revision>[\d-]+) (?P<method>\S+) (?P<params>\{.*?\})( \| (?P<part>\S+))?"
+)
+
+
+def blocks(language: str = "") -> list[Block]:
+    found = [
+        Block(page, match["mark"] or "", match["language"], match["body"])
+        for page in PAGES
+        for match in _BLOCK.finditer(page.read_text())
+    ]
+    return [block for block in found if language in ("", block.language)]
+
+
+def results() -> list[Block]:
+    return [block for block in blocks() if block.language == "json" or (block.language == "text" and block.mark)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_is_in_order(page: Path) -> None:
+    text = page.read_text()
+    assert text.startswith("# ")
+    assert text.endswith("\n")
+    for link in _LINK.finditer(text):
+        assert (page.parent / link["path"]).exists(), f"{page.name} links to {link['path']}, which is not there"
+    assert text.count("```") == 2 * sum(block.page == page for block in blocks())
+    assert {block.language for block in blocks() if block.page == page} <= LANGUAGES
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    for page in PAGES[1:]:
+        assert page.stem == "index" or f"]({page.name})" in index, page.name
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: f"{block.page.stem}: {block.body[:40]!r}")
+def test_a_python_block_is_a_program(block: Block) -> None:
+    assert block.body in {path.read_text() for path in PROGRAMS.values()}
+
+
+def test_the_contradictions_of_the_seed_documents_are_resolved() -> None:
+    rows = re.findall(r"^\| C-(\d\d) \|", (ROOT / "docs" / "profiles.md").read_text(), re.MULTILINE)
+    assert rows == [f"{number:02}" for number in range(1, 36)]
+
+
+# ── programs ──
+
+
+def load(name: str) -> ModuleType:
+    """A program as a fresh module."""
+    spec = importlib.util.spec_from_file_location(f"docs_program_{name}", PROGRAMS[name])
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_shown_and_can_be_imported(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert name not in sys.stdlib_module_names, "started from its folder it would hide a module of Python"
+    text = PROGRAMS[name].read_text()
+    assert text.endswith('\n\nif __name__ == "__main__":\n    server.run()\n')
+    assert any(block.body == text for block in blocks("python")), "no page shows it"
+    assert isinstance(load(name).server, Server)
+    assert capfd.readouterr() == ("", "")
+
+
+Step = Callable[[Client], Awaitable[None]]
+
+
+def call(tool: str, *, gives: Any, **arguments: Any) -> Step:
+    async def step(client: Client) -> None:
+        assert (await client.call_tool(tool, arguments)).data == gives
+
+    return step
+
+
+def fail(tool: str, *, says: str, **arguments: Any) -> Step:
+    async def step(client: Client) -> None:
+        with pytest.raises(ToolError, match=re.escape(says)):
+            await client.call_tool(tool, arguments)
+
+    return step
+
+
+def refuse(method: str, *, says: str, **params: Any) -> Step:
+    async def step(client: Client) -> None:
+        with pytest.raises(ServerError, match=re.escape(says)):
+            await client.request(method, params)
+
+    return step
+
+
+def read(uri: str, *, gives: str | bytes) -> Step:
+    async def step(client: Client) -> None:
+        (contents,) = await client.read_resource(uri)
+        assert (contents.text if contents.blob is None else contents.blob) == gives
+
+    return step
+
+
+def prompt(name: str, *, gives: list[tuple[str, str]], **arguments: str) -> Step:
+    async def step(client: Client) -> None:
+        messages = (await client.get_prompt(name, arguments)).messages
+        assert [(message.role, getattr(message.content, "text", "")) for message in messages] == gives
+
+    return step
+
+
+def complete(kind: str, name: str, argument: str, value: str, *, gives: list[str], **context: str) -> Step:
+    async def step(client: Client) -> None:
+        ref = {"type": f"ref/{kind}", "uri" if kind == "resource" else "name": name}
+        assert (await client.complete(ref, argument, value, context)).values == gives
+
+    return step
+
+
+async def listen_for_tools(client: Client) -> None:
+    async with client.listen(tools=True) as changes:
+        await client.call_tool("unpack")
+        assert (await anext(changes)).kind == "tools"
+    assert (await client.call_tool("polish", {"thing": "cup"})).data == "The cup shines."
+    assert (await client.call_tool("tidy_up")).data == "It is gone."
+
+
+async def listen_for_updates(client: Client) -> None:
+    async with client.listen(uris=["counter://value"]) as changes:
+        assert (await client.call_tool("count")).data == 1
+        assert (await anext(changes)).uri == "counter://value"
+
+
+async def list_the_files(client: Client) -> None:
+    uris = [resource.uri for resource in await client.list_resources()]
+    assert uris[0] == "files://this"
+    assert "docs://programs/readme.py" in uris
+    (contents,) = await client.read_resource("docs://programs/readme.py")
+    assert contents.text == PROGRAMS["readme"].read_text()
+
+
+async def watch_the_cake(client: Client) -> None:
+    heard: list[tuple[float, float | None, str | None]] = []
+    result = await client.call_tool("bake", {"minutes": 2}, progress_handler=lambda *report: heard.append(report))
+    assert result.data == "A cake."
+    assert heard == [(0, 2, "baking"), (1, 2, "baking"), (2, 2, "done")]
+
+
+async def ask_who(client: Client) -> None:
+    assert (await client.call_tool("who")).data == {"client": "dovetail", "revision": client.protocol_version}
+
+
+async def look_at_the_vault(client: Client) -> None:
+    assert [tool.name for tool in await client.list_tools()] == ["look"]
+    role = {"name": "admin_open", "_meta": {"example.com/role": "admin"}}
+    assert (await client.request("tools/call", role))["content"][0]["text"] == "It is open."
+
+
+async def look_at_pictures(client: Client) -> None:
+    caption, image = (await client.call_tool("picture")).content
+    assert caption.text == "One blue pixel:"
+    assert image.data.startswith(b"\x89PNG")
+    (link,) = (await client.call_tool("manual")).content
+    assert link.uri == "docs://manual"
+
+
+WITHDRAWN = "amount: expected an integer"
+REVIEW = "Please review this python code:\nx = 1"
+BOOKED = {"guests": [{"name": "Ada"}], "arrival": "2026-05-01", "nights": 2}
+ADA = {"name": "Ada", "email": "ada@example.org"}
+
+SCENARIOS: dict[str, list[Step]] = {
+    "readme": [call("days_between", start="2026-01-01", end="2026-03-01", gives=59)],
+    "tools": [
+        call("place_order", article="hat", pieces=2, gives={"article": "hat", "size": "M", "total": 19.0}),
+        fail("place_order", article="hat", pieces=0, says="pieces"),
+    ],
+    "tools_content": [look_at_pictures, call("search", text="x", gives={"hits": ["X"]})],
+    "tools_dynamic": [refuse("tools/call", name="polish", says="Unknown tool: polish"), listen_for_tools],
+    "tools_registry": [call("shout", text="hi", gives="HI!"), call("shout", text="hi", marks=2, gives="HI!!")],
+    "resources": [
+        read("books://all", gives='["dune","emma"]'),
+        read("books://cover.png", gives=b"\x89PNG\r\n\x1a\n"),
+        read("books://dune/summary", gives="[en] A desert planet."),
+        read("books://dune/summary?language=de", gives="[de] A desert planet."),
+        refuse("resources/read", uri="books://ulysses/summary", says="There is no book ulysses"),
+        refuse("resources/read", uri="films://dune", says="Resource not found"),
+    ],
+    "resources_files": [
+        list_the_files,
+        refuse("resources/read", uri="docs://programs/../index.md", says="There is no file"),
+        refuse("resources/read", uri="docs://programs/%2e%2e/index.md", says="There is no file"),
+    ],
+    "resources_updates": [listen_for_updates, read("counter://value", gives="1")],
+    "prompts": [
+        prompt("code_review", code="x = 1", gives=[("user", REVIEW)]),
+        prompt("code_review", code="x = 1", strict="true", gives=[("user", "Be strict. " + REVIEW)]),
+        prompt(
+            "continue_letter",
+            begin="Dear",
+            gives=[("user", ""), ("user", "Continue this letter."), ("assistant", "Dear")],
+        ),
+        refuse("prompts/get", name="code_review", arguments={"language": "cobol"}, says="code"),
+    ],
+    "completions": [
+        complete("prompt", "trip", "country", "p", gives=["Peru"]),
+        complete("prompt", "trip", "city", "l", country="Peru", gives=["Lima"]),
+        complete("prompt", "trip", "season", "S", gives=["spring", "summer"]),
+        complete("resource", "atlas://{country}", "country", "", gives=["France"]),
+        complete("tool", "distance", "start", "L", gives=["Lyon", "Lima"]),
+        complete("tool", "distance", "end", "L", gives=[]),
+        prompt("trip", country="Peru", city="Lima", gives=[("user", "Plan a summer trip to Lima, Peru.")]),
+        read("atlas://Peru", gives="Cusco, Lima"),
+    ],
+    "log_messages": [call("connect", host="db", gives="connected"), call("migrate", gives="done")],
+    "errors": [
+        call("withdraw", account="alice", amount=30, gives=70),
+        fail("withdraw", account="carol", amount=30, says="There is no account carol"),
+        fail("withdraw", account="bob", amount=30, says="bob has only 20"),
+        fail("withdraw", account="bob", amount="all", says="amount"),
+        fail("audit", says="The tool audit failed."),
+        refuse(
+            "prompts/get", name="statement", arguments={"account": "carol"}, says="There is no account carol (-32602)"
+        ),
+    ],
+    "context": [watch_the_cake, ask_who],
+    "context_threads": [call("search", text="an", gives=["banana"]), call("nap", seconds=0.001, gives="rested")],
+    "context_lifespan": [call("add_note", text="one", gives=1), call("add_note", text="two", gives=2)],
+    "revisions": [call("nearest", count=1, gives=["Sun"])],
+    "profiles": [call("greet", name="Ada", gives={}), fail("greet", says="name")],
+    "profiles_reference": [call("add", a=1, b=2, gives='{"result":3.0}')],
+    "testing": [call("divide", a=6, b=3, gives=2.0)],
+    "middleware": [look_at_the_vault, refuse("tools/call", name="admin_open", says="Unknown tool: admin_open")],
+    "schemas": [
+        call("book", **BOOKED, gives="Ada and 0 more, 2 nights from 2026-05-01, board: none"),
+        call(
+            "book",
+            **BOOKED | {"guests": '[{"name": "Ada"}]', "nights": "2"},
+            gives="Ada and 0 more, 2 nights from 2026-05-01, board: none",
+        ),
+        fail("book", **BOOKED, code="abc", says="code"),
+    ],
+    "schemas_raw": [
+        call("area", shape="square", a=2, gives={"area": 4, "unit": "cm"}),
+        fail("area", shape="rectangle", a=2, says="b"),
+        call("outline", shape="rectangle", a=2, b=3, gives="10 cm"),
+    ],
+    "schemas_pydantic": [
+        call("register", person=ADA, gives=ADA),
+        fail("register", person=ADA | {"email": "ada"}, says="an e-mail address has an @"),
+        fail("register", person=ADA, age=3, says="age"),
+    ],
+    "limits": [
+        fail("assemble", says="did not finish within 0.05 s"),
+        call("press", part="lid", gives="pressed lid"),
+        call("weigh", grams=1500, gives=1.5),
+    ],
+    "stdio": [],  # in a process of its own, below
+}
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_a_program_does_what_its_page_says(name: str, revision: str) -> None:
+    steps = SCENARIOS[name]
+    async with Client(load(name).server, protocol_version=revision) as client:
+        for step in steps:
+            await step(client)
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_the_server_of_the_readme_runs_in_fifteen_lines(revision: str) -> None:
+    assert len(PROGRAMS["readme"].read_text().splitlines()) == 15
+    async with Client([sys.executable, PROGRAMS["readme"]], protocol_version=revision) as client:
+        assert (await client.call_tool("days_between", {"start": "2026-01-01", "end": "2026-03-01"})).data == 59
+
+
+async def test_nothing_but_messages_reaches_a_client_over_stdio() -> None:
+    async with Client([sys.executable, PROGRAMS["stdio"]]) as client:
+        assert (await client.call_tool("chatter")).data == "stdin holds ''"
+
+
+def test_the_page_on_testing_passes_its_own_tests() -> None:
+    command = [sys.executable, "-m", "pytest", str(PROGRAMS["testing"]), "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
+
+
+# ── results that pages show ──
+
+
+async def answer_to(shown: re.Match[str], heard: list[Any]) -> Any:
+    def listen(direction: str, message: bytes) -> None:
+        decoded = json.loads(message)
+        if direction == "received" and "method" in decoded:
+            heard.append(decoded)
+
+    server = load(shown["program"]).server
+    async with Client(server, protocol_version=shown["revision"], transcript=listen) as client:
+        heard.clear()
+        try:
+            answer = await client.request(shown["method"], json.loads(shown["params"]))
+        except ServerError as refusal:
+            answer = {"code": refusal.code, "message": refusal.message}
+            answer |= {} if refusal.data is None else {"data": refusal.data}
+    return answer
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    return answer["message"] if "message" in answer else "\n".join(block["text"] for block in answer["content"])
+
+
+@pytest.mark.parametrize("block", results(), ids=str)
+async def test_a_shown_result_is_real(block: Block) -> None:
+    if block.mark == "settings":  # of a host: nothing that a server says
+        json.loads(block.body)
+        return
+    shown = _RESULT.fullmatch(block.mark)
+    assert shown, f"{block.page.name}: this result does not say what it answers:\n{block.body}"
+    heard: list[Any] = []
+    answer = await answer_to(shown, heard)
+    if block.language == "text":
+        assert text_of(answer) == block.body.removesuffix("\n")
+        return
+    actual = heard if shown["heard"] else answer
+    for step in (shown["part"] or "").split(".") if shown["part"] else []:
+        actual = actual[int(step) if isinstance(actual, list) else step]
+    assert actual == json.loads(block.body)

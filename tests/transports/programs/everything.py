@@ -1,0 +1,145 @@
+"""A server with every kind of tool that can go wrong on a pipe. The server's options come as JSON in an argument."""
+
+import asyncio
+import atexit
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from dovetail.server import Server
+
+options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+
+
+def say(text: str) -> None:
+    """On stderr, where the test waits for it."""
+    os.write(2, text.encode() + b"\n")
+
+
+@asynccontextmanager
+async def lifespan(server: Server) -> AsyncIterator[None]:
+    say("lifespan entered")
+    yield
+    say("lifespan left")
+
+
+print("printed before run")  # noqa: T201
+server = Server("everything", lifespan=lifespan, **options)
+
+
+@server.tool
+async def echo(text: str) -> str:
+    return text
+
+
+@server.tool
+async def big(size: int) -> str:
+    return "x" * size
+
+
+@server.tool
+async def nap(seconds: float) -> str:
+    say("nap runs")
+    await asyncio.sleep(seconds)
+    return "rested"
+
+
+@server.tool
+async def stubborn() -> str:
+    """Swallows its cancellation."""
+    say("stubborn runs")
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+
+
+@server.tool
+def stuck() -> str:
+    """Never comes back, and never stops printing."""
+    say("stuck runs")
+    while True:
+        time.sleep(0.02)
+        print("still here")  # noqa: T201
+
+
+@server.tool
+async def stuck_in_executor() -> str:
+    say("stuck_in_executor runs")
+    await asyncio.to_thread(threading.Event().wait)
+    return "never"
+
+
+@server.tool
+async def blocks_the_loop() -> str:
+    say("blocks_the_loop runs")
+    while True:
+        time.sleep(0.02)  # noqa: ASYNC251
+
+
+@server.tool
+def noisy() -> dict[str, str]:
+    """What user code, C libraries and child processes do to stdin and stdout."""
+    print("by print")  # noqa: T201
+    os.write(1, b"by write\n")
+    subprocess.run([sys.executable, "-c", "print('by child')"], check=True)
+    try:
+        answer = input("by prompt")
+    except EOFError:
+        answer = "end of file"
+    command = [sys.executable, "-c", "import sys; print(repr(sys.stdin.read()))"]
+    child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return {"input": answer, "child": child.stdout.strip()}
+
+
+LIST_PIPES = (
+    "import os, stat; print([os.fstat(n).st_ino for n in range(3, 99) if os.path.exists(f'/proc/self/fd/{n}')])"
+)
+
+
+@server.tool
+def pipes_of_children() -> list[int]:
+    """The inodes of all that a child process has open beyond the standard descriptors, started or forked."""
+    started = subprocess.run(
+        [sys.executable, "-c", LIST_PIPES], stdout=subprocess.PIPE, text=True, check=True, close_fds=False
+    )
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        numbers = [number for number in range(3, 99) if os.path.exists(f"/proc/self/fd/{number}")]
+        os.write(writing, json.dumps([os.fstat(number).st_ino for number in numbers]).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    return json.loads(started.stdout) + json.loads(os.read(reading, 10_000))
+
+
+@server.tool
+async def shout(lines: int) -> str:
+    """Logs more than any pipe holds."""
+    log = logging.getLogger("dovetail.shout")
+    for number in range(lines):
+        log.warning("line %d password=hunter2 %s", number, "." * 200)
+    return "shouted"
+
+
+@server.tool
+async def memory() -> int:
+    """The most that this process has ever held, in MiB."""
+    with open("/proc/self/status") as file:  # noqa: ASYNC230
+        return next(int(line.split()[1]) // 1024 for line in file if line.startswith("VmHWM"))
+
+
+@server.resource("note://one")
+def note() -> str:
+    return "a note"
+
+
+atexit.register(print, "printed at exit")
+if __name__ == "__main__":
+    server.run()
+    print("printed after run")  # noqa: T201
