@@ -17,11 +17,13 @@ import official
 HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 HANDSHAKE, MODERN = HANDSHAKES[-1], "2026-07-28"
 REVISIONS = (*HANDSHAKES, MODERN)
-every_handshake = pytest.mark.parametrize("revision", HANDSHAKES)
-every_revision = pytest.mark.parametrize("revision", REVISIONS)
+OLDER = [pytest.param(revision, marks=pytest.mark.slow) for revision in HANDSHAKES[:-1]]
+every_handshake = pytest.mark.parametrize("revision", [*OLDER, HANDSHAKE])
+every_revision = pytest.mark.parametrize("revision", [*OLDER, HANDSHAKE, MODERN])
 both_eras = pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
 
 REFERENCE = ("-m", "dovetail.reference")
+GROWING = str(Path(__file__).parent / "programs_sdk" / "growing.py")
 NOTES = "reference://notes.md"
 INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, REQUEST_TIMEOUT = -32602, -32601, -32002, -32001
 PATIENCE = 20  # seconds for a whole conversation; only a failing one needs them
@@ -141,12 +143,14 @@ def no_complaints() -> Iterator[None]:
 async def started(transcript: Transcript, program: tuple[str, ...], folder: Path) -> AsyncIterator[Any]:
     """The SDK's own stdio transport to a fresh server, noted."""
     log = folder / "stderr.txt"
-    with no_complaints(), log.open("w") as errlog, anyio.fail_after(PATIENCE):
-        async with stdio_client(StdioServerParameters(command=sys.executable, args=[*program]), errlog) as (
-            read,
-            write,
-        ):
-            yield _Tapped(read, transcript.note_heard), _Tapped(write, transcript.note_said)
+    server = StdioServerParameters(command=sys.executable, args=[*program])
+    try:
+        with no_complaints(), log.open("w") as errlog, anyio.fail_after(PATIENCE):
+            async with stdio_client(server, errlog) as (read, write):
+                yield _Tapped(read, transcript.note_heard), _Tapped(write, transcript.note_said)
+    except Exception as failure:
+        failure.add_note(f"The server's stderr: {log.read_text()[-2000:]}")
+        raise
     assert "Traceback" not in log.read_text()
     transcript.assert_clean()
 

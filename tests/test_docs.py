@@ -9,19 +9,25 @@ With `heard` before the program's name, the block shows the notifications that c
 """
 
 import importlib.util
+import inspect
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
-from functools import reduce
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 
-from dovetail import Client, Server, ServerError, ToolError
+import dovetail
+from dovetail import Client, Field, Server, ServerError, ToolError
+from dovetail.engine.options import ServerOptions
+from dovetail.registry.prompts import PromptOptions
+from dovetail.registry.resources import ResourceOptions
+from dovetail.registry.tools import ToolOptions
+from dovetail.registry.validator import DIALECTS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -50,7 +56,8 @@ _BLOCK = re.compile(
 )
 _LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#]+)")
 _RESULT = re.compile(
-    r"(?P<heard>heard )?(?P<program>\w+)\.py (?P<revision>[\d-]+) (?P<method>\S+) (?P<params>\{.*?\})( \| (?P<part>\S+))?"
+    r"(?P<heard>heard )?(?P<program>\w+)\.py (?P<revision>[\d-]+) (?P<method>\S+) (?P<params>\{.*?\})"
+    r"( \| (?P<part>\S+))?"
 )
 
 
@@ -94,14 +101,38 @@ def test_the_contradictions_of_the_seed_documents_are_resolved() -> None:
     assert rows == [f"{number:02}" for number in range(1, 36)]
 
 
+@pytest.mark.rule("JS-3")
+def test_the_supported_dialects_are_named() -> None:
+    text = (ROOT / "docs" / "schemas.md").read_text()
+    for dialect in DIALECTS:
+        assert re.search(r"draft-\d\d|\d{4}-\d\d", dialect)[0] in text, dialect
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("*", ServerOptions.__annotations__),
+        ("tools", ToolOptions.__annotations__),
+        ("resources", ResourceOptions.__annotations__),
+        ("prompts", PromptOptions.__annotations__),
+        ("schemas", inspect.signature(Field).parameters.keys() - {"default"}),
+        ("*", dovetail.__all__),
+    ],
+    ids=["options of Server", "options of tools", "of resources", "of prompts", "parameters of Field", "public names"],
+)
+def test_everything_public_is_documented(page: str, names: Collection[str]) -> None:
+    text = "\n".join(path.read_text() for path in (ROOT / "docs").glob(f"{page}.md"))
+    quoted = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", text))))
+    assert set(names) <= quoted, f"undocumented: {sorted(set(names) - quoted)}"
+
+
 # ── programs ──
 
 
 def load(name: str) -> ModuleType:
     """A program as a fresh module."""
     spec = importlib.util.spec_from_file_location(f"docs_program_{name}", PROGRAMS[name])
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec is not None and spec.loader is not None  # noqa: PT018
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -190,14 +221,11 @@ async def list_the_files(client: Client) -> None:
     assert contents.text == PROGRAMS["readme"].read_text()
 
 
-async def watch_the_cake(client: Client) -> None:
+async def use_the_context(client: Client) -> None:
     heard: list[tuple[float, float | None, str | None]] = []
     result = await client.call_tool("bake", {"minutes": 2}, progress_handler=lambda *report: heard.append(report))
     assert result.data == "A cake."
     assert heard == [(0, 2, "baking"), (1, 2, "baking"), (2, 2, "done")]
-
-
-async def ask_who(client: Client) -> None:
     assert (await client.call_tool("who")).data == {"client": "dovetail", "revision": client.protocol_version}
 
 
@@ -215,9 +243,10 @@ async def look_at_pictures(client: Client) -> None:
     assert link.uri == "docs://manual"
 
 
-WITHDRAWN = "amount: expected an integer"
 REVIEW = "Please review this python code:\nx = 1"
-BOOKED = {"guests": [{"name": "Ada"}], "arrival": "2026-05-01", "nights": 2}
+LETTER = [("user", ""), ("user", "Continue this letter."), ("assistant", "Dear")]
+BOOKED = "Ada and 0 more, 2 nights from 2026-05-01, board: none"
+BOOKING = {"guests": [{"name": "Ada"}], "arrival": "2026-05-01", "nights": 2}
 ADA = {"name": "Ada", "email": "ada@example.org"}
 
 SCENARIOS: dict[str, list[Step]] = {
@@ -246,11 +275,7 @@ SCENARIOS: dict[str, list[Step]] = {
     "prompts": [
         prompt("code_review", code="x = 1", gives=[("user", REVIEW)]),
         prompt("code_review", code="x = 1", strict="true", gives=[("user", "Be strict. " + REVIEW)]),
-        prompt(
-            "continue_letter",
-            begin="Dear",
-            gives=[("user", ""), ("user", "Continue this letter."), ("assistant", "Dear")],
-        ),
+        prompt("continue_letter", begin="Dear", gives=LETTER),
         refuse("prompts/get", name="code_review", arguments={"language": "cobol"}, says="code"),
     ],
     "completions": [
@@ -274,7 +299,7 @@ SCENARIOS: dict[str, list[Step]] = {
             "prompts/get", name="statement", arguments={"account": "carol"}, says="There is no account carol (-32602)"
         ),
     ],
-    "context": [watch_the_cake, ask_who],
+    "context": [use_the_context],
     "context_threads": [call("search", text="an", gives=["banana"]), call("nap", seconds=0.001, gives="rested")],
     "context_lifespan": [call("add_note", text="one", gives=1), call("add_note", text="two", gives=2)],
     "revisions": [call("nearest", count=1, gives=["Sun"])],
@@ -283,13 +308,9 @@ SCENARIOS: dict[str, list[Step]] = {
     "testing": [call("divide", a=6, b=3, gives=2.0)],
     "middleware": [look_at_the_vault, refuse("tools/call", name="admin_open", says="Unknown tool: admin_open")],
     "schemas": [
-        call("book", **BOOKED, gives="Ada and 0 more, 2 nights from 2026-05-01, board: none"),
-        call(
-            "book",
-            **BOOKED | {"guests": '[{"name": "Ada"}]', "nights": "2"},
-            gives="Ada and 0 more, 2 nights from 2026-05-01, board: none",
-        ),
-        fail("book", **BOOKED, code="abc", says="code"),
+        call("book", **BOOKING, gives=BOOKED),
+        call("book", **BOOKING | {"guests": '[{"name": "Ada"}]', "nights": "2"}, gives=BOOKED),
+        fail("book", **BOOKING, code="abc", says="code"),
     ],
     "schemas_raw": [
         call("area", shape="square", a=2, gives={"area": 4, "unit": "cm"}),
@@ -331,6 +352,7 @@ async def test_nothing_but_messages_reaches_a_client_over_stdio() -> None:
         assert (await client.call_tool("chatter")).data == "stdin holds ''"
 
 
+@pytest.mark.slow
 def test_the_page_on_testing_passes_its_own_tests() -> None:
     command = [sys.executable, "-m", "pytest", str(PROGRAMS["testing"]), "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

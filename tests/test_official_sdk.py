@@ -14,6 +14,7 @@ from mcp import ClientSession, types
 from mcp.client.subscriptions import ListenNotSupportedError, listen
 
 from sdk import (
+    GROWING,
     HANDSHAKE,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -84,8 +85,11 @@ async def test_both_eras_share_one_pipe(talk: Talk) -> None:
 async def test_a_session_has_no_methods_of_the_modern_era(talk: Talk) -> None:
     async with talk(HANDSHAKE) as session:
         await session.send_ping()
-        with refused(METHOD_NOT_FOUND):
+        with refused(INVALID_PARAMS):  # what its _meta lacks would make it a modern request
             await session.send_request(types.DiscoverRequest(params=types.RequestParams()), types.DiscoverResult)
+        wanted = types.SubscriptionsListenRequestParams(notifications=types.SubscriptionFilter(tools_list_changed=True))
+        with refused(METHOD_NOT_FOUND):
+            await session.send_request(types.SubscriptionsListenRequest(params=wanted), types.EmptyResult)
         with pytest.raises(ListenNotSupportedError):
             async with listen(session, tools_list_changed=True):
                 pass
@@ -205,12 +209,13 @@ async def test_a_missing_resource_is_refused(talk: Talk, revision: str) -> None:
             assert failure.value.data == {"uri": uri}
 
 
-async def test_the_clients_cache_obeys_the_servers_hints(talk: Talk) -> None:
-    async with talk.client() as client:
-        for uri in ("reference://about", "reference://fortunes/love") * 2:
+async def test_the_clients_cache_obeys_the_servers_hints(talk: Talk, tmp_path: Path) -> None:
+    (tmp_path / "notes.md").touch()
+    async with talk.client((GROWING, str(tmp_path / "notes.md"))) as client:
+        for uri in ("reference://about", "grown://seasons") * 2:
             assert (await client.read_resource(uri)).contents
     reads = [message["params"]["uri"] for message in talk.transcript.said if message["method"] == "resources/read"]
-    assert reads == ["reference://about", "reference://fortunes/love", "reference://about"]
+    assert reads == ["reference://about", "grown://seasons", "reference://about"]
 
 
 # ── prompts and completion ──

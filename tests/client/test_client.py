@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.client import BadAnswer, CallResult, Client, NotApproved
+from dovetail.client import CallResult, Client, NotApproved
 from dovetail.engine.context import Context
 from dovetail.errors import ConnectionLost, ServerError, SetupError, ToolError
 from dovetail.protocol import revisions
@@ -584,18 +584,3 @@ async def test_a_client_that_is_not_open(server: Server) -> None:
     assert client.protocol_version == "2026-07-28"  # what was said stays said
     async with client:  # and it may be opened again
         await client.list_tools()
-
-
-async def test_a_result_that_asks_for_more_is_named(server: Server) -> None:
-    @server.middleware
-    async def asks(request: Any, call_next: Any) -> Any:
-        return _InputRequired() if request.method == "tools/call" else await call_next(request)
-
-    async with Client(server) as client:
-        with pytest.raises(BadAnswer, match="resultType 'input_required'"):
-            await client.call_tool("greet", {"name": "Ada"})
-
-
-class _InputRequired:
-    def encode(self, shaper: Any) -> bytes:
-        return b'{"resultType":"input_required","inputRequests":{}}'

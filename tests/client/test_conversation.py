@@ -287,7 +287,7 @@ JUNK = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(messages=st.lists(JUNK, max_size=6))
 def test_whatever_the_server_says_the_next_answer_is_heard(messages: list[Any]) -> None:
     async def scenario() -> None:

@@ -77,17 +77,31 @@ async def test_several_clients_share_one_lifespan() -> None:
 
 
 async def test_a_client_that_comes_while_the_lifespan_ends() -> None:
-    diary = Diary(slow=0.02)
-    server = make_server(diary)
+    lines: list[str] = []
+    leaving, go_on = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def lifespan(owner: Any) -> AsyncIterator[str]:
+        lines.append("enter")
+        yield "value"
+        leaving.set()
+        await go_on.wait()
+        lines.append("leave")
+
+    server = make_server(lifespan)
 
     async def stay() -> Any:
         async with Client(server) as client:
             return (await client.call_tool("show")).data
 
     first = asyncio.ensure_future(stay())
-    await asyncio.sleep(0.03)  # entered after 0.02 s; by now it is leaving
-    assert await asyncio.gather(first, stay()) == ["value"] * 2
-    assert diary.lines == ["enter live", "leave"] * 2
+    await asyncio.wait_for(leaving.wait(), 5)
+    second = asyncio.ensure_future(stay())
+    await asyncio.sleep(0.01)
+    assert lines == ["enter"]
+    go_on.set()
+    assert await asyncio.gather(first, second) == ["value"] * 2
+    assert lines == ["enter", "leave"] * 2
 
 
 async def test_the_lifespan_ends_in_the_task_where_it_began() -> None:
@@ -157,11 +171,14 @@ async def test_no_task_is_left_behind(version: str) -> None:
 
 
 async def test_no_task_is_left_behind_after_an_error() -> None:
-    before = asyncio.all_tasks()
-    with pytest.raises(ZeroDivisionError):
+    async def fail() -> None:
         async with Client(make_server()) as client:
             await client.list_tools()
-            _ = 1 / 0
+            raise ZeroDivisionError
+
+    before = asyncio.all_tasks()
+    with pytest.raises(ZeroDivisionError):
+        await fail()
     assert asyncio.all_tasks() == before
 
 

@@ -10,6 +10,12 @@ from dovetail.reference import create_server
 server = create_server(notes=Path(sys.argv[1]))
 
 
+@server.resource("grown://seasons", ttl_ms=60_000, cache_scope="public")
+def seasons() -> list[str]:
+    """What a client may keep for a minute."""
+    return ["spring", "summer", "autumn", "winter"]
+
+
 @server.tool
 def grow(name: str) -> str:
     """Add a tool, a prompt and a resource of that name."""

@@ -99,6 +99,13 @@ class Crate:
     size: int = attrs.field(validator=attrs.validators.gt(3))
 
 
+@dataclasses.dataclass
+class Tree:
+    value: int
+    branches: "dict[str, Tree]" = dataclasses.field(default_factory=dict)
+    model: "Model | None" = None
+
+
 class Movie(TypedDict):
     title: str
     year: NotRequired[Annotated[int, at.Gt(1800)]]
@@ -180,33 +187,33 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
     (str, '"5"', "5", "5", "x: expected a string, got the integer 5"),
     (bool, "true", True, "1", "x: expected true or false, got the integer 1"),
     (None, "null", None, "0", "x: expected null, got the integer 0"),
-    (bytes, '"aGk="', b"hi", '"*"', 'x: expected base64, got the string "*"'),
-    (datetime.date, '"2024-05-17"', TODAY, '"2024-13-01"', "x: expected a date"),
+    (bytes, '"aGk="', b"hi", '"*"', "x: must be in"),
+    (datetime.date, '"2024-05-17"', TODAY, '"2024-13-01"', "x: must be a date"),
     (
         datetime.datetime,
         '"2024-05-17T10:00:00Z"',
         datetime.datetime(2024, 5, 17, 10, tzinfo=datetime.UTC),
         '"soon"',
-        "x: expected a date and time",
+        "x: must be a date-time",
     ),
     (datetime.datetime, '"2024-05-17T10:00:00"', datetime.datetime(2024, 5, 17, 10), "5", "x: expected a string"),
-    (datetime.time, '"10:30:00"', datetime.time(10, 30), '"25:00"', "x: expected a time"),
-    (datetime.timedelta, '"PT90S"', datetime.timedelta(seconds=90), '"90 s"', "x: expected a duration"),
-    (uuid.UUID, f'"{ID}"', ID, '"7"', "x: expected a UUID"),
-    (decimal.Decimal, '"12.50"', decimal.Decimal("12.50"), '"much"', "x: expected a decimal"),
+    (datetime.time, '"10:30:00"', datetime.time(10, 30), '"25:00"', "x: must be a time"),
+    (datetime.timedelta, '"PT90S"', datetime.timedelta(seconds=90), '"90 s"', "x: must be a duration"),
+    (uuid.UUID, f'"{ID}"', ID, '"7"', "x: must be a UUID"),
+    (decimal.Decimal, '"12.50"', decimal.Decimal("12.50"), '"much"', "x: must be a decimal"),
     (decimal.Decimal, "12.5", decimal.Decimal("12.5"), "null", "x: expected"),
     (pathlib.Path, '"/tmp"', pathlib.Path("/tmp"), "5", "x: expected a string, got the integer 5"),
     (ipaddress.IPv4Address, '"10.0.0.1"', ipaddress.IPv4Address("10.0.0.1"), '"10.0.0"', "x: "),
     (Any, '{"a": [1]}', {"a": [1]}, "", ""),
     (object, "[1]", [1], "", ""),
     (UserId, "5", 5, "null", "x: expected an integer, got null"),
-    (Limit, "10", 10, "11", "x: expected at most 10, got the integer 11"),
-    (Literal["a", "b"], '"b"', "b", '"c"', "x: expected"),
-    (Literal["a", 1, None], "null", None, "2", "x: expected"),
+    (Limit, "10", 10, "11", "x: must be at most 10, got 11"),
+    (Literal["a", "b"], '"b"', "b", '"c"', 'x: must be one of "a", "b"; got "c"'),
+    (Literal["a", 1, None], "null", None, "2", 'x: must be one of "a", 1 or null; got 2'),
     (Literal[True], "true", True, "1", "x: "),
     (Literal[Colour.RED], '"red"', Colour.RED, '"blue"', "x: "),
-    (Colour, '"blue"', Colour.BLUE, '"green"', "x: expected"),
-    (Level, "2", Level.HIGH, "3", "x: expected"),
+    (Colour, '"blue"', Colour.BLUE, '"green"', 'x: must be one of "red", "blue"; got "green"'),
+    (Level, "2", Level.HIGH, "3", "x: must be one of 1, 2; got 3"),
     (Odd, "0.5", Odd.HALF, "1", "x: "),
     (int | None, "null", None, "[]", "x: expected"),
     (int | str, '"5"', "5", "[]", "x: expected"),
@@ -224,38 +231,38 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
     (dict[Literal["a"], int], '{"a": 1}', {"a": 1}, '{"b": 1}', "x"),
     (dict, '{"a": 1}', {"a": 1}, "[]", "x: expected an object, got an array"),
     (Mapping[str, Any], '{"a": 1}', {"a": 1}, "[]", "x: expected an object, got an array"),
-    (Annotated[int, Field(gt=1, multiple_of=2)], "4", 4, "5", "x: expected a multiple of 2, got the integer 5"),
-    (Annotated[int, Field(ge=1.5)], "2", 2, "1", "x: expected at least 1.5, got the integer 1"),
+    (Annotated[int, Field(gt=1, multiple_of=2)], "4", 4, "5", "x: must be a multiple of 2, got 5"),
+    (Annotated[int, Field(ge=1.5)], "2", 2, "1", "x: must be at least 1.5, got 1"),
     (
         Annotated[float, Field(multiple_of=0.1)],
         "0.3",
         0.3,
         "0.35",
-        "x: expected a multiple of 0.1, got the number 0.35",
+        "x: must be a multiple of 0.1, got 0.35",
     ),
-    (Annotated[int, Field(ge=1, gt=1)], "2", 2, "1", "x: expected more than 1, got the integer 1"),
-    (Annotated[str, Field(max_length=3)], '"abc"', "abc", '"abcd"', "x: expected at most 3 characters"),
+    (Annotated[int, Field(ge=1, gt=1)], "2", 2, "1", "x: must be more than 1, got 1"),
+    (Annotated[str, Field(max_length=3)], '"abc"', "abc", '"abcd"', "x: must have at most 3 characters, has 4"),
     (Annotated[str, Field(pattern="^a+$")], '"aa"', "aa", '"b"', "x: "),
-    (Annotated[list[int], Field(min_length=1)], "[1]", [1], "[]", "x: expected at least 1 item"),
+    (Annotated[list[int], Field(min_length=1)], "[1]", [1], "[]", "x: must have at least 1 item"),
     (Annotated[str, Field(extra={"const": "a"})], '"a"', "a", '"b"', "x: "),
     (Annotated[int | None, at.Ge(1)], "null", None, "0", "x"),
     (Annotated[list[str] | str, Field(min_length=2)], '"ab"', "ab", '"a"', "x"),
-    (pydantic.PositiveInt, "1", 1, "0", "x: expected more than 0, got the integer 0"),
+    (pydantic.PositiveInt, "1", 1, "0", "x: must be more than 0, got 0"),
     (Point, '{"x": 1}', Point(1), '{"y": 1}', "x.x: "),
-    (Bounded, '{"x": 1, "code": "b"}', Bounded(1, "b"), '{"x": 0}', "x.x: expected at least 1, got the integer 0"),
+    (Bounded, '{"x": 1, "code": "b"}', Bounded(1, "b"), '{"x": 0}', "x.x: must be at least 1, got 0"),
     (Bounded, '{"x": 1}', Bounded(1), '{"x": 1, "code": "B"}', "x.code: "),
     (Picky, '{"x": 2}', Picky(2), '{"x": 13}', "x: thirteen brings bad luck"),
     (Box, '{"size": 2, "_secret": "t"}', Box(2, "t"), '{"size": "big"}', "x.size: expected an integer"),
     (Crate, '{"size": 4}', Crate(4), '{"size": 2}', "x: 'size' must be > 3: 2"),
     (Movie, '{"title": "M", "year": 1931}', {"title": "M", "year": 1931}, '{"title": "M", "year": 1}', "x.year: "),
-    (Place, '["Rome"]', Place("Rome"), '["Rome", 0]', "x[1]: expected at least 1, got the integer 0"),
+    (Place, '["Rome"]', Place("Rome"), '["Rome", 0]', "x[1]: must be at least 1, got 0"),
     (Cat | Fish, '{"type": "fish", "depth": -1}', Fish(-1), '{"type": "cow"}', "x"),
     (
         Pair[str],
         '{"firstOne": "a"}',
         Pair("a"),
         '{"firstOne": "a", "secondOne": -1}',
-        "x.secondOne: expected at least 0",
+        "x.secondOne: must be at least 0",
     ),
     (Pair[str], '{"firstOne": "a"}', Pair("a"), '{"firstOne": "a", "third": 1}', "x"),
     (
@@ -263,7 +270,21 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
         '{"value": 1, "children": [{"value": 2}]}',
         Node(1, [Node(2)]),
         '{"value": -1}',
-        "x.value: expected at least 0",
+        "x.value: must be at least 0",
+    ),
+    (
+        Tree,
+        '{"value": 1, "branches": {"a": {"value": 2}}}',
+        Tree(1, {"a": Tree(2)}),
+        '{"value": null}',
+        "x.value: expected an integer, got null",
+    ),
+    (
+        Tree,
+        '{"value": 1, "model": {"size": 1}}',
+        Tree(1, model=Model(size=1)),
+        '{"value": 1, "branches": {"a": {}}}',
+        "x.branches.a.value: required, but missing",
     ),
     (Dog | Bird, '{"name": "a", "wings": 3}', Bird("a", 3), '{"name": 1}', "x"),
     (Dog | Movie | None, '{"title": "M"}', {"title": "M"}, "5", "x"),
@@ -371,8 +392,7 @@ def test_the_error_names_its_subject() -> None:
 )
 def test_strings_that_hold_json(annotation: Any, text: str, value: Any) -> None:
     assert read(annotation, text) == value
-    if annotation is not Model:
-        problems(lambda: read(annotation, text if "2.0" not in text else '["1"]', lenient=False))
+    problems(lambda: read(annotation, text, lenient=False))
 
 
 @pytest.mark.parametrize(
@@ -393,6 +413,41 @@ def test_strings_that_hold_something_else(text: str) -> None:
 
 def test_a_wrong_value_inside_a_held_string_is_named() -> None:
     assert problems(lambda: read(list[int], '"[1, null]"')) == ["x[1]: expected an integer, got null"]
+
+
+# What only some types have
+
+
+def test_a_time_without_a_zone_is_welcome_everywhere() -> None:
+    def tool(when: datetime.datetime, code: Annotated[str, Field(pattern="^a")] = "a") -> None: ...
+
+    arguments = compile_arguments(inspect_function(tool))
+    assert arguments.schema["properties"]["when"] == {"type": "string", "format": "date-time"}
+    assert arguments.decode(b'{"when": "2024-05-17T10:00:00"}')["when"] == datetime.datetime(2024, 5, 17, 10)
+    lines = problems(lambda: arguments.decode(b'{"when": "2024-05-17T10:00:00", "code": "b"}'))
+    assert lines == ['code: must match the pattern ^a, got "b"']
+    aware = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+    assert problems(lambda: read(aware, '"2024-05-17T10:00:00"'))[0].startswith("x: must have a time zone")
+
+
+def test_formats_are_checked() -> None:
+    email = Annotated[str, Field(format="email")]
+    assert read(email, '"a@b.example"') == "a@b.example"
+    assert problems(lambda: read(email, '"nobody"')) == ['x: must be an email address, got "nobody"']
+
+
+class Coercing(pydantic.BaseModel):
+    tags: Annotated[list[int], pydantic.BeforeValidator(lambda v: v.split(",") if isinstance(v, str) else v)]
+
+
+def test_pydantic_models_are_read_strictly_unless_they_coerce() -> None:
+    assert problems(lambda: read(Model, '{"size": true}')) == ["x.size: expected an integer, got true"]
+    assert read(Model, '{"size": 5.0}') == Model(size=5)
+    assert read(Coercing, '{"tags": "1,2"}') == Coercing(tags=[1, 2])
+
+
+def test_an_author_s_own_error_reaches_the_caller_at_its_place() -> None:
+    assert problems(lambda: read(list[Picky], '[{"x": 1}, {"x": 13}]')) == ["x[1]: thirteen brings bad luck"]
 
 
 # Defaults
@@ -567,7 +622,7 @@ def test_raw_arguments() -> None:
         "tags": ["b"],
         "word": "5",
     }
-    assert problems(lambda: arguments.decode(b'{"size": "0"}')) == ["size: expected at least 1, got the integer 0"]
+    assert problems(lambda: arguments.decode(b'{"size": "0"}')) == ["size: must be at least 1, got 0"]
     assert len(problems(lambda: arguments.decode(b'{"size": "0", "tags": [1]}'))) == 2
     assert len(problems(lambda: raw_arguments(lenient=False).decode(b'{"size": "2"}'))) == 1
     assert len(problems(lambda: arguments.decode(b"[]"))) == 1

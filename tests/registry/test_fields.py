@@ -9,11 +9,11 @@ import annotated_types as at
 import msgspec
 import pydantic
 import pytest
-from msgspec import UNSET
+from msgspec import NODEFAULT
 from typing_extensions import Doc
 
 from dovetail.errors import SetupError
-from dovetail.registry.fields import Constraints, Field, is_field, read_metadata
+from dovetail.registry.fields import Constraints, Field, default_of, is_field, read_metadata
 from dovetail.registry.schemas import schema_for
 
 WHERE = "tool t (m.t), parameter x"
@@ -90,13 +90,31 @@ def test_several_all_hold() -> None:
     assert read(Field(pattern="a"), msgspec.Meta(pattern="a")).pattern == "a"
 
 
-def test_defaults() -> None:
-    assert read(Field()).default is UNSET
-    assert read(Field(...)).default is UNSET
-    assert read(Field(None)).default is None
-    assert read(pydantic.Field(None)).default is None
-    assert read(pydantic.Field()).default is UNSET
-    assert read(pydantic.Field(default_factory=list)).default_factory is list
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ([], (NODEFAULT, None)),
+        ([Field()], (NODEFAULT, None)),
+        ([Field(...)], (NODEFAULT, None)),
+        ([Field(None)], (None, None)),
+        ([Field(5, ge=1), "words"], (5, None)),
+        ([pydantic.Field()], (NODEFAULT, None)),
+        ([pydantic.Field(None)], (None, None)),
+        ([pydantic.Field(5, discriminator="kind")], (5, None)),
+        ([pydantic.Field(default_factory=list)], (NODEFAULT, list)),
+    ],
+    ids=repr,
+)
+def test_defaults(items: list[Any], expected: Any) -> None:
+    assert default_of(items, WHERE) == expected
+
+
+def test_a_factory_that_needs_the_other_values() -> None:
+    with pytest.raises(SetupError, match="default_factory"):
+        default_of([pydantic.Field(default_factory=lambda data: data)], WHERE)
+
+
+def test_what_a_field_is() -> None:
     assert is_field(Field())
     assert is_field(pydantic.Field())
     assert not is_field(5)
@@ -121,7 +139,6 @@ def test_defaults() -> None:
         ([pydantic.Field(discriminator="y")], "discriminator"),
         ([pydantic.Field(max_digits=3)], "max_digits"),
         ([pydantic.Field(json_schema_extra=lambda schema: None)], "json_schema_extra"),
-        ([pydantic.Field(default_factory=lambda data: data)], "default_factory"),
         ([Field(pattern="a"), Field(pattern="b")], "pattern is given twice"),
         ([Field(multiple_of=2), at.MultipleOf(3)], "multiple_of is given twice"),
         ([Field(ge="a")], "ge must be a number"),  # type: ignore[arg-type]
@@ -163,8 +180,10 @@ def test_limits_that_make_no_sense_for_the_type(annotation: Any) -> None:
 
 def test_other_libraries_are_not_imported() -> None:
     program = (
-        "import sys; from typing import Annotated; from dovetail.registry.schemas import schema_for;"
-        "from dovetail.registry.fields import Field; schema_for(Annotated[int, Field(ge=1), object()], where='x');"
+        "import sys; from typing import Annotated; from dovetail.registry.arguments import compile_arguments;"
+        "from dovetail.registry.fields import Field; from dovetail.registry.functions import inspect_function\n"
+        "def tool(x: Annotated[int, Field(ge=1), object()], y: list[str] | None = None): ...\n"
+        'compile_arguments(inspect_function(tool)).decode(b\'{"x": "5"}\');'
         "print([m for m in ('pydantic', 'annotated_types', 'attrs', 'jsonschema_rs') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -339,7 +339,7 @@ def test_recursive_promises() -> None:
 def test_the_error_says_where_and_why() -> None:
     output = compile_output(list[Point], where="tool t")
     assert output is not None
-    with pytest.raises(OutputError, match=r"\[0\]\.y: expected at least 0, got the integer -1"):
+    with pytest.raises(OutputError, match=r"\[0\]\.y: must be at least 0, got -1"):
         output.structure([Point(1, -1)])
 
 

@@ -134,9 +134,7 @@ class Channel:
     def listening(self, wanted: ListenFilter) -> AbstractAsyncContextManager[Listening]:
         if self.revision.listens:
             return self._feed.on_stream(self.conversation, wanted, self._stamped({}), self._timeout)
-        return self._feed.in_session(
-            wanted, self.agreement.capabilities, lambda method, uri: self.send(method, {"uri": uri})
-        )
+        return self._feed.in_session(wanted, self.agreement.capabilities, self.send)
 
     def hear(self, method: str, params: Raw) -> None:
         if method == "notifications/message":

@@ -6,7 +6,6 @@ It finds out by itself which revision the server speaks, and its methods mean th
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +13,7 @@ from typing import Any, Self
 import msgspec
 from msgspec import UNSET
 
+from dovetail import __version__
 from dovetail.client.channel import Channel, Seconds
 from dovetail.client.conversation import ProgressHandler, Transcript
 from dovetail.client.era import Identity, pinned_revision
@@ -37,6 +37,7 @@ from dovetail.protocol.results import PromptResult
 
 Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]
 
+CLIENT_INFO = {"name": "dovetail", "version": __version__}
 TOOLS = ("tools/list", "tools", ToolDefinition)
 RESOURCES = ("resources/list", "resources", ResourceDefinition)
 TEMPLATES = ("resources/templates/list", "resourceTemplates", TemplateDefinition)
@@ -79,7 +80,7 @@ class Client:
     ) -> None:
         self._channel = Channel(
             link_to(target, env, cwd),
-            Identity(client_info or _own_info(), capabilities or {}),
+            Identity(client_info or CLIENT_INFO, capabilities or {}),
             pinned=pinned_revision(protocol_version),
             timeout=timeout,
             transcript=transcript,
@@ -292,14 +293,3 @@ class Client:
         """Any bytes at all; what the server says to them is in the transcript."""
         self._channel.conversation.write(message)
         await self._channel.conversation.drain()
-
-
-@cache
-def _own_info() -> dict[str, str]:
-    from importlib import metadata  # late: it is large, and only clients need it
-
-    try:
-        version = metadata.version("dovetail")
-    except metadata.PackageNotFoundError:
-        version = "0"
-    return {"name": "dovetail", "version": version}

@@ -120,8 +120,13 @@ class Conversation:
         pending = Pending(next(self._ids), method, on_progress)
         if on_progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
-        self.write(jsonrpc.request(pending.id, method, encode(params) if params else None))
+        message = jsonrpc.request(pending.id, method, encode(params) if params else None)
         self._pending[pending.id] = pending
+        try:
+            self.write(message)
+        except BaseException:
+            del self._pending[pending.id]
+            raise
         return pending
 
     def abandon(self, pending: Pending, reason: str) -> None:

@@ -160,16 +160,17 @@ class ChangeFeed:
 
     @asynccontextmanager
     async def in_session(
-        self, wanted: ListenFilter, capabilities: Mapping[str, Any], by_uri: "ByUri"
+        self, wanted: ListenFilter, capabilities: Mapping[str, Any], send: "Send"
     ) -> AsyncIterator[Listening]:
         """Up to 2025-11-25: the session hears of lists unasked, and of the resources it subscribes to."""
         listening = Listening(_announced(wanted, capabilities), None)
         self._listenings.add(listening)  # first, so that no change is missed
         honoured: list[str] = []
         try:
+            await send("ping", {})  # once it is answered, the server has also read that the session may begin
             for uri in listening.honoured.resource_subscriptions:
                 try:
-                    await by_uri("resources/subscribe", uri)
+                    await send("resources/subscribe", {"uri": uri})
                     honoured.append(uri)
                 except ServerError:
                     continue  # a resource that can't be watched is left out, as in the newer revisions
@@ -177,18 +178,18 @@ class ChangeFeed:
             yield listening
         finally:
             self._listenings.discard(listening)
-            await self._unsubscribe(honoured, by_uri)
+            await self._unsubscribe(honoured, send)
 
-    async def _unsubscribe(self, uris: list[str], by_uri: "ByUri") -> None:
+    async def _unsubscribe(self, uris: list[str], send: "Send") -> None:
         for uri in uris:
             if not any(uri in other.honoured.resource_subscriptions for other in self._listenings):
                 try:
-                    await by_uri("resources/unsubscribe", uri)
+                    await send("resources/unsubscribe", {"uri": uri})
                 except DovetailError:
                     return  # there is nobody left to tell
 
 
-ByUri = Callable[[str, str], Awaitable[Any]]
+Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 
 def _announced(wanted: ListenFilter, capabilities: Mapping[str, Any]) -> ListenFilter:

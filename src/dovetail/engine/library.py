@@ -9,7 +9,7 @@ import msgspec
 
 from dovetail.engine.threads import ThreadPool
 from dovetail.engine.watch import Watcher
-from dovetail.errors import NotFound
+from dovetail.errors import ArgumentError, NotFound
 from dovetail.protocol.definitions import ResourceDefinition
 from dovetail.protocol.outbound import CacheHint
 from dovetail.protocol.results import Contents
@@ -71,7 +71,10 @@ class Library:
         if matched is None:
             raise NotFound(uri=uri)
         template, values = matched
-        return template, template.decode(values)
+        try:
+            return template, template.decode(values)
+        except ArgumentError as failure:  # the URI has the template's shape and yet names nothing
+            raise NotFound(f"Resource not found. {failure}", uri=uri) from None
 
     def _keep(self, uri: str, seconds: float, contents: Contents) -> None:
         if len(self._cached) >= MAX_CACHED:

@@ -94,5 +94,5 @@ def bound_completion(completion: Completion) -> Completion:
     values = list(completion.values)
     if len(values) <= MAX_COMPLETIONS:
         return completion
-    total = completion.total if completion.total is not None else len(values)
+    total = max(completion.total or 0, len(values))
     return Completion(values[:MAX_COMPLETIONS], total=total, has_more=True)

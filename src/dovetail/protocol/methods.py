@@ -27,7 +27,7 @@ class RequestMeta(msgspec.Struct, frozen=True):
 NO_META = RequestMeta()
 
 
-class Params(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class Params(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
     """What every params object may hold, and all that is known of a method we don't know."""
 
     meta: RequestMeta = msgspec.field(name="_meta", default=NO_META)
@@ -66,7 +66,7 @@ class GetPromptParams(Params, frozen=True):
     request_state: str | UnsetType = UNSET
 
 
-class CompletionTarget(msgspec.Struct, frozen=True):
+class CompletionTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is being completed. `ref/tool` is our own addition to the two that the specification has."""
 
     type: Literal["ref/prompt", "ref/resource", "ref/tool"]
@@ -79,7 +79,7 @@ class CompletionArgument(msgspec.Struct, frozen=True):
     value: str
 
 
-class CompletionContext(msgspec.Struct, frozen=True):
+class CompletionContext(msgspec.Struct, frozen=True, omit_defaults=True):
     arguments: dict[str, str] = {}
 
 

@@ -21,7 +21,6 @@ class Constraints(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=
     """Everything that may be said about a value beside its type."""
 
     default: Any = UNSET
-    default_factory: Callable[[], Any] | None = None
     # limits on the value
     ge: float | None = None
     gt: float | None = None
@@ -65,7 +64,7 @@ _TIGHTEST: Mapping[str, Callable[[Any, Any], Any]] = {
     "min_length": max,
     "max_length": min,
 }
-_LATEST = frozenset({"default", "default_factory", "title", "description", "examples", "deprecated"})
+_LATEST = frozenset({"default", "title", "description", "examples", "deprecated"})
 
 
 def Field(
@@ -119,9 +118,23 @@ def is_field(value: Any) -> bool:
 
 def default_of(metadata: Iterable[Any], where: str) -> tuple[Any, Callable[[], Any] | None]:
     """The default value (or NODEFAULT) and the default factory that stand inside `Annotated[…]`."""
-    fields = [item for item in metadata if is_field(item)]
-    found = read_metadata(fields, where)
-    return NODEFAULT if found.default is UNSET else found.default, found.default_factory
+    default: Any = NODEFAULT
+    factory = None
+    for item in metadata:
+        if isinstance(item, Constraints) and item.default is not UNSET:
+            default, factory = item.default, None
+        elif _is_pydantic_field(item) and item.default_factory is not None:
+            default, factory = NODEFAULT, _plain_factory(item, where)
+        elif _is_pydantic_field(item) and not item.is_required():
+            default, factory = item.default, None
+    return default, factory
+
+
+def _plain_factory(field: Any, where: str) -> Callable[[], Any]:
+    if field.default_factory_takes_validated_data:
+        raise SetupError(f"{where}: its default_factory wants values that are not there yet; give it no parameter")
+    factory: Callable[[], Any] = field.default_factory
+    return factory
 
 
 def read_metadata(metadata: Iterable[Any], where: str) -> Constraints:
@@ -206,17 +219,10 @@ def _from_pydantic_field(field: Any, where: str) -> Constraints:
     for name, fix in _PYDANTIC_REFUSED.items():
         if getattr(field, name, None) is not None:
             raise SetupError(f"{where}: pydantic's Field({name}=…) can't be honoured here; {fix}")
-    if field.default_factory is not None and field.default_factory_takes_validated_data:
-        raise SetupError(
-            f"{where}: a default_factory that takes the other values can't be honoured here; make it take none"
-        )
     extra = field.json_schema_extra
     if callable(extra):
         raise SetupError(f"{where}: json_schema_extra must be a dict here, not a function")
-    has_default = not field.is_required() and field.default_factory is None
     return Constraints(
-        default=field.default if has_default else UNSET,
-        default_factory=field.default_factory,
         title=field.title,
         description=field.description,
         examples=field.examples,

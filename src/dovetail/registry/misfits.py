@@ -7,7 +7,7 @@ import msgspec
 
 _AT = re.compile(r"(?P<text>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]")
-_SHOWN = 60  # characters of a string that a message repeats
+_SHOWN = 80  # characters of a value that a message repeats
 
 
 class Misfit(ValueError):
@@ -35,25 +35,25 @@ def misfits(error: Exception) -> list[tuple[str, str]]:
 _WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
-        (r"Invalid RFC3339 encoded datetime", "expected a date and time like 2024-05-17T09:30:00Z"),
-        (r"Invalid RFC3339 encoded date", "expected a date like 2024-05-17"),
-        (r"Invalid RFC3339 encoded time", "expected a time like 09:30:00"),
-        (r"Expected `\w+` with a timezone component", "expected a time with its zone, such as Z or +02:00"),
-        (r"Expected `\w+` with no timezone component", "expected a time without a zone"),
-        (r"Invalid ISO8601 duration|.*timedelta|.*[Dd]uration", "expected a duration like PT1H30M"),
-        (r"Invalid UUID", "expected a UUID"),
-        (r"Invalid decimal string", 'expected a decimal number like "12.50"'),
-        (r"Invalid base64 encoded string", "expected base64"),
-        (r"Invalid enum value", "expected one of the allowed values"),
-        (r"Object missing required field `(.*)`", r"the field \1 is missing"),
-        (r"Object contains unknown field `(.*)`", r"there is no field \1"),
-        (r"Expected `(?:int|float)` >= (.*)", r"expected at least \1"),
-        (r"Expected `(?:int|float)` > (.*)", r"expected more than \1"),
-        (r"Expected `(?:int|float)` <= (.*)", r"expected at most \1"),
-        (r"Expected `(?:int|float)` < (.*)", r"expected less than \1"),
-        (r"Expected `(?:int|float)` that's a multiple of (.*)", r"expected a multiple of \1"),
-        (r"Expected `\w+` of length >= (.*)", r"expected a length of at least \1"),
-        (r"Expected `\w+` of length <= (.*)", r"expected a length of at most \1"),
+        (r"Invalid RFC3339 encoded datetime", "must be a date-time such as 2026-07-28T09:30:00Z"),
+        (r"Invalid RFC3339 encoded date", "must be a date such as 2026-07-28"),
+        (r"Invalid RFC3339 encoded time", "must be a time such as 09:30:00"),
+        (r"Expected `\w+` with a timezone component", "must have a time zone such as Z or +02:00"),
+        (r"Expected `\w+` with no timezone component", "must have no time zone"),
+        (r"Invalid .*duration|.*timedelta", "must be a duration such as PT1H30M"),
+        (r"Invalid UUID", "must be a UUID such as 123e4567-e89b-12d3-a456-426614174000"),
+        (r"Invalid decimal string", 'must be a decimal number such as "12.50"'),
+        (r"Invalid base64 encoded string", "must be in base64"),
+        (r"Invalid enum value", "must be one of the allowed values"),
+        (r"Object missing required field `(.*)`", r"\1 is required, but missing"),
+        (r"Object contains unknown field `(.*)`", r"\1 is an unknown property"),
+        (r"Expected `(?:int|float)` >= (.*)", r"must be at least \1"),
+        (r"Expected `(?:int|float)` > (.*)", r"must be more than \1"),
+        (r"Expected `(?:int|float)` <= (.*)", r"must be at most \1"),
+        (r"Expected `(?:int|float)` < (.*)", r"must be less than \1"),
+        (r"Expected `(?:int|float)` that's a multiple of (.*)", r"must be a multiple of \1"),
+        (r"Expected `\w+` of length >= (.*)", r"must have a length of at least \1"),
+        (r"Expected `\w+` of length <= (.*)", r"must have a length of at most \1"),
         (r"Expected `int`", "expected an integer"),
         (r"Expected `float`", "expected a number"),
         (r"Expected `str`", "expected a string"),
@@ -75,8 +75,10 @@ def _translated(text: str) -> str:
 
 def line(path: str, words: str, value: Any, *, root: str = "arguments") -> str:
     """One readable line: where, what was expected, what came."""
-    got = f", got {describe(_at(value, path))}" if words.startswith("expected") else ""
-    return f"{path.lstrip('.') or root}: {words}{got}"
+    here = f"{path.lstrip('.') or root}: {words}"
+    if words.startswith("must"):
+        return f"{here}, got {_excerpt(_at(value, path))}"
+    return f"{here}, got {_described(_at(value, path))}" if words.startswith("expected") else here
 
 
 def _at(value: Any, path: str) -> Any:
@@ -89,15 +91,12 @@ def _at(value: Any, path: str) -> Any:
     return value
 
 
-def describe(value: Any) -> str:
-    """A JSON value in a few words."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, str):
-        shown = value if len(value) <= _SHOWN else value[:_SHOWN] + "…"
-        return f'the string "{shown}"'
-    if isinstance(value, int):
-        return f"the integer {value}" if abs(value) < 10**20 else "a very large integer"
-    if isinstance(value, float):
-        return f"the number {value}"
-    return "an array" if isinstance(value, list) else "an object"
+def _described(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return "an object" if isinstance(value, dict) else "an array"
+    return {str: "the string ", int: "the integer ", float: "the number "}.get(type(value), "") + _excerpt(value)
+
+
+def _excerpt(value: Any) -> str:
+    text = msgspec.json.encode(value[:_SHOWN] if isinstance(value, str) else value).decode()
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType, NoneType
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urljoin
+from urllib.parse import quote, unquote, urljoin
 
 import msgspec
 
@@ -41,6 +41,9 @@ class SchemaLimits(msgspec.Struct, frozen=True):
     bytes: int = 1_000_000
 
 
+_USUAL = SchemaLimits()
+
+
 class Validator:
     """One schema, ready to check values. With `lazy` the engine is loaded and asked at the first value only."""
 
@@ -49,7 +52,7 @@ class Validator:
         schema: Mapping[str, Any] | bool,
         *,
         where: str,
-        limits: SchemaLimits = SchemaLimits(),
+        limits: SchemaLimits = _USUAL,
         lazy: bool = False,
     ) -> None:
         self._document = _Document(schema, where, limits)
@@ -130,6 +133,7 @@ class _Engine:
         self._registry: Any = None
         self._parts: dict[int, Fits] = {}
         self._keywords: dict[tuple[int, str], Fits] = {}
+        self._names: dict[str, Pattern] = {}
         self._credit = 5 * document.limits.paths  # bounds what the parts may cost in all
         self._fits = self._compile_all()
 
@@ -149,7 +153,7 @@ class _Engine:
             raise SetupError(f"{where}: this schema can't be used: {_fault(error)}") from None
 
     def _guard_patterns(self) -> None:
-        """Not all patterns are for the light engine: each is checked by itself from now on, on a text of bounded size."""
+        """Some pattern is not for the light engine: each is checked by itself from now on, on texts of bounded size."""
         where = self._document.where
         patterns = {text: Pattern(text, where=where) for text in self._document.patterns}
         heavy = [text for text, pattern in patterns.items() if pattern.longest < sys.maxsize]
@@ -195,6 +199,11 @@ class _Engine:
         except ValueError:
             return self._compile(True)
 
+    def matches(self, pattern: str, name: str) -> bool:
+        if pattern not in self._names:
+            self._names[pattern] = Pattern(pattern, where=self._document.where)
+        return self._names[pattern].matches(name)
+
     def breaks(self, part: dict[str, Any], keyword: str, value: Any) -> bool:
         """Whether a value breaks a keyword that needs no other part of the schema."""
         if (id(part), keyword) not in self._keywords:
@@ -217,13 +226,16 @@ def _fault(error: Any) -> str:
 # The schema as a document
 
 _HOME = "https://schema.invalid/"  # the address of a schema that does not give its own; nothing is ever fetched
-_IN_PLACE = frozenset("allOf anyOf oneOf not if then else dependentSchemas dependencies".split())
-_INSIDE = frozenset(
-    "properties patternProperties additionalProperties unevaluatedProperties propertyNames "
-    "items prefixItems additionalItems unevaluatedItems contains".split()
-)
+_IN_PLACE = frozenset(
+    {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"}
+)  # fmt: skip
+_INSIDE = frozenset({
+    "properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames",
+    "items", "prefixItems", "additionalItems", "unevaluatedItems", "contains",
+})  # fmt: skip
 _KEPT = frozenset({"$defs", "definitions", "contentSchema"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"})
+_DYNAMIC = 50  # anchors that any dynamic reference may mean
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -258,9 +270,10 @@ class _Document:
         self._dynamic: list[dict[str, Any]] = []
         self._targets: dict[int, list[Any]] = {}
         self.base = _HOME
+        self.is_old = False
         if isinstance(self.root, dict):
             self.dialect = self._known_dialect(self.root) or DIALECTS[0]
-            self.is_old = self.dialect in DIALECTS[2:]  # "$ref" hides what stands beside it
+            self.is_old = self.dialect in DIALECTS[2:]  # there a "$ref" hides what stands beside it
             self._place(self.root, _HOME, "")
             self.base = self._places[id(self.root)][0]
             for part in self._parts:  # grows when a reference leads to a place where no schema is expected
@@ -328,6 +341,8 @@ class _Document:
                 self._named[f"{base}#{part[keyword]}"] = part
         if "$dynamicAnchor" in part or "$recursiveAnchor" in part:
             self._dynamic.append(part)
+            if len(self._dynamic) > _DYNAMIC:
+                raise self._refuse(f"more than {_DYNAMIC} dynamic anchors; use fewer")
         return base, pointer
 
     def _join(self, base: str, reference: str) -> str:
@@ -338,7 +353,7 @@ class _Document:
 
     def address(self, part: dict[str, Any]) -> str:
         base, pointer = self._places[id(part)]
-        return f"{base}#{pointer.replace('%', '%25')}"
+        return f"{base}#{quote(pointer, safe='/~')}"
 
     def target(self, part: dict[str, Any], reference: str) -> Any:
         """What a reference in a part means; None if that is not in this document."""
@@ -350,9 +365,8 @@ class _Document:
         for step in fragment.split("/")[1:]:
             step = step.replace("~1", "/").replace("~0", "~")
             if isinstance(found, list):
-                found = dict(enumerate(found)).get(int(step)) if step.isdecimal() else None
-            else:
-                found = found.get(step) if isinstance(found, dict) else None
+                found = {str(index): item for index, item in enumerate(found)}
+            found = found.get(step) if isinstance(found, dict) else None
         if isinstance(found, dict) and id(found) not in self._places:
             self._place(found, base, fragment)
         return found
@@ -372,6 +386,21 @@ class _Document:
             f'"$ref" {_excerpt(reference)} leads out of the schema and is never fetched; copy what it means '
             'into "$defs" and write "#/$defs/<name>"'
         )
+
+    def in_place(self, part: dict[str, Any]) -> list[dict[str, Any]]:
+        """A part and all that are applied to the same value as it is."""
+        found, stack = {id(part): part}, [part]
+        while stack:
+            part = stack.pop()
+            beside = [inner for keyword, _, inner in _parts(part) if keyword in _IN_PLACE]
+            new = [
+                inner
+                for inner in beside + self._targets[id(part)]
+                if isinstance(inner, dict) and id(inner) not in found
+            ]
+            found |= {id(inner): inner for inner in new}
+            stack += new
+        return list(found.values())
 
     def _count_paths(self) -> None:
         """Refuses a schema with too many ways through it; a loop counts once, as the engine remembers its answers."""
@@ -398,3 +427,441 @@ class _Document:
                 stack += [(inner, False) for _, inner in nested]
 
 
+# The value
+
+_PLAIN = frozenset({str, bool, NoneType})
+_JSON_TYPES = frozenset({*_PLAIN, dict, list, tuple, int, float})
+_LARGEST = 14_000  # bits of an integer; beyond 4,300 digits Python and the engine lose count
+_SHOWN = 20  # lines, and names or values in a line
+
+
+class _Problem(NamedTuple):
+    """Something wrong at a path; `types` and `values` are what a wrong choice could have been."""
+
+    path: tuple[Step, ...]
+    text: str
+    types: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+
+
+def _is_sound(value: Any, deepest: int) -> bool:
+    """Whether the engine can be trusted with a value: not too deep, no number or name that it can't handle."""
+    stack: list[tuple[int, Iterable[Any]]] = [(0, (value,))]
+    while stack:
+        depth, values = stack.pop()
+        if _PLAIN.issuperset(map(type, values)):
+            continue
+        for item in values:
+            if isinstance(item, (dict, list, tuple)):
+                if depth == deepest or not _has_sound_names(item):
+                    return False
+                stack.append((depth + 1, item.values() if isinstance(item, dict) else item))
+            elif not _is_sound_number(item):
+                return False
+    return True
+
+
+def _is_sound_number(item: Any) -> bool:
+    if isinstance(item, float):
+        return math.isfinite(item)
+    return not isinstance(item, int) or item.bit_length() <= _LARGEST
+
+
+def _has_sound_names(item: Any) -> bool:
+    return not isinstance(item, dict) or all(isinstance(name, str) and len(name) <= _LONGEST_NAME for name in item)
+
+
+def _oddities(value: Any, deepest: int, largest: float = math.inf) -> list[_Problem]:
+    """What JSON can't say or the engine can't take; at the first sign of boundless depth or size nothing else."""
+    found: list[_Problem] = []
+    stack: list[tuple[tuple[Step, ...], Any]] = [((), value)]
+    while stack and len(found) <= _SHOWN:
+        path, item = stack.pop()
+        largest -= 2 + (len(item) if isinstance(item, str) else 0)
+        if largest < 0:
+            return [_Problem((), "is too large")]
+        reason = _oddity(item)
+        if reason:
+            found.append(_Problem(path, reason))
+        elif isinstance(item, (dict, list, tuple)):
+            if len(path) == deepest:
+                return [_Problem(path, f"is nested deeper than {deepest} levels")]
+            pairs = item.items() if isinstance(item, dict) else enumerate(item)
+            stack += [((*path, step), inner) for step, inner in reversed(list(pairs))]
+    return found
+
+
+def _oddity(item: Any) -> str:
+    if type(item) not in _JSON_TYPES:
+        return f"is not a JSON value, but a Python object of the type {type(item).__name__}"
+    if isinstance(item, float) and not math.isfinite(item):
+        return "is not a finite number"
+    if isinstance(item, int) and item.bit_length() > _LARGEST:
+        return "is too large a number"
+    if isinstance(item, str) and not _is_unicode(item):
+        return "holds half a surrogate pair, which is not a character"
+    if isinstance(item, dict) and not all(isinstance(name, str) and _is_unicode(name) for name in item):
+        return "has a name that is not a proper string"
+    if isinstance(item, dict) and max(map(len, item), default=0) > _LONGEST_NAME:
+        return f"has a name of more than {_LONGEST_NAME:,} characters"
+    return ""
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or text.encode("utf-8", "replace").decode() == text
+
+
+# What is wrong, in words
+
+_FOUND = 100  # problems that are looked for
+_QUESTIONS = 200_000  # put to the engine for one value
+_STEPS = 150  # into the schema
+_UNKNOWN = "unknown property"
+_MISFIT = _Problem((), "does not fit the schema")
+_NUMBERS, _OBJECTS, _ARRAYS = (int, float), (dict,), (list, tuple)
+
+_TYPE_NAMES = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "an array",
+    "object": "an object",
+}
+_FORMATS = {
+    "date-time": "a date-time such as 2026-07-28T09:30:00Z",
+    "date": "a date such as 2026-07-28",
+    "time": "a time such as 09:30:00Z",
+    "duration": "a duration such as PT1H30M",
+    "email": "an email address",
+    "idn-email": "an email address",
+    "hostname": "a host name",
+    "idn-hostname": "a host name",
+    "ipv4": "an IPv4 address",
+    "ipv6": "an IPv6 address",
+    "uri": "a URI such as https://example.com/a",
+    "uuid": "a UUID such as 123e4567-e89b-12d3-a456-426614174000",
+    "regex": "a regular expression",
+}
+_LIMITS: dict[str, tuple[tuple[type, ...], str]] = {
+    "minimum": (_NUMBERS, "must be at least {limit}, got {got}"),
+    "maximum": (_NUMBERS, "must be at most {limit}, got {got}"),
+    "exclusiveMinimum": (_NUMBERS, "must be more than {limit}, got {got}"),
+    "exclusiveMaximum": (_NUMBERS, "must be less than {limit}, got {got}"),
+    "multipleOf": (_NUMBERS, "must be a multiple of {limit}, got {got}"),
+    "minLength": ((str,), "must have at least {limit} character{s}, has {size}"),
+    "maxLength": ((str,), "must have at most {limit} character{s}, has {size}"),
+    "pattern": ((str,), "must match the pattern {text}, got {got}"),
+    "format": ((str,), "must be {format}, got {got}"),
+    "contentEncoding": ((str,), "must be in the encoding {text}"),
+    "contentMediaType": ((str,), "must be text of the type {text}"),
+    "minItems": (_ARRAYS, "must have at least {limit} item{s}, has {size}"),
+    "maxItems": (_ARRAYS, "must have at most {limit} item{s}, has {size}"),
+    "uniqueItems": (_ARRAYS, "must not hold the same item twice"),
+    "minProperties": (_OBJECTS, "must have at least {limit} propert{ies}, has {size}"),
+    "maxProperties": (_OBJECTS, "must have at most {limit} propert{ies}, has {size}"),
+}
+
+
+class _Explanation:
+    """Finds what is wrong with one value. It goes only where the engine says that something is."""
+
+    def __init__(self, document: _Document, engine: _Engine) -> None:
+        self._document = document
+        self._engine = engine
+        self._questions = _QUESTIONS
+        self._answers: dict[tuple[int, int], list[_Problem]] = {}  # keeps nested alternatives from multiplying
+
+    def of(self, value: Any) -> list[_Problem]:
+        return self._explain(self._document.root, value, 0) or [_MISFIT]
+
+    def _fits(self, part: Part, value: Any) -> bool:
+        self._questions -= 1
+        return self._questions < 0 or self._engine.fits_part(part, value)
+
+    def _explain(self, part: Part, value: Any, steps: int) -> list[_Problem]:
+        if self._fits(part, value):
+            return []
+        if isinstance(part, bool):
+            return [_Problem((), "is not allowed")]
+        key = id(part), id(value)
+        if key not in self._answers:
+            self._answers[key] = [_MISFIT]
+            if steps < _STEPS:
+                self._answers[key] = self._look(part, value, steps + 1)[:_FOUND] or [_left_over(part, value)]
+        return self._answers[key]
+
+    def _look(self, part: dict[str, Any], value: Any, steps: int) -> list[_Problem]:
+        if self._document.is_old and "$ref" in part:
+            return self._reference(part["$ref"], part, value, steps)
+        wrong = next((name for name in ("const", "enum", "type") if self._breaks(part, name, value)), None)
+        if wrong:
+            return [_wrong_choice(wrong, part[wrong], value)]  # nothing else about it matters
+        found: list[_Problem] = []
+        for keyword, argument in part.items():
+            concerned, text = _LIMITS.get(keyword, ((), ""))
+            if isinstance(value, concerned) and self._breaks(part, keyword, value):
+                found.append(_Problem((), _limit_text(text, keyword, part, value)))
+            concerned, rule = _RULES.get(keyword, ((), None))
+            if rule and isinstance(value, concerned):
+                found += rule(self, argument, part, value, steps)
+        return found
+
+    def _breaks(self, part: dict[str, Any], keyword: str, value: Any) -> bool:
+        return keyword in part and self._engine.breaks(part, keyword, value)
+
+    # Rules: the argument of a keyword, the schema it stands in, the value, the steps so far
+
+    def _reference(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[_Problem]:
+        target = self._document.target(part, argument)
+        return self._explain(target, value, steps) if isinstance(target, (dict, bool)) else []
+
+    def _all_of(self, argument: Any, _part: Any, value: Any, steps: int) -> list[_Problem]:
+        return [problem for inner in argument for problem in self._explain(inner, value, steps)]
+
+    def _any_of(self, argument: Any, _part: Any, value: Any, steps: int) -> list[_Problem]:
+        branches = [self._explain(inner, value, steps) for inner in argument]
+        return _closest(branches, value) if all(branches) else []
+
+    def _one_of(self, argument: Any, _part: Any, value: Any, steps: int) -> list[_Problem]:
+        fitting = sum(self._fits(inner, value) for inner in argument)
+        if fitting > 1:
+            return [_Problem((), f"fits {fitting} of the allowed forms, must fit exactly one; got {_excerpt(value)}")]
+        return [] if fitting else self._any_of(argument, _part, value, steps)
+
+    def _not(self, argument: Any, _part: Any, value: Any, _steps: int) -> list[_Problem]:
+        fits = self._fits(argument, value)
+        return [_Problem((), f"must not fit {_excerpt(argument)}, got {_excerpt(value)}")] if fits else []
+
+    def _if(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[_Problem]:
+        return self._explain(part.get("then" if self._fits(argument, value) else "else", True), value, steps)
+
+    def _dependent(self, argument: Any, _part: Any, value: Any, steps: int) -> list[_Problem]:
+        found = []
+        for name in argument:
+            if name in value and isinstance(argument[name], list):
+                missing = [need for need in argument[name] if need not in value]
+                found += [_Problem((need,), f"required beside {name}, but missing") for need in missing]
+            elif name in value:
+                found += self._explain(argument[name], value, steps)
+        return found
+
+    def _required(self, argument: Any, _part: Any, value: Any, _steps: int) -> list[_Problem]:
+        return [_Problem((name,), "required, but missing") for name in argument if name not in value]
+
+    def _each(self, pairs: Iterable[tuple[Step, Part]], value: Any, steps: int) -> list[_Problem]:
+        found: list[_Problem] = []
+        for step, inner in pairs:
+            found += [
+                problem._replace(path=(step, *problem.path)) for problem in self._explain(inner, value[step], steps)
+            ]
+            if len(found) > _FOUND:
+                break
+        return found
+
+    def _properties(self, argument: Any, _part: Any, value: Any, steps: int) -> list[_Problem]:
+        return self._each(((name, inner) for name, inner in argument.items() if name in value), value, steps)
+
+    def _pattern_properties(self, argument: Any, _part: Any, value: Any, steps: int) -> list[_Problem]:
+        matches = self._engine.matches
+        pairs = ((name, inner) for text, inner in argument.items() for name in value if matches(text, name))
+        return self._each(pairs, value, steps)
+
+    def _additional_properties(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[_Problem]:
+        known, patterns = part.get("properties", {}), part.get("patternProperties", {})
+        matches = self._engine.matches
+        extra = (name for name in value if name not in known and not any(matches(text, name) for text in patterns))
+        if argument is False:
+            allowed = [*known, *(f"names that match {text}" for text in patterns)]
+            return [_unknown(name, allowed) for name in itertools.islice(extra, _FOUND)]
+        return self._each(((name, argument) for name in extra), value, steps)
+
+    def _unevaluated_properties(self, argument: Any, part: dict[str, Any], value: Any, _steps: int) -> list[_Problem]:
+        """Only what is certain: names that no schema for the same value speaks of."""
+        nearby = self._document.in_place(part)
+        if argument is not False or any(
+            other.keys() & {"additionalProperties", "patternProperties"} for other in nearby
+        ):
+            return []
+        known = dict.fromkeys(name for other in nearby for name in other.get("properties", ()))
+        return [_unknown(name, known) for name in itertools.islice((n for n in value if n not in known), _FOUND)]
+
+    def _property_names(self, argument: Any, _part: Any, value: Any, steps: int) -> list[_Problem]:
+        pairs = ((name, problem) for name in value for problem in self._explain(argument, name, steps))
+        return [_Problem((name,), f"is not an allowed name: it {problem.text}") for name, problem in pairs]
+
+    def _items(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[_Problem]:
+        if isinstance(argument, list):  # a tuple: prefixItems, or items before 2020-12
+            return self._each(zip(range(len(value)), argument, strict=False), value, steps)
+        return self._each(
+            ((index, argument) for index in range(len(part.get("prefixItems", ())), len(value))), value, steps
+        )
+
+    def _additional_items(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[_Problem]:
+        known = part.get("items")
+        start = len(known) if isinstance(known, list) else len(value)
+        return self._each(((index, argument) for index in range(start, len(value))), value, steps)
+
+    def _contains(self, argument: Any, part: dict[str, Any], value: Any, _steps: int) -> list[_Problem]:
+        least, most = part.get("minContains", 1), part.get("maxContains", math.inf)
+        count = sum(self._fits(argument, item) for item in value)
+        if least <= count <= most:
+            return []
+        wanted = f"at least {least}" if count < least else f"at most {most}"
+        return [_Problem((), f"must hold {wanted} that fit {_excerpt(argument)}, holds {count}")]
+
+
+_Rule = Callable[[_Explanation, Any, Any, Any, int], list[_Problem]]
+_RULES: dict[str, tuple[tuple[type, ...], _Rule]] = {
+    "$ref": ((object,), _Explanation._reference),
+    "allOf": ((object,), _Explanation._all_of),
+    "anyOf": ((object,), _Explanation._any_of),
+    "oneOf": ((object,), _Explanation._one_of),
+    "not": ((object,), _Explanation._not),
+    "if": ((object,), _Explanation._if),
+    "required": (_OBJECTS, _Explanation._required),
+    "dependentRequired": (_OBJECTS, _Explanation._dependent),
+    "dependentSchemas": (_OBJECTS, _Explanation._dependent),
+    "dependencies": (_OBJECTS, _Explanation._dependent),
+    "properties": (_OBJECTS, _Explanation._properties),
+    "patternProperties": (_OBJECTS, _Explanation._pattern_properties),
+    "additionalProperties": (_OBJECTS, _Explanation._additional_properties),
+    "unevaluatedProperties": (_OBJECTS, _Explanation._unevaluated_properties),
+    "propertyNames": (_OBJECTS, _Explanation._property_names),
+    "prefixItems": (_ARRAYS, _Explanation._items),
+    "items": (_ARRAYS, _Explanation._items),
+    "additionalItems": (_ARRAYS, _Explanation._additional_items),
+    "contains": (_ARRAYS, _Explanation._contains),
+}
+
+
+def _left_over(part: dict[str, Any], value: Any) -> _Problem:
+    """All that can be said when no keyword by itself is broken."""
+    if isinstance(value, _ARRAYS) and "unevaluatedItems" in part:
+        return _Problem((), "holds items that are not allowed beside the others")
+    if isinstance(value, _OBJECTS) and "unevaluatedProperties" in part:
+        return _Problem((), "holds properties that are not allowed beside the others")
+    return _MISFIT
+
+
+def _unknown(name: str, known: Iterable[str]) -> _Problem:
+    return _Problem((name,), f"{_UNKNOWN} (known: {_listed([*known]) or 'none'})")
+
+
+def _limit_text(text: str, keyword: str, part: dict[str, Any], value: Any) -> str:
+    limit = part[_PARTNERS[keyword]] if part[keyword] is True and keyword in _PARTNERS else part[keyword]
+    shown = {"limit": _excerpt(limit), "text": str(limit)[:200], "got": _excerpt(value)}
+    shown |= {"s": "", "ies": "y"} if limit == 1 else {"s": "s", "ies": "ies"}
+    shown["size"] = str(len(value)) if isinstance(value, (str, list, tuple, dict)) else ""
+    shown["format"] = _FORMATS.get(str(limit), f"in the format {shown['text']}")
+    return text.format(**shown)
+
+
+def _wrong_choice(keyword: str, argument: Any, value: Any) -> _Problem:
+    options = argument if isinstance(argument, list) and keyword != "const" else [argument]
+    if keyword == "type":
+        return _choice((), tuple(str(_TYPE_NAMES.get(name, name)) for name in options), (), value)
+    return _choice((), (), tuple(_excerpt(option) for option in options[: _SHOWN + 1]), value)
+
+
+def _choice(path: tuple[Step, ...], types: tuple[str, ...], values: tuple[str, ...], value: Any) -> _Problem:
+    """What was expected where a value of the wrong type came, or one that is not among the allowed."""
+    if not values:
+        return _Problem(path, f"expected {' or '.join(types)}, got {_described(value)}", types)
+    wanted = " or ".join([_listed(values), *types])
+    text = f"must be one of {wanted}; got" if len(values) > 1 else f"must be {wanted}, got"
+    return _Problem(path, f"{text} {_excerpt(value)}", types, values)
+
+
+def _closest(branches: list[list[_Problem]], value: Any) -> list[_Problem]:
+    """Of several alternatives that all failed: what they ask for together, or the one that came nearest."""
+    choices = [_choice_at((), branch) for branch in branches]
+    if all(choices):
+        return [_merged((), choices, value)]
+    near = [branch for branch, choice in zip(branches, choices, strict=True) if choice is None]
+    for problem in near[0]:  # a property that tells the alternatives apart, with a value that none of them knows
+        choices = [_choice_at(problem.path, branch) for branch in near]
+        if len(near) > 1 and all(choice is not None and choice.values for choice in choices):
+            return [_merged(problem.path, choices, value)]
+    return min(near, key=lambda branch: (any(problem.values for problem in branch), len(branch)))
+
+
+def _choice_at(path: tuple[Step, ...], branch: list[_Problem]) -> _Problem | None:
+    return next((problem for problem in branch if problem.path == path and (problem.types or problem.values)), None)
+
+
+def _merged(path: tuple[Step, ...], choices: Iterable[_Problem | None], value: Any) -> _Problem:
+    known = [choice for choice in choices if choice is not None]
+    for step in path:
+        value = value[step]
+    types = dict.fromkeys(name for choice in known for name in choice.types)
+    return _choice(path, tuple(types), tuple(dict.fromkeys(v for choice in known for v in choice.values)), value)
+
+
+def _lines(found: list[_Problem], instance: Any, root: str) -> list[str]:
+    """Readable lines in the order of the value, without doubles, not too many."""
+    found = sorted(found, key=lambda problem: _position(instance, problem.path))
+    noun = root.removesuffix("s") if root == "arguments" else "property"
+    lines: dict[str, None] = {}
+    for problem in found:
+        text = problem.text
+        if text.startswith(_UNKNOWN) and len(problem.path) == 1:
+            text = text.replace("property", noun, 1)
+        lines[f"{_readable(problem.path, root)}: {text}"] = None
+    kept = list(lines)[:_SHOWN]
+    rest = len(lines) - len(kept)
+    return [*kept, f"… and {'at least ' if len(found) >= _FOUND else ''}{rest} more"] if rest else kept
+
+
+def _position(value: Any, path: tuple[Step, ...]) -> list[int]:
+    place = []
+    for step in path:
+        if isinstance(value, dict):
+            place.append(next((index for index, name in enumerate(value) if name == step), len(value)))
+            value = value.get(step)
+        else:
+            place.append(int(step))
+            value = value[step]
+    return place
+
+
+def _readable(path: Iterable[Step], root: str) -> str:
+    """`filter.tags[2]`"""
+    text = ""
+    for step in path:
+        if isinstance(step, str) and step.replace("-", "_").isidentifier():
+            text += f".{step[:80]}" if text else step[:80]
+        else:
+            text = (text or root) + f"[{_excerpt(step)}]"
+    return (text or root) if len(text) <= 300 else "…" + text[-300:]
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, (dict, list, tuple)):
+        return "an object" if isinstance(value, dict) else "an array"
+    kind = {str: "the string ", int: "the integer ", float: "the number "}.get(type(value), "")
+    return kind + _excerpt(value)
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = [name if len(name) <= 80 else name[:79] + "…" for name in itertools.islice(names, _SHOWN + 1)]
+    return ", ".join(shown[:_SHOWN] + ["…"] * (len(shown) > _SHOWN))
+
+
+def _excerpt(value: Any) -> str:
+    """A value as JSON, at most 80 characters of it."""
+    text = msgspec.json.encode(_cut(value, 3), enc_hook=str).decode()
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _cut(value: Any, depth: int) -> Any:
+    """Enough of a value to show, so that a large one costs nothing."""
+    if isinstance(value, str):
+        return value[:81].encode("utf-8", "replace").decode()
+    if isinstance(value, (dict, list, tuple)) and not depth:
+        return "…"
+    if isinstance(value, dict):
+        return {_cut(str(name), 1): _cut(part, depth - 1) for name, part in itertools.islice(value.items(), 20)}
+    if isinstance(value, (list, tuple)):
+        return [_cut(part, depth - 1) for part in value[:20]]
+    return value

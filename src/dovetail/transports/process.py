@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -19,6 +20,7 @@ from dovetail.errors import SetupError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SETTLE_SECONDS = 0.5  # for tasks that were cancelled
+LAST_SECONDS = 2.0  # for the regular exit of a process with threads that are stuck
 EXECUTOR_THREADS = 64
 
 P = ParamSpec("P")
@@ -27,14 +29,15 @@ T = TypeVar("T")
 log = logging.getLogger("dovetail")
 
 
-def run_process(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run `main` in an event loop of its own.
+def run_process(main: Callable[[], Coroutine[Any, Any, None]], threads: ThreadPool) -> None:
+    """Run `main` in an event loop of its own. `threads` are those that it may leave stuck.
 
     `asyncio.run` would wait without end for tasks that ignore their cancellation, and for threads.
     """
     loop = asyncio.new_event_loop()
+    executor = DaemonExecutor(loop)
     loop.set_exception_handler(_report)
-    loop.set_default_executor(_DaemonThreads(loop))
+    loop.set_default_executor(executor)
     asyncio.set_event_loop(loop)
     try:
         try:
@@ -44,6 +47,17 @@ def run_process(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     finally:
         asyncio.set_event_loop(None)
         loop.close()
+        if threads.stuck or executor.threads.stuck:
+            threading.Thread(target=_insist_on_the_end, name="dovetail-end", daemon=True).start()
+
+
+def _insist_on_the_end() -> None:
+    """End the process when its time is up: a stuck thread may hold a lock that a regular exit waits for.
+
+    One that is blocked in `print`, because nobody reads stderr, holds such a lock.
+    """
+    time.sleep(LAST_SECONDS)
+    os._exit(0)
 
 
 def refuse_running_loop() -> None:
@@ -69,16 +83,16 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         log.error("%s", context["message"], exc_info=context.get("exception"))
 
 
-class _DaemonThreads(ThreadPoolExecutor):
+class DaemonExecutor(ThreadPoolExecutor):
     """Where `asyncio.to_thread` works. The threads of a standard executor would hold up the end of the process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()  # never starts a thread of its own
         self._loop = loop
-        self._pool = ThreadPool(EXECUTOR_THREADS, name="dovetail-executor")
+        self.threads = ThreadPool(EXECUTOR_THREADS, name="dovetail-executor")
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        work = self._pool.run(partial(fn, *args, **kwargs), label="a function given to asyncio.to_thread")
+        work = self.threads.run(partial(fn, *args, **kwargs), label="a function given to asyncio.to_thread")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
@@ -88,7 +102,6 @@ class StopSignal:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._came: asyncio.Future[None] = self._loop.create_future()
-        self._seen = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopSignal":
@@ -100,14 +113,13 @@ class StopSignal:
         return self
 
     def __exit__(self, *details: object) -> None:
-        if not self._seen:  # else the process ends now, and the next signal may still hurry it
-            for number, handler in self._before.items():
-                signal.signal(number, handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self._seen:
-            os._exit(128 + number)
-        self._seen = True
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        for number in self._before:
+            signal.signal(number, signal.SIG_DFL)  # the system ends the process, whatever Python is doing
+        self._before.clear()  # and so it stays to the end
         self._loop.call_soon_threadsafe(self._came.set_result, None)
 
     async def interrupts(self, work: Coroutine[Any, Any, None]) -> bool:

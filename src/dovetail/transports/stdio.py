@@ -39,7 +39,7 @@ def serve_stdio(engine: Engine, *, owner: Any = None) -> None:
     log_to_stderr(engine.redactor)
     streams = take_standard_streams()
     try:
-        run_process(partial(_live, engine, owner, streams))
+        run_process(partial(_live, engine, owner, streams), engine.threads)
     finally:
         streams.close()
 

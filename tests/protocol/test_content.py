@@ -1,0 +1,204 @@
+"""Content, kind by kind and revision by revision, held against the official schemas."""
+
+import base64
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import official
+from dovetail.protocol import jsonrpc, revisions
+from dovetail.protocol.content import (
+    CONTENT_TYPES,
+    Annotations,
+    Audio,
+    Content,
+    EmbeddedResource,
+    Icon,
+    Image,
+    Message,
+    ResourceContents,
+    ResourceLink,
+    Text,
+    shape_annotations,
+    shape_content,
+)
+
+REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)
+ANNOTATIONS = Annotations(audience=["user", "assistant"], priority=1.0, last_modified="2026-01-02T03:04:05Z")
+META = {"com.example/k": [1]}
+DATA = b"\x00\xffbytes"
+BASE64 = base64.b64encode(DATA).decode()
+ICONS = [Icon("https://example.com/i.png")]
+
+BLOCKS: dict[str, Content] = {
+    "text": Text("t", annotations=ANNOTATIONS, meta=META),
+    "image": Image(DATA, "image/png", annotations=ANNOTATIONS, meta=META),
+    "audio": Audio(DATA, "audio/wav", annotations=ANNOTATIONS, meta=META),
+    "resource_link": ResourceLink(
+        uri="a://b",
+        name="n",
+        title="T",
+        description="d",
+        mime_type="text/plain",
+        size=3,
+        icons=ICONS,
+        annotations=ANNOTATIONS,
+        meta=META,
+    ),
+    "resource-text": EmbeddedResource(
+        ResourceContents("a://b", mime_type="text/plain", text="t", meta=META), annotations=ANNOTATIONS, meta=META
+    ),
+    "resource-blob": EmbeddedResource(ResourceContents("a://b", blob=DATA, meta=META), meta=META),
+}
+# Which `type` goes out, in 2024-11-05 … 2026-07-28.
+KINDS = {
+    "text": ("text",) * 5,
+    "image": ("image",) * 5,
+    "audio": ("text", "audio", "audio", "audio", "audio"),
+    "resource_link": ("text", "text", "resource_link", "resource_link", "resource_link"),
+    "resource-text": ("resource",) * 5,
+    "resource-blob": ("resource",) * 5,
+}
+
+
+def wire(block: Content, revision: revisions.Revision) -> Any:
+    (shaped,) = shape_content([block], revision)
+    return json.loads(jsonrpc.encode(shaped))
+
+
+def expected_annotations(revision: revisions.Revision) -> dict[str, Any]:
+    kept = {"audience": ["user", "assistant"], "priority": 1.0}
+    return kept | {"lastModified": "2026-01-02T03:04:05Z"} if revision.name >= "2025-06-18" else kept
+
+
+@pytest.mark.rule("TOOL-11", "PR-4", "PR-5", "PR-6", "RES-11", "LIFE-7")
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_kind_that_goes_out(name: str) -> None:
+    assert tuple(wire(BLOCKS[name], row)["type"] for row in revisions.ALL) == KINDS[name]
+
+
+@REVISIONS
+@pytest.mark.parametrize("name", BLOCKS)
+def test_what_stays_and_what_goes(name: str, revision: revisions.Revision) -> None:
+    shown = wire(BLOCKS[name], revision)
+    same_kind = shown["type"] == name.split("-")[0]
+    if name != "resource-blob":
+        assert shown["annotations"] == expected_annotations(revision)
+    assert ("_meta" in shown) == (revision.object_meta and same_kind)
+    if name.startswith("resource-"):
+        assert ("_meta" in shown["resource"]) == revision.object_meta
+    assert ("icons" in shown) == (name == "resource_link" and revision.icons)
+    assert ("title" in shown) == (name == "resource_link" and revision.titles)
+    assert None not in shown.values()
+
+
+@REVISIONS
+@pytest.mark.parametrize("name", BLOCKS)
+def test_what_goes_out_is_official(name: str, revision: revisions.Revision) -> None:
+    official.demand()
+    result: dict[str, Any] = {"content": [wire(BLOCKS[name], revision)]}
+    if revision.result_type:
+        result["resultType"] = "complete"
+    official.validator_for(revision.name, "CallToolResult").validate(result)
+    message = {"role": "user", "content": wire(BLOCKS[name], revision)}
+    official.validator_for(revision.name, "PromptMessage").validate(message)
+
+
+def test_text_that_stands_in_says_what_it_stands_for() -> None:
+    audio = wire(BLOCKS["audio"], revisions.R2024_11_05)["text"]
+    assert "audio/wav" in audio
+    assert str(len(DATA)) in audio
+    link = wire(BLOCKS["resource_link"], revisions.R2025_03_26)["text"]
+    assert "a://b" in link
+    assert "T" in link
+    assert wire(ResourceLink("a://b", ""), revisions.R2025_03_26) == {"type": "text", "text": "a://b"}
+
+
+@pytest.mark.parametrize("revision", [revisions.R2025_11_25, revisions.R2026_07_28], ids=lambda row: row.name)
+def test_the_newest_revisions_carry_everything_as_it_is(revision: revisions.Revision) -> None:
+    blocks = tuple(BLOCKS.values())
+    assert shape_content(blocks, revision) is blocks
+
+
+def test_shaping_changes_nothing_of_the_author() -> None:
+    before = jsonrpc.encode(list(BLOCKS.values()))
+    for revision in revisions.ALL:
+        shape_content(list(BLOCKS.values()), revision)
+    assert jsonrpc.encode(list(BLOCKS.values())) == before
+
+
+def test_the_order_stays() -> None:
+    blocks = [Text("1"), Audio(DATA, "audio/wav"), Text("2"), ResourceLink("a://b", "n"), Text("3")]
+    shown = shape_content(blocks, revisions.R2024_11_05)
+    assert [block.text for block in shown if isinstance(block, Text)][::2] == ["1", "2", "3"]
+    assert len(shown) == 5
+
+
+@pytest.mark.rule("RES-19")
+def test_annotations_by_revision() -> None:
+    only_time = Annotations(last_modified="2026-01-01T00:00:00Z")
+    assert shape_annotations(only_time, revisions.R2025_03_26) is None
+    assert shape_annotations(only_time, revisions.R2025_06_18) is only_time
+    assert wire(Text("t", annotations=only_time), revisions.R2024_11_05) == {"type": "text", "text": "t"}
+    nothing = Annotations()
+    assert shape_annotations(nothing, revisions.R2024_11_05) is nothing
+
+
+@pytest.mark.rule("RES-11", "TOOL-11")
+@given(st.binary())
+def test_bytes_travel_as_base64(data: bytes) -> None:
+    for block in (Image(data, "image/png"), Audio(data, "audio/wav")):
+        assert base64.b64decode(json.loads(jsonrpc.encode(block))["data"], validate=True) == data
+    contents = json.loads(jsonrpc.encode(ResourceContents("a://b", blob=data)))
+    assert base64.b64decode(contents["blob"], validate=True) == data
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_content_comes_back_as_it_went(name: str) -> None:
+    encoded = jsonrpc.encode(BLOCKS[name])
+    again = msgspec.json.decode(encoded, type=Content)
+    assert type(again) is type(BLOCKS[name])
+    assert isinstance(again, CONTENT_TYPES)
+    assert jsonrpc.encode(again) == encoded
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "video", "data": ""},
+        {"text": "t"},
+        {"type": "text"},
+        {"type": "image", "data": "!", "mimeType": "image/png"},
+        {"type": "image", "data": ""},
+        {"type": "resource", "resource": {"uri": "a://b"}},
+        {"type": "resource_link", "uri": "a://b"},
+    ],
+    ids=json.dumps,
+)
+def test_what_is_no_content(block: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(block, Content)
+
+
+@pytest.mark.rule("RES-11")
+@pytest.mark.parametrize("values", [{}, {"text": "t", "blob": b"b"}])
+def test_contents_are_text_or_bytes(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="exactly one"):
+        ResourceContents("a://b", **values)
+
+
+def test_empty_contents_are_contents() -> None:
+    assert json.loads(jsonrpc.encode(ResourceContents("a://b", text=""))) == {"uri": "a://b", "text": ""}
+    assert json.loads(jsonrpc.encode(ResourceContents("a://b", blob=b""))) == {"uri": "a://b", "blob": ""}
+
+
+def test_messages() -> None:
+    assert msgspec.convert({"role": "user", "content": "t"}, Message).content == "t"
+    block = msgspec.convert({"role": "assistant", "content": {"type": "text", "text": "t"}}, Message)
+    assert block.content == Text("t")
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"role": "system", "content": "t"}, Message)

@@ -1,0 +1,226 @@
+"""The methods as rows, held against sections 1.1 to 1.4 of the matrix and against the official schemas."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+import official
+from dovetail.protocol import methods as m
+from dovetail.protocol import revisions
+from dovetail.protocol.methods import DECODERS, NOTIFICATION_ROWS, NOTIFICATIONS, REQUEST_ROWS, REQUESTS, TO_CLIENT
+
+NAMES = [row.name for row in revisions.ALL]
+OLD, ALL, NEW = NAMES[:4], NAMES, NAMES[4:]
+
+# 1.1, without what extensions and experiments add
+REQUESTS_TO_SERVER = {
+    "initialize": OLD,
+    "ping": OLD,
+    "server/discover": NEW,
+    "tools/list": ALL,
+    "tools/call": ALL,
+    "resources/list": ALL,
+    "resources/templates/list": ALL,
+    "resources/read": ALL,
+    "resources/subscribe": OLD,
+    "resources/unsubscribe": OLD,
+    "prompts/list": ALL,
+    "prompts/get": ALL,
+    "completion/complete": ALL,
+    "logging/setLevel": OLD,
+    "subscriptions/listen": NEW,
+}
+# 1.2
+REQUESTS_TO_CLIENT = {
+    "ping": OLD,
+    "sampling/createMessage": OLD,
+    "roots/list": OLD,
+    "elicitation/create": ["2025-06-18", "2025-11-25"],
+}
+# 1.3
+NOTIFICATIONS_TO_SERVER = {
+    "notifications/initialized": OLD,
+    "notifications/cancelled": ALL,
+    "notifications/progress": OLD,
+    "notifications/roots/list_changed": OLD,
+}
+# 1.4
+NOTIFICATIONS_TO_CLIENT = {
+    "notifications/progress": ALL,
+    "notifications/message": ALL,
+    "notifications/cancelled": ALL,
+    "notifications/tools/list_changed": ALL,
+    "notifications/prompts/list_changed": ALL,
+    "notifications/resources/list_changed": ALL,
+    "notifications/resources/updated": ALL,
+    "notifications/elicitation/complete": ["2025-11-25"],
+    "notifications/subscriptions/acknowledged": NEW,
+}
+CACHEABLE = {
+    "server/discover",
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+}
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted", "request_", "to_server"),
+    [
+        (REQUESTS, REQUESTS_TO_SERVER, True, True),
+        ([row for row in TO_CLIENT if row.request], REQUESTS_TO_CLIENT, True, False),
+        (NOTIFICATIONS, NOTIFICATIONS_TO_SERVER, False, True),
+        ([row for row in TO_CLIENT if not row.request], NOTIFICATIONS_TO_CLIENT, False, False),
+    ],
+    ids=["1.1", "1.2", "1.3", "1.4"],
+)
+def test_the_matrix(rows: Any, wanted: dict[str, list[str]], request_: bool, to_server: bool) -> None:
+    assert {row.name: sorted(row.since) for row in rows} == wanted
+    assert {(row.request, row.to_server) for row in rows} == {(request_, to_server)}
+
+
+@pytest.mark.rule("BASE-16", "MH-9", "STDIO-4", "MRTR-1")
+def test_the_newest_revision_sends_no_requests_to_the_client() -> None:
+    assert not [row.name for row in TO_CLIENT if row.request and "2026-07-28" in row.since]
+
+
+@pytest.mark.rule("CACHE-1", "PR-10")
+def test_what_may_be_cached() -> None:
+    assert {row.name for row in REQUESTS if row.cacheable} == CACHEABLE
+
+
+@pytest.mark.rule("BASE-19")
+def test_the_capability_behind_a_method_is_the_first_part_of_its_name() -> None:
+    base = {"initialize", "ping", "server/discover", "subscriptions/listen"}
+    parts = {"completion": "completions"}
+    for row in REQUESTS:
+        first = row.name.split("/")[0]
+        assert row.capability == (None if row.name in base else parts.get(first, first)), row.name
+
+
+@pytest.mark.parametrize("revision", NAMES)
+@pytest.mark.parametrize(
+    ("union", "rows"),
+    [
+        ("ClientRequest", REQUESTS),
+        ("ClientNotification", NOTIFICATIONS),
+        ("ServerNotification", [row for row in TO_CLIENT if not row.request]),
+        ("ServerRequest", [row for row in TO_CLIENT if row.request]),
+    ],
+    ids=["requests", "notifications", "server-notifications", "server-requests"],
+)
+def test_the_official_unions(revision: str, union: str, rows: Any) -> None:
+    official.demand()
+    whole = official.schema(revision)
+    definitions = whole.get("$defs", whole.get("definitions"))
+    found = definitions.get(union, {"anyOf": []})
+    members = found.get("anyOf", [found])  # a union of one is written as the one
+    kinds = [definitions[member["$ref"].split("/")[-1]] if "$ref" in member else member for member in members]
+    known = {kind["properties"]["method"]["const"] for kind in kinds}
+    known = {name for name in known if "tasks/" not in name}  # an experiment of 2025-11-25
+    assert {row.name for row in rows if revision in row.since} == known
+
+
+def test_rows_are_found_by_name() -> None:
+    assert all(REQUEST_ROWS[row.name] is row for row in REQUESTS)
+    assert all(NOTIFICATION_ROWS[row.name] is row for row in NOTIFICATIONS)
+    assert all(row.params in DECODERS for row in (*REQUESTS, *NOTIFICATIONS))
+
+
+# ── params ──
+
+
+def read(method: str, params: Any) -> Any:
+    row = REQUEST_ROWS.get(method) or NOTIFICATION_ROWS[method]
+    return DECODERS[row.params].decode(json.dumps(params).encode())
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("initialize", {"protocolVersion": "x", "capabilities": {}, "clientInfo": {"name": "n", "version": "1"}}),
+        ("ping", {}),
+        ("server/discover", {}),
+        ("tools/list", {}),
+        ("tools/list", {"cursor": ""}),
+        ("tools/list", {"cursor": None}),
+        ("tools/call", {"name": ""}),
+        ("tools/call", {"name": "n", "arguments": {"a": [1]}, "inputResponses": {}, "requestState": "s"}),
+        ("tools/call", {"name": "n", "arguments": None}),  # left to the handler, like every other wrong kind
+        ("tools/call", {"name": "n", "task": {"ttl": 1}}),
+        ("resources/read", {"uri": "a://b", "inputResponses": {}, "requestState": ""}),
+        ("resources/subscribe", {"uri": "a://b"}),
+        ("prompts/get", {"name": "n", "arguments": {"a": "b"}}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": ""}}),
+        ("completion/complete", {"ref": {"type": "ref/resource", "uri": "a://{b}"},
+                                 "argument": {"name": "a", "value": "b"}}),
+        ("completion/complete", {"ref": {"type": "ref/tool", "name": "t"}, "argument": {"name": "a", "value": "b"},
+                                 "context": {"arguments": {"x": "y"}, "future": 1}}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "p", "title": "T"},
+                                 "argument": {"name": "a", "value": "b"}, "context": {}}),
+        *(("logging/setLevel", {"level": level}) for level in ("debug", "info", "notice", "warning", "error",
+                                                               "critical", "alert", "emergency")),
+        ("subscriptions/listen", {"notifications": {}}),
+        ("subscriptions/listen", {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["a://b"],
+                                                    "taskIds": ["1"]}}),
+        ("notifications/cancelled", {"requestId": 1}),
+        ("notifications/cancelled", {}),
+    ],
+)  # fmt: skip
+def test_good_params(method: str, params: Any) -> None:
+    assert read(method, params)
+    read(method, {**params, "future": {"a": 1}})  # unknown fields are tolerated everywhere
+    read(method, {**params, "_meta": {"future": {"a": 1}}})
+
+
+@pytest.mark.rule("TOOL-14", "PR-8", "LOG-5", "COMP-3")
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("initialize", {}),
+        ("initialize", {"protocolVersion": "x", "capabilities": {}}),
+        ("initialize", {"protocolVersion": "x", "capabilities": [], "clientInfo": {}}),
+        ("tools/list", {"cursor": 1}),
+        ("tools/list", {"_meta": []}),
+        ("tools/call", {}),
+        ("tools/call", {"name": None}),
+        ("tools/call", {"name": "n", "requestState": 1}),
+        ("resources/read", {}),
+        ("resources/read", {"uri": 1}),
+        ("prompts/get", {"arguments": {}}),
+        ("completion/complete", {}),
+        ("completion/complete", {"ref": {"type": "ref/x"}, "argument": {"name": "a", "value": "b"}}),
+        ("completion/complete", {"ref": {"type": "ref/prompt"}, "argument": {"name": "a"}}),
+        ("completion/complete", {"ref": "p", "argument": {"name": "a", "value": "b"}}),
+        ("completion/complete", {"ref": {"type": "ref/prompt"}, "argument": {"name": "a", "value": 1}}),
+        ("logging/setLevel", {}),
+        ("logging/setLevel", {"level": "WARNING"}),
+        ("logging/setLevel", {"level": "warn"}),
+        ("logging/setLevel", {"level": 4}),
+        ("subscriptions/listen", {}),
+        ("subscriptions/listen", {"notifications": {"toolsListChanged": "yes"}}),
+        ("subscriptions/listen", {"notifications": {"resourceSubscriptions": "a://b"}}),
+    ],
+)
+def test_bad_params(method: str, params: Any) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        read(method, params)
+
+
+def test_what_is_left_out() -> None:
+    assert read("tools/call", {"name": "n"}) == m.CallToolParams(name="n")
+    assert bytes(read("tools/call", {"name": "n"}).arguments) == b"{}"
+    meta = read("tools/list", {}).meta
+    assert {getattr(meta, field) for field in meta.__struct_fields__} == {UNSET}
+
+
+@pytest.mark.rule("SUB-3")
+def test_an_acknowledgement_holds_only_what_is_honoured() -> None:
+    assert json.loads(msgspec.json.encode(m.ListenFilter())) == {}
+    some = m.ListenFilter(tools_list_changed=True, resource_subscriptions=["a://b"])
+    assert json.loads(msgspec.json.encode(some)) == {"toolsListChanged": True, "resourceSubscriptions": ["a://b"]}

@@ -1,0 +1,264 @@
+"""Every official example of 2026-07-28 passes through our types and comes out as it went in."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import official
+from dovetail.errors import ProtocolError
+from dovetail.protocol import inbound, jsonrpc
+from dovetail.protocol.content import Content, EmbeddedResource, Message, ResourceContents
+from dovetail.protocol.definitions import (
+    Implementation,
+    PromptDefinition,
+    ResourceDefinition,
+    TemplateDefinition,
+    ToolDefinition,
+)
+from dovetail.protocol.features import Completion, Offer
+from dovetail.protocol.inbound import Request
+from dovetail.protocol.jsonrpc import Envelope
+from dovetail.protocol.methods import (
+    CallToolParams,
+    CancelledParams,
+    CompleteParams,
+    GetPromptParams,
+    ListParams,
+)
+from dovetail.protocol.outbound import CacheHint, Shaper, Style, ToolResult
+from dovetail.protocol.revisions import R2026_07_28
+
+FOLDER = official.FOLDER / "2026-07-28" / "examples"
+
+# Types of ours that hold the whole of an official one.
+TYPES: dict[str, Any] = {
+    "AudioContent": Content,
+    "BlobResourceContents": ResourceContents,
+    "CallToolRequestParams": CallToolParams,
+    "CancelledNotificationParams": CancelledParams,
+    "CompleteRequestParams": CompleteParams,
+    "EmbeddedResource": EmbeddedResource,
+    "GetPromptRequestParams": GetPromptParams,
+    "ImageContent": Content,
+    "PaginatedRequestParams": ListParams,
+    "Resource": ResourceDefinition,
+    "ResourceLink": Content,
+    "TextContent": Content,
+    "TextResourceContents": ResourceContents,
+    "Tool": ToolDefinition,
+}
+REQUESTS = (
+    "CallToolRequest",
+    "CompleteRequest",
+    "DiscoverRequest",
+    "GetPromptRequest",
+    "ListPromptsRequest",
+    "ListResourceTemplatesRequest",
+    "ListResourcesRequest",
+    "ListToolsRequest",
+    "ReadResourceRequest",
+    "SubscriptionsListenRequest",
+)
+LISTS: dict[str, tuple[str, Any]] = {
+    "ListPromptsResult": ("prompts", PromptDefinition),
+    "ListResourceTemplatesResult": ("resourceTemplates", TemplateDefinition),
+    "ListResourcesResult": ("resources", ResourceDefinition),
+    "ListToolsResult": ("tools", ToolDefinition),
+}
+RESULTS = ("CallToolResult", "CompleteResult", "GetPromptResult", "ReadResourceResult", "SubscriptionsListenResult")
+BARE_ERRORS = ("InternalError", "InvalidParamsError", "MethodNotFoundError", "ParseError")
+ERROR_MESSAGES = ("HeaderMismatchError", "MissingRequiredClientCapabilityError", "UnsupportedProtocolVersionError")
+NOTIFICATIONS = (
+    "CancelledNotification",
+    "LoggingMessageNotification",
+    "ProgressNotification",
+    "PromptListChangedNotification",
+    "ResourceListChangedNotification",
+    "ResourceUpdatedNotification",
+    "SubscriptionsAcknowledgedNotification",
+    "ToolListChangedNotification",
+)
+CAPABILITIES = {
+    "completions-minimum-baseline-support": Offer(names=frozenset({"completions"})),
+    "extensions-tasks": Offer(names=frozenset(), extensions={"io.modelcontextprotocol/tasks": {}}),
+    "logging-minimum-baseline-support": Offer(names=frozenset({"logging"})),
+    "prompts-list-changed-notifications": Offer(names=frozenset({"prompts"})),
+    "prompts-minimum-baseline-support": Offer(names=frozenset({"prompts"}), list_changed=False),
+    "resources-all-notifications": Offer(names=frozenset({"resources"})),
+    "resources-subscription-to-individual-resource-updates-only": Offer(
+        names=frozenset({"resources"}), list_changed=False
+    ),
+    "tools-list-changed-notifications": Offer(names=frozenset({"tools"})),
+    "tools-minimum-baseline-support": Offer(names=frozenset({"tools"}), list_changed=False),
+}
+# What only the client's side or the questions to it are made of, and plain values that have no type here.
+ELSEWHERE = {
+    "BooleanSchema", "ClientCapabilities", "CreateMessageRequest", "CreateMessageRequestParams", "CreateMessageResult",
+    "ElicitRequest", "ElicitRequestFormParams", "ElicitRequestURLParams", "ElicitResult", "InputRequests",
+    "InputRequiredResult", "InputResponses", "ListRootsRequest", "ListRootsResult", "LoggingMessageNotificationParams",
+    "ModelPreferences", "NumberSchema", "ProgressNotificationParams", "ResourceUpdatedNotificationParams", "Root",
+    "SamplingMessage", "StringSchema", "TitledMultiSelectEnumSchema", "TitledSingleSelectEnumSchema",
+    "ToolResultContent", "ToolUseContent", "UntitledMultiSelectEnumSchema", "UntitledSingleSelectEnumSchema",
+}  # fmt: skip
+
+SHAPER = Shaper(R2026_07_28, Style(server_info=False), Implementation(name="x", version="1"))
+TERSE = Shaper(R2026_07_28, Style(server_info=False, explicit_is_error=False), Implementation(name="x", version="1"))
+
+
+def examples(*kinds: str) -> Any:
+    """One test for each file of these kinds; one that says why where the folder is absent."""
+    if not official.available():
+        return pytest.mark.parametrize("file", [None], ids=["missing"])
+    files = [file for kind in kinds for file in sorted((FOLDER / kind).iterdir())]
+    assert files
+    return pytest.mark.parametrize("file", files, ids=lambda file: f"{file.parent.name}-{file.stem}")
+
+
+def load(file: Path | None) -> Any:
+    official.demand()
+    assert file is not None
+    return json.loads(file.read_text())
+
+
+@examples(*TYPES)
+def test_values(file: Path) -> None:
+    wanted = load(file)
+    value = msgspec.json.decode(file.read_bytes(), type=TYPES[file.parent.name])
+    assert json.loads(jsonrpc.encode(value)) == wanted
+
+
+@examples(*REQUESTS)
+@pytest.mark.rule("LIFE-7", "LIFE-12", "LIFE-17")
+def test_requests(file: Path) -> None:
+    wanted = load(file)
+    message = jsonrpc.decode(file.read_bytes())
+    assert isinstance(message, Envelope)
+    request = inbound.modern(inbound.open_request(message))
+    assert isinstance(request, Request)
+    assert request.client == {"name": "ExampleClient", "version": "1.0.0"}
+    assert json.loads(jsonrpc.request(request.id, request.method, jsonrpc.encode(request.params))) == wanted
+
+
+@examples(*LISTS)
+@pytest.mark.rule("TOOL-21", "RES-16", "CACHE-1")
+def test_lists(file: Path) -> None:
+    wanted = load(file)
+    assert through_list(file.parent.name, wanted) == wanted
+
+
+def through_list(kind: str, result: dict[str, Any]) -> Any:
+    key, item_type = LISTS[kind]
+    items = msgspec.convert(result[key], list[item_type])
+    hint = CacheHint(result["ttlMs"], result["cacheScope"])
+    return json.loads(SHAPER.page(key, items, result.get("nextCursor"), hint))
+
+
+@examples(*RESULTS)
+@pytest.mark.rule("BASE-13", "RES-16")
+def test_results(file: Path) -> None:
+    wanted = load(file)
+    assert through_result(file.parent.name, wanted) == wanted
+
+
+def through_result(kind: str, result: dict[str, Any]) -> Any:
+    return json.loads(globals()[f"_through_{kind}"](result))
+
+
+def _through_CallToolResult(result: dict[str, Any]) -> bytes:
+    value = ToolResult(
+        content=msgspec.convert(result["content"], list[Content]),
+        structured=result.get("structuredContent", msgspec.UNSET),
+        is_error=result.get("isError", False),
+    )
+    return (SHAPER if "isError" in result else TERSE).tool_result(value)
+
+
+def _through_CompleteResult(result: dict[str, Any]) -> bytes:
+    return SHAPER.completion(msgspec.convert(result["completion"], Completion))
+
+
+def _through_GetPromptResult(result: dict[str, Any]) -> bytes:
+    return SHAPER.prompt(msgspec.convert(result["messages"], list[Message]), result.get("description"))
+
+
+def _through_ReadResourceResult(result: dict[str, Any]) -> bytes:
+    hint = CacheHint(result["ttlMs"], result["cacheScope"])
+    return SHAPER.contents(msgspec.convert(result["contents"], list[ResourceContents]), hint)
+
+
+def _through_SubscriptionsListenResult(result: dict[str, Any]) -> bytes:
+    return SHAPER.listen_ended(result["_meta"])
+
+
+@examples(*(f"{kind}Response" for kind in (*LISTS, *RESULTS)))
+@pytest.mark.rule("BASE-6", "BASE-7")
+def test_responses(file: Path) -> None:
+    wanted = load(file)
+    kind = file.parent.name.removesuffix("Response")
+    through = through_list if kind in LISTS else through_result
+    if kind == "ReadResourceResult":  # one of its examples forgets what the schema demands
+        wanted["result"] = {"ttlMs": 0, "cacheScope": "private", **wanted["result"]}
+    again = jsonrpc.result(wanted["id"], jsonrpc.encode(through(kind, wanted["result"])))
+    assert json.loads(again) == wanted
+
+
+@examples("DiscoverResult", "DiscoverResultResponse")
+@pytest.mark.rule("LIFE-11", "LIFE-15", "CACHE-1")
+def test_discovery(file: Path) -> None:
+    whole = load(file)
+    wanted = whole.get("result", whole)
+    info = msgspec.convert(wanted["_meta"]["io.modelcontextprotocol/serverInfo"], Implementation)
+    offer = Offer(names=frozenset(wanted["capabilities"]), list_changed=False)
+    hint = CacheHint(wanted["ttlMs"], wanted["cacheScope"])
+    shown = json.loads(Shaper(R2026_07_28, Style(), info).discover(offer, wanted.get("instructions"), hint))
+    assert set(shown) == set(wanted)
+    assert set(shown["capabilities"]) == set(wanted["capabilities"])
+    ours = ("supportedVersions", "capabilities")  # ours, and not the example's
+    assert {k: v for k, v in shown.items() if k not in ours} == {k: v for k, v in wanted.items() if k not in ours}
+
+
+@examples("ServerCapabilities")
+def test_capabilities(file: Path) -> None:
+    wanted = load(file)
+    if file.stem in ("resources-minimum-baseline-support", "resources-list-changed-notifications-only"):
+        return  # whoever has resources here can also be subscribed to
+    assert CAPABILITIES[file.stem].capabilities(R2026_07_28) == wanted
+
+
+@examples(*BARE_ERRORS)
+@pytest.mark.rule("BASE-8")
+def test_errors(file: Path) -> None:
+    wanted = load(file)
+    failure = ProtocolError(wanted["message"], code=wanted["code"], data=wanted.get("data"))
+    assert json.loads(jsonrpc.error(1, failure))["error"] == wanted
+
+
+@examples(*ERROR_MESSAGES)
+@pytest.mark.rule("BASE-8", "BASE-15")
+def test_error_messages(file: Path) -> None:
+    wanted = load(file)
+    error = wanted["error"]
+    failure = ProtocolError(error["message"], code=error["code"], data=error.get("data"))
+    assert json.loads(jsonrpc.error(wanted.get("id"), failure)) == wanted
+
+
+@examples(*NOTIFICATIONS)
+@pytest.mark.rule("BASE-10")
+def test_notifications(file: Path) -> None:
+    wanted = load(file)
+    message = jsonrpc.decode(file.read_bytes())
+    assert isinstance(message, Envelope)
+    assert message.is_notification
+    params = bytes(message.params) if "params" in wanted else None
+    assert json.loads(jsonrpc.notification(str(message.method), params)) == wanted
+
+
+def test_no_example_is_forgotten() -> None:
+    official.demand()
+    known = {*TYPES, *REQUESTS, *LISTS, *RESULTS, *BARE_ERRORS, *ERROR_MESSAGES, *NOTIFICATIONS, *ELSEWHERE}
+    known |= {f"{kind}Response" for kind in (*LISTS, *RESULTS)}
+    known |= {"DiscoverResult", "DiscoverResultResponse", "ServerCapabilities"}
+    assert {folder.name for folder in FOLDER.iterdir()} == known

@@ -1,0 +1,391 @@
+"""Every kind of result in every revision: appendix B, and the official schemas as the judge."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+import official
+from dovetail.protocol import outbound, results, revisions
+from dovetail.protocol.content import Audio, Image, Message, ResourceContents, ResourceLink, Text
+from dovetail.protocol.definitions import (
+    Implementation,
+    PromptArgument,
+    PromptDefinition,
+    ResourceDefinition,
+    TemplateDefinition,
+    ToolDefinition,
+)
+from dovetail.protocol.features import Completion, Offer
+from dovetail.protocol.outbound import SERVER_INFO_KEY, SUBSCRIPTION_KEY, CacheHint, Shaper, Style, ToolResult
+
+REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)
+NAMES = [row.name for row in revisions.ALL]
+INFO = Implementation(name="s", title="S", version="1", description="d", website_url="https://example.com")
+HINT = CacheHint(60_000, "public")
+OFFER = Offer(names=frozenset({"tools", "resources", "prompts", "completions", "logging"}))
+META = {"com.example/k": 1}
+
+
+def shaper(revision: revisions.Revision, **style: bool) -> Shaper:
+    return Shaper(revision, Style(**style), INFO)
+
+
+def official_result(body: bytes, revision: revisions.Revision, kind: str) -> Any:
+    """The result as a client reads it, once the official schema has agreed."""
+    shown = json.loads(body)
+    official.demand()
+    official.validator_for(revision.name, kind).validate(shown)
+    return shown
+
+
+# ── what every result has ──
+
+
+def every_result(made: Shaper) -> dict[str, tuple[str, bytes]]:
+    tool = ToolDefinition(name="t", title="T", input_schema={"type": "object"}, output_schema={"type": "string"})
+    resource = ResourceDefinition(uri="a://b", name="r", title="R", meta=META)
+    template = TemplateDefinition(uri_template="a://{b}", name="r")
+    prompt = PromptDefinition(name="p", arguments=[PromptArgument(name="x", title="X")])
+    contents = [ResourceContents("a://b", text="t", meta=META), ResourceContents("a://c", blob=b"\x00")]
+    kinds = {
+        "empty": ("EmptyResult", made.empty()),
+        "tool": ("CallToolResult", made.tool_result(ToolResult(content=[Text("t")]))),
+        "tools": ("ListToolsResult", made.page("tools", [tool], "next", HINT)),
+        "resources": ("ListResourcesResult", made.page("resources", [resource], None, HINT)),
+        "templates": ("ListResourceTemplatesResult", made.page("resourceTemplates", [template], None, HINT)),
+        "prompts": ("ListPromptsResult", made.page("prompts", [prompt], None, HINT)),
+        "no-tools": ("ListToolsResult", made.page("tools", [], None, HINT)),
+        "contents": ("ReadResourceResult", made.contents(contents, HINT)),
+        "prompt": ("GetPromptResult", made.prompt([Message("user", "t"), Message("assistant", Text("u"))], "d")),
+        "completion": ("CompleteResult", made.completion(Completion(["a"], total=1, has_more=False))),
+    }
+    if made.revision.handshake:
+        kinds["initialize"] = ("InitializeResult", made.initialize(OFFER, "how"))
+    else:
+        kinds["discover"] = ("DiscoverResult", made.discover(OFFER, "how", HINT))
+        kinds["listen"] = ("SubscriptionsListenResult", made.listen_ended({SUBSCRIPTION_KEY: 1}))
+    return kinds
+
+
+CACHEABLE = {"tools", "resources", "templates", "prompts", "no-tools", "contents", "discover"}
+
+
+@pytest.mark.rule(
+    "BASE-13", "BASE-14", "LIFE-15", "CACHE-1", "CACHE-2", "CACHE-3", "TOOL-2", "TOOL-21", "RES-16", "PR-10"
+)
+@REVISIONS
+def test_every_result_is_official(revision: revisions.Revision) -> None:
+    for name, (kind, body) in every_result(shaper(revision)).items():
+        shown = official_result(body, revision, kind)
+        modern = revision.name == "2026-07-28"
+        assert shown.get("resultType") == ("complete" if modern else None), name
+        assert (SERVER_INFO_KEY in shown.get("_meta", {})) == modern, name
+        hints = {key: shown[key] for key in ("ttlMs", "cacheScope") if key in shown}
+        assert hints == ({"ttlMs": 60_000, "cacheScope": "public"} if modern and name in CACHEABLE else {}), name
+
+
+@pytest.mark.rule("LIFE-15")
+def test_server_info_can_be_switched_off() -> None:
+    for kind, body in every_result(shaper(revisions.R2026_07_28, server_info=False)).values():
+        assert SERVER_INFO_KEY not in official_result(body, revisions.R2026_07_28, kind).get("_meta", {})
+
+
+@pytest.mark.rule("LIFE-15")
+def test_server_info_is_the_whole_of_it() -> None:
+    shown = json.loads(shaper(revisions.R2026_07_28).empty())["_meta"][SERVER_INFO_KEY]
+    assert shown == {
+        "name": "s",
+        "title": "S",
+        "version": "1",
+        "description": "d",
+        "websiteUrl": "https://example.com",
+    }
+
+
+@REVISIONS
+def test_no_result_holds_null(revision: revisions.Revision) -> None:
+    for name, (_, body) in every_result(shaper(revision)).items():
+        assert b"null" not in body, name
+
+
+def test_hints_are_careful_unless_told_otherwise() -> None:
+    assert CacheHint() == CacheHint(0, "private")
+
+
+# ── tools ──
+
+Cells = tuple[Any, Any, Any, Any, Any]
+ABSENT: Cells = (..., ..., ..., ..., ...)
+# Appendix B: the internal result, its text, and its structuredContent in 2024-11-05 … 2026-07-28.
+TOOL_RESULTS: list[tuple[str, ToolResult, list[str], Cells]] = [
+    ("text", ToolResult(content=[Text("t")]), ["t"], ABSENT),
+    ("nothing", ToolResult(), [], ABSENT),
+    ("object", ToolResult(structured={"a": 1}), ['{"a":1}'], (..., ..., *[{"a": 1}] * 3)),
+    ("empty-object", ToolResult(structured={}), ["{}"], (..., ..., {}, {}, {})),
+    ("array", ToolResult(structured=[1], wrap=True), ["[1]"], (..., ..., *[{"result": [1]}] * 2, [1])),
+    ("array-unmarked", ToolResult(structured=[1]), ["[1]"], (..., ..., *[{"result": [1]}] * 2, [1])),
+    ("string", ToolResult(structured="s", wrap=True), ['"s"'], (..., ..., *[{"result": "s"}] * 2, "s")),
+    ("null", ToolResult(structured=None, wrap=True), ["null"], (..., ..., *[{"result": None}] * 2, None)),
+    ("false", ToolResult(structured=False, wrap=True), ["false"], (..., ..., *[{"result": False}] * 2, False)),
+    ("zero", ToolResult(structured=0, wrap=True), ["0"], (..., ..., *[{"result": 0}] * 2, 0)),
+    # its schema says "an object or null", so that it is wrapped even when it is an object
+    ("wrapped-object", ToolResult(structured={"a": 1}, wrap=True), ['{"a":1}'],
+     (..., ..., *[{"result": {"a": 1}}] * 2, {"a": 1})),
+    ("own-text", ToolResult(content=[Text("t")], structured={"a": 1}), ["t"], (..., ..., *[{"a": 1}] * 3)),
+]  # fmt: skip
+
+
+@pytest.mark.rule("TOOL-8", "TOOL-9", "TOOL-15")
+@pytest.mark.parametrize(
+    ("result", "texts", "cells"), [row[1:] for row in TOOL_RESULTS], ids=[row[0] for row in TOOL_RESULTS]
+)
+def test_appendix_b(result: ToolResult, texts: list[str], cells: Cells) -> None:
+    for revision, structured in zip(revisions.ALL, cells, strict=True):
+        shown = official_result(shaper(revision).tool_result(result), revision, "CallToolResult")
+        assert [block["text"] for block in shown["content"]] == texts, revision.name
+        assert shown.get("structuredContent", ...) == structured, revision.name
+        assert shown["isError"] is False
+
+
+@pytest.mark.rule("TOOL-9")
+@REVISIONS
+def test_structured_only(revision: revisions.Revision) -> None:
+    """Without the text copy nothing would be left where there is no structured content, so there it stays."""
+    shown = official_result(
+        shaper(revision).tool_result(ToolResult(structured=[1], wrap=True, text_copy=False)), revision, "CallToolResult"
+    )
+    assert bool(shown["content"]) == (not revision.structured_output)
+
+
+@pytest.mark.rule("TOOL-15")
+@REVISIONS
+@pytest.mark.parametrize("explicit", [True, False])
+def test_errors(revision: revisions.Revision, explicit: bool) -> None:
+    made = shaper(revision, explicit_is_error=explicit)
+    bad = official_result(made.tool_result(ToolResult(content=[Text("no")], is_error=True)), revision, "CallToolResult")
+    good = official_result(made.tool_result(ToolResult(content=[Text("yes")])), revision, "CallToolResult")
+    assert bad["isError"] is True
+    assert good.get("isError") == (False if explicit else None)
+
+
+@REVISIONS
+def test_a_result_may_have_meta_of_its_own(revision: revisions.Revision) -> None:
+    shown = official_result(
+        shaper(revision).tool_result(ToolResult(content=[Text("t")], meta=META)), revision, "CallToolResult"
+    )
+    assert shown["_meta"]["com.example/k"] == 1
+    assert (SERVER_INFO_KEY in shown["_meta"]) == revision.result_type
+    assert META == {"com.example/k": 1}
+
+
+@REVISIONS
+def test_content_is_shaped(revision: revisions.Revision) -> None:
+    blocks = [Text("t", meta=META), Image(b"i", "image/png"), Audio(b"a", "audio/wav"), ResourceLink("a://b", "n")]
+    shown = official_result(shaper(revision).tool_result(ToolResult(content=blocks)), revision, "CallToolResult")
+    kinds = [block["type"] for block in shown["content"]]
+    assert kinds == [
+        "text",
+        "image",
+        "audio" if revision.name != "2024-11-05" else "text",
+        "resource_link" if revision.name >= "2025-06-18" else "text",
+    ]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=8,
+    ),
+    st.sampled_from(revisions.ALL),
+    st.booleans(),
+)
+@pytest.mark.rule("TOOL-8", "TOOL-9")
+def test_any_structured_value_is_official_and_its_text_says_the_same(
+    value: Any, revision: revisions.Revision, wrap: bool
+) -> None:
+    shown = json.loads(shaper(revision).tool_result(ToolResult(structured=value, wrap=wrap)))
+    if official.available():
+        official.validator_for(revision.name, "CallToolResult").validate(shown)
+    assert json.loads(shown["content"][0]["text"]) == value
+    if revision.any_structured_output:
+        assert shown["structuredContent"] == value
+    elif revision.structured_output:
+        assert isinstance(shown["structuredContent"], dict)
+
+
+# ── profiles ──
+
+
+@REVISIONS
+def test_structured_content_always(revision: revisions.Revision) -> None:
+    made = shaper(revision, always_structured_content=True)
+    plain = official_result(made.tool_result(ToolResult(content=[Text("t")])), revision, "CallToolResult")
+    assert plain["structuredContent"] == {}
+    array = official_result(made.tool_result(ToolResult(structured=[1])), revision, "CallToolResult")
+    assert array["structuredContent"] == ([1] if revision.name == "2026-07-28" else {"result": [1]})
+    failed = json.loads(made.tool_result(ToolResult(content=[Text("no")], is_error=True)))
+    assert "structuredContent" not in failed  # {} might break the tool's own schema
+
+
+@pytest.mark.rule("PAGE-4", "PAGE-5")
+@REVISIONS
+@pytest.mark.parametrize("always", [True, False])
+def test_the_last_page_has_no_cursor(revision: revisions.Revision, always: bool) -> None:
+    made = shaper(revision, empty_next_cursor=always)
+    middle = official_result(made.page("tools", [], "abc", HINT), revision, "ListToolsResult")
+    last = official_result(made.page("tools", [], None, HINT), revision, "ListToolsResult")
+    assert middle["nextCursor"] == "abc"
+    assert last.get("nextCursor") == ("" if always and revision.handshake else None)
+
+
+# ── lists, resources, prompts, completion ──
+
+
+@REVISIONS
+def test_a_page_shapes_its_items_and_keeps_their_order(revision: revisions.Revision) -> None:
+    tools = [ToolDefinition(name=f"t{n}", title="T", input_schema={"type": "object"}) for n in (3, 1, 2)]
+    shown = official_result(shaper(revision).page("tools", tools, None, HINT), revision, "ListToolsResult")
+    assert [tool["name"] for tool in shown["tools"]] == ["t3", "t1", "t2"]
+    assert all(("title" in tool) == revision.titles for tool in shown["tools"])
+
+
+def test_a_page_may_have_meta() -> None:
+    shown = json.loads(shaper(revisions.R2026_07_28).page("tools", [], None, HINT, META))
+    assert shown["_meta"]["com.example/k"] == 1
+    assert SERVER_INFO_KEY in shown["_meta"]
+
+
+@pytest.mark.rule("RES-11", "RES-18")
+@REVISIONS
+def test_contents(revision: revisions.Revision) -> None:
+    items = [
+        ResourceContents("a://b", mime_type="text/plain", text="t", meta=META),
+        ResourceContents("a://c", blob=b"\xff"),
+    ]
+    shown = official_result(shaper(revision).contents(items, HINT), revision, "ReadResourceResult")
+    first, second = shown["contents"]
+    assert first.pop("_meta", None) == (META if revision.object_meta else None)
+    assert first == {"uri": "a://b", "mimeType": "text/plain", "text": "t"}
+    assert second == {"uri": "a://c", "blob": "/w=="}
+
+
+@REVISIONS
+def test_a_prompt(revision: revisions.Revision) -> None:
+    messages = [Message("user", "t"), Message("assistant", Audio(b"a", "audio/wav"))]
+    made = shaper(revision)
+    shown = official_result(made.prompt(messages, "d"), revision, "GetPromptResult")
+    assert shown["description"] == "d"
+    assert shown["messages"][0] == {"role": "user", "content": {"type": "text", "text": "t"}}
+    assert shown["messages"][1]["content"]["type"] == ("audio" if revision.audio else "text")
+    assert "description" not in official_result(made.prompt([], None), revision, "GetPromptResult")
+
+
+@pytest.mark.rule("COMP-2")
+@REVISIONS
+def test_completion(revision: revisions.Revision) -> None:
+    made = shaper(revision)
+    many = official_result(made.completion(Completion([str(n) for n in range(150)])), revision, "CompleteResult")
+    assert len(many["completion"]["values"]) == 100
+    assert many["completion"] | {"values": []} == {"values": [], "total": 150, "hasMore": True}
+    few = official_result(made.completion(Completion([])), revision, "CompleteResult")
+    assert few["completion"] == {"values": []}
+
+
+# ── beginnings and ends ──
+
+
+@pytest.mark.rule("LIFE-2", "LIFE-3")
+@pytest.mark.parametrize("revision", revisions.HANDSHAKE.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("instructions", ["how", "", None])
+def test_initialize(revision: revisions.Revision, instructions: str | None) -> None:
+    shown = official_result(shaper(revision).initialize(OFFER, instructions), revision, "InitializeResult")
+    assert shown["protocolVersion"] == revision.name
+    assert shown["serverInfo"]["name"] == "s"
+    assert shown["capabilities"] == OFFER.capabilities(revision)
+    assert shown.get("instructions") == instructions
+    assert set(shown) <= {"protocolVersion", "capabilities", "serverInfo", "instructions"}
+
+
+@pytest.mark.rule("LIFE-11", "LIFE-15", "CACHE-1")
+@pytest.mark.parametrize("instructions", ["how", None])
+def test_discover(instructions: str | None) -> None:
+    revision = revisions.R2026_07_28
+    shown = official_result(shaper(revision).discover(OFFER, instructions, HINT), revision, "DiscoverResult")
+    assert shown["supportedVersions"] == NAMES[::-1]
+    assert shown["capabilities"] == OFFER.capabilities(revision)
+    assert shown.get("instructions") == instructions
+    assert "serverInfo" not in shown
+    assert shown["_meta"][SERVER_INFO_KEY]["name"] == "s"
+
+
+@pytest.mark.rule("SUB-4", "SUB-7")
+@pytest.mark.parametrize("id", [1, "1", 0, ""])
+def test_the_end_of_a_listen(id: int | str) -> None:
+    revision = revisions.R2026_07_28
+    shown = official_result(
+        shaper(revision).listen_ended({SUBSCRIPTION_KEY: id}), revision, "SubscriptionsListenResult"
+    )
+    assert shown["_meta"][SUBSCRIPTION_KEY] == id
+    assert type(shown["_meta"][SUBSCRIPTION_KEY]) is type(id)
+
+
+@pytest.mark.parametrize("revision", [revisions.R2024_11_05, revisions.R2025_11_25], ids=lambda row: row.name)
+def test_nothing_is_all_there_is_to_say(revision: revisions.Revision) -> None:
+    assert shaper(revision).empty() == b"{}"
+
+
+# ── results as values ──
+
+
+@REVISIONS
+def test_values_encode_themselves(revision: revisions.Revision) -> None:
+    made = shaper(revision)
+    contents, messages = [ResourceContents("a://b", text="t")], [Message("user", "t")]
+    pairs: list[tuple[results.Result, bytes]] = [
+        (results.Empty(), made.empty()),
+        (ToolResult(content=[Text("t")]), made.tool_result(ToolResult(content=[Text("t")]))),
+        (results.Contents(contents, HINT), made.contents(contents, HINT)),
+        (results.PromptResult(messages, "d"), made.prompt(messages, "d")),
+        (results.Suggestions(Completion(["a"])), made.completion(Completion(["a"]))),
+        (results.Welcome(OFFER, "how"), made.initialize(OFFER, "how")),
+        (results.Discovery(OFFER, "how", HINT), made.discover(OFFER, "how", HINT)),
+        (results.ListenEnded({SUBSCRIPTION_KEY: 1}), made.listen_ended({SUBSCRIPTION_KEY: 1})),
+    ]
+    assert all(value.encode(made) == body for value, body in pairs)
+
+
+def test_a_listing_goes_out_as_kept_until_it_is_touched() -> None:
+    made = shaper(revisions.R2025_06_18)
+    tools = [ToolDefinition(name=name, input_schema={"type": "object"}) for name in "abc"]
+    loads: list[int] = []
+
+    def load() -> list[ToolDefinition]:
+        loads.append(1)
+        return tools
+
+    listing = results.Listing("tools", load, None, HINT, b"kept")
+    assert listing.encode(made) == b"kept"
+    assert not loads
+    assert [item.name for item in listing.items] == ["a", "b", "c"]
+    assert listing.encode(made) == b"kept"  # looking is not touching
+    listing.items = [item for item in listing.items if item.name != "b"]
+    assert [tool["name"] for tool in json.loads(listing.encode(made))["tools"]] == ["a", "c"]
+    assert len(loads) == 1
+
+
+def test_a_listing_without_kept_bytes_is_encoded_once() -> None:
+    made = shaper(revisions.R2026_07_28)
+    listing = results.Listing("tools", list, "next", HINT)
+    first = listing.encode(made)
+    assert json.loads(first)["nextCursor"] == "next"
+    assert listing.encode(made) is first
+
+
+def test_absent_is_not_null() -> None:
+    assert ToolResult().structured is UNSET
+    assert outbound.COMPLETE == "complete"
