@@ -90,8 +90,8 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
     ("notifications/progress", {"progressToken": 1, "progress": 1}),
 ]
 ODD: list[Any] = [
-    None, True, False, 0, -1, 1.5, 2**70, -(2**70), 1e308, "", "x", "x" * 5000, "\x00", "é😀", "2026-07-28", "../../etc",
-    [], {}, [1], {"a": {"b": [None]}}, [[[[[[]]]]]], "notes://%2F", "%00", "{", "add", "debug", "ref/tool",
+    None, True, False, 0, -1, 1.5, 2**70, -(2**70), 1e308, "", "x", "x" * 5000, "\x00", "é😀", "2026-07-28",
+    "../../etc", [], {}, [1], {"a": {"b": [None]}}, [[[[[[]]]]]], "notes://%2F", "%00", "{", "add", "debug",
 ]  # fmt: skip
 
 

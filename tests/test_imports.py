@@ -7,7 +7,7 @@ import sys
 import pytest
 
 HEAVY = {
-    "pydantic", "uvicorn", "starlette", "jsonschema_rs", "cryptography", "click", "redis", "watchfiles", "anyio", "attrs",
+    "pydantic", "uvicorn", "starlette", "jsonschema_rs", "cryptography", "click", "redis", "watchfiles", "anyio",
 }  # fmt: skip
 
 

@@ -102,24 +102,29 @@ async def test_progress_is_reported_before_the_answer(talk: Talk, revision: str)
     assert len(talk.transcript.notifications("notifications/progress")) == 10
 
 
-@both_eras
-@pytest.mark.rule("CAN-2")
-async def test_a_cancelled_call_stops_and_stays_silent(talk: Talk, revision: str) -> None:
-    nap = {"duration_ms": 1200}
-    scope = anyio.CancelScope()
+class Interest:
+    """A scope for a call that is given up at its first sign of life."""
 
-    async def lose_interest(progress: float, total: float | None, message: str | None) -> None:
-        scope.cancel()
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
 
-    async def go_on(progress: float, total: float | None, message: str | None) -> None:
+    async def lose(self, progress: float, total: float | None, message: str | None) -> None:
+        self.scope.cancel()
+
+    async def keep(self, progress: float, total: float | None, message: str | None) -> None:
         pass
 
+
+@both_eras
+@pytest.mark.rule("CAN-2")
+async def test_a_cancelled_call_is_never_answered(talk: Talk, revision: str) -> None:
+    nap, interest = {"duration_ms": 1200}, Interest()
     async with talk(revision, DIAGNOSTICS) as session:
-        with scope:
-            await session.call_tool("slow_operation", nap, progress_callback=lose_interest)
-        assert scope.cancelled_caught
+        with interest.scope:
+            await session.call_tool("slow_operation", nap, progress_callback=interest.lose)
+        assert interest.scope.cancelled_caught
         with refused(REQUEST_TIMEOUT):
-            await session.call_tool("slow_operation", nap, read_timeout_seconds=0.15, progress_callback=go_on)
+            await session.call_tool("slow_operation", nap, 0.15, progress_callback=interest.keep)
         # When a third nap of the same length is over, the others would be over as well.
         result = await session.call_tool("slow_operation", nap)
         assert not result.is_error
@@ -131,6 +136,21 @@ async def test_a_cancelled_call_stops_and_stays_silent(talk: Talk, revision: str
     progress = talk.transcript.notifications("notifications/progress")
     for token in given_up:
         assert 9 not in [each["progress"] for each in progress if each["progressToken"] == token]
+
+
+@both_eras
+@pytest.mark.rule("CAN-2")
+async def test_a_cancelled_tool_is_really_stopped(talk: Talk, notes: Path, revision: str) -> None:
+    interest = Interest()
+    async with talk(revision, (GROWING, str(notes))) as session:
+        with interest.scope:
+            await session.call_tool("linger", progress_callback=interest.lose)
+        text = ""
+        while text != "interrupted\n":  # the whole conversation has a deadline
+            (contents,) = (await session.read_resource(NOTES)).contents
+            assert isinstance(contents, types.TextResourceContents)
+            text = contents.text
+            await anyio.sleep(0.02)
 
 
 # ── subscriptions ──

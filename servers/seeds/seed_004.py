@@ -2,7 +2,9 @@
 
 import json
 import math
+import operator
 import random
+from collections.abc import Callable
 from typing import Any
 
 from dovetail import Server, ToolRegistry
@@ -13,10 +15,10 @@ FORTUNES = {
 }
 UNTOLD = ["The stars are silent about this one."]
 HINTS = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
-OPERATIONS = {
-    "add": lambda a, b: a + b,
-    "subtract": lambda a, b: a - b,
-    "multiply": lambda a, b: a * b,
+OPERATIONS: dict[str, Callable[[float, float], float]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
     "divide": lambda a, b: a / b if b else math.nan,
 }
 

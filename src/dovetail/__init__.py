@@ -7,13 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dovetail.client import CallResult as CallResult
     from dovetail.client import Client as Client
+    from dovetail.client import LogMessage as LogMessage
     from dovetail.engine.context import Context as Context
+    from dovetail.engine.dispatch import CallNext as CallNext
     from dovetail.errors import ArgumentError as ArgumentError
+    from dovetail.errors import BadAnswer as BadAnswer
     from dovetail.errors import Busy as Busy
     from dovetail.errors import ConnectionLost as ConnectionLost
     from dovetail.errors import DovetailError as DovetailError
     from dovetail.errors import MissingCapability as MissingCapability
+    from dovetail.errors import NotApproved as NotApproved
     from dovetail.errors import NotFound as NotFound
     from dovetail.errors import ProtocolError as ProtocolError
     from dovetail.errors import ServerError as ServerError
@@ -30,8 +35,11 @@ if TYPE_CHECKING:
     from dovetail.protocol.content import Text as Text
     from dovetail.protocol.definitions import ToolAnnotations as ToolAnnotations
     from dovetail.protocol.features import Completion as Completion
+    from dovetail.protocol.inbound import Request as Request
     from dovetail.protocol.outbound import ToolResult as ToolResult
+    from dovetail.protocol.results import Listing as Listing
     from dovetail.protocol.results import PromptResult as PromptResult
+    from dovetail.protocol.results import Result as Result
     from dovetail.registry.fields import Field as Field
     from dovetail.server import Server as Server
     from dovetail.toolregistry import ToolRegistry as ToolRegistry
@@ -39,14 +47,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "client": ["Client"],
+    "client": ["CallResult", "Client", "LogMessage"],
     "engine.context": ["Context"],
+    "engine.dispatch": ["CallNext"],
     "errors": [
         "ArgumentError",
+        "BadAnswer",
         "Busy",
         "ConnectionLost",
         "DovetailError",
         "MissingCapability",
+        "NotApproved",
         "NotFound",
         "ProtocolError",
         "ServerError",
@@ -66,14 +77,15 @@ _HOMES = {
     ],
     "protocol.definitions": ["ToolAnnotations"],
     "protocol.features": ["Completion"],
+    "protocol.inbound": ["Request"],
     "protocol.outbound": ["ToolResult"],
-    "protocol.results": ["PromptResult"],
+    "protocol.results": ["Listing", "PromptResult", "Result"],
     "registry.fields": ["Field"],
     "server": ["Server"],
     "toolregistry": ["ToolRegistry"],
 }
 _HOME_OF = {name: f"dovetail.{module}" for module, names in _HOMES.items() for name in names}
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:

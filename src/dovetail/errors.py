@@ -9,7 +9,9 @@ DovetailError
     ArgumentError         the arguments of a call do not fit; says all that is wrong
   SetupError              a wrong registration; names the function, the parameter and the fix
   ServerError             (client side) the server answered with a JSON-RPC error
+  BadAnswer               (client side) the server answered with something that can't be used
   ConnectionLost          (client side) the server went away before it answered
+  NotApproved             (client side) `approve=` said no, so the tool was not called
 """
 
 from typing import Any
@@ -99,3 +101,11 @@ class ServerError(DovetailError):
 
 class ConnectionLost(DovetailError):
     """The server went away before it answered."""
+
+
+class BadAnswer(DovetailError):
+    """The server answered with something that this client can't use."""
+
+
+class NotApproved(DovetailError):
+    """`approve=` said no, so the tool was not called."""

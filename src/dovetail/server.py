@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
 from dovetail.engine.core import INJECTABLE, Engine
+from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.dispatch import Middleware
 from dovetail.engine.options import Options, ServerOptions
 from dovetail.engine.streams import Change
-from dovetail.engine.deprecation import warn_deprecated
 from dovetail.errors import SetupError
 from dovetail.protocol.content import Icon
 from dovetail.protocol.definitions import Implementation
@@ -16,8 +16,8 @@ from dovetail.registry.catalog import Catalog
 from dovetail.registry.files import Directory, File
 from dovetail.registry.prompts import PromptOptions, compile_completer, compile_prompt
 from dovetail.registry.resources import ResourceOptions, Template, compile_directory, compile_file, compile_resource
-from dovetail.toolregistry import ToolRegistry
 from dovetail.registry.tools import Tool, ToolOptions, compile_tool, convert_option
+from dovetail.toolregistry import ToolRegistry
 from dovetail.transports.stdio import serve_stdio
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -117,12 +117,11 @@ class Server:
     ) -> None:
         """Offer the files below a folder: listed, readable, watched. Nothing outside of it can be reached."""
         directory = Directory(path, uri=uri, include=include, exclude=exclude, hidden=hidden)
-        self.engine.library.templates.add(directory.template, compile_directory(directory, options))
+        self.engine.library.add_folder(compile_directory(directory, options))
 
     def remove_resource(self, uri: str) -> bool:
         """Tells whether there was such a resource or template."""
-        library = self.engine.library
-        return library.resources.remove(uri) or library.templates.remove(uri)
+        return self.engine.library.remove(uri)
 
     # ── prompts and completions ──
 

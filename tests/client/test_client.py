@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.client import CallResult, Client, NotApproved
+from dovetail import CallResult, Client, NotApproved
 from dovetail.engine.context import Context
 from dovetail.errors import ConnectionLost, ServerError, SetupError, ToolError
 from dovetail.protocol import revisions

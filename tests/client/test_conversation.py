@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scripted_link import Crowd, ScriptedLink, error, result
 
 from dovetail.client.conversation import Conversation
-from dovetail.client.results import BadAnswer
-from dovetail.errors import ConnectionLost, ServerError
+from dovetail.errors import BadAnswer, ConnectionLost, ServerError
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from scripted_link import Crowd, ScriptedLink, error, result
 
-from dovetail.client import BadAnswer, era
+from dovetail import BadAnswer
+from dovetail.client import era
 from dovetail.client.conversation import Conversation
 from dovetail.client.era import Agreement, Identity, agree
 from dovetail.errors import ConnectionLost, ServerError

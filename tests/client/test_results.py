@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from dovetail.client.results import BadAnswer, ListPage, WireCallResult, read, read_object, read_page
+from dovetail.client.results import ListPage, WireCallResult, read, read_object, read_page
+from dovetail.errors import BadAnswer
 from dovetail.protocol.content import Audio, EmbeddedResource, ResourceContents, ResourceLink, Text
 from dovetail.protocol.definitions import ToolDefinition
 

@@ -27,6 +27,7 @@ from dovetail.registry.arguments import Arguments, compile_arguments, compile_ra
 from dovetail.registry.fields import Field
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.outputs import encode_json
+from dovetail.registry.validator import Validator
 
 T = TypeVar("T")
 
@@ -539,6 +540,16 @@ def test_patterns_never_backtrack() -> None:
     assert arguments.decode(b'{"x": "aaa"}') == {"x": "aaa"}
 
 
+@pytest.mark.parametrize("annotation", [Colour, Odd, uuid.UUID, dict[uuid.UUID, int], Pair[str]], ids=str)
+def test_words_that_look_like_ours_cost_nothing(annotation: Any) -> None:
+    hostile = " - at `$" * 100_000
+    arguments = compiled(annotation)
+    for value in (hostile, {hostile: 1}, [hostile]):
+        with pytest.raises(ArgumentError) as caught:
+            arguments.decode(json.dumps({"x": value}).encode())
+        assert all(len(line) < 1000 for line in caught.value.problems)
+
+
 @pytest.mark.parametrize("annotation", [int, Any, list[int], Json, Node, Model])
 @pytest.mark.parametrize(
     "raw",
@@ -706,6 +717,58 @@ def test_prompts_take_strings() -> None:
     assert problems(lambda: strings.decode_values({"code": "a", "count": "three"})) == [
         'count: expected an integer, got the string "three"'
     ]
+
+
+# The schema that is shown and the types that are read agree
+
+SAMPLES: list[Any] = [
+    None,
+    True,
+    0,
+    1,
+    -1,
+    5.0,
+    1.5,
+    "",
+    "a",
+    "5",
+    "red",
+    [],
+    [1],
+    ["a"],
+    [1, "a"],
+    [None],
+    ["a", 0],
+    {},
+]
+SAMPLES += [
+    {"x": 1},
+    {"x": 0},
+    {"x": 1, "y": 2},
+    {"x": "a"},
+    {"x": 1, "code": "B"},
+    {"1": "a"},
+    {"a": 1},
+    {"title": "a"},
+]
+SAMPLES += [{"type": "cat", "lives": 1}, {"type": "fish", "depth": 1}, {"value": -1}, {"value": 1, "children": [{}]}]
+SAMPLES += [{"name": "a"}, {"name": "a", "wings": 1}, {"size": 1, "tags": ["a"]}, {"size": 1, "tags": [1]}]
+LOOSER_THAN_THEIR_SCHEMA = ("datetime", "uuid", "decimal", "bytes", "set[int]", "Picky", "Crate")
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[f"{row[0]}-{number}" for number, row in enumerate(TABLE)])
+def test_the_schema_means_what_the_decoder_does(row: tuple[Any, ...]) -> None:
+    if any(word in str(row[0]) for word in LOOSER_THAN_THEIR_SCHEMA):
+        return
+    arguments = compiled(row[0], lenient=False)
+    validator = Validator(arguments.schema, where="test")
+    for sample in SAMPLES:
+        try:
+            arguments.decode(encode_json({"x": sample}))
+            is_read = True
+        except ArgumentError:
+            is_read = False
+        assert is_read is validator.is_valid({"x": sample}), sample
 
 
 # Round trips

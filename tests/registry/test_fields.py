@@ -114,6 +114,12 @@ def test_a_factory_that_needs_the_other_values() -> None:
         default_of([pydantic.Field(default_factory=lambda data: data)], WHERE)
 
 
+def test_a_field_can_stand_in_any_annotation() -> None:
+    annotation = list[Annotated[int, Field(ge=1, examples=[1], extra={"x-a": {}})] | None]
+    assert schema_for(annotation, where=WHERE)["items"]["anyOf"][0]["x-a"] == {}
+    assert hash(Field(ge=1, examples=[1])) == hash(Field(ge=1, examples=[1]))
+
+
 def test_what_a_field_is() -> None:
     assert is_field(Field())
     assert is_field(pydantic.Field())

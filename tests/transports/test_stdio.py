@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 
 import official
+from dovetail.errors import SetupError
+from dovetail.server import Server
 
 PROGRAM = Path(__file__).parent / "programs" / "everything.py"
 MODERN = {
@@ -26,6 +28,7 @@ MODERN = {
     "io.modelcontextprotocol/clientCapabilities": {},
 }
 PROMPTLY = 8.0  # seconds; much more than it takes, but far less than the tools that never end
+SHORT = {"INPUT_ENDED_GRACE": 0.2, "PATIENCE": 0.3, "LIFESPAN_SECONDS": 0.3}
 ARGUMENTS = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
 # Unbuffered, what a program prints before `run()` is on stdout before we come.
@@ -180,7 +183,7 @@ def test_children_do_not_have_our_pipes(start: Callable[..., Program]) -> None:
 
 @pytest.mark.rule("STDIO-2")
 def test_a_stuck_thread_that_prints_never_reaches_stdout(start: Callable[..., Program]) -> None:
-    program = start()
+    program = start(constants=SHORT)
     program.begin("stuck")
     program.wait_for_error("still here")
     program.end_input()
@@ -255,7 +258,7 @@ def test_a_line_over_the_limit_is_refused_once_and_thrown_away(start: Callable[.
 @pytest.mark.slow
 def test_a_message_of_50_megabytes_goes_both_ways(start: Callable[..., Program]) -> None:
     program = start()
-    long = "ä" * 25_000_000
+    long = "x" * 50_000_000
     assert text(program.call("echo", text=long)) == long
 
 
@@ -280,13 +283,14 @@ def test_a_cancelled_call_is_silent(start: Callable[..., Program]) -> None:
 # ── a client that does not read ──
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_costs_no_memory(start: Callable[..., Program]) -> None:
     program = start(listen=False).listen_to_stderr()
-    count, size = 2000, 250_000  # half a gigabyte of answers
+    count, size = 600, 500_000  # 300 MB of answers
     requests = [json.dumps(modern_call(id, "big", size=size)).encode() + b"\n" for id in range(count)]
     writer = threading.Thread(target=program.write, args=(b"".join(requests),), daemon=True)
     writer.start()
-    writer.join(1.5)
+    writer.join(1.0)
     assert writer.is_alive()  # the server has stopped reading
     program.listen()
     assert sorted(program.receive()["id"] for _ in range(count)) == list(range(count))
@@ -295,7 +299,7 @@ def test_a_client_that_does_not_read_costs_no_memory(start: Callable[..., Progra
 
 
 def test_a_client_that_does_not_read_does_not_delay_the_end(start: Callable[..., Program]) -> None:
-    program = start(listen=False).listen_to_stderr()
+    program = start(listen=False, constants=SHORT).listen_to_stderr()
     program.send(*(modern_call(id, "big", size=1_000_000) for id in range(50)))
     time.sleep(0.5)
     program.end_input()
@@ -343,13 +347,13 @@ def test_a_call_in_flight_may_finish(start: Callable[..., Program]) -> None:
     assert [text(message["result"]) for message in program.rest()] == ["rested"]
 
 
-NEVER_ENDING = ["stubborn", "stuck", "stuck_in_executor"]
+NEVER_ENDING = [pytest.param("stubborn", marks=pytest.mark.slow), "stuck", "stuck_in_executor"]
 
 
 @pytest.mark.rule("STDIO-7")
 @pytest.mark.parametrize("tool", NEVER_ENDING)
 def test_a_call_that_never_ends_does_not_delay_the_end(start: Callable[..., Program], tool: str) -> None:
-    program = start()
+    program = start(constants=SHORT)
     program.begin(tool)
     program.end_input()
     assert program.exits() == 0
@@ -394,7 +398,53 @@ def test_a_second_signal_ends_it_at_once(start: Callable[..., Program]) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         program.exits(0.3)
     program.process.send_signal(signal.SIGTERM)
-    assert program.exits() == 128 + signal.SIGTERM
+    assert program.exits() == -signal.SIGTERM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["print", "logging"])
+@pytest.mark.parametrize("ending", ["signal", "input"])
+def test_a_thread_that_waits_for_stderr_does_not_delay_the_end(
+    start: Callable[..., Program], ending: str, target: str
+) -> None:
+    program = start(listen=False)
+    program.send(modern_call(1, "flood", target=target))
+    time.sleep(1)
+    if ending == "signal":
+        program.process.send_signal(signal.SIGTERM)
+    else:
+        program.end_input()
+    assert program.exits() == 0
+
+
+def test_a_lifespan_that_fails_at_the_start_is_an_error(start: Callable[..., Program]) -> None:
+    program = start(lifespan="fails at the start")
+    assert program.exits() == 1
+    assert b"RuntimeError: fails at the start" in program.errors
+    program.errors.clear()  # this one traceback is wanted
+
+
+def test_a_signal_while_the_lifespan_begins(start: Callable[..., Program]) -> None:
+    program = start(lifespan="hangs at the start")
+    program.wait_for_error("lifespan entered")
+    program.process.send_signal(signal.SIGTERM)
+    assert program.exits() == 0
+
+
+@pytest.mark.parametrize(
+    ("trouble", "line"),
+    [
+        ("fails at the end", "the lifespan failed at its end"),
+        ("hangs at the end", "the lifespan did not end within 0.3 s"),
+    ],
+)
+def test_a_lifespan_that_does_not_end_well(start: Callable[..., Program], trouble: str, line: str) -> None:
+    program = start(lifespan=trouble, constants=SHORT)
+    program.call("echo", text="hello")
+    program.end_input()
+    assert program.exits() == 0
+    assert line.encode() in program.errors
+    program.errors.clear()
 
 
 def test_a_silent_client_is_left(start: Callable[..., Program]) -> None:
@@ -411,6 +461,11 @@ def test_a_client_that_has_spoken_may_be_silent(start: Callable[..., Program]) -
         program.exits(0.6)
 
 
+async def test_not_inside_of_an_event_loop() -> None:
+    with pytest.raises(SetupError, match="outside of async functions"):
+        Server("nested").run()
+
+
 # ── other things than pipes ──
 
 
@@ -418,11 +473,12 @@ def run_with(**streams: Any) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run([sys.executable, str(PROGRAM)], timeout=PROMPTLY, env=ENVIRONMENT, **streams)
 
 
+@pytest.mark.slow
 def test_files_instead_of_pipes(tmp_path: Path) -> None:
     count = 3000
     requests = [request(0, "initialize", ARGUMENTS), {"jsonrpc": "2.0", "method": "notifications/initialized"}]
     requests += [request(id, "tools/call", {"name": "echo", "arguments": {"text": "x" * id}}) for id in range(1, count)]
-    requests += [modern_call("slow", "nap", seconds=2)]  # more than a client that leaves would be granted
+    requests += [modern_call("slow", "nap", seconds=1.7)]  # more than a client that leaves is granted
     (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, requests)))
     with open(tmp_path / "requests.jsonl", "rb") as source, open(tmp_path / "answers.jsonl", "wb") as sink:
         done = run_with(stdin=source, stdout=sink, stderr=subprocess.PIPE)
@@ -451,7 +507,7 @@ def test_stderr_may_be_the_same_pipe_as_stdout() -> None:
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "<&- 2>&-"])
 def test_descriptors_that_are_closed_from_the_start(closed: str) -> None:
     command = f"exec {sys.executable} {PROGRAM} {closed}"
-    line = json.dumps(modern_call(1, "noisy")).encode() + b"\n"
+    line = json.dumps(modern_call(1, "noisy" if closed == "2>&-" else "echo", text="")).encode() + b"\n"
     done = subprocess.run(["sh", "-c", command], input=line, capture_output=True, timeout=PROMPTLY, env=ENVIRONMENT)
     assert done.returncode == 0
     assert b"Traceback" not in done.stderr

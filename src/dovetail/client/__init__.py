@@ -2,6 +2,6 @@
 
 from dovetail.client.client import Client
 from dovetail.client.listening import Listening
-from dovetail.client.results import BadAnswer, CallResult, ListPage, LogMessage, NotApproved
+from dovetail.client.results import CallResult, ListPage, LogMessage
 
-__all__ = ["BadAnswer", "CallResult", "Client", "ListPage", "Listening", "LogMessage", "NotApproved"]
+__all__ = ["CallResult", "Client", "ListPage", "Listening", "LogMessage"]

@@ -15,9 +15,9 @@ from dovetail.client.conversation import Conversation, ProgressHandler, Transcri
 from dovetail.client.era import Agreement, Identity, agree
 from dovetail.client.links import Link
 from dovetail.client.listening import ChangeFeed, Listening
-from dovetail.client.results import BadAnswer, ListPage, LogHandler, LogMessage, read, read_page
+from dovetail.client.results import ListPage, LogHandler, LogMessage, read, read_page
 from dovetail.engine.streams import Change
-from dovetail.errors import ConnectionLost, SetupError
+from dovetail.errors import BadAnswer, ConnectionLost, SetupError
 from dovetail.protocol.methods import ListenFilter, LogLevel
 from dovetail.protocol.revisions import Revision
 

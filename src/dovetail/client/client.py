@@ -19,9 +19,9 @@ from dovetail.client.conversation import ProgressHandler, Transcript
 from dovetail.client.era import Identity, pinned_revision
 from dovetail.client.links import link_to
 from dovetail.client.listening import Listening
-from dovetail.client.results import CallResult, ListPage, LogHandler, NotApproved, WireCallResult, read, read_object
+from dovetail.client.results import CallResult, ListPage, LogHandler, WireCallResult, read, read_object
 from dovetail.engine.streams import Change
-from dovetail.errors import ToolError
+from dovetail.errors import NotApproved, ToolError
 from dovetail.protocol.content import ResourceContents
 from dovetail.protocol.definitions import (
     WRAPPED_KEY,

@@ -14,8 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from dovetail.client.links import Link
-from dovetail.client.results import BadAnswer
-from dovetail.errors import METHOD_NOT_FOUND, ConnectionLost, ProtocolError, ServerError
+from dovetail.errors import METHOD_NOT_FOUND, BadAnswer, ConnectionLost, ProtocolError, ServerError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import BadMessage, Envelope, encode
 from dovetail.protocol.methods import RequestId

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import UNSET
 
 from dovetail.client.conversation import Conversation
-from dovetail.client.results import BadAnswer, read
-from dovetail.errors import HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION, ServerError, SetupError
+from dovetail.client.results import read
+from dovetail.errors import HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION, BadAnswer, ServerError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.definitions import Implementation
 from dovetail.protocol.methods import LogLevel, RequestMeta

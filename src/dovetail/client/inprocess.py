@@ -123,13 +123,14 @@ class _Life:
                 await self._engine.start(owner)
             except Exception as failure:
                 self._started.set_exception(failure)
-            else:
+                return
+            try:
                 self._started.set_result(None)
                 await self._ending.wait()
             finally:
-                self._ending.set()
                 await self._engine.stop()
         finally:
+            self._ending.set()
             if not self._started.done():
                 self._started.set_exception(ConnectionLost("The server was stopped while it started"))
             if _Life.current.get(self._engine) is self:

@@ -6,20 +6,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, Raw
 
-from dovetail.errors import DovetailError
+from dovetail.errors import BadAnswer
 from dovetail.protocol.content import Content, Text
 from dovetail.protocol.jsonrpc import in_words
 from dovetail.protocol.methods import LogLevel
 
 T = TypeVar("T")
-
-
-class BadAnswer(DovetailError):
-    """The server answered with something that this client can't use."""
-
-
-class NotApproved(DovetailError):
-    """`approve=` said no, so the tool was not called."""
 
 
 class CallResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import guarded
 from dovetail.engine.library import Library
 from dovetail.engine.limits import Limit
+from dovetail.engine.log import guard_loggers
 from dovetail.engine.options import Options
 from dovetail.engine.redaction import Redactor
 from dovetail.engine.streams import Change, ChangeKind, Hub
@@ -38,6 +39,7 @@ class Engine:
         self.options = options
         self.secret = _secret(options.secret)
         self.redactor = Redactor(options.redact)
+        guard_loggers(options.redact)
         self.threads = ThreadPool(options.max_threads)
         self.limit = Limit(options.max_concurrency, options.max_queue, subject="The server")
         self.tool_limits: dict[str, Limit] = {}
@@ -51,6 +53,8 @@ class Engine:
         self.lifespan_value: Any = None
         self._middleware: list[Middleware] = []
         self._offer: Offer | None = None
+        self._users = 0
+        self._starting = asyncio.Lock()
         self._stack: AsyncExitStack | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._announce_changes()
@@ -148,15 +152,21 @@ class Engine:
         return task
 
     async def start(self, owner: Any = None) -> None:
-        """Enter the lifespan, once; `owner` is what it is called with."""
-        if self._stack is not None:
-            return
-        self._stack = AsyncExitStack()
-        if self.options.lifespan is not None:
-            self.lifespan_value = await self._stack.enter_async_context(self.options.lifespan(owner))
+        """One more user; the first one enters the lifespan. `owner` is what it is called with."""
+        if not self._users and not self._starting.locked():
+            self._starting = asyncio.Lock()  # a new life may run on another event loop
+        async with self._starting:
+            if not self._users and self.options.lifespan is not None:
+                stack = AsyncExitStack()
+                self.lifespan_value = await stack.enter_async_context(self.options.lifespan(owner))
+                self._stack = stack
+            self._users += 1
 
     async def stop(self) -> None:
-        """End all listening and leave the lifespan; a stopped engine may be started again."""
+        """One user less; after the last all listening ends and the lifespan is left. It may be started again."""
+        self._users -= 1
+        if self._users:
+            return
         self.hub.end_all()
         await self.library.close()
         if self._stack is not None:

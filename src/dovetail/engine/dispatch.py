@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dovetail.engine.exchange import Exchange
-from dovetail.engine.handlers import HANDLERS
-from dovetail.errors import INTERNAL_ERROR, NotFound, ProtocolError
-from dovetail.protocol import inbound, jsonrpc
+from dovetail.engine.handlers import HANDLERS, failed
+from dovetail.errors import INTERNAL_ERROR, NotFound, ProtocolError, ToolError
+from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import Result
 from dovetail.protocol.revisions import Revision
@@ -22,21 +22,12 @@ Middleware = Callable[[Request, CallNext], Awaitable[Result]]
 log = logging.getLogger("dovetail")
 
 
-async def answer(engine: "Engine", exchange: Exchange) -> bytes:
-    """The encoded answer to a request, result or error. Raises nothing but cancellation."""
-    request = exchange.request
-    try:
-        return jsonrpc.result(request.id, await handle(engine, exchange))
-    except ProtocolError as failure:
-        return jsonrpc.error(request.id, failure)
-
-
 async def handle(engine: "Engine", exchange: Exchange) -> bytes:
     """The encoded result of a request. Raises ProtocolError."""
     request = exchange.request
     try:
         engine.offer.check(request.row, request.revision)
-        result = await engine.chain(exchange)
+        result = await _run(engine, exchange)
         body = result.encode(engine.shapers[request.revision.name])
     except NotFound as failure:
         raise _missing(failure, request.revision) from None
@@ -49,6 +40,15 @@ async def handle(engine: "Engine", exchange: Exchange) -> bytes:
         for finish in exchange.finish:
             await finish()
     return body
+
+
+async def _run(engine: "Engine", exchange: Exchange) -> Result:
+    try:
+        return await engine.chain(exchange)
+    except ToolError as failure:  # a middleware's: it means the same as in the tool itself
+        if exchange.request.method == "tools/call":
+            return failed(str(failure))
+        raise ProtocolError(str(failure), code=INTERNAL_ERROR) from None
 
 
 def _missing(failure: NotFound, revision: Revision) -> ProtocolError:

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from dovetail.protocol.inbound import Request
@@ -23,34 +24,43 @@ class SessionStore(Protocol):
 class Cancellation:
     """Whether a call should stop: check it (`if ctx.cancelled:`), await it, or wait for it in a thread."""
 
-    __slots__ = ("_event", "_waiters")
+    __slots__ = ("_is_set", "_waiters")
 
     def __init__(self) -> None:
-        self._event = threading.Event()
-        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._is_set = False
+        self._waiters: list[Callable[[], object]] = []  # each is told once; the list may grow in any thread
 
     def __bool__(self) -> bool:
-        return self._event.is_set()
+        return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
         """In a worker thread: block until the call is cancelled or the time is up; tells which."""
-        return self._event.wait(timeout)
+        event = threading.Event()
+        with self._told(event.set):
+            return event.wait(timeout)
 
     def __await__(self) -> Generator[Any, None, None]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._waiters.append((loop, future))
-        if self._event.is_set() and not future.done():
-            future.set_result(None)
-        yield from future
+        with self._told(lambda: loop.call_soon_threadsafe(_resolve, future)):
+            yield from future
+
+    @contextmanager
+    def _told(self, waiter: Callable[[], object]) -> Iterator[None]:
+        self._waiters.append(waiter)
+        if self._is_set:  # asked only now, so that a cancellation meanwhile is not missed
+            waiter()
+        try:
+            yield
+        finally:
+            self._waiters.remove(waiter)
 
     def set(self) -> None:
-        self._event.set()
-        for loop, future in self._waiters:
-            try:
-                loop.call_soon_threadsafe(_resolve, future)
-            except RuntimeError:  # that loop is closed: nobody waits there any more
-                continue
+        """From any thread."""
+        self._is_set = True
+        for waiter in tuple(self._waiters):
+            with suppress(RuntimeError):  # its loop is closed: nobody waits there any more
+                waiter()
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:
@@ -78,5 +88,4 @@ class Exchange:
 
     def cancelled(self) -> None:
         """The call was cancelled or has timed out: whoever still runs in a thread can see it."""
-        if self._cancellation is not None:
-            self._cancellation.set()
+        self.cancellation.set()

@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-
 from msgspec import Raw
 
 from dovetail.engine.exchange import Exchange
@@ -104,24 +103,26 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
     except ArgumentError as failure:
         if engine.options.argument_errors == "error":
             raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
-        return _failed(str(failure))
+        return failed(str(failure))
     except ToolError as failure:
-        return _failed(str(failure))
+        return failed(str(failure))
     except CallTimeout as failure:
         log.warning("tool %s timed out after %g s", tool.name, failure.seconds)
-        return _failed(f"The tool {tool.name} did not finish within {failure.seconds:g} s and was stopped.")
+        return failed(f"The tool {tool.name} did not finish within {failure.seconds:g} s and was stopped.")
     except MissingCapability as failure:
         if exchange.request.revision.handshake:  # older clients do not know the code
-            return _failed(failure.message)
+            return failed(failure.message)
         raise
+    except NotFound as failure:  # a resource that the tool wanted to read
+        return failed(failure.message)
     except ProtocolError:
         raise
     except OutputError as failure:
         log.error("tool %s returned a value that does not fit: %s", tool.name, failure)
-        return _failed(f"The tool {tool.name} returned something that does not fit its own description.")
+        return failed(f"The tool {tool.name} returned something that does not fit its own description.")
     except Exception:
         log.exception("tool %s failed", tool.name)
-        return _failed(f"The tool {tool.name} failed. The details are in the server's log.")
+        return failed(f"The tool {tool.name} failed. The details are in the server's log.")
 
 
 async def _run_tool(engine: "Engine", exchange: Exchange, tool: Tool, raw: Any) -> ToolResult:
@@ -135,7 +136,7 @@ async def _run_tool(engine: "Engine", exchange: Exchange, tool: Tool, raw: Any) 
         return tool.shape(await invoke(engine, exchange, tool.invocation, arguments, label))
 
 
-def _failed(text: str) -> ToolResult:
+def failed(text: str) -> ToolResult:
     return ToolResult(content=(Text(text),), is_error=True)
 
 

@@ -46,6 +46,15 @@ class Library:
                 return template, values
         return None
 
+    def remove(self, uri: str) -> bool:
+        """Take away a resource, or a template and, if it is a folder, the files it listed."""
+        if not self.templates.remove(uri):
+            return self.resources.remove(uri)
+        for resource in self.resources.all():
+            if resource.folder == uri:
+                self.resources.remove(resource.uri)
+        return True
+
     # ── reading ──
 
     async def read(self, uri: str, call: Call) -> Contents:
@@ -86,6 +95,12 @@ class Library:
         self._cached.pop(uri, None)
 
     # ── files ──
+
+    def add_folder(self, folder: Template) -> None:
+        """Offer a folder, with the files that are there now."""
+        assert folder.directory is not None
+        self.templates.add(folder.uri, folder)
+        self._sync(folder, folder.directory.entries())
 
     async def refresh_files(self) -> None:
         """Bring the listed files up to date with the disk, at most once a second."""

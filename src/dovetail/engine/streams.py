@@ -96,7 +96,7 @@ class Subscription:
 class Hub:
     """All subscriptions of one process. `on_uri` hears when the first listener wants a URI and the last has left."""
 
-    def __init__(self, on_uri: Callable[[str, bool], None] = lambda uri, wanted: None) -> None:
+    def __init__(self, on_uri: Callable[[str, bool], None] | None = None) -> None:
         self._subscriptions: dict[Subscription, None] = {}
         self._wanted: dict[str, int] = {}
         self._on_uri = on_uri
@@ -117,13 +117,17 @@ class Hub:
     def uri_wanted(self, uri: str) -> None:
         self._wanted[uri] = self._wanted.get(uri, 0) + 1
         if self._wanted[uri] == 1:
-            self._on_uri(uri, True)
+            self._tell(uri, True)
 
     def uri_released(self, uri: str) -> None:
         self._wanted[uri] -= 1
         if not self._wanted[uri]:
             del self._wanted[uri]
-            self._on_uri(uri, False)
+            self._tell(uri, False)
+
+    def _tell(self, uri: str, wanted: bool) -> None:
+        if self._on_uri is not None:
+            self._on_uri(uri, wanted)
 
     def end_all(self) -> None:
         for subscription in tuple(self._subscriptions):

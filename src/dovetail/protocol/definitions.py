@@ -9,6 +9,7 @@ from dovetail.protocol.content import Annotations, Icon, Meta, shape_annotations
 from dovetail.protocol.revisions import Revision
 
 WRAPPED_KEY = "dovetail/wrapped"  # in a tool's `_meta`: its structured values come as {"result": value}
+TAGS_KEY = "dovetail/tags"  # in the `_meta` of anything: the words its author sorted it under
 CacheScope = Literal["public", "private"]
 
 

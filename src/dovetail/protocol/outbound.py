@@ -93,7 +93,7 @@ class Shaper:
         content = result.content
         if structured is not UNSET:
             if (result.text_copy or not self.revision.structured_output) and not content:
-                content = (Text(encode(structured).decode()),)
+                content = (Text(structured if isinstance(structured, str) else encode(structured).decode()),)
             structured = self._structured(structured, result.wrap)
         elif self.style.always_structured_content and not result.is_error:
             structured = EMPTY_OBJECT

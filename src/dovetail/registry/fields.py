@@ -40,6 +40,9 @@ class Constraints(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=
     deprecated: bool | None = None
     extra: dict[str, Any] | None = None
 
+    def __hash__(self) -> int:  # `Annotated[…] | None` wants one, whatever the examples and extras are
+        return hash((self.title, self.description, *self.limits().values()))
+
     def limits(self) -> dict[str, Any]:
         """The limits that are set, by name."""
         return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}

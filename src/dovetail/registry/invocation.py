@@ -18,7 +18,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     in_thread: bool
     context_names: tuple[str, ...] = ()  # the parameters that take the injected context
     by_name: bool = True  # arguments as keywords, or all of them as one mapping
-    timeout: float | None | msgspec.UnsetType = msgspec.UNSET  # UNSET: the server's own
+    timeout: float | msgspec.UnsetType | None = msgspec.UNSET  # UNSET: the server's own
 
     @classmethod
     def of(
@@ -27,7 +27,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
         *,
         by_name: bool = True,
         thread: bool | None = None,
-        timeout: float | None | msgspec.UnsetType = msgspec.UNSET,
+        timeout: float | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> "Invocation":
         if info.is_async and thread:
             raise SetupError(f"{info.where}: thread=True makes no sense on an async def; remove it")

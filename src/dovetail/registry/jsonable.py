@@ -22,15 +22,17 @@ def encode_json(value: Any) -> bytes:
     """The value as JSON text; refuses NaN, infinity, lone surrogates, objects without a JSON form, and cycles."""
     try:
         encoded = _ENCODER.encode(value)
+        if b"null" in encoded:  # NaN and infinity are written as null; look closer only where there is one
+            _refuse_infinite(value, encoded)
+        return encoded
+    except OutputError:
+        raise
     except RecursionError:
         raise OutputError("the value is nested too deeply, or contains itself") from None
     except UnicodeEncodeError:
         raise OutputError("the value contains text that is not valid Unicode (a lone surrogate)") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise OutputError(f"the value has no JSON form: {error}") from None
-    if b"null" in encoded:  # NaN and infinity are written as null; look closer only where there is one
-        _refuse_infinite(value)
-    return encoded
 
 
 def to_jsonable(value: Any) -> Any:
@@ -71,9 +73,10 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_simplify)
 _DECODER = msgspec.json.Decoder()
 
 
-def _refuse_infinite(value: Any) -> None:
-    """Find the float that JSON can't carry, if there is one; bounded by the depth that encoding has allowed."""
-    waiting = [msgspec.to_builtins(value, enc_hook=_simplify, str_keys=True)]
+def _refuse_infinite(value: Any, encoded: bytes) -> None:
+    """Find the float that JSON can't carry, if there is one."""
+    plain = msgspec.to_builtins(value, enc_hook=_simplify, str_keys=True)
+    waiting = [] if plain == decode_json(encoded) else [plain]  # equal: nothing has turned into null
     while waiting:
         current = waiting.pop()
         if isinstance(current, float) and not math.isfinite(current):

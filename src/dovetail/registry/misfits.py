@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-_AT = re.compile(r"(?P<text>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
+_LONGEST = 500  # characters of a message that are looked at; it may repeat what a caller sent
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]")
 _SHOWN = 80  # characters of a value that a message repeats
 
@@ -22,14 +22,22 @@ def misfits(error: Exception) -> list[tuple[str, str]]:
     """Where a value does not fit, and why."""
     if isinstance(error, Misfit):
         return error.problems
-    match = _AT.fullmatch(str(error))
-    text, path = (match["text"], (match["path"] or "").replace("[...]", "[…]")) if match else (str(error), "")
+    text, path = _split(str(error))
     cause = error.__cause__
     if isinstance(cause, Misfit):
         return [(path + inner, words) for inner, words in cause.problems]
     if isinstance(error, msgspec.ValidationError) and cause is None:
         return [(path, _translated(text))]
     return [(path, str(cause or error))]  # raised by the author of a class: their words
+
+
+def _split(message: str) -> tuple[str, str]:
+    """msgspec ends its messages with "- at `$.path`" or "- at `key` in `$.path`"."""
+    text, _, place = message.rpartition(" - at `")
+    place = place.removeprefix("key` in `")
+    if not place.startswith("$"):
+        return message[:_LONGEST], ""
+    return text[:_LONGEST], place[1:-1].replace("[...]", "[…]")[:_LONGEST]
 
 
 _WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(

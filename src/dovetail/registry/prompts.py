@@ -15,7 +15,7 @@ from dovetail.registry.arguments import compile_strings
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.invocation import Invocation
-from dovetail.registry.tools import closed_choices, convert_option
+from dovetail.registry.tools import closed_choices, convert_option, tagged
 
 
 class PromptOptions(TypedDict, total=False):
@@ -37,7 +37,6 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     definition: PromptDefinition
     invocation: Invocation
     decode: Callable[[bytes | msgspec.Raw], dict[str, Any]]
-    tags: frozenset[str] = frozenset()
     choices: Mapping[str, Sequence[str]] = {}
 
     @property
@@ -62,11 +61,10 @@ def compile_prompt(
             description=options.get("description", info.summary),
             arguments=arguments or None,
             icons=convert_option(options.get("icons"), list[Icon], info.where, "icons"),
-            meta=options.get("meta"),
+            meta=tagged(options.get("meta"), options.get("tags", ())),
         ),
         invocation=Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
         decode=strings.decode,
-        tags=frozenset(options.get("tags", ())),
         choices=closed_choices(strings.schema),
     )
 

@@ -19,7 +19,7 @@ from dovetail.registry.files import Directory, File, FileContents, FileEntry
 from dovetail.registry.functions import FunctionInfo, inspect_function
 from dovetail.registry.invocation import Invocation
 from dovetail.registry.outputs import to_jsonable
-from dovetail.registry.tools import closed_choices, convert_option
+from dovetail.registry.tools import closed_choices, convert_option, tagged
 
 
 class ResourceOptions(TypedDict, total=False):
@@ -46,7 +46,6 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
     definition: ResourceDefinition
     invocation: Invocation
-    tags: frozenset[str] = frozenset()
     cache: float | None = None  # seconds for which the contents are kept
     hint: CacheHint | None = None
     path: Path | None = None  # a file that can be watched
@@ -65,7 +64,6 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     template: UriTemplate
     invocation: Invocation
     decode: Callable[[Mapping[str, Any]], dict[str, Any]]
-    tags: frozenset[str] = frozenset()
     cache: float | None = None
     hint: CacheHint | None = None
     directory: Directory | None = None
@@ -86,7 +84,6 @@ def compile_resource(
     info = inspect_function(function, kind="resource", injectable=injectable, name=options.get("name"))
     common: dict[str, Any] = {
         "invocation": Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
-        "tags": frozenset(options.get("tags", ())),
         "cache": options.get("cache"),
         "hint": _hint(options),
     }
@@ -137,7 +134,7 @@ def _described(info: FunctionInfo, options: ResourceOptions) -> dict[str, Any]:
         "mime_type": options.get("mime_type"),
         "annotations": convert_option(options.get("annotations"), Annotations, info.where, "annotations"),
         "icons": convert_option(options.get("icons"), list[Icon], info.where, "icons"),
-        "meta": options.get("meta"),
+        "meta": tagged(options.get("meta"), options.get("tags", ())),
     }
 
 
@@ -165,12 +162,11 @@ def compile_file(file: File, options: ResourceOptions) -> Resource:
         mime_type=options.get("mime_type", file.mime_type),
         annotations=convert_option(options.get("annotations"), Annotations, file.uri, "annotations"),
         icons=convert_option(options.get("icons"), list[Icon], file.uri, "icons"),
-        meta=options.get("meta"),
+        meta=tagged(options.get("meta"), options.get("tags", ())),
     )
     return Resource(
         definition=base,
         invocation=Invocation(function=file.read, is_async=False, in_thread=True),
-        tags=frozenset(options.get("tags", ())),
         hint=_hint(options),
         path=file.path,
         describe=definition,
@@ -195,12 +191,11 @@ def compile_directory(directory: Directory, options: ResourceOptions) -> Templat
             mime_type=options.get("mime_type"),
             annotations=convert_option(options.get("annotations"), Annotations, where, "annotations"),
             icons=convert_option(options.get("icons"), list[Icon], where, "icons"),
-            meta=options.get("meta"),
+            meta=tagged(options.get("meta"), options.get("tags", ())),
         ),
         template=UriTemplate(directory.template),
         invocation=Invocation(function=lambda path: directory.read(path), is_async=False, in_thread=True),
         decode=dict,
-        tags=frozenset(options.get("tags", ())),
         hint=_hint(options),
         directory=directory,
     )
@@ -213,7 +208,6 @@ def compile_entry(folder: Template, entry: FileEntry) -> Resource:
     return Resource(
         definition=entry_definition(entry),
         invocation=Invocation(function=partial(directory.read, entry.name), is_async=False, in_thread=True),
-        tags=folder.tags,
         hint=folder.hint,
         path=entry.path,
         folder=folder.uri,

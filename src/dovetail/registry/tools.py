@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from dovetail.errors import SetupError
 from dovetail.protocol.content import CONTENT_TYPES, Content, Icon, Meta, Text
-from dovetail.protocol.definitions import ToolAnnotations, ToolDefinition, describes_object
+from dovetail.protocol.definitions import TAGS_KEY, ToolAnnotations, ToolDefinition, describes_object
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.outbound import ToolResult
@@ -54,7 +54,6 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     invocation: Invocation
     decode: Callable[[bytes | msgspec.Raw], dict[str, Any]]
     shape: Callable[[Any], ToolResult]
-    tags: frozenset[str] = frozenset()
     requires: frozenset[str] = frozenset()
     max_concurrency: int | None = None
     headers: tuple[HeaderParameter, ...] = ()
@@ -79,7 +78,9 @@ def compile_tool(
     info = inspected(function, kind="tool", injectable=injectable, name=options.get("name"))
     name = check_name(info.name, info.where)
     if raw_schema is not None:
-        arguments: Arguments | RawArguments = compile_raw_arguments(raw_schema, where=info.where, subject=name, lenient=lenient)
+        arguments: Arguments | RawArguments = compile_raw_arguments(
+            raw_schema, where=info.where, subject=name, lenient=lenient
+        )
         by_name = not called_with_mapping(function, raw_schema, info)
     else:
         arguments, by_name = compile_arguments(info, lenient=lenient), True
@@ -92,7 +93,6 @@ def compile_tool(
         ),
         decode=arguments.decode,
         shape=result.shape,
-        tags=frozenset(options.get("tags", ())),
         requires=frozenset(options.get("requires", ())),
         max_concurrency=options.get("max_concurrency"),
         headers=header_parameters(arguments.schema),
@@ -133,8 +133,13 @@ def _definition(
         output_schema=output_schema,
         annotations=convert_option(annotations, ToolAnnotations, info.where, "annotations"),
         icons=convert_option(options.get("icons"), list[Icon], info.where, "icons"),
-        meta=options.get("meta"),
+        meta=tagged(options.get("meta"), options.get("tags", ())),
     )
+
+
+def tagged(meta: Meta | None, tags: Sequence[str]) -> Meta | None:
+    """Tags travel in `_meta`, where middleware and hosts can see them."""
+    return {**(meta or {}), TAGS_KEY: list(tags)} if tags else meta
 
 
 def convert_option(value: Any, kind: Any, where: str, option: str) -> Any:

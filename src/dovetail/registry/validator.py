@@ -61,15 +61,24 @@ class Validator:
 
     def is_valid(self, instance: Any) -> bool:
         engine = self._engine = self._engine or _Engine(self._document)
-        return _is_sound(instance, self._depth) and engine.fits(instance)
+        try:
+            return _is_sound(instance, self._depth) and engine.fits(instance)
+        except ValueError:  # something that JSON does not have
+            return False
 
     def problems(self, instance: Any, *, root: str = "arguments") -> list[str]:
         """One line for each thing that is wrong, in the order of the value; empty if all is well."""
-        if self.is_valid(instance):
-            return []
-        assert self._engine is not None
-        found = _oddities(instance, self._depth) or _Explanation(self._document, self._engine).of(instance)
-        return _lines(found, instance, root)
+        engine = self._engine = self._engine or _Engine(self._document)
+        try:
+            if not _is_sound(instance, self._depth):
+                found = _oddities(instance, self._depth)
+            elif engine.fits(instance):
+                return []
+            else:
+                found = _Explanation(self._document, engine).of(instance)
+        except ValueError:
+            found = _oddities(instance, self._depth)
+        return _lines(found or [_MISFIT], instance, root)
 
 
 class Pattern:
@@ -104,8 +113,9 @@ _ENGINES = (  # the linear engine first; the larger the program, the shorter the
     ("RegexOptions", _LIGHT, sys.maxsize),
     ("RegexOptions", 1 << 18, 10_000),
     ("FancyRegexOptions", 1 << 18, 10_000),
-    ("RegexOptions", 1 << 22, 2_500),
-    ("FancyRegexOptions", 1 << 22, 2_500),
+    ("RegexOptions", 1 << 21, 2_500),
+    ("FancyRegexOptions", 1 << 21, 2_500),
+    ("RegexOptions", 1 << 22, 1_000),
 )
 
 
@@ -133,9 +143,9 @@ class _Engine:
         self._registry: Any = None
         self._parts: dict[int, Fits] = {}
         self._keywords: dict[tuple[int, str], Fits] = {}
-        self._names: dict[str, Pattern] = {}
+        self._known: dict[str, Pattern] = {}
         self._credit = 5 * document.limits.paths  # bounds what the parts may cost in all
-        self._fits = self._compile_all()
+        self.fits = self._compile_all()
 
     def _compile_all(self) -> Fits:
         root, where = self._document.root, self._document.where
@@ -154,15 +164,14 @@ class _Engine:
 
     def _guard_patterns(self) -> None:
         """Some pattern is not for the light engine: each is checked by itself from now on, on texts of bounded size."""
-        where = self._document.where
-        patterns = {text: Pattern(text, where=where) for text in self._document.patterns}
-        heavy = [text for text, pattern in patterns.items() if pattern.longest < sys.maxsize]
+        where, known = self._document.where, self.pattern
+        heavy = [text for text in self._document.patterns if known(text).longest < sys.maxsize]
         if len(heavy) > _HEAVY_PATTERNS:
             raise SetupError(f"{where}: {len(heavy)} costly patterns; simplify all but {_HEAVY_PATTERNS} of them")
 
         class Keyword:
             def __init__(self, _schema: Any, pattern: str, _path: Any) -> None:
-                self.pattern = patterns.get(pattern) or Pattern(pattern, where=where)
+                self.pattern = known(pattern)
 
             def validate(self, value: Any) -> None:
                 if isinstance(value, str) and not self.pattern.matches(value):
@@ -174,12 +183,6 @@ class _Engine:
 
     def _compile(self, schema: Part, **options: Any) -> Fits:
         return _compiled(schema, self._patterns, **self._options, **options)
-
-    def fits(self, value: Any) -> bool:
-        try:
-            return self._fits(value)
-        except ValueError:  # a type that JSON does not have
-            return False
 
     def fits_part(self, part: Part, value: Any) -> bool:
         """Whether a value fits one subschema; what can't be said cheaply counts as yes."""
@@ -199,10 +202,10 @@ class _Engine:
         except ValueError:
             return self._compile(True)
 
-    def matches(self, pattern: str, name: str) -> bool:
-        if pattern not in self._names:
-            self._names[pattern] = Pattern(pattern, where=self._document.where)
-        return self._names[pattern].matches(name)
+    def pattern(self, text: str) -> Pattern:
+        if text not in self._known:
+            self._known[text] = Pattern(text, where=self._document.where)
+        return self._known[text]
 
     def breaks(self, part: dict[str, Any], keyword: str, value: Any) -> bool:
         """Whether a value breaks a keyword that needs no other part of the schema."""
@@ -236,6 +239,7 @@ _INSIDE = frozenset({
 _KEPT = frozenset({"$defs", "definitions", "contentSchema"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"})
 _DYNAMIC = 50  # anchors that any dynamic reference may mean
+_UNDER_WAY = 0
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -278,7 +282,8 @@ class _Document:
             self.base = self._places[id(self.root)][0]
             for part in self._parts:  # grows when a reference leads to a place where no schema is expected
                 self._targets[id(part)] = [target for name in _REFERENCES for target in self._targets_of(part, name)]
-            self._count_paths()
+            self._count_paths(inside=False)
+            self._count_paths(inside=True)
 
     def _refuse(self, reason: str) -> SetupError:
         return SetupError(f"{self.where}: {reason}")
@@ -291,7 +296,7 @@ class _Document:
         plain = dict(schema)
         odd = _oddities(plain, 2 * self.limits.depth, self.limits.bytes)
         if odd:
-            raise self._refuse(f"the schema is not usable: {_readable(odd[0].path, 'the root')} {odd[0].text}")
+            raise self._refuse(f"the schema can't be used: {_readable(odd[0].path, 'it')} {odd[0].text}")
         encoded = msgspec.json.encode(plain)
         if len(encoded) > self.limits.bytes:
             raise self._refuse(f"the schema is too large, at most {self.limits.bytes:,} bytes are allowed")
@@ -376,8 +381,9 @@ class _Document:
         if not isinstance(reference, str):
             return []
         found = self.target(part, reference)
-        if keyword != "$ref":
-            return [found, *self._dynamic]
+        if keyword != "$ref":  # what it means depends on the way that led here: any of these
+            name = reference.partition("#")[2]
+            return [found, *(other for other in self._dynamic if other.get("$dynamicAnchor", name) == name)]
         if found is not None or self._join(_HOME, reference).startswith(self.dialect.removesuffix("/schema")):
             return [found]  # the metaschema of the dialect is built in
         if reference.startswith("#"):
@@ -402,29 +408,42 @@ class _Document:
             stack += new
         return list(found.values())
 
-    def _count_paths(self) -> None:
-        """Refuses a schema with too many ways through it; a loop counts once, as the engine remembers its answers."""
-        stack: list[tuple[Any, bool]] = [(self.root, False)]
+    def _count_paths(self, *, inside: bool) -> None:
+        """Refuses a schema with too many ways through it.
+
+        First only the ways that stay at one value: these may not loop. Then all: there a loop goes deeper into the
+        value each time and counts once, as the engine remembers its answers about objects and arrays.
+        """
+        self.paths = {}
+        stack = [(part, False) for part in self._parts]
         while stack:
             part, is_ready = stack.pop()
-            if not isinstance(part, dict):
-                continue
-            nested = [(keyword in _IN_PLACE, inner) for keyword, _, inner in _parts(part) if keyword not in _KEPT]
-            nested += [(True, target) for target in self._targets[id(part)]]
+            nested = [(True, target) for target in self._targets[id(part)]]
+            for keyword, _, inner in _parts(part):
+                if keyword in _IN_PLACE or (inside and keyword in _INSIDE):
+                    nested.append((keyword in _IN_PLACE, inner))
             if is_ready:
-                # To know what is left over, the engine evaluates what stands beside "unevaluated…" again and again.
-                weight = 4 if "unevaluatedProperties" in part or "unevaluatedItems" in part else 1
-                count = 1 + sum(self.paths.get(id(inner), 1) * (weight if here else 1) for here, inner in nested)
-                if count > self.limits.paths:
-                    raise self._refuse(
-                        f"evaluating the schema may take more than {self.limits.paths:,} steps; its references or "
-                        "alternatives multiply: simplify them"
-                    )
-                self.paths[id(part)] = count
+                self.paths[id(part)] = self._sum_of_paths(part, nested, inside)
             elif id(part) not in self.paths:
-                self.paths[id(part)] = 1
+                self.paths[id(part)] = _UNDER_WAY
                 stack.append((part, True))
-                stack += [(inner, False) for _, inner in nested]
+                stack += [(inner, False) for _, inner in nested if isinstance(inner, dict)]
+
+    def _sum_of_paths(self, part: dict[str, Any], nested: list[tuple[bool, Any]], inside: bool) -> int:
+        # To know what is left over, the engine evaluates what stands beside "unevaluated…" again and again.
+        weight = 4 if "unevaluatedProperties" in part or "unevaluatedItems" in part else 1
+        count = 1
+        for in_place, inner in nested:
+            paths = self.paths.get(id(inner), 1)
+            if paths == _UNDER_WAY and not inside:
+                raise self._refuse('a "$ref" comes back to itself without going deeper into the value; break the loop')
+            count += max(paths, 1) * (weight if in_place else 1)
+        if count > self.limits.paths:
+            raise self._refuse(
+                f"evaluating the schema may take more than {self.limits.paths:,} steps; its references or "
+                "alternatives multiply: simplify them"
+            )
+        return count
 
 
 # The value
@@ -485,7 +504,7 @@ def _oddities(value: Any, deepest: int, largest: float = math.inf) -> list[_Prob
             found.append(_Problem(path, reason))
         elif isinstance(item, (dict, list, tuple)):
             if len(path) == deepest:
-                return [_Problem(path, f"is nested deeper than {deepest} levels")]
+                return [_Problem((), f"is nested deeper than {deepest} levels")]
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
             stack += [((*path, step), inner) for step, inner in reversed(list(pairs))]
     return found
@@ -573,7 +592,7 @@ class _Explanation:
         self._answers: dict[tuple[int, int], list[_Problem]] = {}  # keeps nested alternatives from multiplying
 
     def of(self, value: Any) -> list[_Problem]:
-        return self._explain(self._document.root, value, 0) or [_MISFIT]
+        return self._explain(self._document.root, value, 0)
 
     def _fits(self, part: Part, value: Any) -> bool:
         self._questions -= 1
@@ -601,6 +620,8 @@ class _Explanation:
         for keyword, argument in part.items():
             concerned, text = _LIMITS.get(keyword, ((), ""))
             if isinstance(value, concerned) and self._breaks(part, keyword, value):
+                if keyword == "pattern" and len(value) > self._engine.pattern(argument).longest:
+                    text = "is too long to be checked against the pattern {text}, has {size} characters"
                 found.append(_Problem((), _limit_text(text, keyword, part, value)))
             concerned, rule = _RULES.get(keyword, ((), None))
             if rule and isinstance(value, concerned):
@@ -663,16 +684,16 @@ class _Explanation:
         return self._each(((name, inner) for name, inner in argument.items() if name in value), value, steps)
 
     def _pattern_properties(self, argument: Any, _part: Any, value: Any, steps: int) -> list[_Problem]:
-        matches = self._engine.matches
-        pairs = ((name, inner) for text, inner in argument.items() for name in value if matches(text, name))
+        patterns = [(self._engine.pattern(text), inner) for text, inner in argument.items()]
+        pairs = ((name, inner) for pattern, inner in patterns for name in value if pattern.matches(name))
         return self._each(pairs, value, steps)
 
     def _additional_properties(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[_Problem]:
-        known, patterns = part.get("properties", {}), part.get("patternProperties", {})
-        matches = self._engine.matches
-        extra = (name for name in value if name not in known and not any(matches(text, name) for text in patterns))
+        known, texts = part.get("properties", {}), list(part.get("patternProperties", {}))
+        patterns = [self._engine.pattern(text) for text in texts]
+        extra = (name for name in value if name not in known and not any(each.matches(name) for each in patterns))
         if argument is False:
-            allowed = [*known, *(f"names that match {text}" for text in patterns)]
+            allowed = [*known, *(f"names that match {text}" for text in texts)]
             return [_unknown(name, allowed) for name in itertools.islice(extra, _FOUND)]
         return self._each(((name, argument) for name in extra), value, steps)
 
@@ -800,7 +821,8 @@ def _merged(path: tuple[Step, ...], choices: Iterable[_Problem | None], value: A
 
 def _lines(found: list[_Problem], instance: Any, root: str) -> list[str]:
     """Readable lines in the order of the value, without doubles, not too many."""
-    found = sorted(found, key=lambda problem: _position(instance, problem.path))
+    orders: dict[int, dict[str, int]] = {}
+    found = sorted(found, key=lambda problem: _position(instance, problem.path, orders))
     noun = root.removesuffix("s") if root == "arguments" else "property"
     lines: dict[str, None] = {}
     for problem in found:
@@ -813,11 +835,15 @@ def _lines(found: list[_Problem], instance: Any, root: str) -> list[str]:
     return [*kept, f"… and {'at least ' if len(found) >= _FOUND else ''}{rest} more"] if rest else kept
 
 
-def _position(value: Any, path: tuple[Step, ...]) -> list[int]:
+def _position(value: Any, path: tuple[Step, ...], orders: dict[int, dict[str, int]]) -> list[int]:
+    """Where a path lies in a value; what is missing comes last."""
     place = []
     for step in path:
         if isinstance(value, dict):
-            place.append(next((index for index, name in enumerate(value) if name == step), len(value)))
+            if id(value) not in orders:
+                orders[id(value)] = {name: index for index, name in enumerate(value)}
+            order = orders[id(value)]
+            place.append(order.get(str(step), len(order)))
             value = value.get(step)
         else:
             place.append(int(step))

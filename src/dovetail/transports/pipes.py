@@ -192,6 +192,9 @@ class Writer(ABC):
                 return False
         return not self.broken
 
+    def gather(self) -> None:  # noqa: B027
+        """Keep what is written until the loop has turned, to send it all at once; a writer need not."""
+
     @abstractmethod
     def _send(self, line: bytes) -> None: ...
 
@@ -227,44 +230,58 @@ class WatchedWriter(Writer):
 
     def __init__(self, descriptor: int, changed: Callable[[], None]) -> None:
         super().__init__(descriptor, changed)
-        self._unsent: deque[memoryview] = deque()  # not empty only while the loop watches
+        self._unsent: deque[bytes | memoryview] = deque()  # not empty only while gathering or watching
+        self._gathering = False
+        self._watching = False
         self._was_blocking = os.get_blocking(descriptor)
         os.set_blocking(descriptor, False)
 
-    def _send(self, line: bytes) -> None:
+    def gather(self) -> None:
+        if not self._gathering:
+            self._gathering = True
+            self._loop.call_soon(self._end_gathering)
+
+    def _end_gathering(self) -> None:
+        self._gathering = False
         if self._unsent:
-            self._unsent.append(memoryview(line))
-            return
-        count = self._write([line])
-        if count < len(line) and not self.broken:
-            self._unsent.append(memoryview(line)[count:])
-            self._loop.add_writer(self._descriptor, self._go_on)
+            self._write()
 
-    def _go_on(self) -> None:
-        count = self._write(list(islice(self._unsent, LINES_AT_ONCE)))
-        while count:
-            line = self._unsent.popleft()
-            if count < len(line):
-                self._unsent.appendleft(line[count:])
-            count -= min(count, len(line))
-        if not self._unsent:
-            self._loop.remove_writer(self._descriptor)
+    def _send(self, line: bytes) -> None:
+        self._unsent.append(line)
+        if not self._gathering and not self._watching:
+            self._write()
 
-    def _write(self, lines: list[bytes] | list[memoryview]) -> int:
+    def _write(self) -> None:
         try:
-            count = os.writev(self._descriptor, lines)
+            count = os.writev(self._descriptor, list(islice(self._unsent, LINES_AT_ONCE)))
         except BlockingIOError:
-            return 0
+            count = 0
         except OSError:
             self.close()
             self._break()
-            return 0
+            return
+        self._forget(count)
+        self._watch(bool(self._unsent))
         self._sent(count)
-        return count
+
+    def _forget(self, count: int) -> None:
+        """Drop the first `count` bytes of what is unsent."""
+        while count:
+            line = self._unsent.popleft()
+            if count < len(line):
+                self._unsent.appendleft(memoryview(line)[count:])
+            count -= min(count, len(line))
+
+    def _watch(self, wanted: bool) -> None:
+        if wanted and not self._watching:
+            self._loop.add_writer(self._descriptor, self._write)
+        elif self._watching and not wanted:
+            self._loop.remove_writer(self._descriptor)
+        self._watching = wanted
 
     def close(self) -> None:
         self._unsent.clear()
-        self._loop.remove_writer(self._descriptor)
+        self._watch(False)
         os.set_blocking(self._descriptor, self._was_blocking)
 
 

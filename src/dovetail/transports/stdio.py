@@ -125,10 +125,12 @@ class _Service:
 
     def _feed(self) -> None:
         """Feed some lines; the rest when the loop has turned, or when the client has read."""
-        budget = LINES_AT_ONCE
-        while self._lines and budget and not self._writer.full:
+        fed = 0
+        while self._lines and fed < LINES_AT_ONCE and not self._writer.full:
             self._take(self._lines.popleft())
-            budget -= 1
+            fed += 1
+        if fed > 1:
+            self._writer.gather()  # from now on: their tasks have not begun yet
         if not self._lines:
             self._reader.resume()
             return

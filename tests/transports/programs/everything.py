@@ -1,4 +1,8 @@
-"""A server with every kind of tool that can go wrong on a pipe. The server's options come as JSON in an argument."""
+"""A server with every kind of tool that can go wrong on a pipe.
+
+An argument may hold JSON: options for the server, `constants` of the transport to change, and `lifespan`, which says
+how that goes wrong.
+"""
 
 import asyncio
 import atexit
@@ -13,8 +17,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from dovetail.server import Server
+from dovetail.transports import stdio
 
 options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+trouble = options.pop("lifespan", None)
+for name, value in options.pop("constants", {}).items():
+    assert hasattr(stdio, name)
+    setattr(stdio, name, value)
 
 
 def say(text: str) -> None:
@@ -24,9 +33,17 @@ def say(text: str) -> None:
 
 @asynccontextmanager
 async def lifespan(server: Server) -> AsyncIterator[None]:
+    if trouble == "fails at the start":
+        raise RuntimeError(trouble)
     say("lifespan entered")
+    if trouble == "hangs at the start":
+        await asyncio.sleep(3600)
     yield
     say("lifespan left")
+    if trouble == "fails at the end":
+        raise RuntimeError(trouble)
+    if trouble == "hangs at the end":
+        await asyncio.sleep(3600)
 
 
 print("printed before run")  # noqa: T201
@@ -66,6 +83,17 @@ def stuck() -> str:
     while True:
         time.sleep(0.02)
         print("still here")  # noqa: T201
+
+
+@server.tool
+def flood(target: str) -> str:
+    """Writes to stderr until it is full, and holds whatever lock that takes."""
+    say("flood runs")
+    while True:
+        if target == "print":
+            print("x" * 1000)  # noqa: T201
+        elif target == "logging":
+            logging.getLogger("mine").warning("x" * 1000)
 
 
 @server.tool
