@@ -2,21 +2,21 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
 from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.exchange import Cancellation, Exchange
+from dovetail.engine.progress import ProgressSender
 from dovetail.engine.streams import Change
+from dovetail.engine.threads import wait_in_thread
 from dovetail.protocol import features, jsonrpc
 from dovetail.protocol.content import ResourceContents
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import LogLevel, RequestId
-from dovetail.protocol.progress import ProgressGate, Update
 from dovetail.registry.outputs import to_jsonable
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ class Context:
     Methods that send something are awaited in `async def` functions; in `def` functions they simply return.
     """
 
-    def __init__(self, engine: "Engine", exchange: Exchange) -> None:
+    def __init__(self, engine: "Engine", exchange: Exchange, *, can_wait: bool = True) -> None:
         self._engine = engine
         self._exchange = exchange
+        self._can_wait = can_wait  # False for a `def` function that runs on the loop
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._gate: ProgressGate | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._cancellation = exchange.cancellation  # made here, on the loop: two threads might make two
 
     # ── who is asking ──
 
@@ -104,7 +104,7 @@ class Context:
     @property
     def cancelled(self) -> Cancellation:
         """Check it, await it, or `.wait()` for it in a thread."""
-        return self._exchange.cancellation
+        return self._cancellation
 
     # ── telling the client ──
 
@@ -115,46 +115,12 @@ class Context:
         return self._do(self._report_progress(progress, total, message))
 
     async def _report_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        if self._exchange.request.params.meta.progress_token is UNSET:
+        token = self._exchange.request.params.meta.progress_token
+        if token is UNSET:
             return
-        if self._gate is None:
-            self._gate = ProgressGate()
-            self._exchange.finish.append(self._finish_progress)
-        now = time.monotonic()
-        update = self._gate.report(progress, total, message, now)
-        if update is not None:
-            await self._send_progress(update)
-        elif self._timer is None and (due := self._gate.due(now)) is not None:
-            self._timer = self._loop.call_later(due, self._flush_later)
-
-    def _flush_later(self) -> None:
-        assert self._gate is not None
-        self._timer = None
-        now = time.monotonic()
-        due = self._gate.due(now)
-        if due:  # something else went out meanwhile
-            self._timer = self._loop.call_later(due, self._flush_later)
-        elif (update := self._gate.flush(now)) is not None:
-            self._engine.spawn(self._send_progress(update))
-
-    async def _finish_progress(self) -> None:
-        assert self._gate is not None
-        if self._timer is not None:
-            self._timer.cancel()
-        if (update := self._gate.flush(time.monotonic())) is not None:
-            await self._send_progress(update)
-        self._gate.close()
-
-    async def _send_progress(self, update: Update) -> None:
-        request = self._exchange.request
-        token = request.params.meta.progress_token
-        assert isinstance(token, (int, str))
-        params: dict[str, Any] = {"progressToken": Raw(jsonrpc.encode_id(token)), "progress": update.progress}
-        if update.total is not None:
-            params["total"] = update.total
-        if update.message is not None and request.revision.progress_message:
-            params["message"] = update.message
-        await self._exchange.emit(jsonrpc.notification("notifications/progress", encode(params)))
+        if self._exchange.progress is None:
+            self._exchange.progress = ProgressSender(self._exchange, token)
+        await self._exchange.progress.report(progress, total, message)
 
     def log(self, level: LogLevel, data: Any, logger: str | None = None) -> Awaitable[None]:
         """Send a log message, if the client wants that level. Secrets are blacked out."""
@@ -240,12 +206,15 @@ class Context:
             if isinstance(awaitable, Coroutine):
                 awaitable.close()
             raise RuntimeError("ctx.wait would block the event loop; in an async def use await instead")
-        return asyncio.run_coroutine_threadsafe(_await(awaitable), self._loop).result()
+        return wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(_await(awaitable), self._loop))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() != self._thread:
+            self.wait(work)
+        elif self._can_wait:
             return work
-        self.wait(work)
+        else:  # nobody will await it: it is done before the answer goes out
+            self._exchange.finish.append(lambda: work)
         return _DONE
 
 

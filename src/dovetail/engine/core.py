@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from dovetail.engine.dispatch import Middleware, Step, compile_chain
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import guarded
 from dovetail.engine.library import Library
+from dovetail.engine.life import Life
 from dovetail.engine.limits import Limit
 from dovetail.engine.log import guard_loggers
 from dovetail.engine.options import Options
@@ -50,12 +51,9 @@ class Engine:
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.hub = Hub(self.library.watch)
         self.chain: Step = compile_chain(self, ())
-        self.lifespan_value: Any = None
         self._middleware: list[Middleware] = []
         self._offer: Offer | None = None
-        self._users = 0
-        self._starting = asyncio.Lock()
-        self._stack: AsyncExitStack | None = None
+        self._life: Life | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._announce_changes()
 
@@ -151,27 +149,29 @@ class Engine:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    @property
+    def lifespan_value(self) -> Any:
+        """What the lifespan yielded."""
+        return None if self._life is None else self._life.value
+
     async def start(self, owner: Any = None) -> None:
         """One more user; the first one enters the lifespan. `owner` is what it is called with."""
-        if not self._users and not self._starting.locked():
-            self._starting = asyncio.Lock()  # a new life may run on another event loop
-        async with self._starting:
-            if not self._users and self.options.lifespan is not None:
-                stack = AsyncExitStack()
-                self.lifespan_value = await stack.enter_async_context(self.options.lifespan(owner))
-                self._stack = stack
-            self._users += 1
+        while self._life is not None and self._life.is_here and self._life.is_ending:
+            await self._life.ended()
+            self._life = None
+        if self._life is None or not self._life.is_here:
+            lifespan = self.options.lifespan
+            self._life = Life(nullcontext if lifespan is None else partial(lifespan, owner), self._end)
+        await self._life.join()
 
     async def stop(self) -> None:
         """One user less; after the last all listening ends and the lifespan is left. It may be started again."""
-        self._users -= 1
-        if self._users:
-            return
+        if self._life is not None:
+            await self._life.leave()
+
+    async def _end(self) -> None:
         self.hub.end_all()
         await self.library.close()
-        if self._stack is not None:
-            stack, self._stack = self._stack, None
-            await stack.aclose()
 
 
 def _secret(given: str | bytes | None) -> bytes:

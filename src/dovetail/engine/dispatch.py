@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import HANDLERS, failed
+from dovetail.engine.invoke import is_cancelled
 from dovetail.errors import INTERNAL_ERROR, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import Result
-from dovetail.protocol.revisions import Revision
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
@@ -23,36 +23,44 @@ log = logging.getLogger("dovetail")
 
 
 async def handle(engine: "Engine", exchange: Exchange) -> bytes:
-    """The encoded result of a request. Raises ProtocolError."""
+    """The encoded result of a request. Raises ProtocolError, or CancelledError if the request was cancelled."""
     request = exchange.request
+    shaper = engine.shapers[request.revision.name]
     try:
         engine.offer.check(request.row, request.revision)
-        result = await _run(engine, exchange)
-        body = result.encode(engine.shapers[request.revision.name])
-    except NotFound as failure:
-        raise _missing(failure, request.revision) from None
-    except ProtocolError:
-        raise
-    except Exception:
-        log.exception("%s failed", request.method)
-        raise ProtocolError("Internal error", code=INTERNAL_ERROR) from None
+        body = (await engine.chain(exchange)).encode(shaper)
+    except BaseException as failure:
+        exchange.cancelled()  # for threads that still run
+        if isinstance(failure, ToolError) and request.method == "tools/call":  # a middleware's, meant like the tool's
+            return failed(str(failure)).encode(shaper)
+        raise _as_told(failure, request) from None
     finally:
-        for finish in exchange.finish:
-            await finish()
+        if exchange.finish:
+            await _finish(exchange)
     return body
 
 
-async def _run(engine: "Engine", exchange: Exchange) -> Result:
-    try:
-        return await engine.chain(exchange)
-    except ToolError as failure:  # a middleware's: it means the same as in the tool itself
-        if exchange.request.method == "tools/call":
-            return failed(str(failure))
-        raise ProtocolError(str(failure), code=INTERNAL_ERROR) from None
+async def _finish(exchange: Exchange) -> None:
+    """What has to happen before the answer goes out; what happens may add to it."""
+    for finish in exchange.finish:
+        try:
+            await finish()
+        except Exception:
+            log.exception("%s: something that belongs before the answer failed", exchange.request.method)
 
 
-def _missing(failure: NotFound, revision: Revision) -> ProtocolError:
-    return ProtocolError(failure.message, code=revision.missing_resource_code, data=failure.data)
+def _as_told(failure: BaseException, request: Request) -> BaseException:
+    """What the client hears of a failure: what was said on purpose. The rest is logged."""
+    if isinstance(failure, NotFound):
+        return ProtocolError(failure.message, code=request.revision.missing_resource_code, data=failure.data)
+    if isinstance(failure, ProtocolError):
+        return failure
+    if isinstance(failure, ToolError):
+        return ProtocolError(str(failure), code=INTERNAL_ERROR)
+    if isinstance(failure, (Exception, SystemExit)) or not is_cancelled():
+        log.error("%s failed", request.method, exc_info=failure)
+        return ProtocolError("Internal error", code=INTERNAL_ERROR)
+    return failure
 
 
 def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Step:

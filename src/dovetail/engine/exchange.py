@@ -4,10 +4,13 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.session import Session
+
+if TYPE_CHECKING:
+    from dovetail.engine.progress import ProgressSender
 
 Emit = Callable[[bytes], Awaitable[None]]
 
@@ -71,13 +74,14 @@ def _resolve(future: "asyncio.Future[None]") -> None:
 class Exchange:
     """What a transport hands to the engine for one request."""
 
-    __slots__ = ("_cancellation", "emit", "finish", "request", "sessions")
+    __slots__ = ("_cancellation", "emit", "finish", "progress", "request", "sessions")
 
     def __init__(self, request: Request, emit: Emit, sessions: SessionStore | None = None) -> None:
         self.request = request
         self.emit = emit
         self.sessions = sessions
         self.finish: list[Callable[[], Awaitable[None]]] = []  # to run before the answer goes out
+        self.progress: "ProgressSender | None" = None  # from the first report on
         self._cancellation: Cancellation | None = None
 
     @property

@@ -24,7 +24,7 @@ from dovetail.protocol import headers, jsonrpc
 from dovetail.protocol.content import Text
 from dovetail.protocol.cursors import LIFETIME, decode_cursor, encode_cursor
 from dovetail.protocol.definitions import Definition
-from dovetail.protocol.features import Completion, require_capabilities
+from dovetail.protocol.features import require_capabilities
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import (
     CallToolParams,
@@ -43,7 +43,6 @@ from dovetail.protocol.results import (
     Empty,
     ListenEnded,
     Listing,
-    PromptResult,
     Result,
     Suggestions,
     Welcome,
@@ -107,6 +106,7 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
     except ToolError as failure:
         return failed(str(failure))
     except CallTimeout as failure:
+        exchange.cancelled()
         log.warning("tool %s timed out after %g s", tool.name, failure.seconds)
         return failed(f"The tool {tool.name} did not finish within {failure.seconds:g} s and was stopped.")
     except MissingCapability as failure:
@@ -212,7 +212,8 @@ def _page(engine: "Engine", exchange: Exchange, key: str, catalog: Catalog[Any],
 async def read_resource(engine: "Engine", exchange: Exchange) -> Result:
     params = exchange.request.params
     assert isinstance(params, ReadResourceParams)
-    return await engine.read(params.uri, exchange)
+    async with engine.limit:
+        return await engine.read(params.uri, exchange)
 
 
 async def subscribe(engine: "Engine", exchange: Exchange) -> Result:
@@ -296,17 +297,15 @@ async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
         arguments = prompt.decode(_object(params.arguments))
     except ArgumentError as failure:
         raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
-    value = await guarded(engine, exchange, prompt.invocation, arguments, f"prompt {prompt.name}")
-    if isinstance(value, PromptResult):
-        return value
+    async with engine.limit:
+        value = await guarded(engine, exchange, prompt.invocation, arguments, f"prompt {prompt.name}")
     return shape_prompt(value, prompt.definition.description)
 
 
 async def guarded(engine: "Engine", exchange: Exchange, invocation: Any, arguments: dict[str, Any], label: str) -> Any:
     """Call a function whose failures are protocol errors: what it says on purpose is told, the rest is logged."""
     try:
-        async with engine.limit:
-            return await invoke(engine, exchange, invocation, arguments, label)
+        return await invoke(engine, exchange, invocation, arguments, label)
     except ToolError as failure:
         raise ProtocolError(str(failure), code=INTERNAL_ERROR) from None
     except CallTimeout as failure:
@@ -334,8 +333,8 @@ async def complete(engine: "Engine", exchange: Exchange) -> Result:
     if completer.takes_arguments:
         arguments["arguments"] = dict(params.context.arguments)
     label = f"completion of {argument.name}"
-    value = await guarded(engine, exchange, completer.invocation, arguments, label)
-    return Suggestions(value if isinstance(value, Completion) else shape_completion(value))
+    async with engine.limit:
+        return Suggestions(shape_completion(await guarded(engine, exchange, completer.invocation, arguments, label)))
 
 
 HANDLERS: dict[str, Handler] = {

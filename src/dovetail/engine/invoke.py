@@ -27,9 +27,18 @@ async def invoke(
         if timeout is None:
             return await work
         return await with_timeout(work, timeout)
-    except (asyncio.CancelledError, TimeoutError):
-        exchange.cancelled()
-        raise
+    except asyncio.CancelledError as stray:
+        if is_cancelled():
+            raise
+        raise RuntimeError(f"{label} let a cancellation of its own escape") from stray
+    except SystemExit as exit:  # would end the whole server
+        raise RuntimeError(f"{label} tried to exit with {exit.code!r}") from exit
+
+
+def is_cancelled() -> bool:
+    """Whether somebody wants the current task to stop; user code also meets cancellations that mean something else."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _start(
@@ -37,7 +46,8 @@ def _start(
 ) -> Coroutine[Any, Any, Any]:
     context: dict[str, Any] = {}
     if invocation.context_names:
-        context = dict.fromkeys(invocation.context_names, Context(engine, exchange))
+        can_wait = invocation.is_async or invocation.in_thread
+        context = dict.fromkeys(invocation.context_names, Context(engine, exchange, can_wait=can_wait))
     if invocation.by_name:
         bound = functools.partial(invocation.function, **arguments, **context)
     else:
@@ -45,8 +55,13 @@ def _start(
     if invocation.is_async:
         return bound()  # type: ignore[no-any-return]
     if invocation.in_thread:
-        return engine.threads.run(bound, label=label)
+        return _in_thread(engine, bound, label)
     return _on_the_loop(bound)
+
+
+async def _in_thread(engine: "Engine", bound: "functools.partial[Any]", label: str) -> Any:
+    value = await engine.threads.run(bound, label=label)
+    return await value if inspect.isawaitable(value) else value
 
 
 async def _on_the_loop(bound: "functools.partial[Any]") -> Any:

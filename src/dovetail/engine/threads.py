@@ -7,6 +7,7 @@ returns is dropped, and it ends when the function comes back. Such threads are c
 """
 
 import asyncio
+import concurrent.futures
 import contextvars
 import logging
 import threading
@@ -53,7 +54,11 @@ class ThreadPool:
     async def run(self, function: Callable[[], T], *, label: str) -> T:
         """Run `function` in a thread, with this task's context variables; `label` names it in the log."""
         job = _Job(function, label)
-        self._place(job)
+        waiting = _waiting_thread.get()
+        if waiting is not None and waiting.waits:
+            waiting.take(job)
+        else:
+            self._place(job)
         try:
             return await job.future
         except asyncio.CancelledError:
@@ -113,7 +118,7 @@ class ThreadPool:
         following: _Job[Any] | None = None
         refused: list[_Job[Any]] = []
         with self._lock:
-            if job.finished:
+            if job.finished or isinstance(job.worker, _WaitingThread):
                 return
             if job.worker is None:
                 self._waiting.remove(job)
@@ -212,6 +217,45 @@ class _Worker:
     def take(self, job: "_Job[Any]") -> None:
         job.worker = self
         self.inbox.put(job)
+
+
+class _WaitingThread(_Worker):
+    """A worker thread that waits for the loop, and runs what the loop needs a thread for on its behalf."""
+
+    __slots__ = ("waits",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = True
+
+    def serve(self) -> None:
+        while (job := self.inbox.get()) is not None:
+            if not job.future.done():
+                job.thread_name = threading.current_thread().name
+                job.settle(*job.perform())
+
+    def dismiss(self, _: object) -> None:
+        self.waits = False
+        self.inbox.put(None)
+
+
+_waiting_thread: contextvars.ContextVar[_WaitingThread | None] = contextvars.ContextVar("waiting", default=None)
+
+
+def wait_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
+    """Start work on the loop and block this worker thread until it is done.
+
+    If that work needs a thread it gets this one: threads that wait for other threads could fill the pool for good.
+    """
+    waiting = _WaitingThread()
+    token = _waiting_thread.set(waiting)
+    try:
+        work = start()
+    finally:
+        _waiting_thread.reset(token)
+    work.add_done_callback(waiting.dismiss)
+    waiting.serve()
+    return work.result()
 
 
 class _Job(Generic[T]):

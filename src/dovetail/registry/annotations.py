@@ -14,8 +14,9 @@ from typing import Annotated, Any, Final, ForwardRef, Literal, LiteralString, Ty
 import msgspec
 
 from dovetail.errors import SetupError
-from dovetail.registry.fields import Constraints, merge, only_meta, read_metadata
+from dovetail.registry.fields import NO_CONSTRAINTS, Constraints, merge, only_meta, read_metadata
 from dovetail.registry.hints import alias_value, is_alias
+from dovetail.registry.jsonable import OutputError, encode_json
 from dovetail.registry.models import Model, is_model
 from dovetail.registry.records import RecordClass, class_description, read_record
 from dovetail.registry.shapes import (
@@ -34,8 +35,11 @@ from dovetail.registry.shapes import (
     Scalar,
     Shape,
     Table,
+    is_hashable,
+    is_null,
     needs_trial,
 )
+from dovetail.registry.validator import Pattern
 
 _DEFINITIONS = 500
 _NESTING = 50  # a generic class that contains ever new variants of itself ends here
@@ -60,6 +64,7 @@ _ANYTHING = (Any, object, inspect.Parameter.empty)
 
 def constrain(shape: Shape, constraints: Constraints, where: str, *, native: bool = False) -> Shape:
     """The shape with constraints applied; `native` if msgspec sees the same ones in the annotation."""
+    _refuse_unusable(constraints, where)
     limits = frozenset(constraints.limits())
     leftover = limits - _applicable(shape)
     if leftover:
@@ -78,6 +83,15 @@ def constrain(shape: Shape, constraints: Constraints, where: str, *, native: boo
     return msgspec.structs.replace(
         shape, constraints=merge(shape.constraints, constraints, where), altered=shape.altered or changed
     )
+
+
+def _refuse_unusable(constraints: Constraints, where: str) -> None:
+    if constraints.pattern is not None:
+        Pattern(constraints.pattern, where=where)
+    try:
+        encode_json([constraints.examples, constraints.extra])
+    except OutputError as error:
+        raise SetupError(f"{where}: its examples or extra keywords can't be sent: {error}") from None
 
 
 def _applicable(shape: Shape) -> frozenset[str]:
@@ -112,7 +126,8 @@ class ShapeReader:
         if origin is Literal:
             return _literal(get_args(annotation), where)
         if is_model(annotation):
-            return Foreign(model=Model(annotation, where), altered=not isinstance(annotation, type))
+            is_class = hasattr(annotation, "model_fields")  # which msgspec leaves to us; anything else it might know
+            return Foreign(model=Model(annotation, where), altered=not is_class)
         for read in (self._indirect, self._class, self._collection, self._record):
             shape = read(annotation, where)
             if shape is not None:
@@ -179,7 +194,7 @@ class ShapeReader:
             return members[0]
         if any(isinstance(member, Anything) for member in members):
             return Anything()
-        return Alternatives(members=members, altered=needs_trial(members))
+        return _alternatives(members)
 
     def _collection(self, annotation: Any, where: str) -> Shape | None:
         origin = get_origin(annotation) or annotation
@@ -190,6 +205,8 @@ class ShapeReader:
             return None
         if origin in _ARRAYS:
             item = self.read(arguments[0] if arguments else Any, where)
+            if _ARRAYS[origin] in (set, frozenset) and not is_hashable(item):
+                raise SetupError(f"{where}: {_shown(arguments[0])} can't be the item of a set; use a list")
             return Array(item=item, container=_ARRAYS[origin], altered=origin in _UNKNOWN_TO_MSGSPEC)
         if origin in _TABLES:
             key, value = arguments or (str, Any)
@@ -240,7 +257,22 @@ class ShapeReader:
         return definition
 
 
-# Choices
+# Alternatives and choices
+
+
+def nullable(shape: Shape) -> Shape:
+    """The shape, or null."""
+    return _alternatives((shape, Scalar(kind=SCALARS[types.NoneType])))
+
+
+def _alternatives(members: tuple[Shape, ...]) -> Shape:
+    """A union. If it is one shape or null, the labels of that shape are the labels of the whole."""
+    solid = [member for member in members if not is_null(member)]
+    labels = solid[0].constraints.labels() if len(solid) == 1 else NO_CONSTRAINTS
+    if labels != NO_CONSTRAINTS:
+        bare = msgspec.structs.replace(solid[0], constraints=solid[0].constraints.without_labels())
+        members = tuple(bare if member is solid[0] else member for member in members)
+    return Alternatives(members=members, altered=needs_trial(members), constraints=labels)
 
 
 def _literal(values: tuple[Any, ...], where: str) -> Shape:

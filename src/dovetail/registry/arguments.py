@@ -14,21 +14,20 @@ import msgspec
 from msgspec.structs import asdict
 
 from dovetail.errors import ArgumentError, SetupError
-from dovetail.registry.annotations import ShapeReader
+from dovetail.registry.annotations import ShapeReader, nullable
 from dovetail.registry.fields import Constraints
 from dovetail.registry.functions import FunctionInfo, Parameter
 from dovetail.registry.leniency import Leniency
 from dovetail.registry.misfits import line, misfits
 from dovetail.registry.readers import TypeMaker
 from dovetail.registry.schemas import JsonSchema, SchemaWriter, default_keyword
-from dovetail.registry.shapes import SCALARS, Alternatives, Anything, Reference, Scalar, Shape, is_null
+from dovetail.registry.shapes import Alternatives, Anything, Reference, Shape, is_null
 from dovetail.registry.validator import Validator
 
 Raw = bytes | msgspec.Raw
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_MISFITS = (*_UNREADABLE, ValueError)
-_NULL = Scalar(kind=SCALARS[type(None)])
+_MISFITS = (*_UNREADABLE, ValueError, TypeError)  # TypeError: a list among the items of a set
 _COPIED = (list, dict, set, bytearray, collections.deque)  # defaults that one call could spoil for the next
 
 
@@ -109,16 +108,12 @@ def _is_about(problem: str, name: str) -> bool:
 
 def _shape(reader: ShapeReader, parameter: Parameter, where: str) -> Shape:
     shape = reader.read(parameter.annotation, f"{where}, parameter {parameter.name}")
-    return _described(_nullable(shape, parameter), parameter)
+    return _described(_with_null(shape, parameter), parameter)
 
 
-def _nullable(shape: Shape, parameter: Parameter) -> Shape:
+def _with_null(shape: Shape, parameter: Parameter) -> Shape:
     """`x: int = None` means that null is welcome, whatever the annotation forgot to say."""
-    if parameter.default is not None or _takes_null(shape):
-        return shape
-    notes = shape.constraints.notes()
-    bare = msgspec.structs.replace(shape, constraints=shape.constraints.only(shape.constraints.limits()))
-    return Alternatives(members=(bare, _NULL), constraints=notes)
+    return shape if parameter.default is not None or _takes_null(shape) else nullable(shape)
 
 
 def _takes_null(shape: Shape) -> bool:

@@ -51,12 +51,20 @@ class Constraints(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=
         """The same without its limits."""
         return msgspec.structs.replace(self, **dict.fromkeys(LIMITS))
 
+    def labels(self) -> "Constraints":
+        """Just what names and describes the place that the value has."""
+        return self.only(LABELS)
+
+    def without_labels(self) -> "Constraints":
+        return msgspec.structs.replace(self, **dict.fromkeys(LABELS))
+
     def only(self, names: Iterable[str]) -> "Constraints":
-        """Just these limits, without notes."""
+        """Just these, without all else."""
         return Constraints(**{name: getattr(self, name) for name in names})
 
 
 LIMITS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern", "tz")
+LABELS = ("title", "description", "examples", "header", "deprecated")
 NO_CONSTRAINTS = Constraints()
 
 _TIGHTEST: Mapping[str, Callable[[Any, Any], Any]] = {

@@ -26,9 +26,9 @@ def misfits(error: Exception) -> list[tuple[str, str]]:
     cause = error.__cause__
     if isinstance(cause, Misfit):
         return [(path + inner, words) for inner, words in cause.problems]
-    if isinstance(error, msgspec.ValidationError) and cause is None:
+    if cause is None:
         return [(path, _translated(text))]
-    return [(path, str(cause or error))]  # raised by the author of a class: their words
+    return [(path, str(cause))]  # raised by the author of a class: their words
 
 
 def _split(message: str) -> tuple[str, str]:

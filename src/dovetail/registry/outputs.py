@@ -21,7 +21,7 @@ from dovetail.registry.validator import Validator
 __all__ = ["Output", "OutputError", "compile_output", "compile_raw_output", "encode_json", "to_jsonable"]
 
 _WITHOUT_SCHEMA = (inspect.Signature.empty, None, types.NoneType, Any, object, str, Never, NoReturn)
-_MISFITS = (msgspec.DecodeError, ValueError, RecursionError)
+_MISFITS = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 _SEQUENCES = (list, tuple, abc.Sequence, abc.Iterable, abc.Collection)
 
 

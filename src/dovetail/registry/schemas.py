@@ -54,10 +54,7 @@ class SchemaWriter:
 
     def finish(self, schema: JsonSchema) -> JsonSchema:
         """The schema with its references written out, and those that must stay under `$defs`."""
-        try:
-            finished: JsonSchema = to_jsonable(write_out({**schema, "$defs": self.definitions}, self.where))
-        except OutputError as error:
-            raise SetupError(f"{self.where}: an example or an extra keyword can't be sent: {error}") from None
+        finished: JsonSchema = to_jsonable(write_out({**schema, "$defs": self.definitions}, self.where))
         return finished
 
     def write(self, shape: Shape) -> JsonSchema:

@@ -195,6 +195,21 @@ def is_recursive(definition: Definition) -> bool:
     return any(part is definition.body for part in inside)
 
 
+def is_hashable(shape: Shape) -> bool:
+    """Whether the values of a shape can be items of a set."""
+    for part in reachable(shape):
+        match part:
+            case Table():
+                return False
+            case Array() if part.container not in (tuple, frozenset):
+                return False
+            case Record() if part.source.cls.__hash__ is None:
+                return False
+            case Foreign() if getattr(part.model.annotation, "__hash__", None) is None:
+                return False
+    return True
+
+
 def is_plain(shape: Shape) -> bool:
     """Whether msgspec reads this, with everything inside, from the original annotation just as we would."""
     return not any(

@@ -108,6 +108,7 @@ class Pattern:
 _BACKTRACKS = 10_000
 _HEAVY_PATTERNS = 20  # in one schema
 _LONGEST_NAME = 1_000
+_CREDIT = 1_000_000  # subschemas that may be compiled, again and again, to find out what is wrong
 _LIGHT = 1 << 15
 _ENGINES = (  # the linear engine first; the larger the program, the shorter the text, so that all stay below seconds
     ("RegexOptions", _LIGHT, sys.maxsize),
@@ -144,7 +145,7 @@ class _Engine:
         self._parts: dict[int, Fits] = {}
         self._keywords: dict[tuple[int, str], Fits] = {}
         self._known: dict[str, Pattern] = {}
-        self._credit = 5 * document.limits.paths  # bounds what the parts may cost in all
+        self._credit = _CREDIT
         self.fits = self._compile_all()
 
     def _compile_all(self) -> Fits:
@@ -194,7 +195,7 @@ class _Engine:
 
     def _compile_part(self, part: dict[str, Any]) -> Fits:
         document = self._document
-        self._credit -= document.paths.get(id(part), 1)
+        self._credit -= len(document.reach(part, inside=True))
         try:
             self._registry = self._registry or _library().Registry([(document.base, document.root)])
             address = {"$schema": document.dialect, "$ref": document.address(part)}
@@ -239,7 +240,7 @@ _INSIDE = frozenset({
 _KEPT = frozenset({"$defs", "definitions", "contentSchema"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"})
 _DYNAMIC = 50  # anchors that any dynamic reference may mean
-_UNDER_WAY = 0
+_LEAVE = 0
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -267,7 +268,6 @@ class _Document:
         self.root = self._copy(schema)
         self.dialect = DIALECTS[0]
         self.patterns: dict[str, None] = {}
-        self.paths: dict[int, int] = {}
         self._parts: list[dict[str, Any]] = []
         self._places: dict[int, tuple[str, str]] = {}
         self._named: dict[str, Any] = {_HOME: self.root}
@@ -282,8 +282,7 @@ class _Document:
             self.base = self._places[id(self.root)][0]
             for part in self._parts:  # grows when a reference leads to a place where no schema is expected
                 self._targets[id(part)] = [target for name in _REFERENCES for target in self._targets_of(part, name)]
-            self._count_paths(inside=False)
-            self._count_paths(inside=True)
+            self._count_paths()
 
     def _refuse(self, reason: str) -> SetupError:
         return SetupError(f"{self.where}: {reason}")
@@ -393,57 +392,44 @@ class _Document:
             'into "$defs" and write "#/$defs/<name>"'
         )
 
-    def in_place(self, part: dict[str, Any]) -> list[dict[str, Any]]:
-        """A part and all that are applied to the same value as it is."""
+    def reach(self, part: dict[str, Any], *, inside: bool) -> list[dict[str, Any]]:
+        """A part and all that it applies to the same value; with `inside`, also those for the values in it."""
         found, stack = {id(part): part}, [part]
         while stack:
-            part = stack.pop()
-            beside = [inner for keyword, _, inner in _parts(part) if keyword in _IN_PLACE]
-            new = [
-                inner
-                for inner in beside + self._targets[id(part)]
-                if isinstance(inner, dict) and id(inner) not in found
-            ]
-            found |= {id(inner): inner for inner in new}
-            stack += new
+            for in_place, inner in self._nested(stack.pop()):
+                if (inside or in_place) and isinstance(inner, dict) and id(inner) not in found:
+                    found[id(inner)] = inner
+                    stack.append(inner)
         return list(found.values())
 
-    def _count_paths(self, *, inside: bool) -> None:
-        """Refuses a schema with too many ways through it.
+    def _nested(self, part: dict[str, Any]) -> list[tuple[bool, Any]]:
+        """What a part applies, and whether to the same value."""
+        inner = [(keyword in _IN_PLACE, inner) for keyword, _, inner in _parts(part) if keyword not in _KEPT]
+        return inner + [(True, target) for target in self._targets[id(part)]]
 
-        First only the ways that stay at one value: these may not loop. Then all: there a loop goes deeper into the
-        value each time and counts once, as the engine remembers its answers about objects and arrays.
-        """
-        self.paths = {}
-        stack = [(part, False) for part in self._parts]
+    def _count_paths(self) -> None:
+        """Refuses a schema with too many ways through it; a way ends where it comes back to a part it went through."""
+        count = 0
+        trail: set[int] = set()
+        nested = {id(part): self._nested(part) for part in self._parts}
+        stack = [(self.root, 1)]
         while stack:
-            part, is_ready = stack.pop()
-            nested = [(True, target) for target in self._targets[id(part)]]
-            for keyword, _, inner in _parts(part):
-                if keyword in _IN_PLACE or (inside and keyword in _INSIDE):
-                    nested.append((keyword in _IN_PLACE, inner))
-            if is_ready:
-                self.paths[id(part)] = self._sum_of_paths(part, nested, inside)
-            elif id(part) not in self.paths:
-                self.paths[id(part)] = _UNDER_WAY
-                stack.append((part, True))
-                stack += [(inner, False) for _, inner in nested if isinstance(inner, dict)]
-
-    def _sum_of_paths(self, part: dict[str, Any], nested: list[tuple[bool, Any]], inside: bool) -> int:
-        # To know what is left over, the engine evaluates what stands beside "unevaluated…" again and again.
-        weight = 4 if "unevaluatedProperties" in part or "unevaluatedItems" in part else 1
-        count = 1
-        for in_place, inner in nested:
-            paths = self.paths.get(id(inner), 1)
-            if paths == _UNDER_WAY and not inside:
-                raise self._refuse('a "$ref" comes back to itself without going deeper into the value; break the loop')
-            count += max(paths, 1) * (weight if in_place else 1)
-        if count > self.limits.paths:
-            raise self._refuse(
-                f"evaluating the schema may take more than {self.limits.paths:,} steps; its references or "
-                "alternatives multiply: simplify them"
-            )
-        return count
+            part, weight = stack.pop()
+            if weight == _LEAVE:
+                trail.discard(id(part))
+                continue
+            count += weight
+            if count > self.limits.paths:
+                raise self._refuse(
+                    f"evaluating the schema may take more than {self.limits.paths:,} steps, as its references or "
+                    "alternatives multiply; simplify them"
+                )
+            if isinstance(part, dict) and id(part) not in trail:
+                trail.add(id(part))
+                stack.append((part, _LEAVE))
+                # To know what is left over, the engine evaluates what stands beside "unevaluated…" again and again.
+                more = 4 if "unevaluatedProperties" in part or "unevaluatedItems" in part else 1
+                stack += [(inner, weight * more if in_place else weight) for in_place, inner in nested[id(part)]]
 
 
 # The value
@@ -620,7 +606,7 @@ class _Explanation:
         for keyword, argument in part.items():
             concerned, text = _LIMITS.get(keyword, ((), ""))
             if isinstance(value, concerned) and self._breaks(part, keyword, value):
-                if keyword == "pattern" and len(value) > self._engine.pattern(argument).longest:
+                if keyword == "pattern" and len(str(value)) > self._engine.pattern(argument).longest:
                     text = "is too long to be checked against the pattern {text}, has {size} characters"
                 found.append(_Problem((), _limit_text(text, keyword, part, value)))
             concerned, rule = _RULES.get(keyword, ((), None))
@@ -699,7 +685,7 @@ class _Explanation:
 
     def _unevaluated_properties(self, argument: Any, part: dict[str, Any], value: Any, _steps: int) -> list[_Problem]:
         """Only what is certain: names that no schema for the same value speaks of."""
-        nearby = self._document.in_place(part)
+        nearby = self._document.reach(part, inside=False)
         if argument is not False or any(
             other.keys() & {"additionalProperties", "patternProperties"} for other in nearby
         ):
