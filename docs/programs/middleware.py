@@ -1,15 +1,14 @@
 import time
 from collections import defaultdict
-from typing import Any
 
-from dovetail import ProtocolError, Server
+from dovetail import CallNext, Listing, ProtocolError, Request, Result, Server
 
 server = Server("vault", version="1.0.0")
 seconds: dict[str, float] = defaultdict(float)
 
 
 @server.middleware
-async def measure(request: Any, call_next: Any) -> Any:
+async def measure(request: Request, call_next: CallNext) -> Result:
     """How much time each method has taken."""
     started = time.perf_counter()
     try:
@@ -19,13 +18,13 @@ async def measure(request: Any, call_next: Any) -> Any:
 
 
 @server.middleware
-async def guard(request: Any, call_next: Any) -> Any:
+async def guard(request: Request, call_next: CallNext) -> Result:
     """Who is not an admin neither sees nor calls the tools of admins."""
     admin = request.meta.get("example.com/role") == "admin"
     if request.method == "tools/call" and request.params.name.startswith("admin_") and not admin:
         raise ProtocolError(f"Unknown tool: {request.params.name}", code=-32602)
     result = await call_next(request)
-    if request.method == "tools/list" and not admin:
+    if isinstance(result, Listing) and result.key == "tools" and not admin:
         result.items = [tool for tool in result.items if not tool.name.startswith("admin_")]
     return result
 

@@ -5,7 +5,6 @@ newline and gives it a `Pipe` to write to.
 """
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Sequence
@@ -261,5 +260,4 @@ class Connection:
         for task in late:
             task.cancel()
         if late:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait(late, timeout=SETTLE_SECONDS)
+            await asyncio.wait(late, timeout=SETTLE_SECONDS)

@@ -43,7 +43,7 @@ class Engine:
         guard_loggers(options.redact)
         self.threads = ThreadPool(options.max_threads)
         self.limit = Limit(options.max_concurrency, options.max_queue, subject="The server")
-        self.tool_limits: dict[str, Limit] = {}
+        self.tool_limits: dict[str, tuple[Tool, Limit]] = {}
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
         self.tools = tools
         self.prompts: Catalog[Prompt] = Catalog("prompt")
@@ -69,6 +69,8 @@ class Engine:
 
     def _catalog_changed(self, kind: ChangeKind) -> None:
         self._offer = None
+        if kind == "tools":
+            self.tool_limits = {name: pair for name, pair in self.tool_limits.items() if self.tools.get(name) is pair[0]}
         self.publish(Change(kind))
 
     def use(self, middleware: Middleware) -> None:
@@ -105,12 +107,11 @@ class Engine:
     def tool_limit(self, tool: Tool) -> Limit | None:
         if tool.max_concurrency is None:
             return None
-        limit = self.tool_limits.get(tool.name)
-        if limit is None:
-            subject = f"The tool {tool.name}"
-            limit = Limit(tool.max_concurrency, self.options.max_queue, subject=subject)
-            self.tool_limits[tool.name] = limit
-        return limit
+        known = self.tool_limits.get(tool.name)
+        if known is None or known[0] is not tool:  # another one had the name before
+            limit = Limit(tool.max_concurrency, self.options.max_queue, subject=f"The tool {tool.name}")
+            known = self.tool_limits[tool.name] = (tool, limit)
+        return known[1]
 
     def add_completer(self, kind: str, name: str, argument: str, completer: Completer) -> None:
         key = (kind, name, argument)

@@ -1,5 +1,6 @@
 """The one path of every request: offer check, middleware, handler, encoding. Errors come out as ProtocolError."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
@@ -57,7 +58,8 @@ def _as_told(failure: BaseException, request: Request) -> BaseException:
         return failure
     if isinstance(failure, ToolError):
         return ProtocolError(str(failure), code=INTERNAL_ERROR)
-    if isinstance(failure, (Exception, SystemExit)) or not is_cancelled():
+    stray = isinstance(failure, asyncio.CancelledError) and not is_cancelled()  # from inside: nobody cancelled us
+    if stray or isinstance(failure, (Exception, SystemExit)):
         log.error("%s failed", request.method, exc_info=failure)
         return ProtocolError("Internal error", code=INTERNAL_ERROR)
     return failure

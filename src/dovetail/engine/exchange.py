@@ -81,7 +81,7 @@ class Exchange:
         self.emit = emit
         self.sessions = sessions
         self.finish: list[Callable[[], Awaitable[None]]] = []  # to run before the answer goes out
-        self.progress: "ProgressSender | None" = None  # from the first report on
+        self.progress: ProgressSender | None = None  # from the first report on
         self._cancellation: Cancellation | None = None
 
     @property

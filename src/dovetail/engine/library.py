@@ -36,6 +36,8 @@ class Library:
         self._watcher: Watcher | None = None
         self._cached: dict[str, tuple[float, Contents]] = {}
         self._files_listed = -REFRESH_FILES
+        for catalog in (self.resources, self.templates):
+            catalog.on_change(self._cached.clear)  # another function may answer for a URI from now on
 
     def __contains__(self, uri: str) -> bool:
         return self.resources.get(uri) is not None or self._match(uri) is not None
@@ -137,15 +139,16 @@ class Library:
 
     def watch(self, uri: str, wanted: bool) -> None:
         """Files are watched from the first subscription to the last."""
+        if not wanted:
+            if self._watcher is not None:  # without a look at the path: the file may be gone
+                self._watcher.unwatch(uri)
+            return
         path = self._path(uri)
         if path is None:
             return
         if self._watcher is None:
             self._watcher = Watcher(self._on_update)
-        if wanted:
-            self._watcher.watch(uri, path)
-        else:
-            self._watcher.unwatch(uri)
+        self._watcher.watch(uri, path)
 
     def _path(self, uri: str) -> Path | None:
         resource = self.resources.get(uri)

@@ -48,7 +48,7 @@ class Request(msgspec.Struct, kw_only=True):
     id: RequestId
     method: str
     row: Method
-    params: Params
+    params: Any  # of the shape that the row names
     raw_params: Raw
     revision: Revision
     capabilities: dict[str, Any]
