@@ -208,6 +208,8 @@ def test_what_is_not_json(data: bytes) -> None:
         (b'{"jsonrpc":"2.0"}', None),
         (b'{"jsonrpc":"2.0","id":7,"method":null}', 7),
         (b'{"jsonrpc":"2.0","id":7,"method":5}', 7),
+        (b'{"jsonrpc":"2.0","id":7,"method":1e999}', 7),
+        (b'{"jsonrpc":"2.0","id":1e999,"method":"ping"}', None),
         (b'{"jsonrpc":"2.0","method":5}', None),
         (b'{"jsonrpc":"2.0","id":7,"method":["ping"]}', 7),
         # requests that are answers too

@@ -28,6 +28,7 @@ from dovetail.registry.fields import Field
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.outputs import encode_json
 from dovetail.registry.validator import Validator
+from stable_ids import stable
 
 T = TypeVar("T")
 
@@ -330,7 +331,7 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
 @pytest.mark.parametrize(
     ("annotation", "good", "value", "bad", "line"),
     TABLE,
-    ids=[f"{row[0]}-{number}" for number, row in enumerate(TABLE)],
+    ids=[f"{stable(row[0])}-{number}" for number, row in enumerate(TABLE)],
 )
 def test_types(annotation: Any, good: str, value: Any, bad: str, line: str) -> None:
     arguments = compiled(annotation)
@@ -397,7 +398,7 @@ def test_the_error_names_its_subject() -> None:
         (Literal[1, 2], '"2"', 2),
         (Annotated[int, Field(ge=1)], '"5"', 5),
     ],
-    ids=str,
+    ids=stable,
 )
 def test_strings_that_hold_json(annotation: Any, text: str, value: Any) -> None:
     assert read(annotation, text) == value
@@ -405,7 +406,7 @@ def test_strings_that_hold_json(annotation: Any, text: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "annotation", [str, str | int, str | None, list[int] | str, Any, Json, Literal["5", 5]], ids=str
+    "annotation", [str, str | int, str | None, list[int] | str, Any, Json, Literal["5", 5]], ids=stable
 )
 @pytest.mark.parametrize("text", ["5", "[1]", "null", "{}"])
 def test_strings_stay_strings_where_they_are_welcome(annotation: Any, text: str) -> None:
@@ -548,7 +549,7 @@ def test_patterns_never_backtrack() -> None:
     assert arguments.decode(b'{"x": "aaa"}') == {"x": "aaa"}
 
 
-@pytest.mark.parametrize("annotation", [Colour, Odd, uuid.UUID, dict[uuid.UUID, int], Pair[str]], ids=str)
+@pytest.mark.parametrize("annotation", [Colour, Odd, uuid.UUID, dict[uuid.UUID, int], Pair[str]], ids=stable)
 def test_words_that_look_like_ours_cost_nothing(annotation: Any) -> None:
     hostile = " - at `$" * 100_000
     arguments = compiled(annotation)
@@ -575,7 +576,7 @@ def test_deep_nesting(annotation: Any, raw: bytes) -> None:
 @pytest.mark.parametrize(
     "raw",
     [b'{"x": "\xff"}', b'{"\xff": 1}', b'{"x": "\\ud800"}', b'{"x": 1', b"", b"{'x': 1}", b'{"x": NaN}'],
-    ids=repr,
+    ids=stable,
 )
 def test_text_that_is_no_json(raw: bytes) -> None:
     for annotation in (str, int, Any):
@@ -665,7 +666,7 @@ def test_raw_arguments() -> None:
         ({"$ref": "#/$defs/a~1b"}, "1", 1),
         ({"type": "number"}, "1", 1),
     ],
-    ids=str,
+    ids=stable,
 )
 def test_the_second_reading_of_raw_schemas(part: Any, value: Any, expected: Any) -> None:
     schema = {"type": "object", "properties": {"x": part}, "$defs": {"a/b": {"type": "integer"}}}
@@ -764,7 +765,7 @@ SAMPLES += [{"name": "a"}, {"name": "a", "wings": 1}, {"size": 1, "tags": ["a"]}
 LOOSER_THAN_THEIR_SCHEMA = ("datetime", "uuid", "decimal", "bytes", "set", "Picky", "Crate")
 
 
-@pytest.mark.parametrize("row", TABLE, ids=[f"{row[0]}-{number}" for number, row in enumerate(TABLE)])
+@pytest.mark.parametrize("row", TABLE, ids=[f"{stable(row[0])}-{number}" for number, row in enumerate(TABLE)])
 def test_the_schema_means_what_the_decoder_does(row: tuple[Any, ...]) -> None:
     if any(word in str(row[0]) for word in LOOSER_THAN_THEIR_SCHEMA):
         return
@@ -826,7 +827,7 @@ STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
 COMPILED = {annotation: compiled(annotation) for annotation in STRATEGIES}
 
 
-@pytest.mark.parametrize("annotation", STRATEGIES, ids=str)
+@pytest.mark.parametrize("annotation", STRATEGIES, ids=stable)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_round_trips(annotation: Any, data: st.DataObject) -> None:
@@ -834,7 +835,7 @@ def test_round_trips(annotation: Any, data: st.DataObject) -> None:
     assert COMPILED[annotation].decode(encode_json({"x": value})) == {"x": value}
 
 
-@pytest.mark.parametrize("annotation", STRATEGIES, ids=str)
+@pytest.mark.parametrize("annotation", STRATEGIES, ids=stable)
 @settings(max_examples=25, deadline=None)
 @given(value=JSON_VALUES)
 def test_any_json_is_read_or_explained(annotation: Any, value: Any) -> None:

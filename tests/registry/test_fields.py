@@ -15,6 +15,7 @@ from typing_extensions import Doc
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Constraints, Field, default_of, is_field, read_metadata
 from dovetail.registry.schemas import schema_for
+from stable_ids import stable
 
 WHERE = "tool t (m.t), parameter x"
 
@@ -50,7 +51,7 @@ def read(*metadata: Any) -> Constraints:
         (object(), {}),
         (None, {}),
     ],
-    ids=repr,
+    ids=stable,
 )
 def test_limits(item: Any, expected: dict[str, Any]) -> None:
     assert read(item).limits() == expected
@@ -103,7 +104,7 @@ def test_several_all_hold() -> None:
         ([pydantic.Field(5, discriminator="kind")], (5, None)),
         ([pydantic.Field(default_factory=list)], (NODEFAULT, list)),
     ],
-    ids=repr,
+    ids=stable,
 )
 def test_defaults(items: list[Any], expected: Any) -> None:
     assert default_of(items, WHERE) == expected
@@ -154,7 +155,7 @@ def test_what_a_field_is() -> None:
         ([Field(min_length=-1)], "min_length must be an integer"),
         ([Field(pattern=5)], "pattern must be a string"),  # type: ignore[arg-type]
     ],
-    ids=repr,
+    ids=stable,
 )
 def test_refused(items: list[Any], words: str) -> None:
     with pytest.raises(SetupError) as caught:
@@ -177,7 +178,7 @@ def test_refused(items: list[Any], words: str) -> None:
         Annotated[Any, Field(ge=1)],
         list[Annotated[bool, pydantic.Field(ge=1)]],
     ],
-    ids=repr,
+    ids=stable,
 )
 def test_limits_that_make_no_sense_for_the_type(annotation: Any) -> None:
     with pytest.raises(SetupError, match=r"parameter x.*can't constrain this type"):

@@ -14,6 +14,7 @@ from msgspec import NODEFAULT
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Field
 from dovetail.registry.functions import Parameter, inspect_function
+from stable_ids import stable
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -162,7 +163,7 @@ def test_types_in_a_closure_are_found_later() -> None:
 @pytest.mark.parametrize(
     "annotation",
     [Context, Context | None, Annotated[Context, "the context"], Context[int], SpecialContext],
-    ids=str,
+    ids=stable,
 )
 def test_injection(annotation: Any) -> None:
     def tool(x: int, ctx=None): ...  # type: ignore[no-untyped-def]

@@ -23,6 +23,7 @@ from typing_extensions import TypeAliasType
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Field
 from dovetail.registry.outputs import OutputError, compile_output, compile_raw_output, encode_json, to_jsonable
+from stable_ids import stable
 
 
 class Text(msgspec.Struct):
@@ -157,7 +158,7 @@ ID = uuid.UUID(int=7)
         (pydantic.HttpUrl("http://a.example/"), "http://a.example/"),
         (pydantic.SecretStr("a"), "**********"),
     ],
-    ids=repr,
+    ids=stable,
 )
 def test_values(value: Any, expected: Any) -> None:
     found = to_jsonable(value)
@@ -223,7 +224,7 @@ def test_encode_json() -> None:
         list[Text] | None,
         list[Text] | Text | str,
     ],
-    ids=str,
+    ids=stable,
 )
 def test_no_promise(annotation: Any) -> None:
     annotation = inspect.Signature.empty if annotation is ... else annotation
@@ -307,7 +308,7 @@ POINT = {
             [{}],
         ),
     ],
-    ids=lambda value: str(value)[:40],
+    ids=stable,
 )
 def test_promises(annotation: Any, schema: Any, good: list[tuple[Any, Any]], bad: list[Any]) -> None:
     output = compile_output(annotation, where="tool t", unstructured=CONTENT)
@@ -343,7 +344,7 @@ def test_the_error_says_where_and_why() -> None:
         output.structure([Point(1, -1)])
 
 
-@pytest.mark.parametrize("annotation", [complex, list[complex], type[int], dict[float, int]], ids=str)
+@pytest.mark.parametrize("annotation", [complex, list[complex], type[int], dict[float, int]], ids=stable)
 def test_refused(annotation: Any) -> None:
     with pytest.raises(SetupError, match=r'tool t, return annotation.*annotate it -> Any, or pass output="text"'):
         compile_output(annotation, where="tool t")

@@ -12,6 +12,7 @@ from typing_extensions import TypeAliasType
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Field
 from dovetail.registry.schemas import schema_for
+from stable_ids import stable
 
 T = TypeVar("T")
 INTEGER = {"type": "integer"}
@@ -177,7 +178,7 @@ NODE = {
         (Annotated[bytes, Field(max_length=4)], {"type": "string", "contentEncoding": "base64", "maxLength": 8}),
         (Annotated[str, Field(format="email", extra={"x-a": 1})], {"type": "string", "format": "email", "x-a": 1}),
     ],
-    ids=str,
+    ids=stable,
 )
 def test_schema(annotation: Any, expected: dict[str, Any]) -> None:
     found = schema(annotation)
@@ -323,7 +324,7 @@ def _wide(depth: int) -> Any:
         (_wide(15), "too large"),
         (Annotated[int, pydantic.BeforeValidator(int)], "BeforeValidator"),
     ],
-    ids=str,
+    ids=stable,
 )
 def test_refused(annotation: Any, words: str) -> None:
     with pytest.raises(SetupError) as caught:

@@ -2,6 +2,8 @@
 
 import logging
 import os
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -45,14 +47,25 @@ def test_nobody_reads(pipe: tuple[int, int]) -> None:
     assert handler._waiting.qsize() <= MAX_LINES
     assert handler.dropped > 0
     handler.flush()  # returns, although nothing can be written
-    data = b""
-    while b"more lines that nobody read in time were dropped" not in data:
-        data += os.read(pipe[0], 100_000)
-    assert handler.dropped == 0
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(read_until(pipe[0], "the end")))
+    reader.start()
     while handler._waiting.qsize():
-        os.read(pipe[0], 100_000)
-    handler.flush()
+        time.sleep(0.01)
+    handler.emit(record("the end"))
+    reader.join(10)
     os.close(pipe[1])
+    gaps = [int(line.split()[2]) for line in lines if line.endswith("lines that nobody read in time were dropped")]
+    written = len(lines) - len(gaps)
+    assert sum(gaps) == handler.dropped
+    assert written + sum(gaps) == 10 * MAX_LINES + 1
+
+
+def read_until(descriptor: int, last: str) -> list[str]:
+    data = b""
+    while not data.endswith(last.encode() + b"\n"):
+        data += os.read(descriptor, 1_000_000)
+    return data.decode().splitlines()
 
 
 def test_lines_that_are_too_long_or_cannot_be_shown(pipe: tuple[int, int]) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
@@ -47,12 +47,19 @@ class Call:
         self._pipe = pipe
         self.open = True
         self.exchange: Exchange | None = None
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[Any] | None = None
 
     async def emit(self, message: bytes) -> None:
         if self.open:
             self._pipe.write(message)
             await self._pipe.drain()
+
+
+BatchAnswer = bytes | asyncio.Task[bytes | None]
+
+
+def _outcome(task: asyncio.Task[bytes | None]) -> bytes | None:
+    return None if task.cancelled() or task.exception() is not None else task.result()
 
 
 class Connection:
@@ -64,7 +71,7 @@ class Connection:
         self.session: Session | None = None
         self.greeted = asyncio.Event()  # the client has made a first good request
         self._calls: dict[RequestId, Call] = {}
-        self._others: set[asyncio.Task[None]] = set()  # batches, and calls that were cancelled but still clean up
+        self._others: set[asyncio.Task[Any]] = set()  # batches, and calls that were cancelled but still clean up
         self._kinds: list[ChangeKind] = []
         self._subscription: Subscription | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -135,6 +142,12 @@ class Connection:
         request.session = self.session
         self._kinds = [kind for kind in LIST_KINDS if kind in self.engine.offer.names]
 
+    def _drop_session(self) -> None:
+        self.session = None
+        if self._subscription is not None:  # the client was quick with its notifications/initialized
+            self._subscription.end()
+            self._subscription = None
+
     # ── lines out ──
 
     async def _serve(self, call: Call) -> None:
@@ -152,7 +165,7 @@ class Connection:
             return jsonrpc.result(request.id, body) if call.open else None
         except ProtocolError as failure:
             if request.method == "initialize":
-                self.session = None
+                self._drop_session()
             return jsonrpc.error(request.id, failure) if call.open else None
         finally:
             call.open = False
@@ -160,34 +173,36 @@ class Connection:
                 del self._calls[request.id]
 
     def _feed_batch(self, messages: Sequence[Envelope | BadMessage]) -> None:
-        answers: list[bytes] = []
-        calls: list[Call] = []
-        for message in messages:
-            if isinstance(message, BadMessage):
-                answers.append(self._error(message.id, message))
-            elif message.is_request:
-                try:
-                    calls.append(self._admit(message, batched=True))
-                except ProtocolError as failure:
-                    assert isinstance(message.id, (int, str))
-                    answers.append(self._error(message.id, failure))
-            elif message.is_notification:
-                self._notice(message)
-        loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._answer(call)) for call in calls]
-        for call, task in zip(calls, tasks, strict=True):
-            call.task = task  # type: ignore[assignment]
-        self._keep(loop.create_task(self._serve_batch(tasks, answers)))
-
-    async def _serve_batch(self, tasks: Sequence[asyncio.Task[bytes | None]], answers: list[bytes]) -> None:
-        """One line with all answers, when the last one is there."""
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        answers += [result for result in results if isinstance(result, bytes)]
+        answers = [answer for message in messages if (answer := self._feed_item(message)) is not None]
         if answers:
-            self.pipe.write(jsonrpc.batch(answers))
+            self._keep(asyncio.get_running_loop().create_task(self._serve_batch(answers)))
+
+    def _feed_item(self, message: Envelope | BadMessage) -> BatchAnswer | None:
+        """Its answer, or the task that will have it; None for what is not answered."""
+        if isinstance(message, BadMessage):
+            return self._error(message.id, message)
+        if message.is_notification:
+            self._notice(message)
+        if not message.is_request:
+            return None
+        assert isinstance(message.id, (int, str))
+        try:
+            call = self._admit(message, batched=True)
+        except ProtocolError as failure:
+            return self._error(message.id, failure)
+        call.task = task = asyncio.get_running_loop().create_task(self._answer(call))
+        return task
+
+    async def _serve_batch(self, answers: Sequence[BatchAnswer]) -> None:
+        """One line with all answers, when the last one is there; those that were cancelled have none."""
+        tasks = [answer for answer in answers if not isinstance(answer, bytes)]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        done = [answer if isinstance(answer, bytes) else _outcome(answer) for answer in answers]
+        if items := [answer for answer in done if answer is not None]:
+            self.pipe.write(jsonrpc.batch(items))
             await self.pipe.drain()
 
-    def _keep(self, task: asyncio.Task[None]) -> None:
+    def _keep(self, task: asyncio.Task[Any]) -> None:
         self._others.add(task)
         task.add_done_callback(self._others.discard)
 

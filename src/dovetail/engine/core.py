@@ -70,7 +70,9 @@ class Engine:
     def _catalog_changed(self, kind: ChangeKind) -> None:
         self._offer = None
         if kind == "tools":
-            self.tool_limits = {name: pair for name, pair in self.tool_limits.items() if self.tools.get(name) is pair[0]}
+            self.tool_limits = {
+                name: pair for name, pair in self.tool_limits.items() if self.tools.get(name) is pair[0]
+            }
         self.publish(Change(kind))
 
     def use(self, middleware: Middleware) -> None:

@@ -117,10 +117,11 @@ class Library:
         for folder in folders:
             assert folder.directory is not None
             entries = await self._threads.run(folder.directory.entries, label=f"directory {folder.uri}")
-            self._sync(folder, entries)
+            if self.templates.get(folder.uri) is folder:  # it may have been removed meanwhile
+                self._sync(folder, entries)
 
     def _relist(self, resource: Resource, definition: ResourceDefinition) -> None:
-        if definition != resource.definition:
+        if definition != resource.definition and self.resources.get(resource.uri) is resource:
             self.resources.replace(resource.uri, msgspec.structs.replace(resource, definition=definition))
 
     def _sync(self, folder: Template, entries: Sequence[FileEntry]) -> None:

@@ -48,7 +48,7 @@ class BadMessage(ProtocolError):
 members = msgspec.json.Decoder(dict[str, Raw]).decode  # the members of an object, each as its own bytes
 _decode_message = msgspec.json.Decoder(Envelope).decode
 _decode_batch = msgspec.json.Decoder(list[Raw]).decode
-_decode_any = msgspec.json.Decoder().decode
+_decode_any = msgspec.json.Decoder(float_hook=float).decode  # 1e999 is JSON too
 _CHUNK = 1 << 20
 _PARTS = frozenset(Envelope.__struct_fields__)
 

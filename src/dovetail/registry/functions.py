@@ -54,8 +54,12 @@ def inspect_function(
     kind: str = "tool",
     injectable: tuple[type, ...] = (),
     name: str | None = None,
+    open_ended: bool = False,
 ) -> FunctionInfo:
-    """Read a callable's signature, type hints and docstring; raises SetupError for what can't be served."""
+    """Read a callable's signature, type hints and docstring; raises SetupError for what can't be served.
+
+    With `open_ended`, `*args` and `**kwargs` are passed over: something else describes the arguments.
+    """
     inner, bound = _innermost(function)
     where = f"{kind} {name or _name_of(inner)} ({_full_name(inner)})"
     _refuse_uncallable(function, inner, where)
@@ -68,7 +72,7 @@ def inspect_function(
     injected: dict[str, type] = {}
     parameters: list[Parameter] = []
     for declared in signature.parameters.values():
-        if declared.name in bound:
+        if declared.name in bound or (open_ended and declared.kind in _OPEN_KINDS):
             continue
         here = f"{where}, parameter {declared.name}"
         _refuse_kind(declared, inner, here)
@@ -162,6 +166,7 @@ def _signature(function: Callable[..., Any], where: str) -> inspect.Signature:
         raise SetupError(f"{where}: its signature can't be read ({error}); wrap it in a def with annotations") from None
 
 
+_OPEN_KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _REFUSED_KINDS = {
     inspect.Parameter.VAR_POSITIONAL: "*args can't be described to a caller; name each parameter",
     inspect.Parameter.VAR_KEYWORD: "**kwargs can't be described to a caller; name each parameter, or take one dict",

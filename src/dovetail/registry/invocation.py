@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,8 +31,6 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     ) -> "Invocation":
         if info.is_async and thread:
             raise SetupError(f"{info.where}: thread=True makes no sense on an async def; remove it")
-        if isinstance(timeout, (int, float)) and timeout <= 0:
-            raise SetupError(f"{info.where}: timeout={timeout!r} must be more than 0 seconds, or None for no limit")
         return cls(
             function=info.function,
             is_async=info.is_async,
@@ -43,29 +41,37 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def called_with_mapping(function: Callable[..., Any], schema: Mapping[str, Any], info: FunctionInfo) -> bool:
-    """Whether a handler with a raw schema takes all arguments as one mapping, or each by its name.
+class Passing(NamedTuple):
+    """How a handler with a schema of its own takes its arguments."""
+
+    by_name: bool
+    names: frozenset[str] | None = None  # the only ones it takes; None for all
+
+
+def passing(function: Callable[..., Any], schema: Mapping[str, Any], info: FunctionInfo) -> Passing:
+    """All arguments as one mapping, or each by its name; raises SetupError if neither works.
 
     By name if it has `**kwargs` or if all its parameters are properties of the schema; otherwise one parameter
     of any other name takes the mapping.
     """
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in info.injected]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return False
-    names = {p.name for p in parameters}
-    properties = set(schema.get("properties", {}))
-    if len(names) == 1 and not names & properties:
-        return True
-    unknown = {p.name for p in parameters if p.name not in properties and p.default is p.empty}
-    if unknown:
+    parameters = {p.name: p for p in inspect.signature(function).parameters.values() if p.name not in info.injected}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return Passing(by_name=True)
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    if len(parameters) == 1 and not parameters.keys() & properties.keys():
+        return Passing(by_name=False)
+    needed = {name for name, p in parameters.items() if p.default is p.empty}
+    if unknown := sorted(needed - properties.keys()):
         raise SetupError(
-            f"{info.where}: the parameters {sorted(unknown)} are not in input_schema; "
+            f"{info.where}: the parameters {unknown} are not in input_schema; "
             "add them there, or take one parameter (a dict) for all arguments"
         )
-    missing = properties - names
-    if missing:
+    if missing := sorted(properties.keys() - parameters.keys()):
         raise SetupError(
-            f"{info.where}: input_schema has {sorted(missing)}, which the function does not take; "
+            f"{info.where}: input_schema has {missing}, which the function does not take; "
             "add the parameters, or take one parameter (a dict) for all arguments"
         )
-    return False
+    with_default = {name for name, part in properties.items() if isinstance(part, Mapping) and "default" in part}
+    if absent := sorted(needed - with_default - set(schema.get("required", ()))):
+        raise SetupError(f"{info.where}: input_schema does not require {absent}; give the parameters defaults")
+    return Passing(by_name=True, names=frozenset(parameters))

@@ -1,8 +1,7 @@
 """From a Python function, or a raw schema and a handler, to a compiled `Tool`: decode, invoke, shape."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec import UNSET
@@ -13,13 +12,12 @@ from dovetail.protocol.definitions import TAGS_KEY, ToolAnnotations, ToolDefinit
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.outbound import ToolResult
-from dovetail.registry.arguments import Arguments, RawArguments, compile_arguments, compile_raw_arguments
+from dovetail.registry.arguments import compile_arguments, compile_raw_arguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, inspect_function
-from dovetail.registry.invocation import Invocation, called_with_mapping
+from dovetail.registry.invocation import Invocation, passing
+from dovetail.registry.options import OutputPolicy, checked_options, convert_option
 from dovetail.registry.outputs import Output, OutputError, compile_output, compile_raw_output, to_jsonable
-
-OutputPolicy = Literal["auto", "text", "structured", "both"]
 
 
 class ToolTraits(TypedDict, total=False):
@@ -74,51 +72,54 @@ def compile_tool(
 ) -> Tool:
     """Everything that can be known before the first call is found out here; raises SetupError."""
     raw_schema = options.get("input_schema")
-    inspected = _inspect_raw if raw_schema is not None else inspect_function
-    info = inspected(function, kind="tool", injectable=injectable, name=options.get("name"))
+    info = inspect_function(
+        function, kind="tool", injectable=injectable, name=options.get("name"), open_ended=raw_schema is not None
+    )
+    options = checked_options(options, ToolOptions.__optional_keys__, info.where)
     name = check_name(info.name, info.where)
-    if raw_schema is not None:
-        arguments: Arguments | RawArguments = compile_raw_arguments(
-            raw_schema, where=info.where, subject=name, lenient=lenient
-        )
-        by_name = not called_with_mapping(function, raw_schema, info)
-    else:
-        arguments, by_name = compile_arguments(info, lenient=lenient), True
+    arguments = _compile_input(info, raw_schema, lenient)
     policy = options.get("output", "text" if options.get("structured_output") is False else output)
     result = _compile_result(info, policy, options.get("output_schema"))
     return Tool(
         definition=_definition(name, info, options, arguments.schema, result.schema),
         invocation=Invocation.of(
-            info, by_name=by_name, thread=options.get("thread"), timeout=options.get("timeout", UNSET)
+            info, by_name=arguments.by_name, thread=options.get("thread"), timeout=options.get("timeout", UNSET)
         ),
         decode=arguments.decode,
         shape=result.shape,
         requires=frozenset(options.get("requires", ())),
         max_concurrency=options.get("max_concurrency"),
-        headers=header_parameters(arguments.schema),
+        headers=_headers(arguments.schema, info.where),
         choices=closed_choices(arguments.schema),
     )
 
 
-def _inspect_raw(
-    function: Callable[..., Any], *, kind: str, injectable: tuple[type, ...], name: str | None
-) -> FunctionInfo:
-    """A handler with a schema of its own may take anything; only the injected parameters matter."""
-    signature = inspect.signature(function)
-    open_ended = any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in signature.parameters.values())
-    if not open_ended:
-        return inspect_function(function, kind=kind, injectable=injectable, name=name)
-    shown = name or str(getattr(function, "__name__", ""))
-    return FunctionInfo(
-        function=function,
-        name=shown,
-        where=f"{kind} {shown}",
-        summary=inspect.getdoc(function),
-        is_async=inspect.iscoroutinefunction(function),
-        parameters=(),
-        injected={},
-        returns=inspect.Signature.empty,
-    )
+class _Input(msgspec.Struct, frozen=True):
+    schema: dict[str, Any]
+    decode: Callable[[bytes | msgspec.Raw], dict[str, Any]]
+    by_name: bool = True
+
+
+def _compile_input(info: FunctionInfo, raw_schema: Mapping[str, Any] | None, lenient: bool) -> _Input:
+    if raw_schema is None:
+        arguments = compile_arguments(info, lenient=lenient)
+        return _Input(arguments.schema, arguments.decode)
+    raw = compile_raw_arguments(raw_schema, where=info.where, subject=info.name, lenient=lenient)
+    by_name, names = passing(info.function, raw_schema, info)
+    if names is None or raw_schema.get("additionalProperties") is False:
+        return _Input(raw.schema, raw.decode, by_name)
+
+    def decode(given: bytes | msgspec.Raw) -> dict[str, Any]:  # the schema takes more than the function does
+        return {name: value for name, value in raw.decode(given).items() if name in names}
+
+    return _Input(raw.schema, decode, by_name)
+
+
+def _headers(schema: Mapping[str, Any], where: str) -> tuple[HeaderParameter, ...]:
+    try:
+        return header_parameters(schema)
+    except SetupError as problem:
+        raise SetupError(f"{where}: {problem}") from None
 
 
 def _definition(
@@ -140,21 +141,6 @@ def _definition(
 def tagged(meta: Meta | None, tags: Sequence[str]) -> Meta | None:
     """Tags travel in `_meta`, where middleware and hosts can see them."""
     return {**(meta or {}), TAGS_KEY: list(tags)} if tags else meta
-
-
-def convert_option(value: Any, kind: Any, where: str, option: str) -> Any:
-    """An option given as plain data becomes its type; unknown keys are mistakes and are named."""
-    if value is None:
-        return None
-    try:
-        plain = msgspec.to_builtins(value)
-        converted = msgspec.convert(plain, kind)
-    except (msgspec.ValidationError, TypeError) as failure:
-        raise SetupError(f"{where}: {option}={value!r} is not right: {failure}") from None
-    if isinstance(plain, dict) and (unknown := set(plain) - set(msgspec.to_builtins(converted))):
-        known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
-        raise SetupError(f"{where}: {option} has unknown keys {sorted(unknown)}; known are {known}")
-    return converted
 
 
 def closed_choices(schema: Mapping[str, Any]) -> dict[str, Sequence[str]]:

@@ -62,21 +62,21 @@ class Validator:
     def is_valid(self, instance: Any) -> bool:
         engine = self._engine = self._engine or _Engine(self._document)
         try:
-            return _is_sound(instance, self._depth) and engine.fits(instance)
-        except ValueError:  # something that JSON does not have
+            return _is_sound(instance, self._depth, engine.longest_name) and engine.fits(instance)
+        except (ValueError, TypeError):  # something that JSON does not have
             return False
 
     def problems(self, instance: Any, *, root: str = "arguments") -> list[str]:
         """One line for each thing that is wrong, in the order of the value; empty if all is well."""
         engine = self._engine = self._engine or _Engine(self._document)
         try:
-            if not _is_sound(instance, self._depth):
+            if not _is_sound(instance, self._depth, engine.longest_name):
                 found = _oddities(instance, self._depth)
             elif engine.fits(instance):
                 return []
             else:
                 found = _Explanation(self._document, engine).of(instance)
-        except ValueError:
+        except (ValueError, TypeError):  # something that JSON does not have
             found = _oddities(instance, self._depth)
         return _lines(found or [_MISFIT], instance, root)
 
@@ -109,14 +109,14 @@ _BACKTRACKS = 10_000
 _HEAVY_PATTERNS = 20  # in one schema
 _LONGEST_NAME = 1_000
 _CREDIT = 1_000_000  # subschemas that may be compiled, again and again, to find out what is wrong
-_LIGHT = 1 << 15
+_LIGHT, _MIDDLE, _LARGE = 1 << 15, 1 << 18, 1 << 21  # bytes of a compiled pattern
 _ENGINES = (  # the linear engine first; the larger the program, the shorter the text, so that all stay below seconds
     ("RegexOptions", _LIGHT, sys.maxsize),
-    ("RegexOptions", 1 << 18, 10_000),
-    ("FancyRegexOptions", 1 << 18, 10_000),
-    ("RegexOptions", 1 << 21, 2_500),
-    ("FancyRegexOptions", 1 << 21, 2_500),
-    ("RegexOptions", 1 << 22, 1_000),
+    ("RegexOptions", _MIDDLE, 10_000),
+    ("FancyRegexOptions", _MIDDLE, 10_000),
+    ("RegexOptions", _LARGE, 2_500),
+    ("FancyRegexOptions", _LARGE, 2_500),
+    ("RegexOptions", 2 * _LARGE, 1_000),
 )
 
 
@@ -146,6 +146,7 @@ class _Engine:
         self._keywords: dict[tuple[int, str], Fits] = {}
         self._known: dict[str, Pattern] = {}
         self._credit = _CREDIT
+        self.longest_name: int | None = None
         self.fits = self._compile_all()
 
     def _compile_all(self) -> Fits:
@@ -178,9 +179,9 @@ class _Engine:
                 if isinstance(value, str) and not self.pattern.matches(value):
                     raise ValueError
 
-        _, size, _ = _ENGINES[2]
-        self._patterns = _library().FancyRegexOptions(size_limit=size, backtrack_limit=_BACKTRACKS)
+        self._patterns = _library().FancyRegexOptions(size_limit=_MIDDLE, backtrack_limit=_BACKTRACKS)
         self._options = {"keywords": {"pattern": Keyword}}
+        self.longest_name = _LONGEST_NAME  # for patternProperties, which the keyword does not see
 
     def _compile(self, schema: Part, **options: Any) -> Fits:
         return _compiled(schema, self._patterns, **self._options, **options)
@@ -449,31 +450,31 @@ class _Problem(NamedTuple):
     values: tuple[str, ...] = ()
 
 
-def _is_sound(value: Any, deepest: int) -> bool:
+def _is_sound(value: Any, deepest: int, longest_name: int | None) -> bool:
     """Whether the engine can be trusted with a value: not too deep, no number or name that it can't handle."""
     stack: list[tuple[int, Iterable[Any]]] = [(0, (value,))]
     while stack:
         depth, values = stack.pop()
-        if _PLAIN.issuperset(map(type, values)):
-            continue
         for item in values:
-            if isinstance(item, (dict, list, tuple)):
-                if depth == deepest or not _has_sound_names(item):
+            kind = type(item)
+            if kind in _PLAIN:
+                continue
+            if kind is dict or kind is list or isinstance(item, (dict, list, tuple)):
+                if depth == deepest or (longest_name and _has_longer_name(item, longest_name)):
                     return False
-                stack.append((depth + 1, item.values() if isinstance(item, dict) else item))
-            elif not _is_sound_number(item):
+                inner = item.values() if isinstance(item, dict) else item
+                if not _PLAIN.issuperset(map(type, inner)):
+                    stack.append((depth + 1, inner))
+            elif isinstance(item, int):
+                if item.bit_length() > _LARGEST:
+                    return False
+            elif isinstance(item, float) and not math.isfinite(item):
                 return False
     return True
 
 
-def _is_sound_number(item: Any) -> bool:
-    if isinstance(item, float):
-        return math.isfinite(item)
-    return not isinstance(item, int) or item.bit_length() <= _LARGEST
-
-
-def _has_sound_names(item: Any) -> bool:
-    return not isinstance(item, dict) or all(isinstance(name, str) and len(name) <= _LONGEST_NAME for name in item)
+def _has_longer_name(item: Any, longest: int) -> bool:
+    return isinstance(item, dict) and max(map(len, item), default=0) > longest
 
 
 def _oddities(value: Any, deepest: int, largest: float = math.inf) -> list[_Problem]:
@@ -497,7 +498,7 @@ def _oddities(value: Any, deepest: int, largest: float = math.inf) -> list[_Prob
 
 
 def _oddity(item: Any) -> str:
-    if type(item) not in _JSON_TYPES:
+    if type(item) not in _JSON_TYPES and not isinstance(item, (dict, list, tuple)):
         return f"is not a JSON value, but a Python object of the type {type(item).__name__}"
     if isinstance(item, float) and not math.isfinite(item):
         return "is not a finite number"
@@ -507,7 +508,7 @@ def _oddity(item: Any) -> str:
         return "holds half a surrogate pair, which is not a character"
     if isinstance(item, dict) and not all(isinstance(name, str) and _is_unicode(name) for name in item):
         return "has a name that is not a proper string"
-    if isinstance(item, dict) and max(map(len, item), default=0) > _LONGEST_NAME:
+    if _has_longer_name(item, _LONGEST_NAME):
         return f"has a name of more than {_LONGEST_NAME:,} characters"
     return ""
 
@@ -714,8 +715,9 @@ class _Explanation:
         count = sum(self._fits(argument, item) for item in value)
         if least <= count <= most:
             return []
-        wanted = f"at least {least}" if count < least else f"at most {most}"
-        return [_Problem((), f"must hold {wanted} that fit {_excerpt(argument)}, holds {count}")]
+        wanted, limit = ("at least", least) if count < least else ("at most", most)
+        items = "item" if limit == 1 else "items"
+        return [_Problem((), f"must hold {wanted} {limit} {items} like {_excerpt(argument)}, holds {count}")]
 
 
 _Rule = Callable[[_Explanation, Any, Any, Any, int], list[_Problem]]
@@ -786,10 +788,11 @@ def _closest(branches: list[list[_Problem]], value: Any) -> list[_Problem]:
     if all(choices):
         return [_merged((), choices, value)]
     near = [branch for branch, choice in zip(branches, choices, strict=True) if choice is None]
-    for problem in near[0]:  # a property that tells the alternatives apart, with a value that none of them knows
-        choices = [_choice_at(problem.path, branch) for branch in near]
-        if len(near) > 1 and all(choice is not None and choice.values for choice in choices):
-            return [_merged(problem.path, choices, value)]
+    telling = [problem.path for problem in near[0] if problem.values] if len(near) > 1 else []
+    for path in telling:  # a property that tells the alternatives apart, with a value that none of them knows
+        choices = [_choice_at(path, branch) for branch in near]
+        if all(choice is not None and choice.values for choice in choices):
+            return [_merged(path, choices, value)]
     return min(near, key=lambda branch: (any(problem.values for problem in branch), len(branch)))
 
 

@@ -4,6 +4,7 @@ In: the coroutine to run. Out: it returns when that is done, whatever tasks and 
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -75,7 +76,12 @@ async def _clear(loop: asyncio.AbstractEventLoop) -> None:
     for task in tasks:
         task.cancel()
     tasks.add(loop.create_task(loop.shutdown_asyncgens()))
-    await asyncio.wait(tasks, timeout=SETTLE_SECONDS)
+    _, stubborn = await asyncio.wait(tasks, timeout=SETTLE_SECONDS)
+    for task in stubborn:
+        with contextlib.suppress(BaseException):  # what it says to that would else be printed when it is collected
+            coroutine = task.get_coro()
+            if isinstance(coroutine, Coroutine):
+                coroutine.close()
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

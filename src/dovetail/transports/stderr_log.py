@@ -70,14 +70,16 @@ class StderrHandler(logging.Handler):
             written.wait(FLUSH_SECONDS)
 
     def _write(self) -> None:
+        told = 0
         while True:
             item = self._waiting.get()
             if isinstance(item, threading.Event):
                 item.set()
                 continue
-            if self.dropped:
-                item += _as_bytes(f"... and {self.dropped} more lines that nobody read in time were dropped")
-                self.dropped = 0
+            dropped = self.dropped
+            if dropped > told:
+                item += b"... and %d more lines that nobody read in time were dropped\n" % (dropped - told)
+                told = dropped
             _write_all(self._descriptor, item)
 
 

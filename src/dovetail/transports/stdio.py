@@ -47,12 +47,13 @@ def serve_stdio(engine: Engine, *, owner: Any = None) -> None:
 async def _live(engine: Engine, owner: Any, streams: PrivateStreams) -> None:
     """The life of the server: the lifespan around it, the signals around that."""
     with StopSignal() as signal:
+        if await signal.interrupts(engine.start(owner)):
+            return
         try:
-            if not await signal.interrupts(engine.start(owner)):
-                service = _Service(engine, streams)
-                if await signal.interrupts(service.serve()):
-                    await service.end(SIGNAL_GRACE)
-                await service.close()
+            service = _Service(engine, streams)
+            if await signal.interrupts(service.serve()):
+                await service.end(SIGNAL_GRACE)
+            await service.close()
         finally:
             await _leave_lifespan(engine)
 
