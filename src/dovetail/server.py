@@ -1,5 +1,6 @@
 """`Server`, the facade: decorators, options, `run()`. It composes and holds no logic of its own."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
@@ -14,9 +15,10 @@ from dovetail.protocol.content import Icon
 from dovetail.protocol.definitions import Implementation
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.files import Directory, File
+from dovetail.registry.options import convert_option
 from dovetail.registry.prompts import PromptOptions, compile_completer, compile_prompt
 from dovetail.registry.resources import ResourceOptions, Template, compile_directory, compile_file, compile_resource
-from dovetail.registry.tools import Tool, ToolOptions, compile_tool, convert_option
+from dovetail.registry.tools import Tool, ToolOptions, compile_tool
 from dovetail.toolregistry import ToolRegistry
 from dovetail.transports.stdio import serve_stdio
 
@@ -56,7 +58,7 @@ class Server:
         """Register a function as a tool; bare, or with options. The function stays as it is."""
         if function is not None:
             _refuse_uncalled(function, "tool")
-            self.add_tool(function)
+            self.add_tool(function, **options)
             return function
 
         def register(function: F) -> F:
@@ -67,13 +69,12 @@ class Server:
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         """Register a function as a tool, at any time; every client that asked is told."""
-        for feature in options.get("requires", ()):
-            if feature.partition(".")[0] in ("sampling", "roots"):
-                warn_deprecated(feature.partition(".")[0])
         settings = self.engine.options
         tool = compile_tool(
             function, options, injectable=INJECTABLE, output=settings.output, lenient=settings.lenient_arguments
         )
+        for feature in {name.partition(".")[0] for name in tool.requires} & {"sampling", "roots"}:
+            warn_deprecated(feature)
         self.engine.tools.add(tool.name, tool)
 
     def remove_tool(self, name: str) -> bool:
@@ -133,7 +134,7 @@ class Server:
         """Register a function as a prompt; bare, or with options."""
         if function is not None:
             _refuse_uncalled(function, "prompt")
-            self.add_prompt(function)
+            self.add_prompt(function, **options)
             return function
 
         def register(function: F) -> F:
@@ -168,6 +169,8 @@ class Server:
 
     def middleware(self, function: Middleware) -> Middleware:
         """Register `async def m(request, call_next)`; it sees every request of every method once."""
+        if not inspect.iscoroutinefunction(function if inspect.isroutine(function) else type(function).__call__):
+            raise SetupError(f"@server.middleware: {function!r} must be `async def m(request, call_next)`")
         self.engine.use(function)
         return function
 
@@ -191,7 +194,9 @@ def _refuse_uncalled(function: Any, decorator: str) -> None:
         raise SetupError(f"@server.{decorator}: write @server.{decorator} or @server.{decorator}(name={function!r})")
 
 
-def _implementation(name: str, options: Options) -> Implementation:
+def _implementation(name: Any, options: Options) -> Implementation:
+    if not isinstance(name, str) or not name:
+        raise SetupError(f'Server({name!r}): a server needs a name; write Server("weather")')
     return Implementation(
         name=name,
         version=options.version,

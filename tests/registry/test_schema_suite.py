@@ -86,7 +86,7 @@ def test_official_cases(name: str) -> None:
             problems = validator.problems(test["data"])
             assert bool(problems) != expected, f"{what}: {problems}"
             checked += 1
-    assert checked or name == "refRemote.json" or set(REFUSED[name]) == {case["description"] for case in cases(name)}
+    assert checked == sum(len(case["tests"]) for case in cases(name)) - sum(REFUSED.get(name, {}).values())
 
 
 @pytest.mark.rule("JS-2", "JS-5", "JS-7")
@@ -96,7 +96,7 @@ def test_other_documents_are_refused(name: str) -> None:
     assert {text: len(case["tests"]) for text, case in found.items()} == REFUSED[name]
     for case in found.values():
         assert REMOTE in json.dumps(case["schema"])
-        with pytest.raises(SetupError, match="never fetched|not a supported dialect"):
+        with pytest.raises(SetupError, match=r"never fetched|not a supported dialect"):
             Validator(case["schema"], where=name)
 
 

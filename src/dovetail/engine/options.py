@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 import msgspec
 
@@ -11,7 +11,19 @@ from dovetail.protocol.content import Icon
 from dovetail.protocol.definitions import CacheScope
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.outbound import CacheHint, Style
-from dovetail.registry.tools import OutputPolicy
+from dovetail.registry.options import (
+    COUNT,
+    LIMIT_SECONDS,
+    NAMES,
+    OUTPUT,
+    POSITIVE_COUNT,
+    SCOPE,
+    SWITCH,
+    TEXT,
+    Kind,
+    OutputPolicy,
+    checked_options,
+)
 
 Profile = Literal["spec", "pocket", "reference"]
 ArgumentErrors = Literal["result", "error"]
@@ -22,6 +34,26 @@ PROFILES: dict[str, dict[str, Any]] = {
     "spec": {},
     "pocket": {"always_structured_content": True, "empty_next_cursor": True, "argument_errors": "error"},
     "reference": {"explicit_is_error": False, "output": "text"},
+}
+
+
+Feature = Literal["tools", "resources", "prompts", "completions", "logging"]
+
+KINDS = {
+    **dict.fromkeys(("version", "title", "description", "website_url", "instructions"), TEXT),
+    **dict.fromkeys(("always_structured_content", "empty_next_cursor", "explicit_is_error"), SWITCH),
+    **dict.fromkeys(("lenient_arguments", "server_info", "logging", "list_changed"), SWITCH),
+    **dict.fromkeys(("page_size", "max_concurrency", "max_threads", "max_message_bytes"), POSITIVE_COUNT),
+    **dict.fromkeys(("max_queue", "ttl_ms"), COUNT),
+    **dict.fromkeys(("timeout", "initialize_timeout"), LIMIT_SECONDS),
+    "profile": Kind(Profile, " or ".join(PROFILES)),
+    "argument_errors": Kind(ArgumentErrors, '"result" or "error"'),
+    "output": OUTPUT,
+    "cache_scope": SCOPE,
+    "declare": Kind(list[Feature], f"a list of some of {', '.join(get_args(Feature))}"),
+    "log_level": Kind(LogLevel, f"one of {', '.join(get_args(LogLevel))}"),
+    "experimental": Kind(dict[str, dict[str, Any]], "a dict of dicts"),
+    "redact": NAMES,
 }
 
 
@@ -101,19 +133,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, given: ServerOptions) -> "Options":
-        known = set(cls.__struct_fields__)
-        if unknown := set(given) - known:
-            raise SetupError(f"Server: unknown options {sorted(unknown)}; known are {', '.join(sorted(known))}")
-        profile = given.get("profile", "spec")
-        if profile not in PROFILES:
-            raise SetupError(f"Server: profile={profile!r} is unknown; use one of {', '.join(PROFILES)}")
-        options = cls(**{**PROFILES[profile], **given})
-        for name in ("page_size", "max_concurrency", "max_threads", "max_message_bytes"):
-            if getattr(options, name) < 1:
-                raise SetupError(f"Server: {name}={getattr(options, name)!r} must be at least 1")
-        if options.ttl_ms < 0:
-            raise SetupError(f"Server: ttl_ms={options.ttl_ms!r} must be 0 or more")
-        return options
+        given = checked_options(given, cls.__struct_fields__, "Server", KINDS)
+        if not callable(given.get("lifespan", cls)):
+            raise SetupError(f"Server: lifespan={given['lifespan']!r} is not callable; give it a function")
+        secret: Any = given.get("secret", "any")
+        if not isinstance(secret, (str, bytes)) or not secret:
+            raise SetupError("Server: secret must be a string or bytes, and not empty")  # never shown, not even here
+        return cls(**{**PROFILES[given.get("profile", "spec")], **given})
 
     @property
     def style(self) -> Style:

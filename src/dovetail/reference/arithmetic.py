@@ -36,7 +36,7 @@ def number_text(value: float) -> str:
 
 def plain_number(value: float) -> int | float:
     """An integral double as an integer, so that JSON shows 5 and not 5.0."""
-    return int(value) if value.is_integer() and abs(value) < 1e21 else value
+    return int(value) if value.is_integer() and abs(value) < 2**63 else value
 
 
 def compute(operation: str, a: float, b: float) -> float:

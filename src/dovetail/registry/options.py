@@ -9,7 +9,7 @@ from msgspec import Meta
 from dovetail.errors import SetupError
 from dovetail.protocol.definitions import CacheScope
 
-O = TypeVar("O", bound=Mapping[str, Any])
+Given = TypeVar("Given", bound=Mapping[str, Any])
 OutputPolicy = Literal["auto", "text", "structured", "both"]
 
 
@@ -50,7 +50,7 @@ KINDS = {
 }
 
 
-def checked_options(options: O, known: Iterable[str], where: str, kinds: Mapping[str, Kind] = KINDS) -> O:
+def checked_options(options: Given, known: Iterable[str], where: str, kinds: Mapping[str, Kind] = KINDS) -> Given:
     """The options that were given; None means "not given", unless it is one of the values an option may have."""
     if unknown := sorted(set(options) - set(known)):
         raise SetupError(f"{where}: unknown options {', '.join(unknown)}; known are {', '.join(sorted(known))}")

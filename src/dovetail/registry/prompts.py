@@ -1,13 +1,13 @@
 """From Python functions to compiled prompts and completions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 import msgspec
 from msgspec import UNSET
 
 from dovetail.errors import SetupError
-from dovetail.protocol.content import CONTENT_TYPES, Icon, Message, Meta
+from dovetail.protocol.content import CONTENT_TYPES, Icon, Message, Meta, Role
 from dovetail.protocol.definitions import PromptArgument, PromptDefinition
 from dovetail.protocol.features import Completion
 from dovetail.protocol.results import PromptResult
@@ -15,7 +15,10 @@ from dovetail.registry.arguments import compile_strings
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.invocation import Invocation
-from dovetail.registry.tools import closed_choices, convert_option, tagged
+from dovetail.registry.options import checked_options, convert_option
+from dovetail.registry.tools import closed_choices, tagged
+
+ROLES = get_args(Role)
 
 
 class PromptOptions(TypedDict, total=False):
@@ -49,6 +52,7 @@ def compile_prompt(
 ) -> Prompt:
     """A prompt's arguments are strings on the wire, whatever the function takes; raises SetupError."""
     info = inspect_function(function, kind="prompt", injectable=injectable, name=options.get("name"))
+    options = checked_options(options, PromptOptions.__optional_keys__, info.where)
     strings = compile_strings(info)
     arguments = [
         PromptArgument(name=argument.name, description=argument.description, required=argument.required)
@@ -72,19 +76,19 @@ def compile_prompt(
 def shape_prompt(value: Any, description: str | None) -> PromptResult:
     """Text, a message, content, or a list of them; text speaks for the user."""
     if isinstance(value, PromptResult):
-        return value
+        value, description = value.messages, value.description
     items = value if isinstance(value, (list, tuple)) else [value]
     return PromptResult([_as_message(item) for item in items], description)
 
 
 def _as_message(item: Any) -> Message:
-    if isinstance(item, Message):
-        return item
-    if isinstance(item, (str, *CONTENT_TYPES)):
-        return Message("user", item)  # type: ignore[arg-type]
     if isinstance(item, Mapping):
         return msgspec.convert(item, Message)
-    raise TypeError(f"a prompt returns text, Message or content, not {type(item).__name__}")
+    message = item if isinstance(item, Message) else Message("user", item)
+    if message.role not in ROLES or not isinstance(message.content, (str, *CONTENT_TYPES)):
+        kind = type(message.content).__name__
+        raise TypeError(f"a prompt returns text or content, for {' or '.join(ROLES)}; not {kind} for {message.role!r}")
+    return message
 
 
 CompletionKind = Literal["ref/prompt", "ref/resource", "ref/tool"]
@@ -107,8 +111,9 @@ def compile_completer(function: Callable[..., Any], *, injectable: tuple[type, .
 
 
 def shape_completion(value: Any) -> Completion:
+    """Strings, or a Completion of strings."""
     if isinstance(value, Completion):
-        return value
+        return msgspec.structs.replace(value, values=[str(item) for item in value.values])
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         raise TypeError(f"a completion returns strings or Completion, not {type(value).__name__}")
     return Completion([str(item) for item in value])

@@ -11,15 +11,15 @@ from msgspec import UNSET
 from dovetail.errors import NotFound, SetupError
 from dovetail.protocol.content import Annotations, Icon, Meta, ResourceContents
 from dovetail.protocol.definitions import CacheScope, ResourceDefinition, TemplateDefinition
-from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.outbound import CacheHint
 from dovetail.protocol.uri import UriTemplate, is_template, valid_uri
 from dovetail.registry.arguments import compile_strings
 from dovetail.registry.files import Directory, File, FileContents, FileEntry
 from dovetail.registry.functions import FunctionInfo, inspect_function
 from dovetail.registry.invocation import Invocation
-from dovetail.registry.outputs import to_jsonable
-from dovetail.registry.tools import closed_choices, convert_option, tagged
+from dovetail.registry.options import checked_options, convert_option
+from dovetail.registry.outputs import encode_json
+from dovetail.registry.tools import closed_choices, tagged
 
 
 class ResourceOptions(TypedDict, total=False):
@@ -39,6 +39,9 @@ class ResourceOptions(TypedDict, total=False):
     cache_scope: CacheScope
     timeout: float | None
     thread: bool
+
+
+FILE_OPTIONS = ResourceOptions.__optional_keys__ - {"size", "thread"}  # files know these better
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +85,7 @@ def compile_resource(
 ) -> Resource | Template:
     """A URI with `{variables}` makes a template, any other a resource; raises SetupError."""
     info = inspect_function(function, kind="resource", injectable=injectable, name=options.get("name"))
+    options = checked_options(options, ResourceOptions.__optional_keys__, info.where)
     common: dict[str, Any] = {
         "invocation": Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
         "cache": options.get("cache"),
@@ -105,8 +109,11 @@ def check_uri(uri: str, where: str) -> None:
 
 
 def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, common: dict[str, Any]) -> Template:
-    template = UriTemplate(uri)
-    template.check_matchable()
+    try:
+        template = UriTemplate(uri)
+        template.check_matchable()
+    except SetupError as problem:
+        raise SetupError(f"{info.where}: {problem}") from None
     strings = compile_strings(info)
     variables = set(template.variables)
     parameters = {parameter.name for parameter in info.parameters}
@@ -144,8 +151,14 @@ def _hint(options: ResourceOptions) -> CacheHint | None:
     return CacheHint(options.get("ttl_ms", 0), options.get("cache_scope", "private"))
 
 
+def _reading(function: Callable[..., FileContents], options: ResourceOptions) -> Invocation:
+    return Invocation(function=function, is_async=False, in_thread=True, timeout=options.get("timeout", UNSET))
+
+
 def compile_file(file: File, options: ResourceOptions) -> Resource:
     """A single file as a resource whose size and time are looked up whenever it is listed."""
+    where = f"file {file.uri}"
+    options = checked_options(options, FILE_OPTIONS, where)
 
     def definition() -> ResourceDefinition:
         try:
@@ -160,13 +173,14 @@ def compile_file(file: File, options: ResourceOptions) -> Resource:
         title=options.get("title"),
         description=options.get("description"),
         mime_type=options.get("mime_type", file.mime_type),
-        annotations=convert_option(options.get("annotations"), Annotations, file.uri, "annotations"),
-        icons=convert_option(options.get("icons"), list[Icon], file.uri, "icons"),
+        annotations=convert_option(options.get("annotations"), Annotations, where, "annotations"),
+        icons=convert_option(options.get("icons"), list[Icon], where, "icons"),
         meta=tagged(options.get("meta"), options.get("tags", ())),
     )
     return Resource(
         definition=base,
-        invocation=Invocation(function=file.read, is_async=False, in_thread=True),
+        invocation=_reading(file.read, options),
+        cache=options.get("cache"),
         hint=_hint(options),
         path=file.path,
         describe=definition,
@@ -182,6 +196,7 @@ def _with_file_facts(base: ResourceDefinition, entry: FileEntry) -> ResourceDefi
 def compile_directory(directory: Directory, options: ResourceOptions) -> Template:
     """A folder as a template whose one variable is the path below it."""
     where = f"directory {directory.template}"
+    options = checked_options(options, FILE_OPTIONS, where)
     return Template(
         definition=TemplateDefinition(
             uri_template=directory.template,
@@ -194,8 +209,9 @@ def compile_directory(directory: Directory, options: ResourceOptions) -> Templat
             meta=tagged(options.get("meta"), options.get("tags", ())),
         ),
         template=UriTemplate(directory.template),
-        invocation=Invocation(function=lambda path: directory.read(path), is_async=False, in_thread=True),
-        decode=dict,
+        invocation=_reading(directory.read, options),
+        decode=lambda values: {"relative": values["path"]},
+        cache=options.get("cache"),
         hint=_hint(options),
         directory=directory,
     )
@@ -207,7 +223,8 @@ def compile_entry(folder: Template, entry: FileEntry) -> Resource:
     assert directory is not None
     return Resource(
         definition=entry_definition(entry),
-        invocation=Invocation(function=partial(directory.read, entry.name), is_async=False, in_thread=True),
+        invocation=msgspec.structs.replace(folder.invocation, function=partial(directory.read, entry.name)),
+        cache=folder.cache,
         hint=folder.hint,
         path=entry.path,
         folder=folder.uri,
@@ -233,9 +250,9 @@ def shape_contents(value: Any, uri: str, mime_type: str | None) -> list[Resource
         return shape_contents(value.data, uri, mime_type or value.entry.mime_type)
     if isinstance(value, str):
         return [ResourceContents(uri, mime_type or "text/plain", text=value)]
-    if isinstance(value, (bytes, bytearray)):
+    if isinstance(value, (bytes, bytearray, memoryview)):
         return [ResourceContents(uri, mime_type or "application/octet-stream", blob=bytes(value))]
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, ResourceContents) for item in value):
         return list(value)
-    text = encode(to_jsonable(value)).decode()
+    text = encode_json(value).decode()
     return [ResourceContents(uri, mime_type or "application/json", text=text)]

@@ -10,14 +10,13 @@ from dovetail.errors import SetupError
 from dovetail.protocol.content import CONTENT_TYPES, Content, Icon, Meta, Text
 from dovetail.protocol.definitions import TAGS_KEY, ToolAnnotations, ToolDefinition, describes_object
 from dovetail.protocol.headers import HeaderParameter, header_parameters
-from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.outbound import ToolResult
 from dovetail.registry.arguments import compile_arguments, compile_raw_arguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, inspect_function
 from dovetail.registry.invocation import Invocation, passing
 from dovetail.registry.options import OutputPolicy, checked_options, convert_option
-from dovetail.registry.outputs import Output, OutputError, compile_output, compile_raw_output, to_jsonable
+from dovetail.registry.outputs import Output, OutputError, compile_output, compile_raw_output, encode_json, to_jsonable
 
 
 class ToolTraits(TypedDict, total=False):
@@ -104,7 +103,7 @@ def _compile_input(info: FunctionInfo, raw_schema: Mapping[str, Any] | None, len
     if raw_schema is None:
         arguments = compile_arguments(info, lenient=lenient)
         return _Input(arguments.schema, arguments.decode)
-    raw = compile_raw_arguments(raw_schema, where=info.where, subject=info.name, lenient=lenient)
+    raw = compile_raw_arguments(raw_schema, where=f"{info.where}, input_schema", subject=info.name, lenient=lenient)
     by_name, names = passing(info.function, raw_schema, info)
     if names is None or raw_schema.get("additionalProperties") is False:
         return _Input(raw.schema, raw.decode, by_name)
@@ -149,7 +148,7 @@ def closed_choices(schema: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     for name, property in schema.get("properties", {}).items():
         if not isinstance(property, Mapping):
             continue
-        values = property.get("enum")
+        values = [value for value in property.get("enum", ()) if value is not None]
         if values and all(isinstance(value, str) for value in values):
             choices[name] = tuple(values)
         elif property.get("type") == "boolean":
@@ -165,7 +164,7 @@ class _ResultShape(msgspec.Struct, frozen=True):
 def _compile_result(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any] | None) -> _ResultShape:
     output = _output_for(info, policy, raw)
     if output is None:
-        return _ResultShape(None, shape_unstructured)
+        return _ResultShape(None, shape_as_text if policy == "text" else shape_unstructured)
     wrap, text_copy = not describes_object(output.schema), policy != "structured"
 
     def shape(value: Any) -> ToolResult:
@@ -184,7 +183,7 @@ def _output_for(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any]
     if policy == "text":
         return None
     if raw is not None:
-        return compile_raw_output(raw, where=info.where)
+        return compile_raw_output(raw, where=f"{info.where}, output_schema")
     unstructured = (*CONTENT_TYPES, ToolResult)
     output = compile_output(info.returns, where=info.where, unstructured=unstructured)
     if output is None and policy in ("structured", "both") and info.returns is str:
@@ -193,6 +192,7 @@ def _output_for(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any]
 
 
 def _check_explicit(result: ToolResult, output: Output, wrap: bool, text_copy: bool) -> ToolResult:
+    result = _complete(result)
     if result.is_error:
         return result
     if result.structured is UNSET:
@@ -204,9 +204,9 @@ def _check_explicit(result: ToolResult, output: Output, wrap: bool, text_copy: b
 def shape_unstructured(value: Any) -> ToolResult:
     """A value for which no schema was declared, as content."""
     if isinstance(value, str):
-        return ToolResult(content=(Text(value),))
+        return ToolResult(content=(_text(value),))
     if isinstance(value, ToolResult):
-        return value
+        return _complete(value)
     if isinstance(value, CONTENT_TYPES):
         return ToolResult(content=(value,))  # type: ignore[arg-type]
     if value is None:
@@ -215,17 +215,48 @@ def shape_unstructured(value: Any) -> ToolResult:
         return ToolResult(content=tuple(_as_content(item) for item in value))
     if _is_wire_result(value):
         return _wire_result(value)
-    return ToolResult(content=(Text(encode(to_jsonable(value)).decode()),))
+    return ToolResult(content=(_as_content(value),))
+
+
+def shape_as_text(value: Any) -> ToolResult:
+    """The same, without structured content even if the function gives some."""
+    result = shape_unstructured(value)
+    if result.structured is UNSET:
+        return result
+    content = result.content or (_as_content(result.structured),)
+    return msgspec.structs.replace(result, content=content, structured=UNSET)
+
+
+def _complete(result: ToolResult) -> ToolResult:
+    """A result as its author wrote it, with everything in a form that can be sent; raises OutputError."""
+    content: Any = result.content
+    if isinstance(content, (str, *CONTENT_TYPES)):
+        content = (content,)
+    meta = None if result.meta is None else to_jsonable(result.meta)
+    if meta is not None and not isinstance(meta, dict):
+        raise OutputError("the meta of a result must be a dict")
+    structured = UNSET if result.structured is UNSET else to_jsonable(result.structured)
+    content = tuple(_as_content(item) for item in content)
+    return msgspec.structs.replace(result, content=content, structured=structured, meta=meta)
 
 
 def _as_content(item: Any) -> Content:
     if isinstance(item, CONTENT_TYPES):
         return item  # type: ignore[return-value]
-    return Text(item if isinstance(item, str) else encode(to_jsonable(item)).decode())
+    return _text(item) if isinstance(item, str) else Text(encode_json(item).decode())
+
+
+def _text(value: str) -> Text:
+    if not value.isascii():
+        encode_json(value)  # raises for half characters, which file names may hold
+    return Text(value)
 
 
 def _is_wire_result(value: Any) -> bool:
-    return isinstance(value, Mapping) and isinstance(value.get("content"), (list, tuple))
+    if not isinstance(value, Mapping) or not isinstance(value.get("content"), (list, tuple)):
+        return False
+    blocks = value["content"]
+    return all(isinstance(each, CONTENT_TYPES) or (isinstance(each, Mapping) and "type" in each) for each in blocks)
 
 
 def _wire_result(value: Mapping[str, Any]) -> ToolResult:
@@ -234,9 +265,10 @@ def _wire_result(value: Mapping[str, Any]) -> ToolResult:
         content = msgspec.convert(to_jsonable(value["content"]), list[Content])
     except msgspec.ValidationError as failure:
         raise OutputError(f"the returned content is not right: {failure}") from None
-    return ToolResult(
+    result = ToolResult(
         content=content or (Text(""),),
-        structured=to_jsonable(value["structuredContent"]) if "structuredContent" in value else UNSET,
+        structured=value.get("structuredContent", UNSET),
         is_error=value.get("isError") is True,
         meta=value.get("_meta"),
     )
+    return _complete(result)

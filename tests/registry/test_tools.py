@@ -1,0 +1,348 @@
+"""From functions and raw schemas to tools: what is listed, what is refused, and how a handler gets its arguments."""
+
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypedDict
+
+import pytest
+
+from dovetail import Context, Field, Server, SetupError, Text, ToolResult
+from dovetail.engine.deprecation import _said
+from dovetail.registry.tools import compile_tool
+from wire import MODERN, Wire
+
+OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+def new_server(**options: Any) -> Server:
+    return Server("tools", version="1.0.0", **options)
+
+
+async def listed(server: Server, version: str = MODERN) -> dict[str, dict[str, Any]]:
+    async with Wire(server, version) as wire:
+        return {tool["name"]: tool for tool in (await wire.ask("tools/list"))["tools"]}
+
+
+async def text_of(server: Server, name: str, **arguments: Any) -> str:
+    async with Wire(server, "2025-11-25") as wire:
+        result = await wire.ask("tools/call", {"name": name, "arguments": arguments})
+        assert not result["isError"], result
+        return result["content"][0]["text"]
+
+
+# ── registration ──
+
+
+async def test_the_decorator_works_bare_and_with_options_and_returns_the_function() -> None:
+    server = new_server()
+
+    def plain(a: int) -> int:
+        """Double it."""
+        return a * 2
+
+    async def later(a: int) -> str:
+        return str(a)
+
+    assert server.tool(plain) is plain
+    assert server.tool(name="other", title="Other", description="Mine")(later) is later
+    assert server.tool(plain, name="third") is plain
+    assert plain(4) == 8
+    tools = await listed(server)
+    assert list(tools) == ["plain", "other", "third"]
+    assert tools["plain"]["description"] == "Double it."
+    assert (tools["other"]["title"], tools["other"]["description"]) == ("Other", "Mine")
+
+
+async def test_add_and_remove() -> None:
+    server = new_server()
+    server.add_tool(lambda: "", name="a")
+    assert server.remove_tool("a") is True
+    assert server.remove_tool("a") is False
+    assert await listed(server) == {}
+
+
+async def test_everything_that_can_be_said_about_a_tool_is_listed() -> None:
+    server = new_server()
+    server.add_tool(
+        lambda: "",
+        name="t",
+        title="T",
+        description="Does t.",
+        annotations={"readOnlyHint": True, "title": "Hint"},
+        icons=[{"src": "https://example.org/i.png", "mimeType": "image/png", "sizes": ["48x48"], "theme": "dark"}],
+        tags=["x"],
+        meta={"org.example/a": 1},
+    )
+    newest = (await listed(server))["t"]
+    assert newest["annotations"] == {"readOnlyHint": True, "title": "Hint"}
+    assert newest["icons"][0]["sizes"] == ["48x48"]
+    assert newest["_meta"] == {"org.example/a": 1, "dovetail/tags": ["x"]}
+    assert "icons" not in (await listed(server, "2025-06-18"))["t"]
+    older = (await listed(server, "2025-03-26"))["t"]
+    assert older.keys() == {"name", "description", "inputSchema", "annotations"}
+    assert older["annotations"]["title"] == "T"
+    assert (await listed(server, "2024-11-05"))["t"].keys() == {"name", "description", "inputSchema"}
+
+
+async def test_the_context_is_injected_wherever_it_stands_and_not_in_the_schema() -> None:
+    server = new_server()
+
+    @server.tool
+    async def first(ctx: Context, a: int) -> str:
+        return f"{a} {ctx.protocol_version}"
+
+    @server.tool
+    def last(a: int = 3, *, context: Context | None) -> str:
+        assert context is not None
+        return f"{a} {context.protocol_version}"
+
+    tools = await listed(server)
+    assert list(tools["first"]["inputSchema"]["properties"]) == ["a"]
+    assert list(tools["last"]["inputSchema"]["properties"]) == ["a"]
+    assert await text_of(server, "first", a=1) == "1 2025-11-25"
+    assert await text_of(server, "last") == "3 2025-11-25"
+
+
+async def test_annotations_may_be_strings() -> None:
+    namespace: dict[str, Any] = {}
+    exec(
+        "from __future__ import annotations\n"
+        "from dovetail import Context\n"
+        "async def shout(word: str, times: int = 2, *, ctx: Context) -> str:\n"
+        "    return word.upper() * times + ctx.protocol_version[:4]\n",
+        namespace,
+    )
+    server = new_server()
+    server.add_tool(namespace["shout"])
+    assert await text_of(server, "shout", word="a") == "AA2025"
+
+
+async def test_methods_partials_and_callable_objects() -> None:
+    class Store:
+        def __init__(self, factor: int) -> None:
+            self.factor = factor
+
+        def scale(self, a: int) -> str:
+            return str(a * self.factor)
+
+        async def __call__(self, a: int) -> str:
+            """Scale later."""
+            return str(a * self.factor + 1)
+
+    server = new_server()
+    server.add_tool(Store(3).scale)
+    server.add_tool(Store(4), name="later")
+    server.add_tool(functools.partial(Store.scale, Store(5)), name="partial")
+    assert [await text_of(server, name, a=2) for name in ("scale", "later", "partial")] == ["6", "9", "10"]
+
+
+async def test_a_plain_function_may_return_something_awaitable() -> None:
+    server = new_server()
+
+    async def inner() -> str:
+        return "awaited"
+
+    server.add_tool(lambda: inner(), name="in_a_thread")
+    server.add_tool(lambda: inner(), name="on_the_loop", thread=False)
+    assert await text_of(server, "in_a_thread") == await text_of(server, "on_the_loop") == "awaited"
+
+
+# ── what is refused ──
+
+
+def takes_a(a: int) -> str:
+    return str(a)
+
+
+async def async_takes_a(a: int) -> str:
+    return str(a)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": "has space"}, "has space"),
+        ({"name": "x" * 129}, "1 to 128"),
+        ({"name": "naïve"}, "naïve"),
+        ({"name": 5}, "name=5"),
+        ({"titel": "typo"}, "titel"),
+        ({"title": 5}, "title=5"),
+        ({"description": b"x"}, "description="),
+        ({"timeout": 0}, "timeout=0"),
+        ({"timeout": -1.5}, "timeout=-1.5"),
+        ({"timeout": "5"}, "timeout='5'"),
+        ({"timeout": float("nan")}, "timeout=nan"),
+        ({"timeout": True}, "timeout=True"),
+        ({"max_concurrency": 0}, "max_concurrency=0"),
+        ({"max_concurrency": 1.5}, "max_concurrency=1.5"),
+        ({"requires": "sampling"}, "requires='sampling'"),
+        ({"tags": "one"}, "tags='one'"),
+        ({"output": "json"}, "output='json'"),
+        ({"structured_output": "no"}, "structured_output='no'"),
+        ({"thread": "yes"}, "thread='yes'"),
+        ({"meta": {"a": object()}}, "meta="),
+        ({"annotations": {"readOnly": True}}, "readOnly"),
+        ({"annotations": {"readOnlyHint": "yes"}}, "annotations="),
+        ({"icons": [{"href": "x"}]}, "icons="),
+        ({"icons": [{"src": "x", "colour": "red"}]}, "colour"),
+        ({"input_schema": {"type": "string"}}, "object"),
+        ({"input_schema": "{}"}, "input_schema"),
+        ({"input_schema": {"type": "object", "properties": {"a": {"type": 5}}}}, "input_schema"),
+        ({"input_schema": {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"]}}, "'b'"),
+        ({"input_schema": {"type": "object", "properties": {"a": {}}}}, "require"),
+        ({"output_schema": {"type": "nonsense"}}, "output"),
+    ],
+)
+def test_wrong_options_name_the_function_the_option_and_the_fix(options: dict[str, Any], words: str) -> None:
+    server = new_server()
+    with pytest.raises(SetupError) as caught:
+        server.add_tool(takes_a, **options)
+    assert "takes_a" in str(caught.value) or str(options.get("name")) in str(caught.value)
+    assert words in str(caught.value)
+    assert len(server.engine.tools) == 0
+
+
+def test_none_means_that_an_option_is_not_given() -> None:
+    tool = compile_tool(takes_a, {"title": None, "description": None, "tags": None, "requires": None})  # type: ignore[typeddict-item]
+    assert (tool.name, tool.definition.title, tool.requires) == ("takes_a", None, frozenset())
+
+
+def test_a_thread_for_an_async_function_is_refused() -> None:
+    with pytest.raises(SetupError, match=r"async_takes_a.*thread=True"):
+        new_server().add_tool(async_takes_a, thread=True)
+
+
+def test_a_name_is_taken_once() -> None:
+    server = new_server()
+    server.tool(takes_a)
+    with pytest.raises(SetupError, match=r"already a tool 'takes_a'"):
+        server.tool(takes_a)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda: "", "lambda"),
+        ("name", "@server.tool"),
+        (int, "class"),
+        (5, "@server.tool"),
+    ],
+)
+def test_what_is_no_function_is_refused(function: Any, words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        new_server().tool(function)
+
+
+def test_a_header_that_cannot_work_names_the_tool() -> None:
+    def search(limit: Annotated[float, Field(header="Limit")]) -> str:
+        return str(limit)
+
+    with pytest.raises(SetupError, match=r"search.*limit"):
+        new_server().add_tool(search)
+
+
+async def test_a_header_mark_is_listed() -> None:
+    server = new_server()
+
+    @server.tool
+    def search(region: Annotated[str, Field(header="Region")]) -> str:
+        return region
+
+    assert (await listed(server))["search"]["inputSchema"]["properties"]["region"]["x-mcp-header"] == "Region"
+    assert await text_of(server, "search", region="eu") == "eu"
+
+
+@pytest.mark.parametrize("feature", ["sampling", "roots.x"])
+def test_requiring_a_deprecated_feature_warns_once(feature: str) -> None:
+    _said.discard(feature.partition(".")[0])
+    server = new_server()
+    with pytest.warns(DeprecationWarning, match=feature.partition(".")[0]):
+        server.add_tool(takes_a, requires=[feature])
+    server.add_tool(takes_a, name="again", requires=[feature])
+
+
+# ── raw schemas ──
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lambda args: str(args["a"]),
+        lambda a: str(a),
+        lambda **kwargs: str(kwargs["a"]),
+        lambda a, extra=1: str(a),
+    ],
+    ids=["mapping", "by name", "keywords", "with a default of its own"],
+)
+async def test_a_handler_takes_one_mapping_or_each_argument_by_name(handler: Callable[..., Any]) -> None:
+    server = new_server()
+    server.add_tool(handler, name="raw", input_schema=OBJECT)
+    assert (await listed(server))["raw"]["inputSchema"] == OBJECT
+    assert await text_of(server, "raw", a=5) == "5"
+
+
+async def test_a_handler_by_name_is_not_given_what_it_does_not_take() -> None:
+    server = new_server()
+    server.add_tool(takes_a, name="raw", input_schema=OBJECT)
+    assert await text_of(server, "raw", a=5, unknown=1) == "5"
+
+
+async def test_an_open_handler_gets_the_context_too() -> None:
+    server = new_server()
+
+    @server.tool(input_schema={"type": "object"})
+    async def anything(ctx: Context, **kwargs: Any) -> str:
+        return f"{sorted(kwargs)} {ctx.protocol_version}"
+
+    assert await text_of(server, "anything", b=1, a=2) == "['a', 'b'] 2025-11-25"
+
+
+async def test_defaults_of_a_raw_schema_are_applied() -> None:
+    server = new_server()
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "default": 7}}}
+    server.add_tool(takes_a, name="raw", input_schema=schema)
+    assert await text_of(server, "raw") == "7"
+
+
+class Note(TypedDict):
+    id: int
+    kind: Literal["a", "b"]
+
+
+async def test_typed_results_have_a_schema_and_others_none() -> None:
+    server = new_server()
+    functions: dict[str, Any] = {"note": Note, "number": int, "many": list[int], "maybe": int | None}
+    without = {"none": None, "any": Any, "text": str, "block": Text, "blocks": list[Text], "result": ToolResult}
+    for name, returns in {**functions, **without}.items():
+        function: Any = lambda: None  # noqa: E731
+        function.__annotations__["return"] = returns
+        server.add_tool(function, name=name)
+    server.add_tool(lambda: None, name="bare")
+    tools = await listed(server)
+    assert {name for name, tool in tools.items() if "outputSchema" in tool} == set(functions)
+    assert tools["number"]["outputSchema"] == {"type": "integer"}
+    older = await listed(server, "2025-06-18")
+    assert {name for name, tool in older.items() if tool.get("_meta")} == {"number", "many", "maybe"}
+    assert older["number"]["outputSchema"]["properties"]["result"] == {"type": "integer"}
+    assert older["number"]["_meta"] == {"dovetail/wrapped": True}
+    assert not any("outputSchema" in tool for tool in (await listed(server, "2025-03-26")).values())
+
+
+@pytest.mark.parametrize(
+    ("options", "returns", "has_schema"),
+    [
+        ({"output": "text"}, int, False),
+        ({"structured_output": False}, int, False),
+        ({"output": "structured"}, str, True),
+        ({"output": "both"}, str, True),
+        ({"output": "both"}, None, False),
+        ({"output": "text", "output_schema": {"type": "integer"}}, int, False),
+    ],
+)
+async def test_the_output_policy(options: dict[str, Any], returns: Any, has_schema: bool) -> None:
+    function: Any = lambda: None  # noqa: E731
+    function.__annotations__["return"] = returns
+    tool = compile_tool(function, {"name": "t", **options})
+    assert (tool.definition.output_schema is not None) is has_schema
+    by_server = compile_tool(function, {"name": "t"}, output=options.get("output", "auto"))
+    assert (by_server.definition.output_schema is not None) is (has_schema or "structured_output" in options)
