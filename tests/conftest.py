@@ -5,11 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import official
 from dovetail.engine.connection import Connection
+
+settings.register_profile("dovetail", deadline=None)  # two busy cores make any single example slow
+settings.load_profile("dovetail")
 
 
 class _WatchedPipe:

@@ -28,6 +28,7 @@ from dovetail.registry.prompts import PromptOptions
 from dovetail.registry.resources import ResourceOptions
 from dovetail.registry.tools import ToolOptions
 from dovetail.registry.validator import DIALECTS
+from stable_ids import stable
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -384,7 +385,7 @@ def text_of(answer: dict[str, Any]) -> str:
     return answer["message"] if "message" in answer else "\n".join(block["text"] for block in answer["content"])
 
 
-@pytest.mark.parametrize("block", results(), ids=str)
+@pytest.mark.parametrize("block", results(), ids=stable)
 async def test_a_shown_result_is_real(block: Block) -> None:
     if block.mark == "settings":  # of a host: nothing that a server says
         json.loads(block.body)

@@ -160,7 +160,8 @@ class Server:
         (kind, name) = given[0]
 
         def register(function: F) -> F:
-            self.engine.add_completer(kind, name, argument, compile_completer(function, injectable=INJECTABLE))
+            completer = compile_completer(function, f"{name}, {argument}", injectable=INJECTABLE)
+            self.engine.add_completer(kind, name, argument, completer)
             return function
 
         return register

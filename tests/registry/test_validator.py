@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from dovetail.errors import SetupError
 from dovetail.registry.validator import DIALECTS, Pattern, SchemaLimits, Validator
+from stable_ids import stable
 
 QUICK = 5.0  # seconds; only to catch what would never end
 
@@ -290,7 +291,7 @@ def test_unsupported_dialects(uri: str) -> None:
         {**D7, "$ref": "http://127.0.0.1:{port}/a.json"},
         {"$ref": "https://json-schema.org/draft/2019-09/schema"},
     ],
-    ids=str,
+    ids=stable,
 )
 def test_nothing_is_fetched(schema: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -1,8 +1,7 @@
 """The engine: a server's catalogues, limits and settings, and what the handlers ask of them."""
 
-import asyncio
 import os
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -54,7 +53,6 @@ class Engine:
         self._middleware: list[Middleware] = []
         self._offer: Offer | None = None
         self._life: Life | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._announce_changes()
 
     def _announce_changes(self) -> None:
@@ -103,9 +101,6 @@ class Engine:
         }
         return frozenset(name for name, there in present.items() if there) | frozenset(self.options.declare)
 
-    def add_tool(self, tool: Tool) -> None:
-        self.tools.add(tool.name, tool)
-
     def tool_limit(self, tool: Tool) -> Limit | None:
         if tool.max_concurrency is None:
             return None
@@ -144,13 +139,6 @@ class Engine:
         self.hub.publish(change)
 
     # ── life ──
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task that is kept alive until it is done."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     @property
     def lifespan_value(self) -> Any:

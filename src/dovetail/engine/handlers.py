@@ -47,7 +47,7 @@ from dovetail.protocol.results import (
     Suggestions,
     Welcome,
 )
-from dovetail.registry.catalog import Catalog, KeptPage
+from dovetail.registry.catalog import Catalog, KeptPage, Page
 from dovetail.registry.outputs import OutputError
 from dovetail.registry.prompts import shape_completion, shape_prompt, suggest
 from dovetail.registry.tools import Tool
@@ -99,30 +99,8 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
         if tool.requires:
             require_capabilities(tool.requires, exchange.request.capabilities)
         return await _run_tool(engine, exchange, tool, raw)
-    except ArgumentError as failure:
-        if engine.options.argument_errors == "error":
-            raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
-        return failed(str(failure))
-    except ToolError as failure:
-        return failed(str(failure))
-    except CallTimeout as failure:
-        exchange.cancelled()
-        log.warning("tool %s timed out after %g s", tool.name, failure.seconds)
-        return failed(f"The tool {tool.name} did not finish within {failure.seconds:g} s and was stopped.")
-    except MissingCapability as failure:
-        if exchange.request.revision.handshake:  # older clients do not know the code
-            return failed(failure.message)
-        raise
-    except NotFound as failure:  # a resource that the tool wanted to read
-        return failed(failure.message)
-    except ProtocolError:
-        raise
-    except OutputError as failure:
-        log.error("tool %s returned a value that does not fit: %s", tool.name, failure)
-        return failed(f"The tool {tool.name} returned something that does not fit its own description.")
-    except Exception:
-        log.exception("tool %s failed", tool.name)
-        return failed(f"The tool {tool.name} failed. The details are in the server's log.")
+    except Exception as failure:
+        return _failure(engine, exchange, tool, failure)
 
 
 async def _run_tool(engine: "Engine", exchange: Exchange, tool: Tool, raw: Any) -> ToolResult:
@@ -136,8 +114,34 @@ async def _run_tool(engine: "Engine", exchange: Exchange, tool: Tool, raw: Any) 
         return tool.shape(await invoke(engine, exchange, tool.invocation, arguments, label))
 
 
-def failed(text: str) -> ToolResult:
-    return ToolResult(content=(Text(text),), is_error=True)
+def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exception) -> ToolResult:
+    """What the model is told; raises what is for the client instead. Only what is meant to be told is told."""
+    match failure:
+        case ArgumentError() if engine.options.argument_errors == "error":
+            raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
+        case ToolError():
+            text = str(failure)
+        case CallTimeout():
+            exchange.cancelled()
+            log.warning("tool %s timed out after %g s", tool.name, failure.seconds)
+            text = f"The tool {tool.name} did not finish within {failure.seconds:g} s and was stopped."
+        case MissingCapability() if exchange.request.revision.handshake:  # older clients do not know the code
+            text = failure.message
+        case NotFound():  # a resource that the tool wanted to read
+            text = failure.message
+        case ProtocolError():
+            raise failure
+        case OutputError():
+            log.error("tool %s returned a value that does not fit: %s", tool.name, failure)
+            text = f"The tool {tool.name} returned something that does not fit its own description."
+        case _:
+            log.error("tool %s failed", tool.name, exc_info=failure)
+            text = f"The tool {tool.name} failed. The details are in the server's log."
+    return failed(text, has_schema=tool.definition.output_schema is not None)
+
+
+def failed(text: str, *, has_schema: bool = False) -> ToolResult:
+    return ToolResult(content=(Text(text),), is_error=True, has_schema=has_schema)
 
 
 def _object(raw: Any) -> Any:
@@ -189,21 +193,22 @@ def _templates(engine: "Engine") -> Catalog[Any]:
 
 def _page(engine: "Engine", exchange: Exchange, key: str, catalog: Catalog[Any], after: int, now: float) -> Listing:
     """The page behind position `after`, with the bytes it had last time if nothing has changed since."""
-    revision = exchange.request.revision.name
+    place = (exchange.request.revision.name, after)
     size, hint = engine.options.page_size, engine.options.hint
-
-    def definitions() -> list[Definition]:
-        return [item.definition for item in catalog.page(after, size).items]
-
-    kept = catalog.encoded.get((revision, after))
+    kept = catalog.encoded.get(place)
     if kept is not None and (kept.next_cursor is None or now - kept.made < LIFETIME / 2):
-        return Listing(key, definitions, kept.next_cursor, hint, kept.body)
+        return Listing(key, lambda: _definitions(catalog.page(after, size)), kept.next_cursor, hint, kept.body)
     version = catalog.version
-    following = catalog.page(after, size).next_after
+    page = catalog.page(after, size)
+    following = page.next_after
     cursor = None if following is None else encode_cursor(following, scope=key, key=engine.secret, now=now)
-    listing = Listing(key, definitions, cursor, hint)
-    catalog.keep((revision, after), KeptPage(listing.encode(engine.shapers[revision]), cursor, now), version)
-    return listing
+    body = engine.shapers[place[0]].page(key, _definitions(page), cursor, hint)
+    catalog.keep(place, KeptPage(body, cursor, now), version)
+    return Listing(key, _definitions(page), cursor, hint, body)
+
+
+def _definitions(page: Page[Any]) -> list[Definition]:
+    return [item.definition for item in page.items]
 
 
 # ── resources ──

@@ -51,6 +51,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     is_error: bool = False
     meta: Meta | None = None
     # Set by the tool's registration, not by its author:
+    has_schema: bool = False  # it declares what its structured values look like
     wrap: bool = False  # its schema describes no object, so older revisions get {"result": value}
     text_copy: bool = True  # a structured value also goes out as text
 
@@ -95,7 +96,7 @@ class Shaper:
             if (result.text_copy or not self.revision.structured_output) and not content:
                 content = (Text(structured if isinstance(structured, str) else encode(structured).decode()),)
             structured = self._structured(structured, result.wrap)
-        elif self.style.always_structured_content and not result.is_error:
+        elif self.style.always_structured_content and not result.has_schema:  # the filler would break its promise
             structured = EMPTY_OBJECT
         wire = _WireToolResult(
             result_type=self._type,

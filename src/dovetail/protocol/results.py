@@ -1,7 +1,7 @@
 """What handlers return and middleware sees: values that know how to be encoded by a `Shaper`."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -25,35 +25,39 @@ class Empty(msgspec.Struct, frozen=True):
 
 
 class Listing:
-    """A page of a list. Untouched it goes out as the bytes kept from last time; new items are encoded anew."""
+    """A page of a list. Untouched it goes out as the bytes kept from last time; once changed it is encoded anew."""
 
-    __slots__ = ("_encoded", "_items", "_load", "hint", "key", "next_cursor")
+    __slots__ = ("_encoded", "_items", "hint", "key", "next_cursor")
 
     def __init__(
         self,
         key: str,
-        load: Callable[[], Sequence[Definition]],
+        items: Sequence[Definition] | Callable[[], Sequence[Definition]],
         next_cursor: str | None,
         hint: CacheHint,
         encoded: bytes | None = None,
     ) -> None:
+        """`items` may be a function: it is called only if somebody looks."""
         self.key = key
         self.next_cursor = next_cursor
         self.hint = hint
-        self._load = load
-        self._items: tuple[Definition, ...] | None = None
+        self._items = items
         self._encoded = encoded
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if not name.startswith("_"):
+            object.__setattr__(self, "_encoded", None)
 
     @property
     def items(self) -> tuple[Definition, ...]:
-        if self._items is None:
-            self._items = tuple(self._load())
-        return self._items
+        if callable(self._items):
+            self._items = self._items()
+        return tuple(self._items)
 
     @items.setter
     def items(self, items: Sequence[Definition]) -> None:
         self._items = tuple(items)
-        self._encoded = None
 
     def encode(self, shaper: Shaper) -> bytes:
         if self._encoded is None:

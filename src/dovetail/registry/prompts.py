@@ -101,9 +101,9 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
     takes_arguments: bool  # also the values that the user has already chosen for other arguments
 
 
-def compile_completer(function: Callable[..., Any], *, injectable: tuple[type, ...] = ()) -> Completer:
+def compile_completer(function: Callable[..., Any], subject: str, *, injectable: tuple[type, ...] = ()) -> Completer:
     """The function takes `value`, and if it wants them `arguments` and a context."""
-    info = inspect_function(function, kind="completion", injectable=injectable)
+    info = inspect_function(function, kind="completion of", injectable=injectable, name=subject)
     names = [parameter.name for parameter in info.parameters]
     if not names or names[0] != "value" or set(names) - {"value", "arguments"}:
         raise SetupError(f"{info.where}: a completion takes (value) or (value, arguments), not ({', '.join(names)})")

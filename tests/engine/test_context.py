@@ -1,0 +1,306 @@
+"""What a function learns and says through its context: logs, the client, waiting, its own resources."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from dovetail import Context, NotFound, ProtocolError, ResourceContents, Server
+from dovetail.engine.deprecation import _said
+from dovetail.protocol.features import LEVELS
+from wire import CLIENT, MODERN, Wire
+
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+INFO = "io.modelcontextprotocol/clientInfo"
+quiet_logging = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
+
+
+def new_server(**options: Any) -> Server:
+    return Server("context", version="1.0.0", **options)
+
+
+def chatty(**options: Any) -> Server:
+    server = new_server(**options)
+
+    @server.tool
+    async def chat(ctx: Context) -> str:
+        for level in LEVELS:
+            await getattr(ctx, level)(f"at {level}", logger="mine")
+        return "done"
+
+    @server.tool
+    def chat_in_a_thread(ctx: Context) -> str:
+        for level in LEVELS:
+            ctx.log(level, {"n": 1})
+        return "done"
+
+    @server.tool(thread=False)
+    def chat_on_the_loop(ctx: Context) -> str:
+        for level in LEVELS:
+            ctx.log(level, {"n": 1})
+        return "done"
+
+    return server
+
+
+async def heard(wire: Wire, name: str, meta: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The notifications that came before the answer; none may come after it."""
+    before = len(wire.seen)
+    await wire.ask("tools/call", {"name": name, "_meta": meta or {}})
+    await wire.quiet(0.01)
+    return [message["params"] for message in wire.seen[before:] if "method" in message]
+
+
+# ── logs ──
+
+
+@pytest.mark.rule("LOG-1", "LOG-2")
+@pytest.mark.parametrize("tool", ["chat", "chat_in_a_thread", "chat_on_the_loop"])
+async def test_every_level_of_a_session(tool: str) -> None:
+    async with Wire(chatty(), "2025-11-25") as wire:
+        assert [each["level"] for each in await heard(wire, tool)] == list(LEVELS[LEVELS.index("info") :])
+        for place, level in enumerate(LEVELS):
+            assert await wire.ask("logging/setLevel", {"level": level}) == {}
+            assert [each["level"] for each in await heard(wire, tool)] == list(LEVELS[place:])
+        assert (await wire.refusal("logging/setLevel", {"level": "loud"}))["code"] == -32602
+        assert (await wire.refusal("logging/setLevel", {}))["code"] == -32602
+
+
+async def test_sessions_have_levels_of_their_own() -> None:
+    server = chatty(log_level="error")
+    async with Wire(server, "2025-06-18") as one, Wire(server, "2025-06-18") as two:
+        await one.ask("logging/setLevel", {"level": "emergency"})
+        assert len(await heard(one, "chat")) == 1
+        assert len(await heard(two, "chat")) == 4
+
+
+@pytest.mark.rule("LOG-3", "LOG-4", "LOG-5")
+@quiet_logging
+@pytest.mark.parametrize("tool", ["chat", "chat_in_a_thread", "chat_on_the_loop"])
+async def test_a_modern_request_hears_what_it_asked_for(tool: str) -> None:
+    async with Wire(chatty(), MODERN) as wire:
+        assert await heard(wire, tool) == []
+        for place, level in enumerate(LEVELS):
+            assert [each["level"] for each in await heard(wire, tool, {LOG_LEVEL: level})] == list(LEVELS[place:])
+        error = await wire.refusal("tools/call", {"name": tool, "_meta": {LOG_LEVEL: "loud"}})
+        assert error["code"] == -32602
+        assert (await wire.refusal("logging/setLevel", {"level": "info"}))["code"] == -32601
+
+
+@pytest.mark.rule("LOG-6")
+async def test_secrets_are_blacked_out_and_data_may_be_anything() -> None:
+    server = new_server(redact=["pin"])
+
+    @server.tool
+    async def leak(ctx: Context) -> str:
+        await ctx.info({"password": "hunter2", "pin": 1234, "fine": {"a": (1, {2})}})
+        await ctx.warning("Authorization: Bearer abcdef123456")
+        await ctx.error(None)
+        return ""
+
+    async with Wire(server, "2025-06-18") as wire:
+        first, second, third = await heard(wire, "leak")
+        assert first == {
+            "level": "info",
+            "data": {"password": "[redacted]", "pin": "[redacted]", "fine": {"a": [1, [2]]}},
+        }
+        assert "abcdef" not in second["data"]
+        assert third["data"] is None
+
+
+async def test_logging_can_be_off() -> None:
+    async with Wire(chatty(logging=False), "2025-06-18") as wire:
+        assert await heard(wire, "chat") == []
+
+
+async def test_an_unknown_level_is_the_authors_mistake() -> None:
+    server = new_server()
+
+    @server.tool
+    async def wrong(ctx: Context) -> str:
+        with pytest.raises(ValueError, match="loud"):
+            await ctx.log("loud", "x")  # type: ignore[arg-type]
+        return "caught"
+
+    async with Wire(server, "2025-06-18") as wire:
+        assert (await wire.ask("tools/call", {"name": "wrong"}))["isError"] is False
+
+
+async def test_the_deprecation_is_told_once_and_only_where_it_holds() -> None:
+    _said.discard("logging")
+    server = chatty()
+    async with Wire(server, "2025-11-25") as wire:
+        await wire.ask("tools/call", {"name": "chat"})
+    async with Wire(server, MODERN) as wire:
+        with pytest.warns(DeprecationWarning, match="logging"):
+            await wire.ask("tools/call", {"name": "chat"})
+        await wire.ask("tools/call", {"name": "chat"})
+
+
+# ── who is asking ──
+
+
+async def test_what_a_function_knows_about_its_request() -> None:
+    server = new_server()
+
+    @server.tool
+    async def who(ctx: Context) -> dict[str, Any]:
+        return {
+            "id": ctx.request_id,
+            "session": ctx.session_id,
+            "version": ctx.protocol_version,
+            "client": [ctx.client.name, ctx.client.version, dict(ctx.client.capabilities)],
+            "meta": ctx.meta,
+            "headers": ctx.headers,
+            "lifespan": ctx.lifespan,
+        }
+
+    async with Wire(server, "2025-11-25", capabilities={"roots": {}}) as wire:
+        params = {"name": "who", "_meta": {"org.example/x": {"a": [1]}}}
+        first = (await wire.exchange(wire.request("tools/call", params, id="one")))["result"]["structuredContent"]
+        second = (await wire.ask("tools/call", {"name": "who"}))["structuredContent"]
+        assert first["id"] == "one"
+        assert first["client"] == [CLIENT["name"], CLIENT["version"], {"roots": {}}]
+        assert first["meta"] == {"org.example/x": {"a": [1]}}
+        assert first["session"] == second["session"]
+        assert isinstance(first["session"], str)
+        assert (first["headers"], first["lifespan"], second["meta"]) == (None, None, {})
+    async with Wire(server, "2025-11-25") as wire:
+        assert (await wire.ask("tools/call", {"name": "who"}))["structuredContent"]["session"] != first["session"]
+    async with Wire(server, MODERN) as wire:
+        modern = (await wire.ask("tools/call", {"name": "who"}))["structuredContent"]
+        assert (modern["session"], modern["client"]) == (None, [None, None, {}])
+        named = await wire.ask("tools/call", {"name": "who", "_meta": {INFO: {"name": "n", "version": "v"}}})
+        assert named["structuredContent"]["client"][:2] == ["n", "v"]
+
+
+# ── waiting in threads ──
+
+
+async def test_a_thread_waits_for_the_loop() -> None:
+    server = new_server()
+
+    @server.tool
+    def waits(ctx: Context) -> str:
+        async def on_the_loop() -> int:
+            await asyncio.sleep(0.01)
+            return threading.get_ident()
+
+        ctx.wait(ctx.info("a message that has already gone out"))
+        with pytest.raises(KeyError):
+            ctx.wait(_fail())
+        return str(ctx.wait(on_the_loop()) != threading.get_ident())
+
+    async with Wire(server, "2025-06-18") as wire:
+        assert (await wire.ask("tools/call", {"name": "waits"}))["content"][0]["text"] == "True"
+
+
+async def _fail() -> None:
+    raise KeyError("x")
+
+
+async def test_waiting_on_the_loop_is_refused() -> None:
+    server = new_server()
+
+    @server.tool
+    async def asynchronous(ctx: Context) -> str:
+        with pytest.raises(RuntimeError, match="await"):
+            ctx.wait(ctx.info("x"))
+        return "refused"
+
+    @server.tool(thread=False)
+    def on_the_loop(ctx: Context) -> str:
+        with pytest.raises(RuntimeError, match="block the event loop"):
+            ctx.wait(_fail())
+        return "refused"
+
+    async with Wire(server, "2025-06-18") as wire:
+        for name in ("asynchronous", "on_the_loop"):
+            assert (await wire.ask("tools/call", {"name": name}))["content"][0]["text"] == "refused"
+
+
+@pytest.mark.parametrize("resource_in_thread", [True, False])
+async def test_reading_resources_never_waits_for_what_the_call_itself_holds(resource_in_thread: bool) -> None:
+    """Neither for the server's only slot nor for its only thread."""
+    server = new_server(max_concurrency=1, max_threads=1, timeout=5)
+
+    @server.resource("a://inner", thread=resource_in_thread)
+    def inner() -> str:
+        return "inner"
+
+    @server.resource("a://outer", thread=True)
+    def outer(ctx: Context) -> str:
+        return f"outer {ctx.wait(ctx.read_resource('a://inner'))[0].text}"
+
+    @server.tool
+    def in_a_thread(ctx: Context) -> str:
+        both = ctx.wait(_both(ctx))
+        return " ".join(str(each.text) for each in both)
+
+    @server.tool
+    async def asynchronous(ctx: Context) -> str:
+        return " ".join(str(each.text) for each in await _both(ctx))
+
+    async with Wire(server, "2025-06-18") as wire:
+        for name in ("in_a_thread", "asynchronous"):
+            result = await wire.ask("tools/call", {"name": name})
+            assert result["content"][0]["text"] == "outer inner inner"
+
+
+async def _both(ctx: Context) -> list[ResourceContents]:
+    found = await asyncio.gather(ctx.read_resource("a://outer"), ctx.read_resource("a://inner"))
+    return [contents for each in found for contents in each]
+
+
+async def test_a_resource_that_is_missing_or_too_slow_does_not_end_the_call() -> None:
+    server = new_server()
+
+    @server.resource("a://slow", timeout=0.02)
+    async def slow() -> str:
+        await asyncio.sleep(5)
+        return ""
+
+    @server.tool
+    async def copes(ctx: Context) -> str:
+        with pytest.raises(NotFound):
+            await ctx.read_resource("a://none")
+        with pytest.raises(ProtocolError, match=r"0\.02 s"):
+            await ctx.read_resource("a://slow")
+        return f"cancelled: {bool(ctx.cancelled)}"
+
+    async with Wire(server, MODERN) as wire:
+        assert (await wire.ask("tools/call", {"name": "copes"}))["content"][0]["text"] == "cancelled: False"
+
+
+# ── telling everyone ──
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+async def test_changes_are_told_to_everyone_who_asked(in_thread: bool) -> None:
+    server = new_server(declare=["prompts"])
+    server.add_resource("a://b", lambda: "", name="r")
+
+    def tell(ctx: Context) -> None:
+        ctx.notify_resource_updated("a://b")
+        ctx.notify_tools_changed()
+        ctx.notify_prompts_changed()
+        ctx.notify_resources_changed()
+
+    async def tell_and_await(ctx: Context) -> None:
+        await ctx.notify_resource_updated("a://b")
+        await ctx.notify_tools_changed()
+        await ctx.notify_prompts_changed()
+        await ctx.notify_resources_changed()
+
+    server.add_tool(tell if in_thread else tell_and_await, name="tell")
+    async with Wire(server, "2025-06-18") as asker, Wire(server, "2025-06-18") as other:
+        await other.ask("resources/subscribe", {"uri": "a://b"})
+        await asker.ask("tools/call", {"name": "tell"})
+        methods = [(await other.receive())["method"] for _ in range(4)]
+        assert methods == [
+            "notifications/resources/updated",
+            "notifications/tools/list_changed",
+            "notifications/prompts/list_changed",
+            "notifications/resources/list_changed",
+        ]

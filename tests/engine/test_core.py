@@ -1,0 +1,356 @@
+"""The engine: lists and their pages, what is announced, the lifespan, limits on calls."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dovetail import Context, Server, SetupError, ToolRegistry
+from wire import MODERN, Wire
+
+
+def new_server(count: int = 0, **options: Any) -> Server:
+    server = Server("core", version="1.0.0", **options)
+    for number in range(count):
+        server.add_tool(lambda: "", name=f"t{number}")
+    return server
+
+
+def names(result: dict[str, Any]) -> list[str]:
+    return [tool["name"] for tool in result["tools"]]
+
+
+# ── lists ──
+
+
+@pytest.mark.rule("PAGE-1", "PAGE-4", "TOOL-4", "PAGE-7")
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
+async def test_pages_hold_everything_once_and_in_order(version: str) -> None:
+    server = new_server(5, page_size=2)
+    async with Wire(server, version) as wire:
+        found, cursor, pages = [], None, 0
+        while True:
+            result = await wire.ask("tools/list", {} if cursor is None else {"cursor": cursor})
+            found += names(result)
+            pages += 1
+            if "nextCursor" not in result:
+                break
+            cursor = result["nextCursor"]
+            assert isinstance(cursor, str)
+        assert (found, pages) == ([f"t{number}" for number in range(5)], 3)
+
+
+async def test_a_thousand_items_go_out_whole() -> None:
+    async with Wire(new_server(1000), MODERN) as wire:
+        result = await wire.ask("tools/list")
+        assert len(result["tools"]) == 1000
+        assert "nextCursor" not in result
+
+
+@pytest.mark.rule("PAGE-2", "PAGE-3", "PAGE-5")
+async def test_cursors() -> None:
+    server = new_server(3, page_size=1, declare=["prompts"])
+    async with Wire(server, "2025-11-25") as wire:
+        first = await wire.ask("tools/list")
+        assert names(await wire.ask("tools/list", {"cursor": ""})) == ["t0"]
+        assert names(await wire.ask("tools/list", {"cursor": None})) == ["t0"]
+        good = first["nextCursor"]
+        for bad in ("nonsense", good[:-2] + "AA", good + "=", "é", "A" * 5000):
+            assert (await wire.refusal("tools/list", {"cursor": bad}))["code"] == -32602
+        assert (await wire.refusal("tools/list", {"cursor": 5}))["code"] == -32602
+        assert (await wire.refusal("prompts/list", {"cursor": good}))["code"] == -32602
+        assert names(await wire.ask("tools/list", {"cursor": good})) == ["t1"]
+    async with Wire(new_server(3, page_size=1), "2025-11-25") as wire:
+        assert (await wire.refusal("tools/list", {"cursor": good}))["code"] == -32602  # signed by another server
+
+
+async def test_a_cursor_stays_right_while_the_list_changes() -> None:
+    server = new_server(4, page_size=2)
+    async with Wire(server, MODERN) as wire:
+        first = await wire.ask("tools/list")
+        server.remove_tool("t0")
+        server.remove_tool("t2")
+        server.add_tool(lambda: "", name="new")
+        assert names(await wire.ask("tools/list", {"cursor": first["nextCursor"]})) == ["t3", "new"]
+
+
+async def test_servers_with_one_secret_share_cursors() -> None:
+    one, other = (new_server(2, page_size=1, secret="shared") for _ in range(2))
+    async with Wire(one, MODERN) as wire:
+        cursor = (await wire.ask("tools/list"))["nextCursor"]
+    async with Wire(other, MODERN) as wire:
+        assert names(await wire.ask("tools/list", {"cursor": cursor})) == ["t1"]
+
+
+async def test_the_bytes_of_a_page_are_kept_until_the_list_changes() -> None:
+    server = new_server(2)
+    tools = server.engine.tools
+    async with Wire(server, MODERN) as wire:
+        await wire.ask("tools/list")
+        kept = tools.encoded[MODERN, 0].body
+        await wire.ask("tools/list")
+        assert tools.encoded[MODERN, 0].body is kept
+        server.add_tool(lambda: "", name="another")
+        assert not tools.encoded
+        assert names(await wire.ask("tools/list")) == ["t0", "t1", "another"]
+
+
+# ── announcements ──
+
+
+@pytest.mark.rule("TOOL-5", "PR-3", "RES-3", "LIFE-6")
+async def test_a_session_hears_of_the_kinds_that_were_declared_and_only_when_it_operates() -> None:
+    server = new_server(1)
+    server.add_resource("a://b", lambda: "", name="r")
+    async with Wire(server) as wire:
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "w", "version": "1"}}
+        await wire.ask("initialize", hello)
+        server.add_tool(lambda: "", name="early")
+        await wire.quiet()
+        wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        server.add_tool(lambda: "", name="later")
+        assert await wire.receive() == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+        server.add_resource("a://c", lambda: "", name="s")
+        assert (await wire.receive())["method"] == "notifications/resources/list_changed"
+        server.add_prompt(lambda: "", name="undeclared")
+        await wire.quiet()
+        for number in range(100):  # one by one they would be noise
+            server.add_tool(lambda: "", name=f"many{number}")
+        assert (await wire.receive())["method"] == "notifications/tools/list_changed"
+        await wire.quiet()
+
+
+async def test_nothing_is_announced_if_so_asked() -> None:
+    server = new_server(1, list_changed=False)
+    async with Wire(server, "2025-06-18") as wire:
+        assert wire.welcome["capabilities"]["tools"] == {}
+        server.add_tool(lambda: "", name="later")
+        await wire.quiet()
+
+
+async def test_a_tool_in_a_thread_may_register_tools() -> None:
+    server = new_server()
+
+    @server.tool
+    def grow() -> str:
+        server.add_tool(lambda: "", name="grown")
+        return "done"
+
+    async with Wire(server, "2025-06-18") as wire:
+        await wire.ask("tools/call", {"name": "grow"})
+        heard = [message for message in wire.seen if "method" in message] or [await wire.receive()]
+        assert heard[0]["method"] == "notifications/tools/list_changed"
+        assert names(await wire.ask("tools/list")) == ["grow", "grown"]
+
+
+async def test_a_registry_announces_too() -> None:
+    registry = ToolRegistry()
+    server = Server("registry", version="1.0.0", tools=registry, declare=["tools"])
+    async with Wire(server, "2025-06-18") as wire:
+        registry.register_tool("t", "Says hi.", {"type": "object"}, lambda args: "hi")
+        assert (await wire.receive())["method"] == "notifications/tools/list_changed"
+
+
+# ── the lifespan ──
+
+
+async def test_the_lifespan_is_entered_once_and_left_at_the_end() -> None:
+    events: list[Any] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(owner: Server) -> AsyncIterator[dict[str, str]]:
+        events.append(owner)
+        await asyncio.sleep(0)
+        yield {"db": "open"}
+        events.append("left")
+
+    server = new_server(lifespan=lifespan)
+
+    @server.tool
+    async def peek(ctx: Context) -> str:
+        return ctx.lifespan["db"]
+
+    async with Wire(server, MODERN) as one, Wire(server, MODERN) as two:
+        for wire in (one, two):
+            assert (await wire.ask("tools/call", {"name": "peek"}))["content"][0]["text"] == "open"
+        assert events == [server]
+    assert events == [server, "left"]
+    async with Wire(server, MODERN) as wire:  # and again
+        await wire.ask("tools/call", {"name": "peek"})
+    assert events == [server, "left"] * 2
+
+
+async def test_a_lifespan_that_fails_is_not_taken_for_one_that_began() -> None:
+    tries: list[int] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Server) -> AsyncIterator[str]:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError("no database")
+        yield "ready"
+
+    server = new_server(lifespan=lifespan)
+    with pytest.raises(OSError, match="no database"):
+        await server.engine.start(server)
+    await server.engine.start(server)
+    assert server.engine.lifespan_value == "ready"
+    await server.engine.stop()
+
+
+# ── limits ──
+
+
+async def burst(server: Server, name: str, count: int) -> list[dict[str, Any]]:
+    async with Wire(server, "2025-11-25") as wire:
+        for number in range(count):
+            wire.send(wire.request("tools/call", {"name": name}, id=number))
+        answers = [await wire.receive() for _ in range(count)]
+        assert (await wire.ask("tools/call", {"name": name}))["isError"] is False
+        return sorted(answers, key=lambda answer: answer["id"])
+
+
+@pytest.mark.parametrize("per_tool", [True, False])
+async def test_more_calls_than_slots_wait_and_more_than_the_queue_holds_are_refused(per_tool: bool) -> None:
+    server = new_server(max_queue=3, **({} if per_tool else {"max_concurrency": 2}))
+    running: list[int] = []
+    most: list[int] = []
+
+    @server.tool(**({"max_concurrency": 2} if per_tool else {}))
+    async def slow() -> str:
+        running.append(1)
+        most.append(len(running))
+        await asyncio.sleep(0.02)
+        running.pop()
+        return "ok"
+
+    answers = await burst(server, "slow", 9)
+    assert max(most) == 2
+    assert ["result" in answer for answer in answers] == [True] * 5 + [False] * 4
+    error = answers[-1]["error"]
+    assert error["code"] == -32603
+    assert "busy" in error["message"]
+
+
+async def test_a_busy_tool_does_not_take_the_slots_of_others() -> None:
+    server = new_server(max_concurrency=2)
+    release = asyncio.Event()
+
+    @server.tool(max_concurrency=1)
+    async def narrow() -> str:
+        await release.wait()
+        return "narrow"
+
+    @server.tool
+    async def quick() -> str:
+        return "quick"
+
+    async with Wire(server, MODERN) as wire:
+        for number in range(5):
+            wire.send(wire.request("tools/call", {"name": "narrow"}, id=number))
+        assert (await wire.ask("tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
+        release.set()
+
+
+async def test_a_tool_that_comes_back_has_its_new_limit() -> None:
+    server = new_server()
+    server.add_tool(lambda: "", name="t", max_concurrency=1)
+    tool = server.engine.tools.get("t")
+    assert tool is not None
+    assert server.engine.tool_limit(tool) is server.engine.tool_limit(tool)
+    server.remove_tool("t")
+    assert not server.engine.tool_limits
+    server.add_tool(lambda: "", name="t", max_concurrency=2)
+    again = server.engine.tools.get("t")
+    assert again is not None
+    assert server.engine.tool_limit(again) is not server.engine.tool_limit(tool)
+
+
+@pytest.mark.parametrize("by_server", [True, False])
+async def test_a_call_that_takes_too_long_is_stopped(by_server: bool, caplog: pytest.LogCaptureFixture) -> None:
+    server = new_server(**({"timeout": 0.05} if by_server else {}))
+    ended: list[str] = []
+
+    @server.tool(**({} if by_server else {"timeout": 0.05}))
+    async def slow() -> str:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append("cleaned up")
+        return "never"
+
+    @server.tool(timeout=None)
+    async def patient() -> str:
+        await asyncio.sleep(0.1)
+        return "done"
+
+    async with Wire(server, MODERN) as wire:
+        result = await wire.ask("tools/call", {"name": "slow"})
+        assert result["isError"] is True
+        assert "0.05 s" in result["content"][0]["text"]
+        assert ended == ["cleaned up"]
+        assert (await wire.ask("tools/call", {"name": "patient"}))["isError"] is False
+    assert "slow timed out" in caplog.text
+
+
+async def test_a_tools_own_timeout_error_is_a_failure_like_any_other() -> None:
+    server = new_server(timeout=5)
+
+    @server.tool
+    async def gives_up() -> str:
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(5)
+        return ""
+
+    async with Wire(server, MODERN) as wire:
+        assert "log" in (await wire.ask("tools/call", {"name": "gives_up"}))["content"][0]["text"]
+
+
+async def test_a_thread_that_is_stuck_frees_its_slot_and_sees_that_it_should_stop() -> None:
+    server = new_server(max_concurrency=1, max_threads=1)
+    stop, seen = threading.Event(), threading.Event()
+
+    @server.tool(timeout=0.05)
+    def stuck(ctx: Context) -> str:
+        if ctx.cancelled.wait(5):
+            seen.set()
+        stop.wait(5)
+        return "late"
+
+    @server.tool
+    def quick() -> str:
+        return "quick"
+
+    async with Wire(server, MODERN) as wire:
+        assert (await wire.ask("tools/call", {"name": "stuck"}))["isError"] is True
+        assert (await wire.ask("tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
+        assert await asyncio.to_thread(seen.wait, 5)
+        assert server.engine.threads.stuck == 1
+        stop.set()
+        await wire.quiet(0.05)
+
+
+async def test_a_timeout_of_a_prompt_or_resource_is_an_error() -> None:
+    server = new_server(timeout=0.02)
+
+    @server.resource("a://slow")
+    async def slow() -> str:
+        await asyncio.sleep(5)
+        return ""
+
+    server.add_prompt(slow, name="ask")
+    async with Wire(server, MODERN) as wire:
+        for method, params in (("resources/read", {"uri": "a://slow"}), ("prompts/get", {"name": "ask"})):
+            error = await wire.refusal(method, params)
+            assert error["code"] == -32603
+            assert "0.02 s" in error["message"]
+
+
+def test_there_is_one_completion_for_an_argument() -> None:
+    server = new_server()
+    server.completion(prompt="p", argument="a")(lambda value: [])
+    with pytest.raises(SetupError, match="already"):
+        server.completion(prompt="p", argument="a")(lambda value: [])

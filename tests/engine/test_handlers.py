@@ -1,0 +1,347 @@
+"""Calling tools: results in every revision, failures that tell nothing, arguments, requirements."""
+
+import asyncio
+import logging
+import re
+from typing import Any
+
+import pytest
+
+from dovetail import (
+    Audio,
+    Context,
+    EmbeddedResource,
+    Image,
+    NotFound,
+    ProtocolError,
+    ResourceContents,
+    ResourceLink,
+    Server,
+    Text,
+    ToolError,
+    ToolResult,
+)
+from stable_ids import stable
+from wire import MODERN, Wire
+
+REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
+BIG = 2**70
+
+
+def new_server(**options: Any) -> Server:
+    return Server("calls", version="1.0.0", **options)
+
+
+def returning(value: Any, annotation: Any = None, **options: Any) -> Server:
+    server = new_server()
+
+    async def give() -> Any:
+        if isinstance(value, BaseException):
+            raise value
+        return value
+
+    if annotation is not None:
+        give.__annotations__["return"] = annotation
+    else:
+        del give.__annotations__["return"]
+    server.add_tool(give, **options)
+    return server
+
+
+async def call(server: Server, version: str = MODERN, /, **arguments: Any) -> dict[str, Any]:
+    async with Wire(server, version) as wire:
+        name = next(tool.name for tool in server.engine.tools.all())
+        return await wire.ask("tools/call", {"name": name, "arguments": arguments})
+
+
+# ── results ──
+
+
+@pytest.mark.rule("TOOL-8", "TOOL-9", "BASE-13")
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_structured_output_in_every_revision(version: str) -> None:
+    plain = await call(returning({"n": 1}, dict[str, int]), version)
+    number = await call(returning(5, int), version)
+    assert [plain["content"], number["content"]] == [
+        [{"type": "text", "text": '{"n":1}'}],
+        [{"type": "text", "text": "5"}],
+    ]
+    if version in ("2024-11-05", "2025-03-26"):
+        assert "structuredContent" not in plain
+        assert "structuredContent" not in number
+    else:
+        assert plain["structuredContent"] == {"n": 1}
+        assert number["structuredContent"] == (5 if version == MODERN else {"result": 5})
+    assert plain["isError"] is False
+    assert ("resultType" in plain) is (version == MODERN)
+
+
+async def test_null_is_a_structured_value() -> None:
+    assert (await call(returning(None, int | None)))["structuredContent"] is None
+    assert (await call(returning(None, int | None), "2025-06-18"))["structuredContent"] == {"result": None}
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"),
+    [
+        ("plain", ["plain"]),
+        ("", [""]),
+        (None, [""]),
+        (5, ["5"]),
+        ({"a": [1, None]}, ['{"a":[1,null]}']),
+        ([], ["[]"]),
+        (Text("block"), ["block"]),
+        ([Text("one"), "two", 3], ["one", "two", "3"]),
+        (ToolResult(content=[Text("x")]), ["x"]),
+        (ToolResult(content="just text"), ["just text"]),  # type: ignore[arg-type]
+        (ToolResult(content=["a", {"b": 1}]), ["a", '{"b":1}']),  # type: ignore[list-item]
+        ({"content": [{"type": "text", "text": "wire"}]}, ["wire"]),
+        ({"content": []}, [""]),
+        ({"content": ["data"]}, ['{"content":["data"]}']),
+        ({"content": 5}, ['{"content":5}']),
+    ],
+)
+async def test_values_without_a_schema_become_content(value: Any, texts: list[str]) -> None:
+    result = await call(returning(value))
+    assert [block["text"] for block in result["content"]] == texts
+    assert result["isError"] is False
+    assert "structuredContent" not in result
+
+
+async def test_a_result_spelled_as_on_the_wire() -> None:
+    value = {
+        "content": [{"type": "image", "data": "AAE=", "mimeType": "image/png"}],
+        "structuredContent": {"a": 1},
+        "isError": True,
+        "_meta": {"org.example/x": 1},
+    }
+    result = await call(returning(value), "2025-11-25")
+    assert result == value
+
+
+async def test_a_tool_result_says_everything() -> None:
+    value = ToolResult(content=[Text("t")], structured={"a": {1, 2}}, meta={"org.example/k": "v"})
+    result = await call(returning(value))
+    assert result["content"] == [{"type": "text", "text": "t"}]
+    assert sorted(result["structuredContent"]["a"]) == [1, 2]
+    assert result["_meta"]["org.example/k"] == "v"
+    assert result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "calls"
+
+
+async def test_a_failed_result_need_not_fit_the_schema() -> None:
+    failed = ToolResult(content=[Text("sorry")], is_error=True)
+    result = await call(returning(failed, dict[str, int], output_schema={"type": "object", "required": ["n"]}))
+    assert (result["isError"], result["content"][0]["text"]) == (True, "sorry")
+
+
+@pytest.mark.rule("TOOL-11")
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_content_of_every_kind(version: str) -> None:
+    blocks = [
+        Image(b"\x00\x01", "image/png"),
+        Audio(b"\x02", "audio/wav"),
+        ResourceLink("notes://1", "one", title="One"),
+        EmbeddedResource(ResourceContents("notes://1", text="t", meta={"a/b": 1})),
+        EmbeddedResource(ResourceContents("notes://2", blob=b"\xff")),
+    ]
+    kinds = [block["type"] for block in (await call(returning(blocks), version))["content"]]
+    audio = "audio" if version > "2024" and version != "2024-11-05" else "text"
+    link = "resource_link" if version >= "2025-06-18" else "text"
+    assert kinds == ["image", audio, link, "resource", "resource"]
+
+
+# ── failures ──
+
+
+@pytest.mark.rule("TOOL-15")
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_a_tool_error_is_told(version: str) -> None:
+    result = await call(returning(ToolError("No such city.")), version)
+    assert (result["isError"], result["content"]) == (True, [{"type": "text", "text": "No such city."}])
+
+
+@pytest.mark.parametrize(
+    "failure", [RuntimeError("secret 42"), KeyError("secret 42"), ValueError("secret 42"), SystemExit("secret 42")]
+)
+@pytest.mark.parametrize("thread", [True, False])
+async def test_other_exceptions_are_logged_and_not_told(
+    failure: BaseException, thread: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = new_server()
+
+    def fail() -> str:
+        raise failure
+
+    server.add_tool(fail, thread=thread)
+    async with Wire(server, "2025-11-25") as wire:
+        result = await wire.ask("tools/call", {"name": "fail"})
+        assert result["isError"] is True
+        assert "secret" not in str(wire.seen)
+        assert "fail" in result["content"][0]["text"]
+        await wire.ask("ping")
+    assert "secret 42" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation"),
+    [
+        ("text", int),
+        ({"n": "x"}, dict[str, int]),
+        (float("nan"), float),
+        (float("inf"), None),
+        ({"a": float("nan")}, None),
+        (object(), None),
+        ("\ud800", None),
+        (Text("only content"), int),
+        (ToolResult(content=[Text("no structured")]), int),
+        (ToolResult(structured={"a": object()}), None),
+        (ToolResult(meta=[1]), None),  # type: ignore[arg-type]
+        ({"content": [{"type": "text"}]}, None),
+        ({"content": [{"type": "hologram"}]}, None),
+    ],
+)
+async def test_a_value_that_cannot_be_sent_is_the_tools_fault(
+    value: Any, annotation: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = (
+        {"output_schema": {"type": "integer"}} if isinstance(value, ToolResult) and annotation else {}
+    )
+    result = await call(returning(value, annotation, **options))
+    assert result["isError"] is True
+    assert "give" in result["content"][0]["text"]
+    assert "structuredContent" not in result
+    assert "give" in caplog.text
+
+
+async def test_protocol_errors_pass_through_and_missing_resources_do_not() -> None:
+    async with Wire(returning(ProtocolError("Mine", code=-1, data={"a": 1})), "2025-11-25") as wire:
+        assert await wire.refusal("tools/call", {"name": "give"}) == {"code": -1, "message": "Mine", "data": {"a": 1}}
+    assert (await call(returning(NotFound("Gone"))))["content"][0]["text"] == "Gone"
+
+
+async def test_a_cancellation_from_inside_is_a_failure_and_not_a_silence(caplog: pytest.LogCaptureFixture) -> None:
+    server = new_server()
+
+    @server.tool
+    async def confused() -> str:
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        return await future
+
+    assert (await call(server))["isError"] is True
+    assert "confused" in caplog.text
+
+
+# ── arguments ──
+
+
+def adder(**options: Any) -> Server:
+    server = new_server(**options)
+
+    @server.tool(thread=False)
+    def add(a: int, b: int = 2) -> str:
+        return str(a + b)
+
+    return server
+
+
+@pytest.mark.rule("TOOL-13")
+async def test_argument_errors_are_results_that_say_everything() -> None:
+    for version in REVISIONS:
+        result = await call(adder(), version, a="x", c=1)
+        text = result["content"][0]["text"]
+        assert result["isError"] is True
+        assert re.search(r"\ba:", text), text
+        assert "c" in text
+        assert "msgspec" not in text
+
+
+async def test_argument_errors_can_be_protocol_errors() -> None:
+    async with Wire(adder(argument_errors="error"), "2025-06-18") as wire:
+        error = await wire.refusal("tools/call", {"name": "add", "arguments": {}})
+        assert error["code"] == -32602
+        assert len(error["data"]["errors"]) == 1
+
+
+async def test_huge_integers_come_and_go_whole() -> None:
+    for value, annotation in ((BIG, int), (-BIG, None), (ToolResult(structured=BIG), None)):
+        assert (await call(returning(value, annotation)))["content"][0]["text"] in (str(BIG), str(-BIG))
+    assert (await call(returning({"n": BIG}, dict[str, int])))["structuredContent"] == {"n": BIG}
+    async with Wire(adder(), MODERN) as wire:
+        result = await wire.ask("tools/call", {"name": "add", "arguments": {"a": BIG, "b": 1}})
+        assert result["content"][0]["text"] == str(BIG + 1)
+
+
+@pytest.mark.rule("TOOL-12", "TOOL-14")
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"name": "unknown"},
+        {"name": "x" * 5000},
+        {"name": 5},
+        {"arguments": {}},
+        {"name": "add", "arguments": []},
+        {"name": "add", "arguments": "{}"},
+        {"name": "add", "arguments": 0},
+    ],
+    ids=stable,
+)
+async def test_malformed_calls_are_protocol_errors(params: dict[str, Any], version: str) -> None:
+    async with Wire(adder(), version) as wire:
+        error = await wire.refusal("tools/call", params)
+        assert error["code"] == -32602
+        assert len(error["message"]) < 400
+        assert (await wire.ask("tools/call", {"name": "add", "arguments": {"a": 1}}))["content"][0]["text"] == "3"
+
+
+async def test_missing_and_null_arguments_are_none() -> None:
+    server = returning("fine")
+    async with Wire(server, "2025-11-25") as wire:
+        assert not (await wire.ask("tools/call", {"name": "give"}))["isError"]
+        assert not (await wire.ask("tools/call", {"name": "give", "arguments": None}))["isError"]
+
+
+async def test_a_removed_tool_is_unknown() -> None:
+    server = adder()
+    async with Wire(server, "2025-11-25") as wire:
+        server.remove_tool("add")
+        assert (await wire.refusal("tools/call", {"name": "add", "arguments": {"a": 1}}))["code"] == -32602
+
+
+# ── requirements ──
+
+
+@pytest.mark.rule("LIFE-14")
+async def test_a_missing_capability() -> None:
+    server = new_server()
+    server.add_tool(lambda: "ok", name="ask", requires=["elicitation.form", "experimental.x"])
+    missing = {"elicitation": {"form": {}}, "experimental": {"x": {}}}
+    async with Wire(server, MODERN) as wire:
+        error = await wire.refusal("tools/call", {"name": "ask"})
+        assert (error["code"], error["data"]) == (-32021, {"requiredCapabilities": missing})
+    async with Wire(server, "2025-11-25") as wire:
+        result = await wire.ask("tools/call", {"name": "ask"})
+        assert result["isError"] is True
+        assert "elicitation" in result["content"][0]["text"]
+    for version in ("2025-11-25", MODERN):
+        async with Wire(server, version, capabilities={"elicitation": {}, "experimental": {"x": {}}}) as wire:
+            assert (await wire.ask("tools/call", {"name": "ask"}))["isError"] is False
+
+
+async def test_the_loggers_of_others_are_left_alone() -> None:
+    before = logging.getLogger().handlers[:]
+    await call(returning(RuntimeError("x")))
+    assert logging.getLogger().handlers == before
+
+
+async def test_tools_in_threads_get_a_context_too() -> None:
+    server = new_server()
+
+    @server.tool
+    def where(ctx: Context) -> str:
+        return str(ctx.request_id)
+
+    async with Wire(server, "2025-11-25") as wire:
+        answer = await wire.exchange(wire.request("tools/call", {"name": "where"}, id="seven"))
+        assert answer["result"]["content"][0]["text"] == "seven"

@@ -1,0 +1,201 @@
+"""A server's settings: what is refused, and what profiles and single switches change on the wire."""
+
+from typing import Any
+
+import pytest
+
+from dovetail import Server, SetupError
+from dovetail.engine.options import PROFILES, Options
+from stable_ids import stable
+from wire import MODERN, Wire
+
+REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"profil": "pocket"}, "unknown options profil"),
+        ({"profile": "tiny"}, "profile='tiny'"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"timeout": -1}, "timeout=-1"),
+        ({"timeout": "soon"}, "timeout='soon'"),
+        ({"initialize_timeout": 0}, "initialize_timeout=0"),
+        ({"page_size": 0}, "page_size=0"),
+        ({"page_size": 2.5}, "page_size=2.5"),
+        ({"page_size": True}, "page_size=True"),
+        ({"max_concurrency": 0}, "max_concurrency=0"),
+        ({"max_queue": -1}, "max_queue=-1"),
+        ({"max_threads": 0}, "max_threads=0"),
+        ({"max_message_bytes": 0}, "max_message_bytes=0"),
+        ({"ttl_ms": -1}, "ttl_ms=-1"),
+        ({"cache_scope": "shared"}, "cache_scope='shared'"),
+        ({"log_level": "loud"}, "log_level='loud'"),
+        ({"argument_errors": "raise"}, "argument_errors='raise'"),
+        ({"output": "json"}, "output='json'"),
+        ({"explicit_is_error": "no"}, "explicit_is_error='no'"),
+        ({"declare": ["tool"]}, "declare=['tool']"),
+        ({"declare": "tools"}, "declare='tools'"),
+        ({"version": 1}, "version=1"),
+        ({"instructions": ["x"]}, "instructions=['x']"),
+        ({"icons": [{"url": "x"}]}, "icons="),
+        ({"lifespan": 5}, "lifespan=5"),
+        ({"experimental": {"x": 1}}, "experimental="),
+        ({"redact": "pin"}, "redact='pin'"),
+        ({"secret": 5}, "secret must be"),
+        ({"secret": ""}, "secret must be"),
+    ],
+    ids=stable,
+)
+def test_wrong_options_are_refused_by_name(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(SetupError) as caught:
+        Server("x", **options)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("Server")
+
+
+@pytest.mark.parametrize("name", ["", None, 5])
+def test_a_server_needs_a_name(name: Any) -> None:
+    with pytest.raises(SetupError, match="name"):
+        Server(name)
+
+
+def test_a_secret_is_not_shown() -> None:
+    with pytest.raises(SetupError) as caught:
+        Options.of({"secret": ["hunter2"]})  # type: ignore[typeddict-item]
+    assert "hunter2" not in str(caught.value)
+
+
+def test_none_is_no_option_and_a_switch_beats_its_profile() -> None:
+    assert Options.of({"title": None, "timeout": None}) == Options()  # type: ignore[typeddict-item]
+    assert Options.of({"profile": "pocket", "argument_errors": "result"}).argument_errors == "result"
+    assert set(PROFILES) == {"spec", "pocket", "reference"}
+
+
+# ── on the wire ──
+
+
+def sample(**options: Any) -> Server:
+    server = Server("sample", version="1.0.0", **options)
+
+    @server.tool(thread=False)
+    def number(n: int) -> int:
+        return n
+
+    @server.tool(thread=False)
+    def word() -> str:
+        return "w"
+
+    return server
+
+
+async def look(server: Server, version: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The list, a structured result, a text result, and what bad arguments give."""
+    async with Wire(server, version) as wire:
+        listing = await wire.ask("tools/list")
+        number = await wire.ask("tools/call", {"name": "number", "arguments": {"n": 1}})
+        word = await wire.ask("tools/call", {"name": "word"})
+        bad = await wire.exchange(wire.request("tools/call", {"name": "number"}))
+        return listing, number, word, bad
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_the_profile_of_the_specification(version: str) -> None:
+    listing, number, word, bad = await look(sample(), version)
+    structured = version in ("2025-06-18", "2025-11-25", MODERN)
+    assert "nextCursor" not in listing
+    assert ("structuredContent" in number) is structured
+    assert "structuredContent" not in word
+    assert word["isError"] is False
+    assert bad["result"]["isError"] is True
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_the_pocket_profile(version: str) -> None:
+    listing, number, word, bad = await look(sample(profile="pocket"), version)
+    if version == MODERN:
+        assert "nextCursor" not in listing  # there an empty cursor is a live one
+    else:
+        assert listing["nextCursor"] == ""
+    assert number["structuredContent"] == (1 if version == MODERN else {"result": 1})
+    assert word["structuredContent"] == {}
+    assert bad["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_the_reference_profile(version: str) -> None:
+    listing, number, word, bad = await look(sample(profile="reference"), version)
+    assert not any("outputSchema" in tool for tool in listing["tools"])
+    for result in (number, word):
+        assert not result.keys() & {"structuredContent", "isError"}
+    assert number["content"] == [{"type": "text", "text": "1"}]
+    assert bad["result"]["isError"] is True
+
+
+@pytest.mark.parametrize(
+    ("switch", "value"),
+    [
+        ("always_structured_content", True),
+        ("empty_next_cursor", True),
+        ("argument_errors", "error"),
+        ("explicit_is_error", False),
+    ],
+)
+async def test_each_switch_changes_one_thing(switch: str, value: Any) -> None:
+    listing, _, word, bad = await look(sample(**{switch: value}), "2025-06-18")
+    assert ("structuredContent" in word) is (switch == "always_structured_content")
+    assert ("nextCursor" in listing) is (switch == "empty_next_cursor")
+    assert ("error" in bad) is (switch == "argument_errors")
+    assert ("isError" in word) is (switch != "explicit_is_error")
+
+
+async def test_strict_arguments() -> None:
+    for lenient in (True, False):
+        async with Wire(sample(lenient_arguments=lenient), MODERN) as wire:
+            result = await wire.ask("tools/call", {"name": "number", "arguments": {"n": "5"}})
+            assert result["isError"] is not lenient
+
+
+@pytest.mark.rule("LIFE-15", "CACHE-1", "CACHE-2")
+async def test_server_info_and_cache_hints_of_the_newest_revision() -> None:
+    hints = {"ttl_ms": 5000, "cache_scope": "public"}
+    async with Wire(sample(server_info=False, **hints), MODERN) as wire:
+        for method in ("tools/list", "server/discover"):
+            result = await wire.ask(method)
+            assert (result["ttlMs"], result["cacheScope"]) == (5000, "public")
+            assert "_meta" not in result
+    async with Wire(sample(**hints), MODERN) as wire:
+        meta = (await wire.ask("tools/list"))["_meta"]
+        assert meta["io.modelcontextprotocol/serverInfo"] == {"name": "sample", "version": "1.0.0"}
+    async with Wire(sample(**hints), "2025-11-25") as wire:
+        assert (await wire.ask("tools/list")).keys() == {"tools"}
+
+
+@pytest.mark.rule("LIFE-2", "LIFE-11")
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_what_a_server_says_of_itself(version: str) -> None:
+    server = sample(
+        title="Sample",
+        description="Shows.",
+        website_url="https://example.org",
+        icons=[{"src": "https://example.org/i.png"}],
+        instructions="Ask.",
+        experimental={"org.example/x": {}},
+        list_changed=False,
+        logging=False,
+        declare=["prompts"],
+    )
+    async with Wire(server, version) as wire:
+        said = await wire.ask("server/discover") if version == MODERN else wire.welcome
+    info = said["_meta"]["io.modelcontextprotocol/serverInfo"] if version == MODERN else said["serverInfo"]
+    assert said["instructions"] == "Ask."
+    assert said["capabilities"] == {"tools": {}, "prompts": {}, "experimental": {"org.example/x": {}}}
+    assert ("title" in info) is (version >= "2025-06-18")
+    assert ({"description", "websiteUrl", "icons"} <= info.keys()) is (version >= "2025-11-25")
+
+
+@pytest.mark.rule("BASE-19")
+async def test_a_feature_that_is_not_offered_is_not_there() -> None:
+    async with Wire(sample(logging=False), "2025-11-25") as wire:
+        for method, params in (("prompts/list", {}), ("resources/list", {}), ("logging/setLevel", {"level": "info"})):
+            assert (await wire.refusal(method, params))["code"] == -32601
