@@ -182,8 +182,8 @@ async def test_both_eras_on_one_pipe() -> None:
     server = new_server()
     async with Wire(server, "2025-11-25") as wire:
         await wire.ask("resources/subscribe", {"uri": "a://1"})
-        modern = Wire(server, MODERN)
-        wire.send(modern.request("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["a://1"]}}, id="l"))
+        filter = {"notifications": {"resourceSubscriptions": ["a://1"]}}
+        wire.send(Wire(server, MODERN).request("subscriptions/listen", filter, id="l"))
         assert (await wire.receive())["method"] == ACK
         server.notify_resource_updated("a://1")
         params = [(await wire.receive())["params"] for _ in range(2)]

@@ -230,7 +230,9 @@ def test_structured_content_always(revision: revisions.Revision) -> None:
     array = official_result(made.tool_result(ToolResult(structured=[1])), revision, "CallToolResult")
     assert array["structuredContent"] == ([1] if revision.name == "2026-07-28" else {"result": [1]})
     failed = json.loads(made.tool_result(ToolResult(content=[Text("no")], is_error=True)))
-    assert "structuredContent" not in failed  # {} might break the tool's own schema
+    assert failed["structuredContent"] == {}
+    promised = json.loads(made.tool_result(ToolResult(content=[Text("no")], is_error=True, has_schema=True)))
+    assert "structuredContent" not in promised  # {} might break the tool's own schema
 
 
 @pytest.mark.rule("PAGE-4", "PAGE-5")

@@ -239,7 +239,7 @@ def test_formats_are_checked(name: str) -> None:
         ({"patternProperties": {"[": {}}}, 'pattern "["'),
         ([], "not list"),
         ({"const": {1, 2}}, "const is not a JSON value, but a Python object of the type set"),
-        ({"properties": {1: {}}}, "properties has a name that is not a proper string"),
+        ({"properties": {1: {}}}, "properties has a name that is not a string"),
         ({"maximum": math.nan}, "maximum is not a finite number"),
         ({"maximum": 1 << 20_000}, "maximum is too large a number"),
         ({"title": "\ud800"}, "surrogate"),
@@ -467,8 +467,8 @@ def test_depth_of_values(schema: Any) -> None:
         (-(10**5000), "arguments: is too large a number"),
         ({"a": b"x"}, "a: is not a JSON value, but a Python object of the type bytes"),
         ([range(3)], "arguments[0]: is not a JSON value, but a Python object of the type range"),
-        ({"a": {1: 2}}, "a: has a name that is not a proper string"),
-        ({"a": {(1, 2): 2}}, "a: has a name that is not a proper string"),
+        ({"a": {1: 2}}, "a: has a name that is not a string"),
+        ({"a": {(1, 2): 2}}, "a: has a name that is not a string"),
         ("\ud800", "arguments: holds half a surrogate pair, which is not a character"),
     ],
     ids=["nan", "inf", "int", "bytes", "range", "int name", "tuple name", "surrogate"],
@@ -524,6 +524,8 @@ REDOS = [
     r"(?=.*b)(?=.*c)",
     r"(?<!x)(a*)*\1b",
     r"(?:a{1,50}){1,50}b",
+    r"(?=(?:a{1,50}){1,50}b)c",
+    r"(?:(?=(?:a{1,50}){1,50}b)|a)*c",
     r"a{1,1000}{1,1000}b",
 ]
 
@@ -534,7 +536,7 @@ def test_patterns_end(pattern: str) -> None:
     safe = Pattern(pattern, where="tool")
     validator = Validator({"type": "object", "properties": {"a": {"pattern": pattern}}}, where="tool")
     names = Validator({"patternProperties": {pattern: False}}, where="tool")
-    for length in (30, 1000, 9999, 1_000_000):
+    for length in (30, 299, 2499, 4999, 1_000_000):
         text = "a" * length + "!"
         assert not safe.matches(text)
         assert not validator.is_valid({"a": text})
@@ -568,9 +570,9 @@ def test_patterns(pattern: str, good: str, bad: str) -> None:
 
 def test_what_is_too_long_to_be_checked() -> None:
     found = problems(
-        {"properties": {"a": {"pattern": "(?=a)"}, "b": {"type": "string"}}}, {"a": "a" * 10_001, "b": "b" * 10**6}
+        {"properties": {"a": {"pattern": "(?=a)"}, "b": {"type": "string"}}}, {"a": "a" * 5001, "b": "b" * 10**6}
     )
-    assert found == ["a: is too long to be checked against the pattern (?=a), has 10001 characters"]
+    assert found == ["a: is too long to be checked against the pattern (?=a), has 5001 characters"]
 
 
 def test_malformed_patterns() -> None:
@@ -616,7 +618,7 @@ simple = st.booleans() | st.fixed_dictionaries(
 schemas = st.recursive(simple, wrapped, max_leaves=12)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(schemas, st.lists(values, min_size=1, max_size=4))
 def test_problems_agree_with_the_engine(schema: Any, instances: list[Any]) -> None:
     whole = {"allOf": [schema], "$defs": {"a": schema}}
@@ -650,7 +652,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.dictionaries(KEYWORDS, anything))
 def test_any_json_is_a_schema_or_refused(schema: Any) -> None:
     try:

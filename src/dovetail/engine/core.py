@@ -151,6 +151,7 @@ class Engine:
             await self._life.ended()
             self._life = None
         if self._life is None or not self._life.is_here:
+            self.hub.begin()
             lifespan = self.options.lifespan
             self._life = Life(nullcontext if lifespan is None else partial(lifespan, owner), self._end)
         await self._life.join()

@@ -40,13 +40,27 @@ class Library:
             catalog.on_change(self._cached.clear)  # another function may answer for a URI from now on
 
     def __contains__(self, uri: str) -> bool:
-        return self.resources.get(uri) is not None or self._match(uri) is not None
+        try:
+            self._find(uri)
+        except NotFound:
+            return False
+        return True
 
-    def _match(self, uri: str) -> tuple[Template, dict[str, Any]] | None:
+    def _find(self, uri: str) -> tuple[Resource | Template, dict[str, Any]]:
+        """What a URI stands for: a static one before any template, and the first template that its values fit."""
+        resource = self.resources.get(uri)
+        if resource is not None:
+            return resource, {}
+        misfit: ArgumentError | None = None
         for template in self.templates.all():
-            if (values := template.template.match(uri)) is not None:
-                return template, values
-        return None
+            values = template.template.match(uri)
+            if values is None:
+                continue
+            try:
+                return template, template.decode(values)
+            except ArgumentError as failure:  # it has the template's shape, but names nothing there
+                misfit = misfit or failure
+        raise NotFound("Resource not found" if misfit is None else f"Resource not found. {misfit}", uri=uri)
 
     def remove(self, uri: str) -> bool:
         """Take away a resource, or a template and, if it is a folder, the files it listed."""
@@ -73,19 +87,6 @@ class Library:
         if source.cache is not None:
             self._keep(uri, source.cache, contents)
         return contents
-
-    def _find(self, uri: str) -> tuple[Resource | Template, dict[str, Any]]:
-        resource = self.resources.get(uri)
-        if resource is not None:
-            return resource, {}
-        matched = self._match(uri)
-        if matched is None:
-            raise NotFound(uri=uri)
-        template, values = matched
-        try:
-            return template, template.decode(values)
-        except ArgumentError as failure:  # the URI has the template's shape and yet names nothing
-            raise NotFound(f"Resource not found. {failure}", uri=uri) from None
 
     def _keep(self, uri: str, seconds: float, contents: Contents) -> None:
         if len(self._cached) >= MAX_CACHED:
@@ -152,11 +153,11 @@ class Library:
         self._watcher.watch(uri, path)
 
     def _path(self, uri: str) -> Path | None:
-        resource = self.resources.get(uri)
-        if resource is not None and resource.path is not None:
-            return resource.path
-        matched = self._match(uri)
-        return None if matched is None else matched[0].path_of(uri)
+        try:
+            source, _ = self._find(uri)
+        except NotFound:
+            return None
+        return source.path if isinstance(source, Resource) else source.path_of(uri)
 
     async def close(self) -> None:
         if self._watcher is not None:

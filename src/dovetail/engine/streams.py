@@ -100,10 +100,17 @@ class Hub:
         self._subscriptions: dict[Subscription, None] = {}
         self._wanted: dict[str, int] = {}
         self._on_uri = on_uri
+        self._ended = False
+
+    def begin(self) -> None:
+        """The server starts, perhaps not for the first time."""
+        self._ended = False
 
     def subscribe(self, kinds: Iterable[ChangeKind], uris: Iterable[str] = ()) -> Subscription:
         subscription = Subscription(self, kinds, uris)
         self._subscriptions[subscription] = None
+        if self._ended:  # it came too late: it hears nothing, and ends as all others did
+            subscription.end()
         return subscription
 
     def publish(self, change: Change) -> None:
@@ -130,5 +137,6 @@ class Hub:
             self._on_uri(uri, wanted)
 
     def end_all(self) -> None:
+        self._ended = True
         for subscription in tuple(self._subscriptions):
             subscription.end()

@@ -63,7 +63,7 @@ class Validator:
         engine = self._engine = self._engine or _Engine(self._document)
         try:
             return _is_sound(instance, self._depth, engine.longest_name) and engine.fits(instance)
-        except (ValueError, TypeError):  # something that JSON does not have
+        except ValueError:  # something that JSON does not have
             return False
 
     def problems(self, instance: Any, *, root: str = "arguments") -> list[str]:
@@ -71,13 +71,13 @@ class Validator:
         engine = self._engine = self._engine or _Engine(self._document)
         try:
             if not _is_sound(instance, self._depth, engine.longest_name):
-                found = _oddities(instance, self._depth)
+                found = _oddities(instance, self._depth, longest_name=engine.longest_name)
             elif engine.fits(instance):
                 return []
             else:
                 found = _Explanation(self._document, engine).of(instance)
-        except (ValueError, TypeError):  # something that JSON does not have
-            found = _oddities(instance, self._depth)
+        except ValueError:  # something that JSON does not have
+            found = _oddities(instance, self._depth, longest_name=engine.longest_name)
         return _lines(found or [_MISFIT], instance, root)
 
 
@@ -87,7 +87,7 @@ class Pattern:
     def __init__(self, pattern: str, *, where: str) -> None:
         rs = _library()
         for engine, size, longest in _ENGINES:
-            options = {"backtrack_limit": _BACKTRACKS} if engine == "FancyRegexOptions" else {}
+            options = {"backtrack_limit": _BACKTRACKS} if engine == _BACKTRACKING else {}
             try:
                 self._fits: Fits = _compiled({"pattern": pattern}, getattr(rs, engine)(size_limit=size, **options))
             except ValueError:
@@ -105,18 +105,19 @@ class Pattern:
 
 # The engine
 
-_BACKTRACKS = 10_000
+_BACKTRACKS = 2_000
 _HEAVY_PATTERNS = 20  # in one schema
-_LONGEST_NAME = 1_000
+_LONGEST_NAME = 300  # where patternProperties need the backtracking engine
 _CREDIT = 1_000_000  # subschemas that may be compiled, again and again, to find out what is wrong
 _LIGHT, _MIDDLE, _LARGE = 1 << 15, 1 << 18, 1 << 21  # bytes of a compiled pattern
-_ENGINES = (  # the linear engine first; the larger the program, the shorter the text, so that all stay below seconds
-    ("RegexOptions", _LIGHT, sys.maxsize),
-    ("RegexOptions", _MIDDLE, 10_000),
-    ("FancyRegexOptions", _MIDDLE, 10_000),
-    ("RegexOptions", _LARGE, 2_500),
-    ("FancyRegexOptions", _LARGE, 2_500),
-    ("RegexOptions", 2 * _LARGE, 1_000),
+_LINEAR, _BACKTRACKING = "RegexOptions", "FancyRegexOptions"
+_ENGINES = (  # in this order; the larger the program the shorter the text, so that the worst takes a second or two
+    (_LINEAR, _LIGHT, sys.maxsize),
+    (_LINEAR, _MIDDLE, 5_000),
+    (_BACKTRACKING, _LIGHT, 5_000),
+    (_BACKTRACKING, _MIDDLE, 300),
+    (_LINEAR, _LARGE, 2_500),
+    (_LINEAR, 2 * _LARGE, 1_000),
 )
 
 
@@ -294,7 +295,7 @@ class _Document:
         if not isinstance(schema, Mapping):
             raise self._refuse(f"a JSON Schema is a dict or a bool, not {type(schema).__name__}")
         plain = dict(schema)
-        odd = _oddities(plain, 2 * self.limits.depth, self.limits.bytes)
+        odd = _oddities(plain, 2 * self.limits.depth + 16, largest=self.limits.bytes)
         if odd:
             raise self._refuse(f"the schema can't be used: {_readable(odd[0].path, 'it')} {odd[0].text}")
         encoded = msgspec.json.encode(plain)
@@ -435,6 +436,7 @@ class _Document:
 
 # The value
 
+_NAMES = frozenset({str})
 _PLAIN = frozenset({str, bool, NoneType})
 _JSON_TYPES = frozenset({*_PLAIN, dict, list, tuple, int, float})
 _LARGEST = 14_000  # bits of an integer; beyond 4,300 digits Python and the engine lose count
@@ -460,7 +462,7 @@ def _is_sound(value: Any, deepest: int, longest_name: int | None) -> bool:
             if kind in _PLAIN:
                 continue
             if kind is dict or kind is list or isinstance(item, (dict, list, tuple)):
-                if depth == deepest or (longest_name and _has_longer_name(item, longest_name)):
+                if depth == deepest or _wrong_name(item, longest_name):
                     return False
                 inner = item.values() if isinstance(item, dict) else item
                 if not _PLAIN.issuperset(map(type, inner)):
@@ -468,48 +470,55 @@ def _is_sound(value: Any, deepest: int, longest_name: int | None) -> bool:
             elif isinstance(item, int):
                 if item.bit_length() > _LARGEST:
                     return False
-            elif isinstance(item, float) and not math.isfinite(item):
+            elif not isinstance(item, float) or not math.isfinite(item):
                 return False
     return True
 
 
-def _has_longer_name(item: Any, longest: int) -> bool:
-    return isinstance(item, dict) and max(map(len, item), default=0) > longest
+def _wrong_name(item: Any, longest: int | None) -> str:
+    if not isinstance(item, dict):
+        return ""
+    if not _NAMES.issuperset(map(type, item)):
+        return "has a name that is not a string"
+    if longest and max(map(len, item), default=0) > longest:
+        return f"has a name of more than {longest} characters"
+    return ""
 
 
-def _oddities(value: Any, deepest: int, largest: float = math.inf) -> list[_Problem]:
+def _oddities(
+    value: Any, deepest: int, *, longest_name: int | None = None, largest: float = math.inf
+) -> list[_Problem]:
     """What JSON can't say or the engine can't take; at the first sign of boundless depth or size nothing else."""
     found: list[_Problem] = []
     stack: list[tuple[tuple[Step, ...], Any]] = [((), value)]
     while stack and len(found) <= _SHOWN:
         path, item = stack.pop()
+        reason = _wrong_name(item, longest_name) or _oddity(item)
         largest -= 2 + (len(item) if isinstance(item, str) else 0)
-        if largest < 0:
-            return [_Problem((), "is too large")]
-        reason = _oddity(item)
         if reason:
             found.append(_Problem(path, reason))
+        elif largest < 0:
+            return [_Problem((), "is too large")]
         elif isinstance(item, (dict, list, tuple)):
             if len(path) == deepest:
                 return [_Problem((), f"is nested deeper than {deepest} levels")]
+            largest -= sum(map(len, item)) if isinstance(item, dict) else 0
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
             stack += [((*path, step), inner) for step, inner in reversed(list(pairs))]
     return found
 
 
 def _oddity(item: Any) -> str:
-    if type(item) not in _JSON_TYPES and not isinstance(item, (dict, list, tuple)):
-        return f"is not a JSON value, but a Python object of the type {type(item).__name__}"
     if isinstance(item, float) and not math.isfinite(item):
         return "is not a finite number"
     if isinstance(item, int) and item.bit_length() > _LARGEST:
         return "is too large a number"
     if isinstance(item, str) and not _is_unicode(item):
         return "holds half a surrogate pair, which is not a character"
-    if isinstance(item, dict) and not all(isinstance(name, str) and _is_unicode(name) for name in item):
-        return "has a name that is not a proper string"
-    if _has_longer_name(item, _LONGEST_NAME):
-        return f"has a name of more than {_LONGEST_NAME:,} characters"
+    if isinstance(item, dict) and not all(map(_is_unicode, item)):
+        return "has a name with half a surrogate pair, which is not a character"
+    if type(item) not in _JSON_TYPES and not isinstance(item, (dict, list, tuple)):
+        return f"is not a JSON value, but a Python object of the type {type(item).__name__}"
     return ""
 
 

@@ -1,0 +1,238 @@
+"""Middleware: what it sees, what it may change, and in which order."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from dovetail import Context, ProtocolError, Server, SetupError, Text, ToolError, ToolResult
+from dovetail.protocol.inbound import Request
+from dovetail.protocol.results import Listing
+from wire import MODERN, Wire
+
+
+def new_server() -> Server:
+    server = Server("middleware", version="1.0.0")
+    server.add_tool(lambda: "said", name="say")
+    server.add_tool(lambda: "hidden", name="hide", tags=["secret"])
+    server.add_prompt(lambda: "p", name="ask")
+    server.add_resource("a://b", lambda: "r", name="res")
+
+    @server.tool
+    async def reads(ctx: Any = None) -> str:
+        return "read"
+
+    return server
+
+
+def watching(server: Server) -> list[str]:
+    seen: list[str] = []
+
+    @server.middleware
+    async def watch(request: Request, call_next: Any) -> Any:
+        seen.append(request.method)
+        return await call_next(request)
+
+    return seen
+
+
+async def test_every_method_is_seen_once() -> None:
+    server = new_server()
+    seen = watching(server)
+    asked = [
+        ("ping", {}),
+        ("tools/list", {}),
+        ("tools/call", {"name": "say"}),
+        ("tools/call", {"name": "unknown"}),
+        ("resources/list", {}),
+        ("resources/templates/list", {}),
+        ("resources/read", {"uri": "a://b"}),
+        ("resources/subscribe", {"uri": "a://b"}),
+        ("resources/unsubscribe", {"uri": "a://b"}),
+        ("prompts/list", {}),
+        ("prompts/get", {"name": "ask"}),
+        ("logging/setLevel", {"level": "info"}),
+    ]
+    async with Wire(server, "2025-11-25") as wire:
+        for method, params in asked:
+            await wire.exchange(wire.request(method, params))
+        await wire.refusal("no/such/method")
+        await wire.refusal("tools/call", {"arguments": 1})
+        wire.send({"jsonrpc": "2.0", "method": "notifications/progress"})
+    assert seen == ["initialize", *(method for method, _ in asked)]
+    seen.clear()
+    async with Wire(server, MODERN) as wire:
+        await wire.ask("server/discover")
+        wire.send(wire.request("subscriptions/listen", {"notifications": {"toolsListChanged": True}}))
+        await wire.receive()
+        server.add_tool(lambda: "", name="new")
+        await wire.receive()
+        server.engine.hub.end_all()
+        await wire.receive()
+    assert seen == ["server/discover", "subscriptions/listen"]
+
+
+async def test_reading_a_resource_from_a_tool_is_no_call_of_its_own() -> None:
+    server = new_server()
+    seen = watching(server)
+
+    @server.tool
+    async def inside(ctx: Context) -> str:
+        return str((await ctx.read_resource("a://b"))[0].text)
+
+    async with Wire(server, MODERN) as wire:
+        assert (await wire.ask("tools/call", {"name": "inside"}))["content"][0]["text"] == "r"
+    assert seen == ["tools/call"]
+
+
+async def test_the_first_is_outermost() -> None:
+    server = new_server()
+    order: list[str] = []
+    for name in ("one", "two"):
+
+        async def around(request: Request, call_next: Any, name: str = name) -> Any:
+            order.append(f"{name} in")
+            result = await call_next(request)
+            order.append(f"{name} out")
+            return result
+
+        server.middleware(around)
+    async with Wire(server, MODERN) as wire:
+        await wire.ask("tools/call", {"name": "say"})
+    assert order == ["one in", "two in", "two out", "one out"]
+
+
+async def test_a_list_is_encoded_anew_only_if_it_was_changed() -> None:
+    server = new_server()
+    results: list[Listing] = []
+    hiding = False
+
+    @server.middleware
+    async def filter_tools(request: Request, call_next: Any) -> Any:
+        result = await call_next(request)
+        assert isinstance(result, Listing)
+        assert len(result.items) == 3  # looking is not touching
+        if hiding:
+            result.items = [item for item in result.items if "dovetail/tags" not in (item.meta or {})]
+        results.append(result)
+        return result
+
+    async with Wire(server, MODERN) as wire:
+        await wire.ask("tools/list")
+        kept = server.engine.tools.encoded[MODERN, 0].body
+        await wire.ask("tools/list")
+        hiding = True
+        assert [tool["name"] for tool in (await wire.ask("tools/list"))["tools"]] == ["say", "reads"]
+        hiding = False
+        assert len((await wire.ask("tools/list"))["tools"]) == 3
+    sent = [result.encode(server.engine.shapers[MODERN]) for result in results]
+    assert [body is kept for body in sent] == [True, True, False, True]
+
+
+async def test_it_may_answer_itself_and_refuse() -> None:
+    server = new_server()
+
+    @server.middleware
+    async def guard(request: Request, call_next: Any) -> Any:
+        if request.method == "prompts/get":
+            raise ProtocolError("Not for you", code=-1, data={"why": "because"})
+        if request.method == "resources/read":
+            raise ToolError("not a tool")
+        if request.method == "tools/call":
+            if request.params.name == "hide":  # type: ignore[attr-defined]
+                raise ToolError("Hidden")
+            return ToolResult(content=[Text("from the middleware")])
+        return await call_next(request)
+
+    async with Wire(server, MODERN) as wire:
+        answered = await wire.ask("tools/call", {"name": "not even there"})
+        assert answered["content"][0]["text"] == "from the middleware"
+        hidden = await wire.ask("tools/call", {"name": "hide"})
+        assert (hidden["isError"], hidden["content"][0]["text"]) == (True, "Hidden")
+        refused = await wire.refusal("prompts/get", {"name": "ask"})
+        assert refused == {"code": -1, "message": "Not for you", "data": {"why": "because"}}
+        assert (await wire.refusal("resources/read", {"uri": "a://b"}))["message"] == "not a tool"
+
+
+async def test_it_may_change_the_request() -> None:
+    server = new_server()
+
+    @server.middleware
+    async def rename(request: Request, call_next: Any) -> Any:
+        if request.method == "tools/call":
+            request = msgspec.structs.replace(request, params=msgspec.structs.replace(request.params, name="say"))
+        return await call_next(request)
+
+    async with Wire(server, MODERN) as wire:
+        assert (await wire.ask("tools/call", {"name": "other"}))["content"][0]["text"] == "said"
+
+
+@pytest.mark.parametrize("mistake", ["raises", "returns nothing", "cancels", "exits"])
+async def test_mistakes_are_internal_errors(mistake: str, caplog: pytest.LogCaptureFixture) -> None:
+    server = new_server()
+
+    @server.middleware
+    async def broken(request: Request, call_next: Any) -> Any:
+        if request.method == "tools/list":
+            if mistake == "raises":
+                raise RuntimeError("secret 42")
+            if mistake == "cancels":
+                raise asyncio.CancelledError("secret 42")
+            if mistake == "exits":
+                raise SystemExit("secret 42")
+            return None
+        return await call_next(request)
+
+    async with Wire(server, MODERN) as wire:
+        assert await wire.refusal("tools/list") == {"code": -32603, "message": "Internal error"}
+        await wire.ask("tools/call", {"name": "say"})
+    assert "tools/list failed" in caplog.text
+
+
+async def test_a_refused_initialize_opens_no_session() -> None:
+    server = new_server()
+    refuse = [True]
+
+    @server.middleware
+    async def gate(request: Request, call_next: Any) -> Any:
+        if request.method == "initialize" and refuse[0]:
+            raise ProtocolError("Closed", code=-1)
+        return await call_next(request)
+
+    async with Wire(server) as wire:
+        params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "w", "version": "1"}}
+        wire.send(wire.request("initialize", params, id=1))
+        wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        assert (await wire.receive())["error"]["message"] == "Closed"
+        assert wire.connection.session is None
+        server.add_tool(lambda: "", name="unheard")
+        await wire.quiet(0.02)
+        refuse[0] = False
+        wire.send(wire.request("initialize", params, id=2))
+        wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        assert (await wire.receive())["result"]["protocolVersion"] == "2025-06-18"
+        server.add_tool(lambda: "", name="heard")
+        assert (await wire.receive())["method"] == "notifications/tools/list_changed"
+        await wire.quiet(0.02)
+
+
+@pytest.mark.parametrize("wrong", [lambda request, call_next: None, "name", 5])
+def test_only_async_functions_are_middleware(wrong: Any) -> None:
+    with pytest.raises(SetupError, match="async def"):
+        new_server().middleware(wrong)
+
+
+async def test_an_object_may_be_middleware() -> None:
+    class Counter:
+        count = 0
+
+        async def __call__(self, request: Request, call_next: Any) -> Any:
+            self.count += 1
+            return await call_next(request)
+
+    server, counter = new_server(), Counter()
+    server.middleware(counter)
+    async with Wire(server, MODERN) as wire:
+        await wire.ask("tools/list")
+    assert counter.count == 1
