@@ -59,6 +59,14 @@ def _judge_emitted_messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         witness.assert_clean()
 
 
+@pytest.fixture
+def witness() -> Iterator[official.Witness]:
+    """Judges a server in another process, given to a client as `transcript=witness.see`."""
+    witness = official.Witness()
+    yield witness
+    witness.assert_clean()
+
+
 def pytest_report_header() -> str:
     if official.available():
         return "official schemas: found, every message of the server is checked"

@@ -83,6 +83,10 @@ class Witness:
         self.session_revision: str | None = None
         self._asked: dict[Any, tuple[str, str]] = {}  # id -> method, revision
 
+    def see(self, direction: str, message: bytes) -> None:
+        """As a client's `transcript=`."""
+        (self.sent if direction == "sent" else self.received)(bytes(message))
+
     # ── what the client says, only to know what the server is answering ──
 
     def admitted(self, request: Any) -> None:
@@ -110,6 +114,8 @@ class Witness:
     # ── what the server says ──
 
     def received(self, line: bytes) -> None:
+        if not available():
+            return
         try:
             message = json.loads(line)
         except ValueError:

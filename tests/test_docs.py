@@ -28,6 +28,7 @@ from dovetail.registry.prompts import PromptOptions
 from dovetail.registry.resources import ResourceOptions
 from dovetail.registry.tools import ToolOptions
 from dovetail.registry.validator import DIALECTS
+from official import Witness
 from stable_ids import stable
 
 ROOT = Path(__file__).parent.parent
@@ -342,14 +343,15 @@ async def test_a_program_does_what_its_page_says(name: str, revision: str) -> No
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_the_server_of_the_readme_runs_in_fifteen_lines(revision: str) -> None:
+async def test_the_server_of_the_readme_runs_in_fifteen_lines(revision: str, witness: Witness) -> None:
     assert len(PROGRAMS["readme"].read_text().splitlines()) == 15
-    async with Client([sys.executable, PROGRAMS["readme"]], protocol_version=revision) as client:
+    command = [sys.executable, PROGRAMS["readme"]]
+    async with Client(command, protocol_version=revision, transcript=witness.see) as client:
         assert (await client.call_tool("days_between", {"start": "2026-01-01", "end": "2026-03-01"})).data == 59
 
 
-async def test_nothing_but_messages_reaches_a_client_over_stdio() -> None:
-    async with Client([sys.executable, PROGRAMS["stdio"]]) as client:
+async def test_nothing_but_messages_reaches_a_client_over_stdio(witness: Witness) -> None:
+    async with Client([sys.executable, PROGRAMS["stdio"]], transcript=witness.see) as client:
         assert (await client.call_tool("chatter")).data == "stdin holds ''"
 
 

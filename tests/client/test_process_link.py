@@ -11,6 +11,7 @@ import pytest
 
 from dovetail.client import Client, process
 from dovetail.errors import ConnectionLost, SetupError
+from official import Witness
 
 # A server in a few lines, which knows nothing but what the test tells it. `answer(message)` gives a result or an error.
 FAKE = """
@@ -221,10 +222,10 @@ async def test_a_child_that_reads_slowly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", None])
-async def test_a_real_server(tmp_path: Path, version: str | None) -> None:
+async def test_a_real_server(tmp_path: Path, version: str | None, witness: Witness) -> None:
     path = tmp_path / "server.py"
     path.write_text(REAL)
-    async with Client([sys.executable, str(path)], protocol_version=version) as client:
+    async with Client([sys.executable, str(path)], protocol_version=version, transcript=witness.see) as client:
         assert client.protocol_version == (version or "2026-07-28")
         assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
         assert (await client.call_tool("echo", {"text": "é" * 1_000_000})).data == "é" * 1_000_000

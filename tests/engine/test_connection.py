@@ -256,7 +256,7 @@ async def test_deep_nesting_is_refused() -> None:
         deep = b"[" * 100_000 + b"]" * 100_000
         wire.send(deep)
         assert (await wire.receive())["error"]["code"] == -32700
-        wire.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"say","arguments":{"word":%b}}}' % deep)
+        wire.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"say","arguments":%b}}' % deep)
         assert "method" not in await wire.receive()
         await fine(wire)
 

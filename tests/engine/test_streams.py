@@ -48,7 +48,11 @@ def mark(message: dict[str, Any]) -> Any:
 @pytest.mark.rule("SUB-1", "SUB-2", "SUB-3", "SUB-4", "SUB-12")
 async def test_the_acknowledgement_comes_first_and_says_what_is_honoured() -> None:
     async with Wire(new_server(), MODERN) as wire:
-        asked = {"toolsListChanged": True, "promptsListChanged": False, "resourceSubscriptions": ["a://1", "x://", "a://1"]}
+        asked = {
+            "toolsListChanged": True,
+            "promptsListChanged": False,
+            "resourceSubscriptions": ["a://1", "x://", "a://1"],
+        }
         assert await listen(wire, "l", **asked) == {"toolsListChanged": True, "resourceSubscriptions": ["a://1"]}
         assert await listen(wire, 0) == {}
         assert await listen(wire, "m", unknownKind=True, resourceSubscriptions=["n://7"]) == {

@@ -1,0 +1,255 @@
+"""The library end to end: kept contents, files and folders, watching in both eras."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import Server, SetupError
+from dovetail.engine import library
+from wire import MODERN, Wire
+
+NAMES = [chr(ord("a") + n) for n in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "REFRESH_FILES", 0.0)
+
+
+def new_server(**options: Any) -> Server:
+    return Server("library", version="1.0.0", **options)
+
+
+async def text(wire: Wire, uri: str) -> str:
+    (contents,) = (await wire.ask("resources/read", {"uri": uri}))["contents"]
+    return contents["text"]
+
+
+async def uris(wire: Wire) -> list[str]:
+    return [each["uri"] for each in (await wire.ask("resources/list"))["resources"]]
+
+
+# ── kept contents ──
+
+
+async def test_contents_are_kept_for_as_long_as_asked() -> None:
+    server = new_server()
+    count = 0
+
+    @server.resource("a://kept", cache=60)
+    async def kept() -> str:
+        nonlocal count
+        count += 1
+        return str(count)
+
+    @server.resource("a://short", cache=0.01)
+    async def short() -> str:
+        return await kept()
+
+    async with Wire(server, MODERN) as wire:
+        assert [await text(wire, "a://kept") for _ in range(3)] == ["1"] * 3
+        server.notify_resource_updated("a://kept")
+        assert await text(wire, "a://kept") == "2"
+        assert await text(wire, "a://short") == "3"
+        await asyncio.sleep(0.02)
+        assert await text(wire, "a://short") == "4"
+
+
+async def test_what_was_kept_goes_with_its_function() -> None:
+    server = new_server()
+    server.add_resource("a://{id}", lambda id: "template", name="t", cache=60)
+    async with Wire(server, MODERN) as wire:
+        assert await text(wire, "a://b") == "template"
+        server.add_resource("a://b", lambda: "static", name="s", cache=60)
+        assert await text(wire, "a://b") == "static"
+        server.remove_resource("a://b")
+        assert await text(wire, "a://b") == "template"
+        server.remove_resource("a://{id}")
+        assert (await wire.refusal("resources/read", {"uri": "a://b"}))["code"] == -32602
+
+
+async def test_the_number_of_kept_contents_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "MAX_CACHED", 10)
+    server = new_server()
+    server.add_resource("a://{id}", lambda id: id, name="t", cache=60)
+    async with Wire(server, MODERN) as wire:
+        for number in range(25):
+            await text(wire, f"a://{number}")
+    assert len(server.engine.library._cached) <= 10
+
+
+async def test_a_failure_is_not_kept() -> None:
+    server = new_server()
+    failing = True
+
+    @server.resource("a://b", cache=60)
+    async def flaky() -> str:
+        if failing:
+            raise RuntimeError("now")
+        return "fine"
+
+    async with Wire(server, MODERN) as wire:
+        await wire.refusal("resources/read", {"uri": "a://b"})
+        failing = False
+        assert await text(wire, "a://b") == "fine"
+
+
+# ── files ──
+
+
+async def test_a_file_is_listed_with_its_facts_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "notes.md"
+    path.write_text("# Hi")
+    os.utime(path, (0, 1_700_000_000))
+    server = new_server()
+    server.add_file(path, uri="docs://notes", title="Notes", annotations={"priority": 1.0}, timeout=5)
+    server.add_file(path)
+    async with Wire(server, "2025-11-25") as wire:
+        first, second = (await wire.ask("resources/list"))["resources"]
+        assert first == {
+            "uri": "docs://notes",
+            "name": "notes.md",
+            "title": "Notes",
+            "mimeType": "text/markdown",
+            "size": 4,
+            "annotations": {"priority": 1.0, "lastModified": "2023-11-14T22:13:20Z"},
+        }
+        assert second["uri"] == path.as_uri()
+        assert await text(wire, "docs://notes") == "# Hi"
+        path.write_text("longer text")
+        assert (await wire.ask("resources/list"))["resources"][0]["size"] == 11
+        path.unlink()
+        assert (await wire.refusal("resources/read", {"uri": "docs://notes"}))["code"] == -32002
+        assert len(await uris(wire)) == 2
+
+
+async def test_a_folder_is_listed_read_and_kept_up_to_date(tmp_path: Path) -> None:
+    for name in NAMES:
+        (tmp_path / name).write_text(name)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "ö x.txt").write_text("deep")
+    (tmp_path / ".hidden").write_text("no")
+    (tmp_path / "pic.png").write_bytes(b"\x89PNG")
+    server = new_server()
+    server.add_directory(tmp_path, uri="docs://all", exclude=("b",), description="All of it")
+    async with Wire(server, "2025-11-25") as wire:
+        expected = ["docs://all/a", "docs://all/c", "docs://all/pic.png", "docs://all/sub/%C3%B6%20x.txt"]
+        assert await uris(wire) == expected
+        (template,) = (await wire.ask("resources/templates/list"))["resourceTemplates"]
+        assert (template["uriTemplate"], template["description"]) == ("docs://all/{+path}", "All of it")
+        assert await text(wire, "docs://all/sub/%C3%B6%20x.txt") == "deep"
+        (picture,) = (await wire.ask("resources/read", {"uri": "docs://all/pic.png"}))["contents"]
+        assert (picture["mimeType"], picture["blob"]) == ("image/png", "iVBORw==")
+        (tmp_path / "new").write_text("new")
+        (tmp_path / "a").unlink()
+        assert await text(wire, "docs://all/new") == "new"  # readable before it is listed
+        assert await uris(wire) == [*expected[1:], "docs://all/new"]
+        assert [m["method"] for m in wire.seen if "method" in m] == ["notifications/resources/list_changed"]
+
+
+@pytest.mark.rule("RES-9", "RES-10")
+async def test_nothing_outside_of_a_folder_can_be_reached(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (root / "fine").write_text("fine")
+    (root / ".hidden").write_text("hidden")
+    (root / "excluded").write_text("excluded")
+    (root / "link").symlink_to(tmp_path / "secret")
+    (root / "out").symlink_to(tmp_path)
+    server = new_server()
+    server.add_directory(root, uri="docs://r", exclude=("excluded",))
+    async with Wire(server, "2025-11-25") as wire:
+        assert await uris(wire) == ["docs://r/fine"]
+        for path in (
+            "../secret", "%2e%2e/secret", "..%2Fsecret", "link", "out/secret", ".hidden", "excluded", "EXCLUDED", "",
+            "fine/../../secret", str(tmp_path / "secret"), "%00", "fine%00", "//secret", "fine/", "./fine", "a" * 5000,
+        ):  # fmt: skip
+            error = await wire.refusal("resources/read", {"uri": f"docs://r/{path}"})
+            assert error["code"] == -32002, path
+            assert str(tmp_path) not in error["message"] or str(tmp_path) in path
+        assert await text(wire, "docs://r/fine") == "fine"
+
+
+async def test_a_removed_folder_takes_its_files_along(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    server = new_server()
+    server.add_directory(tmp_path, uri="docs://r")
+    async with Wire(server, "2025-11-25") as wire:
+        assert await uris(wire) == ["docs://r/a"]
+        assert server.remove_resource("docs://r/{+path}") is True
+        assert server.remove_resource("docs://r/{+path}") is False
+        assert await uris(wire) == []
+        assert (await wire.refusal("resources/read", {"uri": "docs://r/a"}))["code"] == -32002
+
+
+@pytest.mark.parametrize("options", [{"size": 5}, {"thread": False}, {"includ": ("a",)}, {"cache": 0}])
+def test_options_that_files_do_not_take(tmp_path: Path, options: dict[str, Any]) -> None:
+    (tmp_path / "a").write_text("a")
+    for add, path in ((new_server().add_file, tmp_path / "a"), (new_server().add_directory, tmp_path)):
+        with pytest.raises(SetupError, match=next(iter(options))):
+            add(path, uri="docs://r", **options)  # type: ignore[operator]
+        with pytest.raises(SetupError, match="no"):
+            add(tmp_path / "nowhere")  # type: ignore[operator]
+
+
+# ── watching ──
+
+
+@pytest.fixture
+def _quick_watching(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Quick(library.Watcher):  # type: ignore[name-defined,misc]
+        def __init__(self, on_change: Any) -> None:
+            super().__init__(on_change, poll_seconds=0.02, use_watchfiles=False)
+
+    monkeypatch.setattr(library, "Watcher", Quick)
+
+
+@pytest.mark.usefixtures("_quick_watching")
+async def test_a_watched_file_is_told_of_in_both_eras(tmp_path: Path) -> None:
+    path = tmp_path / "notes.md"
+    path.write_text("one")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a").write_text("one")
+    server = new_server()
+    server.add_file(path, uri="docs://notes", cache=60)
+    server.add_directory(tmp_path / "folder", uri="docs://f")
+    async with Wire(server, "2025-11-25") as old, Wire(server, MODERN) as new:
+        assert server.engine.library._watcher is None
+        assert await text(old, "docs://notes") == "one"
+        await old.ask("resources/subscribe", {"uri": "docs://notes"})
+        filter = {"notifications": {"resourceSubscriptions": ["docs://notes", "docs://f/a"]}}
+        new.send(new.request("subscriptions/listen", filter, id=1))
+        await new.receive()
+        path.write_text("two and more")
+        for wire in (old, new):
+            message = await wire.receive()
+            assert (message["method"], message["params"]["uri"]) == ("notifications/resources/updated", "docs://notes")
+        assert await text(old, "docs://notes") == "two and more"
+        (tmp_path / "folder" / "a").write_text("two and more")
+        assert (await new.receive())["params"]["uri"] == "docs://f/a"
+        await old.quiet(0.1)
+        await old.ask("resources/unsubscribe", {"uri": "docs://notes"})
+        new.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
+        await asyncio.sleep(0.02)
+        assert not server.engine.library._watcher._watched  # type: ignore[union-attr]
+        path.write_text("three")
+        await old.quiet(0.1)
+        await new.quiet(0.01)
+
+
+@pytest.mark.usefixtures("_quick_watching")
+async def test_a_file_that_is_gone_is_no_longer_watched_after_the_last_subscription(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one")
+    server = new_server()
+    server.add_directory(tmp_path, uri="docs://f")
+    async with Wire(server, "2025-11-25") as wire:
+        await wire.ask("resources/subscribe", {"uri": "docs://f/a"})
+        (tmp_path / "a").unlink()
+        assert (await wire.receive())["params"]["uri"] == "docs://f/a"
+        server.remove_resource("docs://f/{+path}")
+        await wire.ask("resources/unsubscribe", {"uri": "docs://f/a"})
+        assert not server.engine.library._watcher._watched  # type: ignore[union-attr]

@@ -1,0 +1,253 @@
+"""From functions to resources and templates: what is listed, what is read, what is refused."""
+
+from typing import Any, Literal
+
+import pytest
+
+from dovetail import Context, NotFound, ResourceContents, Server, SetupError
+from wire import MODERN, Wire
+
+REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
+
+
+def new_server(**options: Any) -> Server:
+    return Server("resources", version="1.0.0", **options)
+
+
+async def read(server: Server, uri: str, version: str = "2025-11-25") -> list[dict[str, Any]]:
+    async with Wire(server, version) as wire:
+        return (await wire.ask("resources/read", {"uri": uri}))["contents"]
+
+
+def refused(uri: str, function: Any, **options: Any) -> str:
+    server = new_server()
+    with pytest.raises(SetupError) as caught:
+        server.add_resource(uri, function, **options)
+    assert not server.engine.library.resources.all()
+    assert not server.engine.library.templates.all()
+    return str(caught.value)
+
+
+# ── what is returned ──
+
+
+@pytest.mark.rule("RES-11", "RES-18")
+@pytest.mark.parametrize(
+    ("value", "mime_type", "contents"),
+    [
+        ("text", None, [{"uri": "a://b", "mimeType": "text/plain", "text": "text"}]),
+        ("", "text/html", [{"uri": "a://b", "mimeType": "text/html", "text": ""}]),
+        (b"\xff\x00", None, [{"uri": "a://b", "mimeType": "application/octet-stream", "blob": "/wA="}]),
+        (bytearray(b"x"), "image/png", [{"uri": "a://b", "mimeType": "image/png", "blob": "eA=="}]),
+        (memoryview(b"x"), None, [{"uri": "a://b", "mimeType": "application/octet-stream", "blob": "eA=="}]),
+        ({"a": 1}, None, [{"uri": "a://b", "mimeType": "application/json", "text": '{"a":1}'}]),
+        ([1, 2], None, [{"uri": "a://b", "mimeType": "application/json", "text": "[1,2]"}]),
+        ([], None, [{"uri": "a://b", "mimeType": "application/json", "text": "[]"}]),
+        (None, None, [{"uri": "a://b", "mimeType": "application/json", "text": "null"}]),
+        (ResourceContents("a://c", text="t"), None, [{"uri": "a://c", "text": "t"}]),
+        (
+            [ResourceContents("a://c", text="t"), ResourceContents("a://d", "x/y", blob=b"1", meta={"e/f": 1})],
+            None,
+            [{"uri": "a://c", "text": "t"}, {"uri": "a://d", "mimeType": "x/y", "blob": "MQ==", "_meta": {"e/f": 1}}],
+        ),
+    ],
+)
+async def test_what_a_function_returns_becomes_contents(value: Any, mime_type: str | None, contents: Any) -> None:
+    server = new_server()
+    server.add_resource("a://b", lambda: value, name="r", mime_type=mime_type)
+    assert await read(server, "a://b") == contents
+
+
+@pytest.mark.rule("RES-6")
+@pytest.mark.parametrize("value", [object(), float("nan"), RuntimeError("secret 42"), SystemExit("secret 42")])
+async def test_failures_are_internal_errors_that_say_nothing(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+    server = new_server()
+
+    @server.resource("a://b")
+    async def give() -> Any:
+        if isinstance(value, BaseException):
+            raise value
+        return value
+
+    for version in ("2025-11-25", MODERN):
+        async with Wire(server, version) as wire:
+            error = await wire.refusal("resources/read", {"uri": "a://b"})
+            assert error["code"] == -32603
+            assert "secret" not in str(error)
+    assert caplog.text
+
+
+@pytest.mark.rule("RES-5", "RES-7", "RES-8", "BASE-16")
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_what_is_not_found(version: str) -> None:
+    server = new_server()
+
+    @server.resource("a://{id}")
+    async def one(id: str) -> str:
+        raise NotFound("No such note") if id == "7" else NotFound
+
+    code = -32602 if version == MODERN else -32002
+    async with Wire(server, version) as wire:
+        for uri, words in (("a://7", "No such note"), ("a://8", "not found"), ("x://", "not found"), ("", "")):
+            error = await wire.refusal("resources/read", {"uri": uri})
+            assert (error["code"], error["data"]) == (code, {"uri": uri})
+            assert words in error["message"]
+        for params in ({}, {"uri": None}, {"uri": 5}):
+            assert (await wire.refusal("resources/read", params))["code"] == -32602
+
+
+# ── lists ──
+
+
+@pytest.mark.rule("RES-19", "RES-2")
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_everything_that_can_be_said_is_listed(version: str) -> None:
+    server = new_server()
+    said: dict[str, Any] = {
+        "title": "T",
+        "description": "D",
+        "mime_type": "text/plain",
+        "annotations": {"audience": ["user"], "priority": 0.5, "lastModified": "2026-01-01T00:00:00Z"},
+        "icons": [{"src": "https://example.org/i.png"}],
+        "meta": {"e/f": 1},
+        "tags": ["x"],
+    }
+    server.add_resource("a://b", lambda: "", name="r", size=5, **said)
+    server.add_resource("a://{id}", lambda id: "", name="t", **said)
+    async with Wire(server, version) as wire:
+        resource = (await wire.ask("resources/list"))["resources"][0]
+        template = (await wire.ask("resources/templates/list"))["resourceTemplates"][0]
+    assert (resource["uri"], resource["name"], resource["size"]) == ("a://b", "r", 5)
+    assert (template["uriTemplate"], template["name"]) == ("a://{id}", "t")
+    for each in (resource, template):
+        assert (each["description"], each["mimeType"]) == ("D", "text/plain")
+        assert ("title" in each) is ("_meta" in each) is (version >= "2025-06-18")
+        assert ("icons" in each) is (version >= "2025-11-25")
+        assert ("lastModified" in each["annotations"]) is (version >= "2025-06-18")
+        assert each["annotations"]["priority"] == 0.5
+
+
+async def test_names_and_descriptions_come_from_the_function() -> None:
+    server = new_server()
+
+    @server.resource("a://b")
+    def notes() -> str:
+        """All notes."""
+        return ""
+
+    assert notes() == ""
+    async with Wire(server, MODERN) as wire:
+        (found,) = (await wire.ask("resources/list"))["resources"]
+        assert (found["name"], found["description"]) == ("notes", "All notes.")
+        assert (await wire.ask("resources/templates/list"))["resourceTemplates"] == []
+
+
+# ── templates ──
+
+
+@pytest.mark.rule("RES-15")
+async def test_variables_are_converted() -> None:
+    server = new_server()
+
+    @server.resource("a://{id}/{kind}{?limit,tags*}")
+    async def one(
+        ctx: Context, id: int, kind: Literal["x", "y"], limit: float = 1.5, tags: list[str] | None = None
+    ) -> dict[str, Any]:
+        return {"id": id, "kind": kind, "limit": limit, "tags": tags, "version": ctx.protocol_version}
+
+    (contents,) = await read(server, "a://7/x?limit=2")
+    assert contents["text"] == '{"id":7,"kind":"x","limit":2.0,"tags":null,"version":"2025-11-25"}'
+    assert contents["uri"] == "a://7/x?limit=2"
+    async with Wire(server, "2025-11-25") as wire:
+        for wrong in ("a://seven/x", "a://7/z", "a://7/x?limit=many", "a://7", "a://7/x/y", "a://%2F/x"):
+            error = await wire.refusal("resources/read", {"uri": wrong})
+            assert (error["code"], error["data"]) == (-32002, {"uri": wrong}), wrong
+
+
+async def test_a_static_uri_goes_before_any_template() -> None:
+    server = new_server()
+    server.add_resource("a://{id}", lambda id: f"template {id}", name="t")
+    server.add_resource("a://special", lambda: "static", name="s")
+    assert (await read(server, "a://special"))[0]["text"] == "static"
+    assert (await read(server, "a://other"))[0]["text"] == "template other"
+    server.remove_resource("a://special")
+    assert (await read(server, "a://special"))[0]["text"] == "template special"
+
+
+# ── what is refused ──
+
+
+def takes_nothing() -> str:
+    return ""
+
+
+def takes_id(id: str) -> str:
+    return id
+
+
+@pytest.mark.parametrize(
+    ("uri", "function", "words"),
+    [
+        ("no scheme", takes_nothing, "not a URI"),
+        ("", takes_nothing, "not a URI"),
+        ("a://b", takes_id, "id"),
+        ("a://{other}", takes_id, "other"),
+        ("a://{id}{other}", takes_id, "takes_id"),
+        ("a://{id", takes_id, "malformed"),
+        ("a://{?id}", takes_id, "default"),
+        ("a://{id}", takes_nothing, "id"),
+    ],
+)
+def test_uris_and_functions_that_do_not_fit(uri: str, function: Any, words: str) -> None:
+    message = refused(uri, function)
+    assert words in message
+    assert function.__name__ in message
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cache": 0}, "cache=0"),
+        ({"cache": -5}, "cache=-5"),
+        ({"ttl_ms": -1}, "ttl_ms=-1"),
+        ({"ttl_ms": 1.5}, "ttl_ms=1.5"),
+        ({"cache_scope": "all"}, "cache_scope='all'"),
+        ({"size": -1}, "size=-1"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"mimetype": "x"}, "mimetype"),
+        ({"mime_type": 5}, "mime_type=5"),
+        ({"annotations": {"audience": ["robot"]}}, "annotations"),
+        ({"annotations": {"prio": 1}}, "prio"),
+        ({"meta": {1: 2}}, "meta="),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
+    message = refused("a://b", takes_nothing, **options)
+    assert words in message
+    assert "takes_nothing" in message
+
+
+def test_the_uri_is_needed_and_taken_once() -> None:
+    server = new_server()
+    with pytest.raises(SetupError, match="needs the URI"):
+        server.resource(takes_nothing)  # type: ignore[arg-type]
+    server.add_resource("a://b", takes_nothing)
+    with pytest.raises(SetupError, match="already a resource 'a://b'"):
+        server.add_resource("a://b", takes_nothing)
+    server.add_resource("a://{id}", takes_id)
+    with pytest.raises(SetupError, match="already a resource template"):
+        server.add_resource("a://{id}", takes_id)
+
+
+@pytest.mark.rule("RES-16", "CACHE-1", "CACHE-3")
+async def test_cache_hints_of_a_resource() -> None:
+    server = new_server(ttl_ms=5)
+    server.add_resource("a://own", takes_nothing, ttl_ms=100, cache_scope="public")
+    server.add_resource("a://plain", takes_nothing)
+    server.add_resource("t://{id}", takes_id, ttl_ms=7)
+    async with Wire(server, MODERN) as wire:
+        hints = {}
+        for uri in ("a://own", "a://plain", "t://1"):
+            result = await wire.ask("resources/read", {"uri": uri})
+            hints[uri] = (result["ttlMs"], result["cacheScope"])
+    assert hints == {"a://own": (100, "public"), "a://plain": (5, "private"), "t://1": (7, "private")}
