@@ -38,8 +38,7 @@ class Server:
 
     def __init__(self, name: str, *, tools: ToolRegistry | None = None, **options: Unpack[ServerOptions]) -> None:
         settings = Options.of(options)
-        catalog: Catalog[Tool] = Catalog("tool") if tools is None else tools.catalog
-        self.engine = Engine(_implementation(name, settings), settings, catalog)
+        self.engine = Engine(_implementation(name, settings), settings, _catalog(tools))
 
     @property
     def name(self) -> str:
@@ -51,7 +50,7 @@ class Server:
     # ── tools ──
 
     @overload
-    def tool(self, function: F, /) -> F: ...
+    def tool(self, function: F, /, **options: Unpack[ToolOptions]) -> F: ...
     @overload
     def tool(self, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
     def tool(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]  # mypy and Unpack
@@ -127,7 +126,7 @@ class Server:
     # ── prompts and completions ──
 
     @overload
-    def prompt(self, function: F, /) -> F: ...
+    def prompt(self, function: F, /, **options: Unpack[PromptOptions]) -> F: ...
     @overload
     def prompt(self, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
     def prompt(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]  # mypy and Unpack
@@ -193,6 +192,14 @@ def _targets(prompt: str | None, resource: str | None, tool: str | None) -> list
 def _refuse_uncalled(function: Any, decorator: str) -> None:
     if not callable(function):
         raise SetupError(f"@server.{decorator}: write @server.{decorator} or @server.{decorator}(name={function!r})")
+
+
+def _catalog(tools: Any) -> Catalog[Tool]:
+    if tools is None:
+        return Catalog("tool")
+    if not isinstance(tools, ToolRegistry):
+        raise SetupError(f"Server: tools={tools!r} is not possible; give a ToolRegistry, or use @server.tool")
+    return tools.catalog
 
 
 def _implementation(name: Any, options: Options) -> Implementation:

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 import msgspec
 
 from dovetail.engine.core import INJECTABLE
+from dovetail.errors import SetupError
 from dovetail.protocol.cursors import decode_cursor, encode_cursor
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.tools import Tool, ToolOptions, ToolTraits, compile_tool
@@ -36,6 +37,8 @@ class ToolRegistry:
         **traits: Unpack[ToolTraits],
     ) -> Tool:
         """The handler takes the arguments as one dict, or each by its name."""
+        if not input_schema:
+            raise SetupError(f'tool {name}: input_schema is missing; a tool without arguments has {{"type": "object"}}')
         options: ToolOptions = {**traits, "name": name, "description": description, "input_schema": input_schema}
         if "output_schema" not in traits:  # what is not declared here is not guessed from the handler's annotation
             options.setdefault("output", "text")

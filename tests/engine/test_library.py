@@ -143,11 +143,12 @@ async def test_a_folder_is_listed_read_and_kept_up_to_date(tmp_path: Path) -> No
         assert await text(wire, "docs://all/sub/%C3%B6%20x.txt") == "deep"
         (picture,) = (await wire.ask("resources/read", {"uri": "docs://all/pic.png"}))["contents"]
         assert (picture["mimeType"], picture["blob"]) == ("image/png", "iVBORw==")
-        (tmp_path / "new").write_text("new")
+        (tmp_path / "new.txt").write_text("new")
         (tmp_path / "a").unlink()
-        assert await text(wire, "docs://all/new") == "new"  # readable before it is listed
-        assert await uris(wire) == [*expected[1:], "docs://all/new"]
-        assert [m["method"] for m in wire.seen if "method" in m] == ["notifications/resources/list_changed"]
+        assert await text(wire, "docs://all/new.txt") == "new"  # readable before it is listed
+        assert await uris(wire) == [*expected[1:], "docs://all/new.txt"]
+        assert (await wire.receive())["method"] == "notifications/resources/list_changed"
+        await wire.quiet(0.02)
 
 
 @pytest.mark.rule("RES-9", "RES-10")
@@ -155,7 +156,7 @@ async def test_nothing_outside_of_a_folder_can_be_reached(tmp_path: Path) -> Non
     root = tmp_path / "root"
     root.mkdir()
     (tmp_path / "secret").write_text("secret")
-    (root / "fine").write_text("fine")
+    (root / "fine.txt").write_text("fine")
     (root / ".hidden").write_text("hidden")
     (root / "excluded").write_text("excluded")
     (root / "link").symlink_to(tmp_path / "secret")
@@ -163,15 +164,16 @@ async def test_nothing_outside_of_a_folder_can_be_reached(tmp_path: Path) -> Non
     server = new_server()
     server.add_directory(root, uri="docs://r", exclude=("excluded",))
     async with Wire(server, "2025-11-25") as wire:
-        assert await uris(wire) == ["docs://r/fine"]
+        assert await uris(wire) == ["docs://r/fine.txt"]
         for path in (
             "../secret", "%2e%2e/secret", "..%2Fsecret", "link", "out/secret", ".hidden", "excluded", "EXCLUDED", "",
-            "fine/../../secret", str(tmp_path / "secret"), "%00", "fine%00", "//secret", "fine/", "./fine", "a" * 5000,
+            "fine.txt/../../secret", str(tmp_path / "secret"), "%00", "fine.txt%00", "//secret", "fine.txt/",
+            "./fine.txt", "a" * 5000,
         ):  # fmt: skip
             error = await wire.refusal("resources/read", {"uri": f"docs://r/{path}"})
             assert error["code"] == -32002, path
             assert str(tmp_path) not in error["message"] or str(tmp_path) in path
-        assert await text(wire, "docs://r/fine") == "fine"
+        assert await text(wire, "docs://r/fine.txt") == "fine"
 
 
 async def test_a_removed_folder_takes_its_files_along(tmp_path: Path) -> None:

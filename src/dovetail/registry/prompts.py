@@ -104,9 +104,10 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
 def compile_completer(function: Callable[..., Any], subject: str, *, injectable: tuple[type, ...] = ()) -> Completer:
     """The function takes `value`, and if it wants them `arguments` and a context."""
     info = inspect_function(function, kind="completion of", injectable=injectable, name=subject)
-    names = [parameter.name for parameter in info.parameters]
-    if not names or names[0] != "value" or set(names) - {"value", "arguments"}:
-        raise SetupError(f"{info.where}: a completion takes (value) or (value, arguments), not ({', '.join(names)})")
+    names = {parameter.name for parameter in info.parameters}
+    if "value" not in names or names - {"value", "arguments"}:
+        shown = ", ".join(sorted(names))
+        raise SetupError(f"{info.where}: a completion takes (value) or (value, arguments), not ({shown})")
     return Completer(invocation=Invocation.of(info), takes_arguments="arguments" in names)
 
 

@@ -144,16 +144,23 @@ def tagged(meta: Meta | None, tags: Sequence[str]) -> Meta | None:
 
 def closed_choices(schema: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     """The arguments that take one of a few values: they can be completed without anyone writing a function."""
-    choices: dict[str, Sequence[str]] = {}
-    for name, property in schema.get("properties", {}).items():
-        if not isinstance(property, Mapping):
-            continue
-        values = [value for value in property.get("enum", ()) if value is not None]
-        if values and all(isinstance(value, str) for value in values):
-            choices[name] = tuple(values)
-        elif property.get("type") == "boolean":
-            choices[name] = ("true", "false")
-    return choices
+    found = {name: _choices(part) for name, part in schema.get("properties", {}).items()}
+    return {name: choices for name, choices in found.items() if choices}
+
+
+def _choices(schema: Any) -> list[str] | None:
+    """All values that a schema takes, but for null; None if they are not a few strings."""
+    if not isinstance(schema, Mapping):
+        return None
+    if schema.get("type") in ("boolean", "null"):
+        return ["true", "false"] if schema["type"] == "boolean" else []
+    if "enum" in schema:
+        values = [value for value in schema["enum"] if value is not None]
+        return values if all(isinstance(value, str) for value in values) else None
+    members = [_choices(member) for member in schema.get("anyOf", ())]
+    if not members or None in members:
+        return None
+    return [value for member in members for value in member or ()]
 
 
 class _ResultShape(msgspec.Struct, frozen=True):

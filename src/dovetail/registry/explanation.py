@@ -1,0 +1,353 @@
+"""A schema and a value that does not fit it come in; all that is wrong, in words a model can act on, goes out.
+
+It asks the engine one small question after another: the engine's own list of errors grows exponentially with nested
+alternatives.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from dovetail.registry.schema_document import SchemaDocument
+from dovetail.registry.soundness import MISFIT, SHOWN, Problem, Step, described, excerpt, listed, readable
+
+Part = dict[str, Any] | bool  # a schema, or one inside it
+
+PARTNERS = {"exclusiveMaximum": "maximum", "exclusiveMinimum": "minimum"}  # in draft-04 the first is only a flag
+
+
+class TextPattern(Protocol):
+    """A compiled pattern."""
+
+    longest: int
+
+    def matches(self, text: str) -> bool: ...
+
+
+class Questions(Protocol):
+    """What the engine can be asked."""
+
+    def fits_part(self, part: Part, value: Any) -> bool: ...
+    def breaks(self, part: dict[str, Any], keyword: str, value: Any) -> bool: ...
+    def pattern(self, text: str) -> TextPattern: ...
+
+
+_FOUND = 100  # problems that are looked for
+_QUESTIONS = 200_000  # put to the engine for one value
+_STEPS = 150  # into the schema
+_UNKNOWN = "unknown property"
+_NUMBERS, _OBJECTS, _ARRAYS = (int, float), (dict,), (list, tuple)
+
+_TYPE_NAMES = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "an array",
+    "object": "an object",
+}
+_FORMATS = {
+    "date-time": "a date-time such as 2026-07-28T09:30:00Z",
+    "date": "a date such as 2026-07-28",
+    "time": "a time such as 09:30:00Z",
+    "duration": "a duration such as PT1H30M",
+    "email": "an email address",
+    "idn-email": "an email address",
+    "hostname": "a host name",
+    "idn-hostname": "a host name",
+    "ipv4": "an IPv4 address",
+    "ipv6": "an IPv6 address",
+    "uri": "a URI such as https://example.com/a",
+    "uuid": "a UUID such as 123e4567-e89b-12d3-a456-426614174000",
+    "regex": "a regular expression",
+}
+_LIMITS: dict[str, tuple[tuple[type, ...], str]] = {
+    "minimum": (_NUMBERS, "must be at least {limit}, got {got}"),
+    "maximum": (_NUMBERS, "must be at most {limit}, got {got}"),
+    "exclusiveMinimum": (_NUMBERS, "must be more than {limit}, got {got}"),
+    "exclusiveMaximum": (_NUMBERS, "must be less than {limit}, got {got}"),
+    "multipleOf": (_NUMBERS, "must be a multiple of {limit}, got {got}"),
+    "minLength": ((str,), "must have at least {limit} character{s}, has {size}"),
+    "maxLength": ((str,), "must have at most {limit} character{s}, has {size}"),
+    "pattern": ((str,), "must match the pattern {text}, got {got}"),
+    "format": ((str,), "must be {format}, got {got}"),
+    "contentEncoding": ((str,), "must be in the encoding {text}"),
+    "contentMediaType": ((str,), "must be text of the type {text}"),
+    "minItems": (_ARRAYS, "must have at least {limit} item{s}, has {size}"),
+    "maxItems": (_ARRAYS, "must have at most {limit} item{s}, has {size}"),
+    "uniqueItems": (_ARRAYS, "must not hold the same item twice"),
+    "minProperties": (_OBJECTS, "must have at least {limit} propert{ies}, has {size}"),
+    "maxProperties": (_OBJECTS, "must have at most {limit} propert{ies}, has {size}"),
+}
+
+
+class Explanation:
+    """Finds what is wrong with one value. It goes only where the engine says that something is."""
+
+    def __init__(self, document: SchemaDocument, engine: Questions) -> None:
+        self._document = document
+        self._engine = engine
+        self._questions = _QUESTIONS
+        self._answers: dict[tuple[int, int], list[Problem]] = {}  # keeps nested alternatives from multiplying
+
+    def of(self, value: Any) -> list[Problem]:
+        return self._explain(self._document.root, value, 0)
+
+    def _fits(self, part: Part, value: Any) -> bool:
+        self._questions -= 1
+        return self._questions < 0 or self._engine.fits_part(part, value)
+
+    def _explain(self, part: Part, value: Any, steps: int) -> list[Problem]:
+        if self._fits(part, value):
+            return []
+        if isinstance(part, bool):
+            return [Problem((), "is not allowed")]
+        key = id(part), id(value)
+        if key not in self._answers:
+            self._answers[key] = [MISFIT]
+            if steps < _STEPS:
+                self._answers[key] = self._look(part, value, steps + 1)[:_FOUND] or [_left_over(part, value)]
+        return self._answers[key]
+
+    def _look(self, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
+        if self._document.is_old and "$ref" in part:
+            return self._reference(part["$ref"], part, value, steps)
+        wrong = next((name for name in ("const", "enum", "type") if self._breaks(part, name, value)), None)
+        if wrong:
+            return [_wrong_choice(wrong, part[wrong], value)]  # nothing else about it matters
+        found: list[Problem] = []
+        for keyword, argument in part.items():
+            concerned, text = _LIMITS.get(keyword, ((), ""))
+            if isinstance(value, concerned) and self._breaks(part, keyword, value):
+                if keyword == "pattern" and len(str(value)) > self._engine.pattern(argument).longest:
+                    text = "is too long to be checked against the pattern {text}, has {size} characters"
+                found.append(Problem((), _limit_text(text, keyword, part, value)))
+            concerned, rule = _RULES.get(keyword, ((), None))
+            if rule and isinstance(value, concerned):
+                found += rule(self, argument, part, value, steps)
+        return found
+
+    def _breaks(self, part: dict[str, Any], keyword: str, value: Any) -> bool:
+        return keyword in part and self._engine.breaks(part, keyword, value)
+
+    # Rules: the argument of a keyword, the schema it stands in, the value, the steps so far
+
+    def _reference(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
+        target = self._document.target(part, argument)
+        return self._explain(target, value, steps) if isinstance(target, (dict, bool)) else []
+
+    def _all_of(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
+        return [problem for inner in argument for problem in self._explain(inner, value, steps)]
+
+    def _any_of(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
+        branches = [self._explain(inner, value, steps) for inner in argument]
+        return _closest(branches, value) if all(branches) else []
+
+    def _one_of(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
+        fitting = sum(self._fits(inner, value) for inner in argument)
+        if fitting > 1:
+            return [Problem((), f"fits {fitting} of the allowed forms, must fit exactly one; got {excerpt(value)}")]
+        return [] if fitting else self._any_of(argument, _part, value, steps)
+
+    def _not(self, argument: Any, _part: Any, value: Any, _steps: int) -> list[Problem]:
+        fits = self._fits(argument, value)
+        return [Problem((), f"must not fit {excerpt(argument)}, got {excerpt(value)}")] if fits else []
+
+    def _if(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
+        return self._explain(part.get("then" if self._fits(argument, value) else "else", True), value, steps)
+
+    def _dependent(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
+        found = []
+        for name in argument:
+            if name in value and isinstance(argument[name], list):
+                missing = [need for need in argument[name] if need not in value]
+                found += [Problem((need,), f"required beside {name}, but missing") for need in missing]
+            elif name in value:
+                found += self._explain(argument[name], value, steps)
+        return found
+
+    def _required(self, argument: Any, _part: Any, value: Any, _steps: int) -> list[Problem]:
+        return [Problem((name,), "required, but missing") for name in argument if name not in value]
+
+    def _each(self, pairs: Iterable[tuple[Step, Part]], value: Any, steps: int) -> list[Problem]:
+        found: list[Problem] = []
+        for step, inner in pairs:
+            found += [
+                problem._replace(path=(step, *problem.path)) for problem in self._explain(inner, value[step], steps)
+            ]
+            if len(found) > _FOUND:
+                break
+        return found
+
+    def _properties(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
+        return self._each(((name, inner) for name, inner in argument.items() if name in value), value, steps)
+
+    def _pattern_properties(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
+        patterns = [(self._engine.pattern(text), inner) for text, inner in argument.items()]
+        pairs = ((name, inner) for pattern, inner in patterns for name in value if pattern.matches(name))
+        return self._each(pairs, value, steps)
+
+    def _additional_properties(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
+        known, texts = part.get("properties", {}), list(part.get("patternProperties", {}))
+        patterns = [self._engine.pattern(text) for text in texts]
+        extra = (name for name in value if name not in known and not any(each.matches(name) for each in patterns))
+        if argument is False:
+            allowed = [*known, *(f"names that match {text}" for text in texts)]
+            return [_unknown(name, allowed) for name in itertools.islice(extra, _FOUND)]
+        return self._each(((name, argument) for name in extra), value, steps)
+
+    def _unevaluated_properties(self, argument: Any, part: dict[str, Any], value: Any, _steps: int) -> list[Problem]:
+        """Only what is certain: names that no schema for the same value speaks of."""
+        nearby = self._document.reach(part, inside=False)
+        if argument is not False or any(
+            other.keys() & {"additionalProperties", "patternProperties"} for other in nearby
+        ):
+            return []
+        known = dict.fromkeys(name for other in nearby for name in other.get("properties", ()))
+        return [_unknown(name, known) for name in itertools.islice((n for n in value if n not in known), _FOUND)]
+
+    def _property_names(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
+        pairs = ((name, problem) for name in value for problem in self._explain(argument, name, steps))
+        return [Problem((name,), f"is not an allowed name: it {problem.text}") for name, problem in pairs]
+
+    def _items(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
+        if isinstance(argument, list):  # a tuple: prefixItems, or items before 2020-12
+            return self._each(zip(range(len(value)), argument, strict=False), value, steps)
+        return self._each(
+            ((index, argument) for index in range(len(part.get("prefixItems", ())), len(value))), value, steps
+        )
+
+    def _additional_items(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
+        known = part.get("items")
+        start = len(known) if isinstance(known, list) else len(value)
+        return self._each(((index, argument) for index in range(start, len(value))), value, steps)
+
+    def _contains(self, argument: Any, part: dict[str, Any], value: Any, _steps: int) -> list[Problem]:
+        least, most = part.get("minContains", 1), part.get("maxContains", math.inf)
+        count = sum(self._fits(argument, item) for item in value)
+        if least <= count <= most:
+            return []
+        wanted, limit = ("at least", least) if count < least else ("at most", most)
+        items = "item" if limit == 1 else "items"
+        return [Problem((), f"must hold {wanted} {limit} {items} like {excerpt(argument)}, holds {count}")]
+
+
+_Rule = Callable[[Explanation, Any, Any, Any, int], list[Problem]]
+_RULES: dict[str, tuple[tuple[type, ...], _Rule]] = {
+    "$ref": ((object,), Explanation._reference),
+    "allOf": ((object,), Explanation._all_of),
+    "anyOf": ((object,), Explanation._any_of),
+    "oneOf": ((object,), Explanation._one_of),
+    "not": ((object,), Explanation._not),
+    "if": ((object,), Explanation._if),
+    "required": (_OBJECTS, Explanation._required),
+    "dependentRequired": (_OBJECTS, Explanation._dependent),
+    "dependentSchemas": (_OBJECTS, Explanation._dependent),
+    "dependencies": (_OBJECTS, Explanation._dependent),
+    "properties": (_OBJECTS, Explanation._properties),
+    "patternProperties": (_OBJECTS, Explanation._pattern_properties),
+    "additionalProperties": (_OBJECTS, Explanation._additional_properties),
+    "unevaluatedProperties": (_OBJECTS, Explanation._unevaluated_properties),
+    "propertyNames": (_OBJECTS, Explanation._property_names),
+    "prefixItems": (_ARRAYS, Explanation._items),
+    "items": (_ARRAYS, Explanation._items),
+    "additionalItems": (_ARRAYS, Explanation._additional_items),
+    "contains": (_ARRAYS, Explanation._contains),
+}
+
+
+def _left_over(part: dict[str, Any], value: Any) -> Problem:
+    """All that can be said when no keyword by itself is broken."""
+    if isinstance(value, _ARRAYS) and "unevaluatedItems" in part:
+        return Problem((), "holds items that are not allowed beside the others")
+    if isinstance(value, _OBJECTS) and "unevaluatedProperties" in part:
+        return Problem((), "holds properties that are not allowed beside the others")
+    return MISFIT
+
+
+def _unknown(name: str, known: Iterable[str]) -> Problem:
+    return Problem((name,), f"{_UNKNOWN} (known: {listed([*known]) or 'none'})")
+
+
+def _limit_text(text: str, keyword: str, part: dict[str, Any], value: Any) -> str:
+    limit = part[PARTNERS[keyword]] if part[keyword] is True and keyword in PARTNERS else part[keyword]
+    shown = {"limit": excerpt(limit), "text": str(limit)[:200], "got": excerpt(value)}
+    shown |= {"s": "", "ies": "y"} if limit == 1 else {"s": "s", "ies": "ies"}
+    shown["size"] = str(len(value)) if isinstance(value, (str, list, tuple, dict)) else ""
+    shown["format"] = _FORMATS.get(str(limit), f"in the format {shown['text']}")
+    return text.format(**shown)
+
+
+def _wrong_choice(keyword: str, argument: Any, value: Any) -> Problem:
+    options = argument if isinstance(argument, list) and keyword != "const" else [argument]
+    if keyword == "type":
+        return _choice((), tuple(str(_TYPE_NAMES.get(name, name)) for name in options), (), value)
+    return _choice((), (), tuple(excerpt(option) for option in options[: SHOWN + 1]), value)
+
+
+def _choice(path: tuple[Step, ...], types: tuple[str, ...], values: tuple[str, ...], value: Any) -> Problem:
+    """What was expected where a value of the wrong type came, or one that is not among the allowed."""
+    if not values:
+        return Problem(path, f"expected {' or '.join(types)}, got {described(value)}", types)
+    wanted = " or ".join([listed(values), *types])
+    text = f"must be one of {wanted}; got" if len(values) > 1 else f"must be {wanted}, got"
+    return Problem(path, f"{text} {excerpt(value)}", types, values)
+
+
+def _closest(branches: list[list[Problem]], value: Any) -> list[Problem]:
+    """Of several alternatives that all failed: what they ask for together, or the one that came nearest."""
+    choices = [_choice_at((), branch) for branch in branches]
+    if all(choices):
+        return [_merged((), choices, value)]
+    near = [branch for branch, choice in zip(branches, choices, strict=True) if choice is None]
+    telling = [problem.path for problem in near[0] if problem.values] if len(near) > 1 else []
+    for path in telling:  # a property that tells the alternatives apart, with a value that none of them knows
+        choices = [_choice_at(path, branch) for branch in near]
+        if all(choice is not None and choice.values for choice in choices):
+            return [_merged(path, choices, value)]
+    return min(near, key=lambda branch: (any(problem.values for problem in branch), len(branch)))
+
+
+def _choice_at(path: tuple[Step, ...], branch: list[Problem]) -> Problem | None:
+    return next((problem for problem in branch if problem.path == path and (problem.types or problem.values)), None)
+
+
+def _merged(path: tuple[Step, ...], choices: Iterable[Problem | None], value: Any) -> Problem:
+    known = [choice for choice in choices if choice is not None]
+    for step in path:
+        value = value[step]
+    types = dict.fromkeys(name for choice in known for name in choice.types)
+    return _choice(path, tuple(types), tuple(dict.fromkeys(v for choice in known for v in choice.values)), value)
+
+
+def lines_of(found: list[Problem], instance: Any, root: str) -> list[str]:
+    """Readable lines in the order of the value, without doubles, not too many."""
+    orders: dict[int, dict[str, int]] = {}
+    found = sorted(found, key=lambda problem: _position(instance, problem.path, orders))
+    noun = root.removesuffix("s") if root == "arguments" else "property"
+    lines: dict[str, None] = {}
+    for problem in found:
+        text = problem.text
+        if text.startswith(_UNKNOWN) and len(problem.path) == 1:
+            text = text.replace("property", noun, 1)
+        lines[f"{readable(problem.path, root)}: {text}"] = None
+    kept = list(lines)[:SHOWN]
+    rest = len(lines) - len(kept)
+    return [*kept, f"… and {'at least ' if len(found) >= _FOUND else ''}{rest} more"] if rest else kept
+
+
+def _position(value: Any, path: tuple[Step, ...], orders: dict[int, dict[str, int]]) -> list[int]:
+    """Where a path lies in a value; what is missing comes last."""
+    place = []
+    for step in path:
+        if isinstance(value, dict):
+            if id(value) not in orders:
+                orders[id(value)] = {name: index for index, name in enumerate(value)}
+            order = orders[id(value)]
+            place.append(order.get(str(step), len(order)))
+            value = value.get(step)
+        else:
+            place.append(int(step))
+            value = value[step]
+    return place

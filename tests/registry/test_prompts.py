@@ -1,0 +1,342 @@
+"""Prompts and completions: arguments, messages, suggestions, and what is refused."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from dovetail import (
+    Audio,
+    Completion,
+    Context,
+    EmbeddedResource,
+    Field,
+    Image,
+    Message,
+    PromptResult,
+    ResourceContents,
+    ResourceLink,
+    Server,
+    SetupError,
+    Text,
+    ToolError,
+)
+from wire import MODERN, Wire
+
+REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
+
+
+def new_server(**options: Any) -> Server:
+    return Server("prompts", version="1.0.0", **options)
+
+
+def returning(value: Any) -> Server:
+    server = new_server()
+
+    @server.prompt
+    async def give() -> Any:
+        """Gives."""
+        if isinstance(value, BaseException):
+            raise value
+        return value
+
+    return server
+
+
+async def get(server: Server, name: str, version: str = MODERN, **arguments: Any) -> dict[str, Any]:
+    async with Wire(server, version) as wire:
+        return await wire.ask("prompts/get", {"name": name, "arguments": arguments})
+
+
+# ── prompts ──
+
+
+async def test_the_decorator_and_what_is_listed() -> None:
+    server = new_server()
+
+    @server.prompt
+    def plain() -> str:
+        """Ask plainly."""
+        return "plain"
+
+    @server.prompt(
+        name="other", title="T", icons=[{"src": "https://example.org/i.png"}], tags=["x"], meta={"e/f": 1}, timeout=5
+    )
+    async def full(
+        ctx: Context, code: Annotated[str, Field(description="The code")], count: int = 1, mood: str | None = None
+    ) -> str:
+        return code
+
+    assert plain() == "plain"
+    async with Wire(server, MODERN) as wire:
+        first, second = (await wire.ask("prompts/list"))["prompts"]
+    assert first == {"name": "plain", "description": "Ask plainly."}
+    assert second["arguments"] == [
+        {"name": "code", "description": "The code", "required": True},
+        {"name": "count"},
+        {"name": "mood"},
+    ]
+    assert (second["title"], second["_meta"]) == ("T", {"e/f": 1, "dovetail/tags": ["x"]})
+    async with Wire(server, "2024-11-05") as wire:
+        assert (await wire.ask("prompts/list"))["prompts"][1].keys() == {"name", "arguments"}
+    assert server.remove_prompt("other") is True
+    assert server.remove_prompt("other") is False
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_arguments_are_strings_and_become_what_the_function_wants(version: str) -> None:
+    server = new_server()
+
+    @server.prompt
+    def typed(
+        text: str,
+        count: int,
+        ratio: float = 0.5,
+        yes: bool = False,
+        tags: tuple[str, ...] = (),
+        mood: Literal["a", "b"] = "a",
+    ) -> str:
+        return repr((text, count, ratio, yes, tags, mood))
+
+    result = await get(server, "typed", version, text="5", count="3", yes="true", tags='["x"]', mood="b")
+    assert result["messages"] == [
+        {"role": "user", "content": {"type": "text", "text": "('5', 3, 0.5, True, ('x',), 'b')"}}
+    ]
+
+
+@pytest.mark.rule("PR-7", "PR-8")
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
+async def test_bad_requests(version: str) -> None:
+    server = new_server()
+    server.add_prompt(lambda code, count=1: code, name="p")
+    server.add_prompt(lambda: "", name="q")
+
+    @server.prompt
+    def typed(count: int) -> str:
+        return str(count)
+
+    async with Wire(server, version) as wire:
+        for params in (
+            {"name": "unknown"},
+            {"name": "p"},
+            {"name": "p", "arguments": {"code": "x", "other": "y"}},
+            {"name": "typed", "arguments": {"count": "many"}},
+            {"name": "p", "arguments": []},
+            {"name": 5},
+            {},
+        ):
+            error = await wire.refusal("prompts/get", params)
+            assert error["code"] == -32602, params
+        assert "code" in (await wire.refusal("prompts/get", {"name": "p"}))["data"]["errors"][0]
+        assert (await wire.ask("prompts/get", {"name": "q", "arguments": None}))["messages"]
+
+
+BLOCKS = [
+    (Text("t"), {"type": "text", "text": "t"}),
+    (Image(b"1", "image/png"), {"type": "image", "data": "MQ==", "mimeType": "image/png"}),
+    (Audio(b"1", "audio/wav"), {"type": "audio", "data": "MQ==", "mimeType": "audio/wav"}),
+    (ResourceLink("a://b", "b"), {"type": "resource_link", "uri": "a://b", "name": "b"}),
+    (
+        EmbeddedResource(ResourceContents("a://b", "text/plain", text="t")),
+        {"type": "resource", "resource": {"uri": "a://b", "mimeType": "text/plain", "text": "t"}},
+    ),
+]
+
+
+@pytest.mark.rule("PR-4", "PR-5", "PR-6")
+@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize(("block", "wire_form"), BLOCKS)
+async def test_content_of_every_kind(block: Any, wire_form: dict[str, Any], version: str) -> None:
+    content = (await get(returning(block), "give", version))["messages"][0]["content"]
+    assert content == wire_form or (content["type"] == "text" and version < "2025-06-18")
+
+
+@pytest.mark.parametrize(
+    ("value", "messages"),
+    [
+        ("hi", [("user", "hi")]),
+        (Message("assistant", "yes"), [("assistant", "yes")]),
+        (["a", Text("b"), Message("assistant", Text("c"))], [("user", "a"), ("user", "b"), ("assistant", "c")]),
+        ({"role": "assistant", "content": "d"}, [("assistant", "d")]),
+        ([{"role": "user", "content": {"type": "text", "text": "e"}}], [("user", "e")]),
+        ([], []),
+        (PromptResult([Message("user", "f")]), [("user", "f")]),
+    ],
+)
+async def test_what_a_prompt_may_return(value: Any, messages: list[tuple[str, str]]) -> None:
+    result = await get(returning(value), "give")
+    assert [(each["role"], each["content"]["text"]) for each in result["messages"]] == messages
+    assert result.get("description") == (None if isinstance(value, PromptResult) else "Gives.")
+
+
+async def test_a_description_of_its_own() -> None:
+    assert (await get(returning(PromptResult(["x"], "Mine")), "give"))["description"] == "Mine"  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        5,
+        None,
+        Message("system", "x"),  # type: ignore[arg-type]
+        Message("user", 5),  # type: ignore[arg-type]
+        {"role": "user"},
+        [Message("user", "x"), 7],
+        ToolError("told"),
+    ],
+)
+async def test_what_a_prompt_may_not_return(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with Wire(returning(value), MODERN) as wire:
+        error = await wire.refusal("prompts/get", {"name": "give"})
+        assert error["code"] == -32603
+        assert error["message"] == ("told" if isinstance(value, ToolError) else "Internal error")
+        await wire.ask("prompts/list")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"name": "a b"}, "a b"), ({"titel": "x"}, "titel"), ({"timeout": -1}, "timeout=-1"), ({"tags": "x"}, "tags='x'")],
+)
+def test_wrong_options(options: dict[str, Any], words: str) -> None:
+    def ask() -> str:
+        return ""
+
+    with pytest.raises(SetupError, match=words):
+        new_server().add_prompt(ask, **options)
+    with pytest.raises(SetupError, match=r"@server\.prompt"):
+        new_server().prompt("ask")  # type: ignore[call-overload]
+
+
+# ── completions ──
+
+
+def completing() -> Server:
+    server = new_server()
+
+    @server.prompt
+    def review(code: str, language: Literal["python", "go", "Perl"] = "python", deep: bool = False) -> str:
+        return code
+
+    @server.resource("a://{owner}/{repo}")
+    async def repo(owner: Literal["ann", "bob"], repo: str) -> str:
+        return repo
+
+    @server.tool
+    def roll(notation: str, kind: Literal["x", "y"] | None = None) -> str:
+        return notation
+
+    @server.completion(prompt="review", argument="code")
+    def codes(value: str) -> list[str]:
+        return [f"{value}{number}" for number in range(150)]
+
+    @server.completion(resource="a://{owner}/{repo}", argument="repo")
+    async def repos(value: str, arguments: dict[str, str], ctx: Context) -> Completion:
+        return Completion([f"{arguments.get('owner', 'nobody')}-{value}"], total=7, has_more=True)
+
+    @server.completion(tool="roll", argument="notation")
+    def notations(value: str) -> Iterator[str]:
+        return iter([value, "2d6"])
+
+    return server
+
+
+async def suggest(
+    wire: Wire, ref: dict[str, str], name: str, value: str = "", context: dict[str, str] | None = None
+) -> dict[str, Any]:
+    params: dict[str, Any] = {"ref": ref, "argument": {"name": name, "value": value}}
+    if context is not None:
+        params["context"] = {"arguments": context}
+    return (await wire.ask("completion/complete", params))["completion"]
+
+
+PROMPT = {"type": "ref/prompt", "name": "review"}
+TEMPLATE = {"type": "ref/resource", "uri": "a://{owner}/{repo}"}
+TOOL = {"type": "ref/tool", "name": "roll"}
+
+
+@pytest.mark.rule("COMP-1", "COMP-2", "COMP-6", "COMP-7")
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_suggestions(version: str) -> None:
+    async with Wire(completing(), version) as wire:
+        cut = await suggest(wire, PROMPT, "code", "x")
+        assert (len(cut["values"]), cut["total"], cut["hasMore"]) == (100, 150, True)
+        assert (await suggest(wire, PROMPT, "language"))["values"] == ["python", "go", "Perl"]
+        assert (await suggest(wire, PROMPT, "language", "P"))["values"] == ["python", "Perl"]
+        assert (await suggest(wire, PROMPT, "deep", "t"))["values"] == ["true"]
+        assert (await suggest(wire, PROMPT, "nothing"))["values"] == []
+        assert (await suggest(wire, TEMPLATE, "owner", "b"))["values"] == ["bob"]
+        assert (await suggest(wire, TEMPLATE, "repo", "r", {"owner": "ann"})) == {
+            "values": ["ann-r"],
+            "total": 7,
+            "hasMore": True,
+        }
+        assert (await suggest(wire, TEMPLATE, "repo"))["values"] == ["nobody-"]
+        assert (await suggest(wire, {"type": "ref/resource", "uri": "a://ann/x"}, "owner"))["values"] == []
+        assert (await suggest(wire, TOOL, "notation", "d"))["values"] == ["d", "2d6"]
+        assert (await suggest(wire, TOOL, "kind"))["values"] == ["x", "y"]
+
+
+@pytest.mark.rule("COMP-3")
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"ref": {"type": "ref/prompt", "name": "unknown"}, "argument": {"name": "a", "value": ""}},
+        {"ref": {"type": "ref/resource", "uri": "x://"}, "argument": {"name": "a", "value": ""}},
+        {"ref": {"type": "ref/tool", "name": "unknown"}, "argument": {"name": "a", "value": ""}},
+        {"ref": {"type": "ref/other", "name": "review"}, "argument": {"name": "a", "value": ""}},
+        {"ref": PROMPT, "argument": {"name": "a"}},
+        {"ref": PROMPT, "argument": {"name": "a", "value": 5}},
+        {"ref": PROMPT},
+        {},
+    ],
+    ids=str,
+)
+async def test_bad_completion_requests(params: dict[str, Any]) -> None:
+    for version in ("2024-11-05", "2025-11-25", MODERN):
+        async with Wire(completing(), version) as wire:
+            assert (await wire.refusal("completion/complete", params))["code"] == -32602
+
+
+@pytest.mark.rule("COMP-1")
+async def test_the_capability() -> None:
+    async with Wire(completing(), "2025-06-18") as wire:
+        assert wire.welcome["capabilities"]["completions"] == {}
+    async with Wire(completing(), "2024-11-05") as wire:
+        assert "completions" not in wire.welcome["capabilities"]
+    bare = new_server()
+    bare.add_prompt(lambda text: text, name="p")
+    params = {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "text", "value": ""}}
+    async with Wire(bare, "2025-06-18") as wire:
+        assert "completions" not in wire.welcome["capabilities"]
+        assert (await wire.refusal("completion/complete", params))["code"] == -32601
+    async with Wire(bare, "2024-11-05") as wire:  # which has no such capability
+        assert (await wire.ask("completion/complete", params))["completion"]["values"] == []
+
+
+@pytest.mark.parametrize("result", ["a string", 5, None, RuntimeError("secret 42")])
+async def test_a_completion_that_fails(result: Any, caplog: pytest.LogCaptureFixture) -> None:
+    server = new_server()
+    server.add_prompt(lambda text: text, name="p")
+
+    @server.completion(prompt="p", argument="text")
+    async def complete(value: str) -> Any:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async with Wire(server, MODERN) as wire:
+        params = {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "text", "value": ""}}
+        error = await wire.refusal("completion/complete", params)
+        assert error["code"] == -32603
+        assert "secret" not in error["message"]
+    assert "failed" in caplog.text
+
+
+def test_wrong_completions_are_refused() -> None:
+    server = new_server()
+    for target in ({}, {"prompt": "a", "tool": "b"}):
+        with pytest.raises(SetupError, match="exactly one"):
+            server.completion(argument="a", **target)
+    for function in (lambda: ["x"], lambda text: [], lambda value, other: []):
+        with pytest.raises(SetupError, match=r"\(value\)"):
+            server.completion(prompt="p", argument="a")(function)

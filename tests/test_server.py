@@ -1,0 +1,218 @@
+"""The facade: the programs of the documentation's first pages, the registry of tools, and what is refused."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+
+from dovetail import Context, ProtocolError, Server, SetupError, ToolRegistry
+from wire import MODERN, Wire
+
+REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
+
+
+def weather() -> Server:
+    """Every kind of registration once, as a first program might have them."""
+    server = Server("weather", version="1.0.0", instructions="Ask for a city before you ask for a forecast.")
+    notes = {"1": "buy milk"}
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    @server.tool(title="Delete a note", annotations={"destructiveHint": True}, timeout=30)
+    async def delete_note(note_id: str, ctx: Context) -> str:
+        """Delete a note for good.
+
+        Args:
+            note_id: The note's id, as list_notes shows it.
+        """
+        notes.pop(note_id, None)
+        await ctx.notify_resource_updated("notes://all")
+        return "Deleted."
+
+    @server.resource("notes://all", mime_type="application/json")
+    async def all_notes() -> list[dict[str, str]]:
+        return [{"id": id, "text": text} for id, text in notes.items()]
+
+    @server.resource("notes://{note_id}")
+    async def one_note(note_id: str) -> str:
+        return notes[note_id]
+
+    @server.prompt
+    def code_review(code: str, language: Literal["python", "go"] = "python") -> str:
+        """Ask for a review."""
+        return f"Review this {language} code:\n{code}"
+
+    @server.completion(prompt="code_review", argument="language")
+    def languages(value: str) -> list[str]:
+        return [language for language in ("python", "go") if language.startswith(value)]
+
+    assert add(1, 2) == 3
+    assert languages("g") == ["go"]
+    return server
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_a_first_program_in_every_revision(version: str) -> None:
+    async with Wire(weather(), version) as wire:
+        tools = (await wire.ask("tools/list"))["tools"]
+        assert [tool["name"] for tool in tools] == ["add", "delete_note"]
+        assert tools[1]["description"] == "Delete a note for good."
+        assert tools[1]["inputSchema"]["properties"]["note_id"]["description"].startswith("The note's id")
+        call = {"name": "add", "arguments": {"a": 1, "b": 2}}
+        assert (await wire.ask("tools/call", call))["content"][0]["text"] == "3"
+        (contents,) = (await wire.ask("resources/read", {"uri": "notes://all"}))["contents"]
+        assert json.loads(contents["text"]) == [{"id": "1", "text": "buy milk"}]
+        assert (await wire.ask("resources/read", {"uri": "notes://1"}))["contents"][0]["text"] == "buy milk"
+        prompt = await wire.ask("prompts/get", {"name": "code_review", "arguments": {"code": "x"}})
+        assert prompt["messages"][0]["content"]["text"] == "Review this python code:\nx"
+        ref = {"type": "ref/prompt", "name": "code_review"}
+        asked = {"ref": ref, "argument": {"name": "language", "value": "g"}}
+        assert (await wire.ask("completion/complete", asked))["completion"]["values"] == ["go"]
+        gone = await wire.ask("tools/call", {"name": "delete_note", "arguments": {"note_id": "1"}})
+        assert gone["content"][0]["text"] == "Deleted."
+
+
+def test_what_a_server_shows_of_itself() -> None:
+    server = weather()
+    assert server.name == "weather"
+    assert repr(server) == "Server('weather', 2 tools)"
+
+
+def test_only_known_transports_run() -> None:
+    with pytest.raises(SetupError, match="carrier pigeon"):
+        weather().run(transport="carrier pigeon")
+
+
+async def test_things_come_and_go_at_any_time() -> None:
+    server = weather()
+    async with Wire(server, MODERN) as wire:
+        server.add_prompt(lambda: "hi", name="hello")
+        server.add_resource("a://b", lambda: "b", name="b")
+        assert (await wire.ask("prompts/get", {"name": "hello"}))["messages"]
+        assert (await wire.ask("resources/read", {"uri": "a://b"}))["contents"]
+        assert server.remove_prompt("hello")
+        assert server.remove_resource("a://b")
+        assert (await wire.refusal("prompts/get", {"name": "hello"}))["code"] == -32602
+        assert (await wire.refusal("resources/read", {"uri": "a://b"}))["code"] == -32602
+
+
+async def test_typed_values_arrive_as_themselves() -> None:
+    server = Server("typed", version="1.0.0")
+
+    @dataclasses.dataclass
+    class Point:
+        x: int
+        y: int = 2
+
+    @server.tool
+    def mirror(point: Point) -> Point:
+        assert isinstance(point, Point)
+        return Point(point.y, point.x)
+
+    async with Wire(server, MODERN) as wire:
+        result = await wire.ask("tools/call", {"name": "mirror", "arguments": {"point": {"x": 1}}})
+        assert result["structuredContent"] == {"x": 2, "y": 1}
+
+
+# ── the registry ──
+
+
+async def evaluate(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": arguments["expression"]}]}
+
+
+EXPRESSION = {"type": "object", "properties": {"expression": {"type": "string"}}}
+
+
+def test_a_registry_by_hand() -> None:
+    registry = ToolRegistry()
+    changes: list[int] = []
+
+    def changed() -> None:
+        changes.append(len(registry.get_all_tools()))
+
+    registry.on_tools_changed(changed)
+    for number in range(5):
+        tool = registry.register_tool(f"t{number}", "Perform calculation", EXPRESSION, evaluate)
+        assert registry.get_tool(f"t{number}") is tool
+    assert registry.has_tool("t0")
+    assert not registry.has_tool("t9")
+    assert registry.get_tool("t9") is None
+    page = registry.list_tools(page_size=2)
+    assert [tool.name for tool in page.tools] == ["t0", "t1"]
+    page = registry.list_tools(page.next_cursor, page_size=3)
+    assert [tool.name for tool in page.tools] == ["t2", "t3", "t4"]
+    assert page.next_cursor is None
+    assert len(registry.list_tools().tools) == 5
+    assert len(registry.list_tools(page_size=0).tools) == 1
+    assert registry.unregister_tool("t0") is True
+    assert registry.unregister_tool("t0") is False
+    registry.clear()
+    registry.clear()
+    registry.off_tools_changed(changed)
+    registry.off_tools_changed(changed)
+    registry.register_tool("silent", "No one hears", EXPRESSION, evaluate)
+    assert changes == [1, 2, 3, 4, 5, 4, 0]
+    with pytest.raises(ProtocolError, match="cursor"):
+        registry.list_tools("nonsense")
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        evaluate,
+        lambda expression="": expression,
+        lambda args: args["expression"],
+        lambda args: {"content": [{"type": "text", "text": args["expression"]}], "isError": False},
+    ],
+    ids=["as the seed shows", "by name", "plain text", "with isError"],
+)
+async def test_what_a_handler_may_be(handler: Callable[..., Any]) -> None:
+    registry = ToolRegistry()
+    registry.register_tool("calculate", "Perform calculation", EXPRESSION, handler, title="Calculator")
+    async with Wire(Server("calc", version="1.0.0", tools=registry), "2025-11-25") as wire:
+        (tool,) = (await wire.ask("tools/list"))["tools"]
+        assert (tool["title"], tool["inputSchema"]) == ("Calculator", EXPRESSION)
+        assert "outputSchema" not in tool
+        result = await wire.ask("tools/call", {"name": "calculate", "arguments": {"expression": "1+1"}})
+        assert result == {"content": [{"type": "text", "text": "1+1"}], "isError": False}
+
+
+async def test_a_handler_may_promise_its_output() -> None:
+    registry = ToolRegistry()
+    promise = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    registry.register_tool("good", "d", {"type": "object"}, lambda args: {"n": 1}, output_schema=promise)
+    registry.register_tool("bad", "d", {"type": "object"}, lambda args: {"n": "x"}, output_schema=promise)
+    wire_form = {"content": [{"type": "text", "text": "t"}], "structuredContent": {"n": 2}}
+    registry.register_tool("both", "d", {"type": "object"}, lambda args: wire_form, output_schema=promise)
+    async with Wire(Server("calc", version="1.0.0", tools=registry), "2025-11-25") as wire:
+        good = await wire.ask("tools/call", {"name": "good"})
+        assert (good["structuredContent"], good["content"][0]["text"]) == ({"n": 1}, '{"n":1}')
+        assert (await wire.ask("tools/call", {"name": "bad"}))["isError"] is True
+        assert await wire.ask("tools/call", {"name": "both"}) == {**wire_form, "isError": False}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("a b", "d", EXPRESSION, evaluate), "a b"),
+        (("t", "d", {"type": "array"}, evaluate), "object"),
+        (("t", "d", None, evaluate), "input_schema"),
+        (("t", "d", {}, evaluate), "object"),
+        (("t", "d", EXPRESSION, 5), "called"),
+        (("t", 5, EXPRESSION, evaluate), "description=5"),
+    ],
+)
+def test_wrong_registrations(arguments: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        ToolRegistry().register_tool(*arguments)
+
+
+def test_a_server_takes_a_registry_and_nothing_else() -> None:
+    with pytest.raises(SetupError, match="ToolRegistry"):
+        Server("x", tools=[evaluate])  # type: ignore[arg-type]
