@@ -29,7 +29,7 @@ LEVELS = {
 }
 STRANGERS = {"registry", "state", "auth"}  # on one level, but they do not know each other
 PURE_STDLIB = {
-    "base64", "binascii", "bisect", "collections", "enum", "functools", "hashlib", "hmac", "itertools", "math", "re",
+    "base64", "binascii", "bisect", "collections", "enum", "functools", "hashlib", "hmac", "itertools", "json", "math", "re",
     "string", "struct", "types", "typing", "urllib.parse", "unicodedata", "codecs", "operator",
 }  # fmt: skip
 WRAPPED = {"jsonschema_rs": "dovetail.registry.validator", "watchfiles": "dovetail.engine.watch"}

@@ -14,6 +14,7 @@ DovetailError
   NotApproved             (client side) `approve=` said no, so the tool was not called
 """
 
+import operator
 from typing import Any
 
 PARSE_ERROR = -32700
@@ -38,9 +39,9 @@ class ProtocolError(DovetailError):
 
     def __init__(self, message: str, *, code: int | None = None, data: Any = None, http_status: int = 200) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = str(message)
         if code is not None:
-            self.code = code
+            self.code = operator.index(code)  # TypeError for anything but an integer
         self.data = data
         self.http_status = http_status
 

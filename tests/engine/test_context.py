@@ -97,16 +97,21 @@ async def test_secrets_are_blacked_out_and_data_may_be_anything() -> None:
         await ctx.info({"password": "hunter2", "pin": 1234, "fine": {"a": (1, {2})}})
         await ctx.warning("Authorization: Bearer abcdef123456")
         await ctx.error(None)
+        await ctx.error(ValueError("the password=hunter2 is wrong"))
+        await ctx.error({"\ud800": float("nan")})
         return ""
 
     async with Wire(server, "2025-06-18") as wire:
-        first, second, third = await heard(wire, "leak")
+        first, second, third, fourth, fifth = await heard(wire, "leak")
         assert first == {
             "level": "info",
             "data": {"password": "[redacted]", "pin": "[redacted]", "fine": {"a": [1, [2]]}},
         }
         assert "abcdef" not in second["data"]
         assert third["data"] is None
+        assert "wrong" in fourth["data"]
+        assert "hunter2" not in fourth["data"]
+        assert "nan" in fifth["data"]
 
 
 async def test_logging_can_be_off() -> None:

@@ -87,12 +87,12 @@ async def test_servers_with_one_secret_share_cursors() -> None:
 
 async def test_the_bytes_of_a_page_are_kept_until_the_list_changes() -> None:
     server = new_server(2)
-    tools = server.engine.tools
+    tools, place = server.engine.tools, (server.engine.shapers[MODERN], 0)
     async with Wire(server, MODERN) as wire:
         await wire.ask("tools/list")
-        kept = tools.encoded[MODERN, 0].body
+        kept = tools.encoded[place].body
         await wire.ask("tools/list")
-        assert tools.encoded[MODERN, 0].body is kept
+        assert tools.encoded[place].body is kept
         server.add_tool(lambda: "", name="another")
         assert not tools.encoded
         assert names(await wire.ask("tools/list")) == ["t0", "t1", "another"]
@@ -144,6 +144,18 @@ async def test_a_tool_in_a_thread_may_register_tools() -> None:
         heard = [message for message in wire.seen if "method" in message] or [await wire.receive()]
         assert heard[0]["method"] == "notifications/tools/list_changed"
         assert names(await wire.ask("tools/list")) == ["grow", "grown"]
+
+
+async def test_servers_that_share_a_registry_share_no_pages() -> None:
+    registry = ToolRegistry()
+    for number in range(2):
+        registry.register_tool(f"t{number}", "Says hi.", {"type": "object"}, lambda args: "hi")
+    servers = [Server(name, version="1.0.0", tools=registry, page_size=1) for name in ("one", "two")]
+    for server in servers * 2:
+        async with Wire(server, MODERN) as wire:
+            page = await wire.ask("tools/list")
+            assert page["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == server.name
+            assert names(await wire.ask("tools/list", {"cursor": page["nextCursor"]})) == ["t1"]
 
 
 async def test_a_registry_announces_too() -> None:

@@ -134,6 +134,22 @@ async def test_a_failed_result_need_not_fit_the_schema() -> None:
     assert (result["isError"], result["content"][0]["text"]) == (True, "sorry")
 
 
+@pytest.mark.parametrize(
+    ("policy", "content", "structured"),
+    [("auto", 1, True), ("both", 1, True), ("structured", 0, True), ("text", 1, False)],
+)
+async def test_the_output_policy_decides_what_is_sent(policy: str, content: int, structured: bool) -> None:
+    for value, annotation in (({"n": 1}, dict[str, int]), (ToolResult(structured={"n": 1}), None)):
+        if annotation is None and policy == "structured":
+            continue  # nothing was promised, so nothing is known to be left out
+        result = await call(returning(value, annotation, output=policy))
+        assert (len(result["content"]), "structuredContent" in result) == (content, structured)
+        older = await call(returning(value, annotation, output=policy), "2025-03-26")
+        assert older["content"] == [{"type": "text", "text": '{"n":1}'}]
+    both = ToolResult(content=[Text("t")], structured=1)
+    assert ("structuredContent" in await call(returning(both, output=policy))) is structured
+
+
 @pytest.mark.rule("TOOL-11")
 @pytest.mark.parametrize("version", REVISIONS)
 async def test_content_of_every_kind(version: str) -> None:

@@ -15,7 +15,7 @@ from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import change_notification
 from dovetail.engine.streams import LIST_KINDS, ChangeKind, Subscription
-from dovetail.errors import INVALID_REQUEST, Busy, ProtocolError
+from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError
 from dovetail.protocol import inbound, jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
@@ -167,6 +167,10 @@ class Connection:
             if request.method == "initialize":
                 self._drop_session()
             return jsonrpc.error(request.id, failure) if call.open else None
+        except Exception:
+            log.exception("%s could not be answered properly", request.method)
+            unknown = ProtocolError("Internal error", code=INTERNAL_ERROR)
+            return jsonrpc.error(request.id, unknown) if call.open else None
         finally:
             call.open = False
             if self._calls.get(request.id) is call:

@@ -17,7 +17,7 @@ from dovetail.protocol import features, jsonrpc
 from dovetail.protocol.content import ResourceContents
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import LogLevel, RequestId
-from dovetail.registry.outputs import to_jsonable
+from dovetail.registry.outputs import OutputError, to_jsonable
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
@@ -137,7 +137,10 @@ class Context:
         params: dict[str, Any] = {"level": level}
         if logger is not None:
             params["logger"] = logger
-        params["data"] = self._engine.redactor.value(to_jsonable(data))
+        redact = self._engine.redactor.value
+        params["data"] = redact(
+            _loggable(redact(data))
+        )  # twice: pairs are lists afterwards, models are dicts only then
         await self._exchange.emit(jsonrpc.notification("notifications/message", encode(params)))
 
     def _threshold(self) -> LogLevel | None:
@@ -216,6 +219,14 @@ class Context:
         else:  # nobody will await it: it is done before the answer goes out
             self._exchange.finish.append(lambda: work)
         return _DONE
+
+
+def _loggable(data: Any) -> Any:
+    """Logging never fails: what can't be JSON, such as an exception, is told as text."""
+    try:
+        return to_jsonable(data)
+    except OutputError:
+        return jsonrpc.sendable(str(data))
 
 
 async def _await(awaitable: Awaitable[T]) -> T:

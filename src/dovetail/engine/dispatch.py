@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import HANDLERS, failed
-from dovetail.engine.invoke import is_cancelled
+from dovetail.engine.invoke import EXITS, is_cancelled
 from dovetail.errors import INTERNAL_ERROR, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import Result
+from dovetail.registry.outputs import OutputError, to_jsonable
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
@@ -55,13 +56,24 @@ def _as_told(failure: BaseException, request: Request) -> BaseException:
     if isinstance(failure, NotFound):
         return ProtocolError(failure.message, code=request.revision.missing_resource_code, data=failure.data)
     if isinstance(failure, ProtocolError):
-        return failure
+        return _with_plain_data(failure, request)
     if isinstance(failure, ToolError):
         return ProtocolError(str(failure), code=INTERNAL_ERROR)
     stray = isinstance(failure, asyncio.CancelledError) and not is_cancelled()  # from inside: nobody cancelled us
-    if stray or isinstance(failure, (Exception, SystemExit)):
+    if stray or isinstance(failure, (Exception, *EXITS)):
         log.error("%s failed", request.method, exc_info=failure)
         return ProtocolError("Internal error", code=INTERNAL_ERROR)
+    return failure
+
+
+def _with_plain_data(failure: ProtocolError, request: Request) -> ProtocolError:
+    """Its data as JSON; what can't be JSON stays here, and the log says so."""
+    if failure.data is not None:
+        try:
+            failure.data = to_jsonable(failure.data)
+        except OutputError as reason:
+            log.error("%s failed with data that can't be sent: %s", request.method, reason)
+            failure.data = None
     return failure
 
 

@@ -141,7 +141,7 @@ def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exceptio
 
 
 def failed(text: str, *, has_schema: bool = False) -> ToolResult:
-    return ToolResult(content=(Text(text),), is_error=True, has_schema=has_schema)
+    return ToolResult(content=(Text(jsonrpc.sendable(text)),), is_error=True, has_schema=has_schema)
 
 
 def _object(raw: Any) -> Any:
@@ -193,7 +193,8 @@ def _templates(engine: "Engine") -> Catalog[Any]:
 
 def _page(engine: "Engine", exchange: Exchange, key: str, catalog: Catalog[Any], after: int, now: float) -> Listing:
     """The page behind position `after`, with the bytes it had last time if nothing has changed since."""
-    place = (exchange.request.revision.name, after)
+    shaper = engine.shapers[exchange.request.revision.name]
+    place = (shaper, after)  # servers may share a catalogue, but not its pages
     size, hint = engine.options.page_size, engine.options.hint
     kept = catalog.encoded.get(place)
     if kept is not None and (kept.next_cursor is None or now - kept.made < LIFETIME / 2):
@@ -202,7 +203,7 @@ def _page(engine: "Engine", exchange: Exchange, key: str, catalog: Catalog[Any],
     page = catalog.page(after, size)
     following = page.next_after
     cursor = None if following is None else encode_cursor(following, scope=key, key=engine.secret, now=now)
-    body = engine.shapers[place[0]].page(key, _definitions(page), cursor, hint)
+    body = shaper.page(key, _definitions(page), cursor, hint)
     catalog.keep(place, KeptPage(body, cursor, now), version)
     return Listing(key, _definitions(page), cursor, hint, body)
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from dovetail.engine.core import Engine
 
 
+EXITS = (SystemExit, KeyboardInterrupt, GeneratorExit)  # mean the interpreter or a generator, never a call
+
+
 async def invoke(
     engine: "Engine", exchange: Exchange, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Any:
@@ -31,8 +34,8 @@ async def invoke(
         if is_cancelled():
             raise
         raise RuntimeError(f"{label} let a cancellation of its own escape") from stray
-    except SystemExit as exit:  # would end the whole server
-        raise RuntimeError(f"{label} tried to exit with {exit.code!r}") from exit
+    except EXITS as exit:  # would end the whole server, or this task without a word
+        raise RuntimeError(f"{label} raised {exit!r}") from exit
 
 
 def is_cancelled() -> bool:

@@ -1,8 +1,9 @@
 """JSON-RPC framing: bytes to messages, and results, errors and notifications to bytes."""
 
 import codecs
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -15,7 +16,26 @@ NO_PARAMS = Raw(b"{}")
 MAX_BATCH = 1_000
 NO_KIND = "A message needs a method, or an id with exactly one of result and error"
 
-encode = msgspec.json.Encoder().encode
+
+def _as_builtin(value: Any) -> Any:
+    """Subclasses of the builtin types, such as a markup string, go out as what they are."""
+    for kind, plain in _BUILTINS:
+        if isinstance(value, kind):
+            return plain(value)
+    raise TypeError(f"can't encode {type(value).__name__}")
+
+
+_BUILTINS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (str, str.__str__),
+    (int, int),
+    (float, float),
+    (dict, dict),
+    (list, list),
+    (tuple, tuple),
+)
+
+
+encode = msgspec.json.Encoder(enc_hook=_as_builtin).encode
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -50,6 +70,12 @@ _decode_message = msgspec.json.Decoder(Envelope).decode
 _decode_batch = msgspec.json.Decoder(list[Raw]).decode
 _decode_any = msgspec.json.Decoder(float_hook=float).decode  # 1e999 is JSON too
 _CHUNK = 1 << 20
+TOO_DEEP = "The JSON is nested too deeply"
+NOT_JSON = "The message is not valid JSON in UTF-8"
+# An id among the first members of a message, before anything that is nested.
+_LEADING_ID = re.compile(
+    rb'\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,)*\s*"id"\s*:\s*(-?[0-9]{1,300}|"[ !#-\[\]-~]{0,300}")\s*,'
+)
 _PARTS = frozenset(Envelope.__struct_fields__)
 
 
@@ -92,7 +118,13 @@ def _known_id(id: RequestId | UnsetType) -> RequestId | None:
 
 def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | BadMessage]:
     """The fast reading failed: find out whether it is a batch, and otherwise what is wrong."""
-    value = parse(data)
+    try:
+        value = _decode_any(data)
+    except RecursionError:
+        found = _LEADING_ID.match(bytes(data[:4096]))
+        raise BadMessage(PARSE_ERROR, TOO_DEEP, _decode_any(found[1]) if found else None) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BadMessage(PARSE_ERROR, NOT_JSON, _id_beside_half_characters(data)) from None
     if not isinstance(value, list):
         if _is_nameless_error(value):
             return Envelope("2.0", error=members(data)["error"])
@@ -102,6 +134,22 @@ def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[E
     if len(value) > MAX_BATCH:
         raise BadMessage(INVALID_REQUEST, f"A batch may hold at most {MAX_BATCH} messages")
     return [_decode_item(raw, item) for raw, item in zip(_decode_batch(data), value, strict=True)]
+
+
+def _id_beside_half_characters(data: bytes | bytearray | memoryview) -> RequestId | None:
+    """The id of a request that is JSON, but for an escape like `\\ud800`: programs make these by cutting an emoji."""
+    try:
+        value = json.loads(str(data, "utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return None
+    id = value.get("id") if isinstance(value, dict) and "method" in value else None
+    if isinstance(id, str):
+        return id if sendable(id) == id else None
+    return id if isinstance(id, int) and not isinstance(id, bool) else None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _decode_item(raw: Raw, value: Any) -> Envelope | BadMessage:
@@ -120,9 +168,9 @@ def parse(data: bytes | bytearray | memoryview) -> Any:
     try:
         return _decode_any(data)
     except RecursionError:
-        raise BadMessage(PARSE_ERROR, "The JSON is nested too deeply") from None
+        raise BadMessage(PARSE_ERROR, TOO_DEEP) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise BadMessage(PARSE_ERROR, "The message is not valid JSON in UTF-8") from None
+        raise BadMessage(PARSE_ERROR, NOT_JSON) from None
 
 
 def _is_nameless_error(value: Any) -> bool:
@@ -162,10 +210,19 @@ def result(id: RequestId, body: bytes) -> bytes:
 def error(id: RequestId | None, failure: ProtocolError, *, id_optional: bool = True) -> bytes:
     """The refusal of a request. Without a readable id it is left out, or null where the revision demands one."""
     head = b'"id":%b,' % encode_id(id) if id is not None else b"" if id_optional else b'"id":null,'
-    body: dict[str, Any] = {"code": failure.code, "message": failure.message}
+    body: dict[str, Any] = {"code": failure.code, "message": sendable(failure.message)}
     if failure.data is not None:
         body["data"] = failure.data
-    return b'{"jsonrpc":"2.0",%b"error":%b}' % (head, encode(body))
+    try:
+        encoded = encode(body)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # its data can't be sent: the refusal still must
+        encoded = encode({"code": failure.code, "message": body["message"]})
+    return b'{"jsonrpc":"2.0",%b"error":%b}' % (head, encoded)
+
+
+def sendable(text: str) -> str:
+    """Text that UTF-8 can carry: half characters, as in names of undecodable files, become question marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def notification(method: str, params: bytes | None = None) -> bytes:

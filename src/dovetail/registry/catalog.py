@@ -3,7 +3,7 @@
 import re
 import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -40,7 +40,7 @@ class Catalog(Generic[T]):
         self.noun = noun
         self.ever_used = False
         self.version = 0  # counts the changes
-        self.encoded: dict[tuple[str, int], KeptPage] = {}  # (revision, position) -> what was sent last time
+        self.encoded: dict[tuple[Hashable, int], KeptPage] = {}  # (who encoded it, position) -> what was sent last time
         self._items: dict[str, T] = {}
         self._numbers: dict[str, int] = {}
         self._order: tuple[list[int], list[T]] | None = None
@@ -107,7 +107,7 @@ class Catalog(Generic[T]):
                 self._order = (list(self._numbers.values()), list(self._items.values()))
             return self._order
 
-    def keep(self, place: tuple[str, int], page: KeptPage, version: int) -> None:
+    def keep(self, place: tuple[Hashable, int], page: KeptPage, version: int) -> None:
         """Remember a page that was made when the catalogue had this version."""
         with self._lock:
             if version != self.version:
