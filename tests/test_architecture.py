@@ -29,8 +29,8 @@ LEVELS = {
 }
 STRANGERS = {"registry", "state", "auth"}  # on one level, but they do not know each other
 PURE_STDLIB = {
-    "base64", "binascii", "bisect", "collections", "enum", "functools", "hashlib", "hmac", "itertools", "json", "math", "re",
-    "string", "struct", "types", "typing", "urllib.parse", "unicodedata", "codecs", "operator",
+    "base64", "binascii", "bisect", "codecs", "collections", "datetime", "enum", "functools", "hashlib", "hmac",
+    "itertools", "json", "math", "operator", "re", "string", "struct", "types", "typing", "unicodedata", "urllib.parse",
 }  # fmt: skip
 WRAPPED = {"jsonschema_rs": "dovetail.registry.validator", "watchfiles": "dovetail.engine.watch"}
 OPTIONAL_TYPES = {"pydantic", "attrs", "annotated_types", "pydantic_core"}  # looked at, never required

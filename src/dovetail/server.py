@@ -15,6 +15,7 @@ from dovetail.protocol.content import Icon
 from dovetail.protocol.definitions import Implementation
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.files import Directory, File
+from dovetail.registry.invocation import called
 from dovetail.registry.options import convert_option
 from dovetail.registry.prompts import PromptOptions, compile_completer, compile_prompt
 from dovetail.registry.resources import ResourceOptions, Template, compile_directory, compile_file, compile_resource
@@ -74,7 +75,7 @@ class Server:
         )
         for feature in {name.partition(".")[0] for name in tool.requires} & {"sampling", "roots"}:
             warn_deprecated(feature)
-        self.engine.tools.add(tool.name, tool)
+        self.engine.tools.add(tool.name, tool, where=called(function))
 
     def remove_tool(self, name: str) -> bool:
         """Tells whether there was such a tool."""
@@ -96,9 +97,9 @@ class Server:
     def add_resource(self, uri: str, function: Callable[..., Any], **options: Unpack[ResourceOptions]) -> None:
         compiled = compile_resource(uri, function, options, injectable=INJECTABLE)
         if isinstance(compiled, Template):
-            self.engine.library.templates.add(uri, compiled)
+            self.engine.library.templates.add(uri, compiled, where=called(function))
         else:
-            self.engine.library.resources.add(uri, compiled)
+            self.engine.library.resources.add(uri, compiled, where=called(function))
 
     def add_file(self, path: str | Path, *, uri: str | None = None, **options: Unpack[ResourceOptions]) -> None:
         """Offer one file; subscribers hear when it changes."""
@@ -144,7 +145,7 @@ class Server:
 
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         prompt = compile_prompt(function, options, injectable=INJECTABLE)
-        self.engine.prompts.add(prompt.name, prompt)
+        self.engine.prompts.add(prompt.name, prompt, where=called(function))
 
     def remove_prompt(self, name: str) -> bool:
         return self.engine.prompts.remove(name)

@@ -11,6 +11,7 @@ from dovetail.engine.core import INJECTABLE
 from dovetail.errors import SetupError
 from dovetail.protocol.cursors import decode_cursor, encode_cursor
 from dovetail.registry.catalog import Catalog
+from dovetail.registry.invocation import called
 from dovetail.registry.tools import Tool, ToolOptions, ToolTraits, compile_tool
 
 
@@ -43,7 +44,7 @@ class ToolRegistry:
         if "output_schema" not in traits:  # what is not declared here is not guessed from the handler's annotation
             options.setdefault("output", "text")
         tool = compile_tool(handler, options, injectable=INJECTABLE)
-        self.catalog.add(tool.name, tool)
+        self.catalog.add(tool.name, tool, where=called(handler))
         return tool
 
     def unregister_tool(self, name: str) -> bool:
@@ -63,9 +64,11 @@ class ToolRegistry:
 
     def list_tools(self, cursor: str | None = None, page_size: int = 50) -> ToolPage:
         """A page of tools in the order of registration; raises ProtocolError for a cursor that is not ours."""
+        if page_size < 1:
+            raise SetupError(f"list_tools: page_size={page_size!r} must be a whole number, 1 or more")
         now = time.time()
         after = decode_cursor(cursor, scope="tools", key=self._secret, now=now)
-        page = self.catalog.page(after, max(1, page_size))
+        page = self.catalog.page(after, page_size)
         following = page.next_after
         encoded = None if following is None else encode_cursor(following, scope="tools", key=self._secret, now=now)
         return ToolPage(page.items, encoded)

@@ -221,18 +221,6 @@ def test_pipe_cancellation_names_an_id_or_is_ignored(params: Any, id: Any) -> No
     assert type(found) is type(id)
 
 
-@pytest.mark.rule("BASE-10")
-def test_pipe_row11_knows_its_notifications() -> None:
-    known = jsonrpc.decode(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
-    unknown = jsonrpc.decode(b'{"jsonrpc":"2.0","method":"notifications/nobody"}')
-    assert isinstance(known, Envelope)
-    assert isinstance(unknown, Envelope)
-    row = inbound.known_notification(known)
-    assert row is not None
-    assert row.name == "notifications/initialized"
-    assert inbound.known_notification(unknown) is None
-
-
 # ── 3.3: POST ──
 
 

@@ -56,6 +56,8 @@ def test_variables_come_in_order_and_once():
     assert template.text == "x://{b}/{a.z,b}{?c*,d:3}"
     assert template.variables == ("b", "a.z", "c", "d")
     assert template.optional == {"c", "d"}
+    assert template.exploded == {"c"}
+    assert UriTemplate("x://{a}{/b*}{c,d*}").exploded == {"b", "d"}
     assert repr(template) == "UriTemplate('x://{b}/{a.z,b}{?c*,d:3}')"
 
 

@@ -440,6 +440,16 @@ def test_a_time_without_a_zone_is_welcome_everywhere() -> None:
     assert problems(lambda: read(aware, '"2024-05-17T10:00:00"'))[0].startswith("x: must have a time zone")
 
 
+@pytest.mark.parametrize(("kind", "text"), [(datetime.datetime, "2024-05-17T10:00:00"), (datetime.time, "10:00:00")])
+def test_zones_that_are_wanted_or_not(kind: Any, text: str) -> None:
+    naive, aware = Annotated[kind, at.Timezone(None)], Annotated[kind, at.Timezone(...)]
+    assert read(naive, f'"{text}"').tzinfo is None
+    assert read(aware, f'"{text}Z"').tzinfo is not None
+    assert problems(lambda: read(naive, f'"{text}Z"')) == [f'x: must have no time zone, got "{text}Z"']
+    assert problems(lambda: read(aware, f'"{text}"'))[0].startswith("x: must have a time zone")
+    assert "format" not in compiled(naive).schema["properties"]["x"]
+
+
 def test_formats_are_checked() -> None:
     email = Annotated[str, Field(format="email")]
     assert read(email, '"a@b.example"') == "a@b.example"
@@ -604,7 +614,28 @@ def test_huge_integers() -> None:
     assert read(int, str(2**70)) == 2**70
     assert read(Annotated[int, Field(le=2**70)], str(2**70)) == 2**70
     assert len(problems(lambda: read(Annotated[int, Field(le=2**70)], str(2**70 + 1)))) == 1
-    assert len(problems(lambda: read(int, "9" * 5000))) == 1
+    assert read(Any, f"[{2**70}]") == [2**70]
+    assert read(Annotated[int, Field(ge=0)], str(2**70)) == 2**70
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 5000], ids=["large", "small", "long"])
+def test_numbers_that_are_too_large(number: str) -> None:
+    for annotation in (int, float, Any, str, int | None, list[int], Point):
+        assert problems(lambda a=annotation: read(a, number)) == ["x: is too large a number"]  # type: ignore[misc]
+    assert problems(lambda: read(list[int], f"[1, {number}]")) == ["x[1]: is too large a number"]
+    assert problems(lambda: read(dict[str, int], f'{{"a": {number}}}')) == ["x[…]: is too large a number"]
+    assert problems(lambda: raw_arguments().decode(b'{"size": %b}' % number.encode())) == [
+        "size: is too large a number"
+    ]
+
+
+def test_many_numbers_that_are_too_large() -> None:
+    many = ", ".join(f'"{n}{"y" * 500}": 1e999' for n in range(100))
+    lines = problems(lambda: compiled(int).decode(f'{{"x": 1e999, "a b": 1e999, {many}}}'.encode()))
+    assert lines[:2] == ["x: is too large a number", 'arguments["a b"]: is too large a number']
+    assert len(lines) == 20
+    assert all(len(line) < 200 for line in lines)
+    assert problems(lambda: compiled(int).decode(b'{"x": 1e999, "y": 1')) == ["arguments: not valid JSON in UTF-8"]
 
 
 # Raw schemas
@@ -726,6 +757,14 @@ def test_prompts_take_strings() -> None:
     assert problems(lambda: strings.decode_values({"code": "a", "count": "three"})) == [
         'count: expected an integer, got the string "three"'
     ]
+
+
+def test_the_kinds_of_value_that_an_argument_takes() -> None:
+    def prompt(a: str, b: int | None, c: list[str], d: dict[str, str] | str, e: Any) -> None: ...
+
+    kinds = compile_strings(inspect_function(prompt, kind="prompt")).kinds
+    assert [sorted(kinds(name)) for name in "abcd"] == [["string"], ["integer", "null"], ["array"], ["object", "string"]]
+    assert {"array", "object", "string"} < kinds("e")
 
 
 # The schema that is shown and the types that are read agree

@@ -34,6 +34,15 @@ class Image(msgspec.Struct):
     data: bytes
 
 
+class Tagged(msgspec.Struct, tag_field="kind", tag="tagged", omit_defaults=True):
+    text: str = ""
+
+
+@attrs.define
+class Carrier:
+    items: list[Any]
+
+
 CONTENT = (Text, Image)
 
 
@@ -103,6 +112,39 @@ class Money(decimal.Decimal):
     pass
 
 
+class Count(int):
+    def __repr__(self) -> str:
+        return "not this"
+
+
+class Sealed(bytes):
+    pass
+
+
+class Moment(datetime.datetime):
+    pass
+
+
+class Day(datetime.date):
+    pass
+
+
+class Span(datetime.timedelta):
+    pass
+
+
+class Names(list[str]):
+    pass
+
+
+class Prices(dict[str, int]):
+    pass
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
 class Frozen(Mapping[str, int]):
     def __getitem__(self, key: str) -> int:
         return {"a": 1}[key]
@@ -128,9 +170,19 @@ ID = uuid.UUID(int=7)
         (1.5, 1.5),
         ("a", "a"),
         (Name("a"), "a"),
-        (type("Count", (int,), {})(5), 5),
+        (Count(5), 5),
+        (Count(2**70), 2**70),
         (type("Share", (float,), {})(0.5), 0.5),
         (b"hi", "aGk="),
+        (Sealed(b"hi"), "aGk="),
+        (Money("1.50"), "1.50"),
+        (Moment(2024, 5, 17, 10, tzinfo=datetime.UTC), "2024-05-17T10:00:00Z"),
+        (Day(2024, 5, 17), "2024-05-17"),
+        (Span(seconds=90), "PT90S"),
+        (Names([Name("a")]), ["a"]),
+        (Prices({Name("a"): Count(5)}), {"a": 5}),
+        ({Count(1): Level.LOW}, {"1": 1}),
+        (Level.LOW, 1),
         ((1, [2, {3}]), [1, [2, [3]]]),
         (frozenset({1}), [1]),
         (collections.deque([1]), [1]),
@@ -186,6 +238,7 @@ for _ in range(5000):
         (1j, "complex"),
         ({(1, 2): 3}, "tuple"),
         ("\ud800", "surrogate"),
+        ({"a": 10**5000}, "return it as a string"),
         (CYCLE, "contains itself"),
         (DEEP, "nested too deeply"),
     ],
@@ -362,6 +415,49 @@ def test_raw_promises() -> None:
     assert not compile_raw_output({"type": "array"}, where="tool t").is_object
     with pytest.raises(SetupError, match="output_schema must be a dict"):
         compile_raw_output([], where="tool t")  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass
+class Report:
+    title: str
+    body: Any
+
+
+class Album(TypedDict):
+    cover: Image
+    more: Any
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (list, [1, Image(b"a")]),
+        (list[Any], [[Text("a")]]),
+        (tuple[Any, ...], (Image(b"a"),)),
+        (dict, {"a": Image(b"a")}),
+        (dict[str, Any], {"a": [{"b": (Tagged("a"),)}]}),
+        (Report, Report("a", {"b": Text("a")})),
+        (Report, {"title": "a", "body": Text("a")}),
+        (list[Report], [Report("a", 1), Report("a", Carrier([Tagged("a")]))]),
+    ],
+    ids=stable,
+)
+def test_content_where_any_value_is_promised(annotation: Any, value: Any) -> None:
+    output = compile_output(annotation, where="tool t", unstructured=(*CONTENT, Tagged))
+    assert output is not None
+    for check in (output.encode, output.structure):
+        with pytest.raises(OutputError, match=r"contains (Image|Text|Tagged), .*-> list\[(Image|Text|Tagged)\].*ToolResult"):
+            check(value)
+
+
+def test_content_where_it_is_promised_and_values_that_look_like_content() -> None:
+    album = compile_output(Album, where="tool t", unstructured=CONTENT)
+    assert album is not None
+    assert album.structure({"cover": Image(b"a"), "more": 1}) == {"cover": {"data": "YQ=="}, "more": 1}
+    anything = compile_output(dict[str, Any], where="tool t", unstructured=(*CONTENT, Tagged))
+    assert anything is not None
+    alike = {"a": {"kind": "tagged", "text": "a"}, "b": {"data": "YQ=="}, "c": [{"text": '{"data":'}]}
+    assert anything.structure(alike) == alike
 
 
 VALUES = st.recursive(

@@ -150,6 +150,8 @@ class Engine:
         while self._life is not None and self._life.is_here and self._life.is_ending:
             await self._life.ended()
             self._life = None
+        if self._life is not None and self._life.is_elsewhere:
+            raise RuntimeError(f"The server {self.info.name!r} runs on another event loop; make one for each loop")
         if self._life is None or not self._life.is_here:
             self.hub.begin()
             lifespan = self.options.lifespan

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
@@ -43,11 +44,13 @@ from dovetail.protocol.results import (
     Empty,
     ListenEnded,
     Listing,
+    PromptResult,
     Result,
     Suggestions,
     Welcome,
 )
 from dovetail.registry.catalog import Catalog, KeptPage, Page
+from dovetail.registry.invocation import Invocation
 from dovetail.registry.outputs import OutputError
 from dovetail.registry.prompts import shape_completion, shape_prompt, suggest
 from dovetail.registry.tools import Tool
@@ -303,15 +306,25 @@ async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
         arguments = prompt.decode(_object(params.arguments))
     except ArgumentError as failure:
         raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
+    shape = partial(shape_prompt, description=prompt.definition.description)
     async with engine.limit:
-        value = await guarded(engine, exchange, prompt.invocation, arguments, f"prompt {prompt.name}")
-    return shape_prompt(value, prompt.definition.description)
+        result: PromptResult = await guarded(
+            engine, exchange, prompt.invocation, arguments, f"prompt {prompt.name}", shape
+        )
+    return result
 
 
-async def guarded(engine: "Engine", exchange: Exchange, invocation: Any, arguments: dict[str, Any], label: str) -> Any:
+async def guarded(
+    engine: "Engine",
+    exchange: Exchange,
+    invocation: Invocation,
+    arguments: dict[str, Any],
+    label: str,
+    shape: Callable[[Any], Any],
+) -> Any:
     """Call a function whose failures are protocol errors: what it says on purpose is told, the rest is logged."""
     try:
-        return await invoke(engine, exchange, invocation, arguments, label)
+        return shape(await invoke(engine, exchange, invocation, arguments, label))
     except ToolError as failure:
         raise ProtocolError(str(failure), code=INTERNAL_ERROR) from None
     except CallTimeout as failure:
@@ -340,7 +353,8 @@ async def complete(engine: "Engine", exchange: Exchange) -> Result:
         arguments["arguments"] = dict(params.context.arguments)
     label = f"completion of {argument.name}"
     async with engine.limit:
-        return Suggestions(shape_completion(await guarded(engine, exchange, completer.invocation, arguments, label)))
+        suggested = await guarded(engine, exchange, completer.invocation, arguments, label, shape_completion)
+    return Suggestions(suggested)
 
 
 HANDLERS: dict[str, Handler] = {

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from dovetail.registry.resources import Resource, Template, compile_entry, entry
 MAX_CACHED = 1_000  # contents of resources that asked to be kept
 REFRESH_FILES = 1.0  # seconds for which a listing of files is good enough
 
-Call = Callable[[Invocation, dict[str, Any], str], Awaitable[Any]]
+Call = Callable[[Invocation, dict[str, Any], str, Callable[[Any], Any]], Awaitable[Any]]
 
 
 class Library:
@@ -80,10 +81,11 @@ class Library:
             return kept[1]
         source, values = self._find(uri)
         try:
-            value = await call(source.invocation, values, f"resource {source.uri}")
+            shape = partial(shape_contents, uri=uri, mime_type=source.definition.mime_type)
+            items = await call(source.invocation, values, f"resource {source.uri}", shape)
         except NotFound as failure:
             raise NotFound(failure.message, uri=uri) from None
-        contents = Contents(shape_contents(value, uri, source.definition.mime_type), source.hint or self._hint)
+        contents = Contents(items, source.hint or self._hint)
         if source.cache is not None:
             self._keep(uri, source.cache, contents)
         return contents

@@ -33,6 +33,11 @@ class Life:
         return self._loop is asyncio.get_running_loop()
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether it lives on another loop that still runs."""
+        return not self.is_here and self._loop.is_running()
+
+    @property
     def is_ending(self) -> bool:
         return self._ending.is_set()
 

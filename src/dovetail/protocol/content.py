@@ -1,6 +1,7 @@
 """What results are made of: one type per thing, a superset of the revisions, shaped on the way out."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -18,6 +19,20 @@ class Annotations(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     priority: float | None = None
     last_modified: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.priority is not None and not 0 <= self.priority <= 1:
+            raise ValueError(f"priority={self.priority!r} must be from 0 to 1")
+        if self.last_modified is not None and not _is_time(self.last_modified):
+            raise ValueError(f"lastModified={self.last_modified!r} must be a time such as 2026-07-28T09:30:00Z")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
 
 class Icon(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     src: str
@@ -25,11 +40,24 @@ class Icon(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     sizes: Sequence[str] | None = None
     theme: Literal["light", "dark"] | None = None
 
+    def __post_init__(self) -> None:
+        if not self.src.lower().startswith(("https:", "data:")):
+            raise ValueError(f"src={self.src[:80]!r} must be an https: or data: URL; clients load no other")
+
+
+def _wrong(block: msgspec.Struct, name: str, kind: str) -> TypeError:
+    """A wrong value is found where it was written, not by a client."""
+    return TypeError(f"{type(block).__name__}: {name} must be {kind}, not {type(getattr(block, name)).__name__}")
+
 
 class Text(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="text"):
     text: str
     annotations: Annotations | None = None
     meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise _wrong(self, "text", "a string")
 
 
 class Image(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="image"):
@@ -38,12 +66,20 @@ class Image(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag
     annotations: Annotations | None = None
     meta: Meta | None = msgspec.field(name="_meta", default=None)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, bytes):
+            raise _wrong(self, "data", "bytes")
+
 
 class Audio(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="audio"):
     data: bytes
     mime_type: str = msgspec.field(name="mimeType")
     annotations: Annotations | None = None
     meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, bytes):
+            raise _wrong(self, "data", "bytes")
 
 
 class ResourceLink(
@@ -58,6 +94,10 @@ class ResourceLink(
     icons: Sequence[Icon] | None = None
     annotations: Annotations | None = None
     meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise _wrong(self, "name", "a string")
 
 
 class ResourceContents(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

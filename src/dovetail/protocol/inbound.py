@@ -16,7 +16,6 @@ from dovetail.protocol import jsonrpc, revisions
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import (
     DECODERS,
-    NOTIFICATION_ROWS,
     REQUEST_ROWS,
     CancelledParams,
     InitializeParams,
@@ -291,11 +290,6 @@ def cancelled_request(message: Envelope) -> RequestId | None:
         return None
     assert isinstance(params, CancelledParams)
     return None if isinstance(params.request_id, UnsetType) else params.request_id
-
-
-def known_notification(message: Envelope) -> Method | None:
-    assert isinstance(message.method, str)
-    return NOTIFICATION_ROWS.get(message.method)
 
 
 def method_not_found(method: str, *, http_status: int = 200) -> ProtocolError:

@@ -140,9 +140,10 @@ class UriTemplate:
         self.text = text
         self._parts = tuple(_parse(text))
         expressions = [part for part in self._parts if isinstance(part, Expression)]
-        found = [(variable.name, part.operator.named) for part in expressions for variable in part.variables]
-        self.variables = tuple(dict.fromkeys(name for name, _ in found))
-        self.optional = frozenset(name for name, named in found if named)  # a URI that lacks them still matches
+        found = [(variable, part.operator.named) for part in expressions for variable in part.variables]
+        self.variables = tuple(dict.fromkeys(variable.name for variable, _ in found))
+        self.optional = frozenset(variable.name for variable, named in found if named)  # a URI may do without them
+        self.exploded = frozenset(variable.name for variable, _ in found if variable.exploded)  # never single values
 
     def __repr__(self) -> str:
         return f"UriTemplate({self.text!r})"

@@ -89,7 +89,7 @@ async def calculate(
 
 
 async def roll_dice(
-    notation: Annotated[str, Field(description='Dice notation, for example "2d6+3"', max_length=100)],
+    notation: Annotated[str, Field(description='Dice notation, for example "2d6+3"')],
 ) -> Roll:
     try:
         count, sides, modifier = parse_dice(notation)

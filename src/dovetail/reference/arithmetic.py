@@ -62,8 +62,9 @@ def parse_dice(notation: str) -> tuple[int, int, int]:
     if found is None or not 1 <= count <= MAX_DICE or int(found[2]) not in SIDES:
         shown = notation if len(notation) <= 40 else notation[:40] + "…"
         raise ValueError(
-            f'Invalid dice notation "{shown}". Use [count]d[sides][+/-modifier] with a count from 1 to {MAX_DICE} '
-            f"and {', '.join(map(str, SIDES))} sides, for example d20, 2d6, 3d8+5 or 1d100-10"
+            f'Invalid dice notation "{shown}". Use [count]d[sides][+/-modifier] with a count from 1 to {MAX_DICE}, '
+            f"{', '.join(map(str, SIDES))} sides and a modifier of at most 15 digits, "
+            "for example d20, 2d6, 3d8+5 or 1d100-10"
         )
     return count, int(found[2]), int(found[3] or 0)
 

@@ -57,10 +57,12 @@ class Catalog(Generic[T]):
     def all(self) -> list[T]:
         return list(self._ordered()[1])
 
-    def add(self, name: str, item: T) -> None:
+    def add(self, name: str, item: T, *, where: str = "") -> None:
+        """Raises SetupError for a name that is taken; `where` says who wants it."""
         with self._lock:
             if name in self._items:
-                raise SetupError(f"There is already a {self.noun} {name!r}; remove it first or choose another name")
+                taken = f"there is already a {self.noun} {name!r}; remove it first or choose another name"
+                raise SetupError(f"{where}: {taken}" if where else taken)
             self._last_number += 1
             self._items[name] = item
             self._numbers[name] = self._last_number

@@ -184,7 +184,8 @@ def merge(first: Constraints, second: Constraints, where: str) -> Constraints:
 # The dialects
 
 
-def _translate(item: Any, where: str) -> Iterator[Constraints]:
+def _translate(item: Any, where: str, inside: str = "") -> Iterator[Constraints]:
+    """What one item says; `inside` is what the user wrote if the item is only a part of it."""
     if item is None:
         return
     if isinstance(item, Constraints):
@@ -198,14 +199,16 @@ def _translate(item: Any, where: str) -> Iterator[Constraints]:
     elif _is_pydantic_field(item):
         yield _from_pydantic_field(item, where)
         for inner in item.metadata:
-            yield from _translate(inner, where)
+            yield from _translate(inner, where, "pydantic's Field")
     elif _is_instance(item, "annotated_types", "GroupedMetadata"):
         for inner in item:
-            yield from _translate(inner, where)
+            yield from _translate(inner, where, inside or type(item).__name__)
+    elif _is_instance(item, "annotated_types", "Timezone"):
+        yield _from_timezone(item, where)
     elif _is_instance(item, "annotated_types", "BaseMetadata"):
-        yield _from_annotated_types(item, where)
+        yield _from_annotated_types(item, where, inside)
     elif _belongs_to_pydantic(item) and not _is_instance(item, "pydantic.types", "AllowInfNan"):
-        raise _refused(item, where)
+        raise _refused(f"{inside or type(item).__name__}(…)", where)
 
 
 def _from_meta(meta: msgspec.Meta) -> Constraints:
@@ -245,7 +248,14 @@ def _from_pydantic_field(field: Any, where: str) -> Constraints:
 _INAPPLICABLE = frozenset({"allow_inf_nan"})  # JSON has neither infinity nor NaN
 
 
-def _from_annotated_types(item: Any, where: str) -> Constraints:
+def _from_timezone(item: Any, where: str) -> Constraints:
+    """None forbids a time zone, `...` demands any; a certain one can't be checked."""
+    if item.tz is None or item.tz is ...:
+        return Constraints(tz=item.tz is ...)
+    raise _refused("Timezone(tz=…)", where)
+
+
+def _from_annotated_types(item: Any, where: str, inside: str) -> Constraints:
     """Ge, MaxLen, pydantic's own bag of constraints …: each attribute is one of our limits, or is refused."""
     names = vars(item) if hasattr(item, "__dict__") else getattr(item, "__dataclass_fields__", {})
     found: dict[str, Any] = {}
@@ -253,15 +263,16 @@ def _from_annotated_types(item: Any, where: str) -> Constraints:
         value = getattr(item, name)
         if value is None or value is False or name in _INAPPLICABLE:
             continue
-        if name not in LIMITS or name == "tz":
-            raise _refused(item, where, name)
+        if name not in LIMITS:
+            written = inside or type(item).__name__
+            shown = f"{name}=…" if written.startswith("_") else f"{written}({name}=…)"  # a class of pydantic's own
+            raise _refused(shown, where, is_strict=name == "strict")
         found[name] = value.pattern if isinstance(value, re.Pattern) else value
     return Constraints(**found)
 
 
-def _refused(item: Any, where: str, name: str = "") -> SetupError:
-    shown = f"{type(item).__name__.lstrip('_')}({name + '=…' if name else '…'})"
-    if name == "strict":
+def _refused(shown: str, where: str, *, is_strict: bool = False) -> SetupError:
+    if is_strict:
         return SetupError(f"{where}: {shown} can't be honoured here; use lenient_arguments=False on the server")
     return SetupError(
         f"{where}: {shown} can't be honoured here; check it inside the function, or put it into a pydantic model"

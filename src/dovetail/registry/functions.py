@@ -141,7 +141,8 @@ def _name_of(function: Any) -> str:
 
 def _full_name(function: Any) -> str:
     named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}.{named.__qualname__}"
+    module = getattr(named, "__module__", None)  # what belongs to a builtin type has none
+    return f"{module}.{named.__qualname__}" if module else str(named.__qualname__)
 
 
 def _refuse_uncallable(function: Any, inner: Any, where: str) -> None:
@@ -175,12 +176,18 @@ _REFUSED_KINDS = {
 
 
 def _refuse_kind(declared: inspect.Parameter, function: Any, where: str) -> None:
+    if declared.kind is inspect.Parameter.POSITIONAL_ONLY and not _is_written_in_python(function):
+        raise SetupError(f"{where}: a builtin does not take it by name; wrap it in a def with annotations")
     if declared.kind in _REFUSED_KINDS:
         raise SetupError(f"{where}: {_REFUSED_KINDS[declared.kind]}")
     if declared.name in ("self", "cls") and declared.annotation is inspect.Parameter.empty:
         owner = getattr(function, "__qualname__", "").rpartition(".")[0]
         if owner and not owner.endswith("<locals>"):
             raise SetupError(f"{where}: this is a method without its object; register the bound method, object.method")
+
+
+def _is_written_in_python(function: Any) -> bool:
+    return not (inspect.isbuiltin(function) or inspect.ismethoddescriptor(function))
 
 
 # Injection

@@ -41,11 +41,18 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def called(function: Callable[..., Any]) -> str:
+    """How an error names a function to the one who wrote it."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
+
+
 class Passing(NamedTuple):
     """How a handler with a schema of its own takes its arguments."""
 
     by_name: bool
     names: frozenset[str] | None = None  # the only ones it takes; None for all
+    needed: frozenset[str] = frozenset()  # those it can't do without, whatever the schema says
 
 
 def passing(function: Callable[..., Any], schema: Mapping[str, Any], info: FunctionInfo) -> Passing:
@@ -71,7 +78,4 @@ def passing(function: Callable[..., Any], schema: Mapping[str, Any], info: Funct
             f"{info.where}: input_schema has {missing}, which the function does not take; "
             "add the parameters, or take one parameter (a dict) for all arguments"
         )
-    with_default = {name for name, part in properties.items() if isinstance(part, Mapping) and "default" in part}
-    if absent := sorted(needed - with_default - set(schema.get("required", ()))):
-        raise SetupError(f"{info.where}: input_schema does not require {absent}; give the parameters defaults")
-    return Passing(by_name=True, names=frozenset(parameters))
+    return Passing(by_name=True, names=frozenset(parameters), needed=frozenset(needed))

@@ -1,6 +1,8 @@
 """Any value that a function may return goes in; JSON text or JSON builtins come out, or an OutputError."""
 
 import collections
+import datetime
+import decimal
 import enum
 import ipaddress
 import math
@@ -32,6 +34,8 @@ def encode_json(value: Any) -> bytes:
     except UnicodeEncodeError:
         raise OutputError("the value contains text that is not valid Unicode (a lone surrogate)") from None
     except (TypeError, ValueError, OverflowError) as error:
+        if "set_int_max_str_digits" in str(error):
+            raise OutputError("the value contains an integer of thousands of digits; return it as a string") from None
         raise OutputError(f"the value has no JSON form: {error}") from None
 
 
@@ -63,6 +67,11 @@ _CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (str, lambda value: str.__str__(value)),  # subclasses of builtins, whatever they make of themselves
     (int, int.__int__),
     (float, float.__float__),
+    ((bytes, bytearray), bytes),
+    (decimal.Decimal, decimal.Decimal),
+    (datetime.datetime, lambda value: datetime.datetime.combine(value.date(), value.timetz())),
+    (datetime.date, lambda value: datetime.date(value.year, value.month, value.day)),
+    (datetime.timedelta, lambda value: datetime.timedelta(value.days, value.seconds, value.microseconds)),
     (pathlib.PurePath, str),
     ((ipaddress.IPv4Address, ipaddress.IPv6Address), str),
     ((collections.deque, range), list),

@@ -34,6 +34,10 @@ class Leniency:
         """The value as the schema suggests; the same object if there was nothing to change."""
         return self._reread(value, self._root, strings)
 
+    def kinds(self, name: str) -> frozenset[str]:
+        """The kinds of JSON value that a property may have."""
+        return self._wanted(self._root["properties"][name])
+
     def _reread(self, value: Any, schema: Any, strings: bool) -> Any:
         schema = self._resolved(schema)
         if not isinstance(schema, Mapping):

@@ -12,7 +12,6 @@ from dovetail.protocol.definitions import PromptArgument, PromptDefinition
 from dovetail.protocol.features import Completion
 from dovetail.protocol.results import PromptResult
 from dovetail.registry.arguments import compile_strings
-from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.invocation import Invocation
 from dovetail.registry.options import checked_options, convert_option
@@ -60,7 +59,7 @@ def compile_prompt(
     ]
     return Prompt(
         definition=PromptDefinition(
-            name=check_name(info.name, info.where),
+            name=info.name,
             title=options.get("title"),
             description=options.get("description", info.summary),
             arguments=arguments or None,

@@ -91,6 +91,8 @@ def compile_resource(
         "cache": options.get("cache"),
         "hint": _hint(options),
     }
+    if not isinstance(uri, str):
+        raise SetupError(f"{info.where}: the URI must be a string, not {type(uri).__name__}")
     if is_template(uri):
         return _compile_template(uri, info, options, common)
     if info.parameters:
@@ -105,7 +107,11 @@ def compile_resource(
 
 def check_uri(uri: str, where: str) -> None:
     if not valid_uri(uri):
-        raise SetupError(f"{where}: {uri!r} is not a URI; begin with a scheme, for example notes://all")
+        shown = uri if len(uri) <= 80 else uri[:80] + "…"
+        raise SetupError(
+            f"{where}: {shown!r} is not a URI; it begins with a scheme, as in notes://all, has no spaces or control "
+            "characters, and writes others as %20"
+        )
 
 
 def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, common: dict[str, Any]) -> Template:

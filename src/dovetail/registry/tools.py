@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec import UNSET
 
-from dovetail.errors import SetupError
+from dovetail.errors import ArgumentError, SetupError
 from dovetail.protocol.content import CONTENT_TYPES, Content, Icon, Meta, Text
 from dovetail.protocol.definitions import TAGS_KEY, ToolAnnotations, ToolDefinition, describes_object
 from dovetail.protocol.headers import HeaderParameter, header_parameters
@@ -60,6 +60,30 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         return self.definition.name
 
+    @property
+    def title(self) -> str | None:
+        return self.definition.title
+
+    @property
+    def description(self) -> str | None:
+        return self.definition.description
+
+    @property
+    def input_schema(self) -> Mapping[str, Any]:
+        return self.definition.input_schema
+
+    @property
+    def output_schema(self) -> Mapping[str, Any] | None:
+        return self.definition.output_schema
+
+    @property
+    def annotations(self) -> ToolAnnotations | None:
+        return self.definition.annotations
+
+    @property
+    def handler(self) -> Callable[..., Any]:
+        return self.invocation.function
+
 
 def compile_tool(
     function: Callable[..., Any],
@@ -104,12 +128,15 @@ def _compile_input(info: FunctionInfo, raw_schema: Mapping[str, Any] | None, len
         arguments = compile_arguments(info, lenient=lenient)
         return _Input(arguments.schema, arguments.decode)
     raw = compile_raw_arguments(raw_schema, where=f"{info.where}, input_schema", subject=info.name, lenient=lenient)
-    by_name, names = passing(info.function, raw_schema, info)
-    if names is None or raw_schema.get("additionalProperties") is False:
+    by_name, names, needed = passing(info.function, raw_schema, info)
+    if names is None:
         return _Input(raw.schema, raw.decode, by_name)
 
-    def decode(given: bytes | msgspec.Raw) -> dict[str, Any]:  # the schema takes more than the function does
-        return {name: value for name, value in raw.decode(given).items() if name in names}
+    def decode(given: bytes | msgspec.Raw) -> dict[str, Any]:  # the schema may take more than the function, or less
+        arguments = {name: value for name, value in raw.decode(given).items() if name in names}
+        if missing := sorted(needed - arguments.keys()):
+            raise ArgumentError(info.name, [f"{name}: required, but missing" for name in missing])
+        return arguments
 
     return _Input(raw.schema, decode, by_name)
 
