@@ -64,11 +64,9 @@ class ToolRegistry:
 
     def list_tools(self, cursor: str | None = None, page_size: int = 50) -> ToolPage:
         """A page of tools in the order of registration; raises ProtocolError for a cursor that is not ours."""
-        if page_size < 1:
-            raise SetupError(f"list_tools: page_size={page_size!r} must be a whole number, 1 or more")
         now = time.time()
         after = decode_cursor(cursor, scope="tools", key=self._secret, now=now)
-        page = self.catalog.page(after, page_size)
+        page = self.catalog.page(after, max(1, page_size))
         following = page.next_after
         encoded = None if following is None else encode_cursor(following, scope="tools", key=self._secret, now=now)
         return ToolPage(page.items, encoded)

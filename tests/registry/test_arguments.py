@@ -763,7 +763,12 @@ def test_the_kinds_of_value_that_an_argument_takes() -> None:
     def prompt(a: str, b: int | None, c: list[str], d: dict[str, str] | str, e: Any) -> None: ...
 
     kinds = compile_strings(inspect_function(prompt, kind="prompt")).kinds
-    assert [sorted(kinds(name)) for name in "abcd"] == [["string"], ["integer", "null"], ["array"], ["object", "string"]]
+    assert [sorted(kinds(name)) for name in "abcd"] == [
+        ["string"],
+        ["integer", "null"],
+        ["array"],
+        ["object", "string"],
+    ]
     assert {"array", "object", "string"} < kinds("e")
 
 

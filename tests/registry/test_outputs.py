@@ -446,7 +446,9 @@ def test_content_where_any_value_is_promised(annotation: Any, value: Any) -> Non
     output = compile_output(annotation, where="tool t", unstructured=(*CONTENT, Tagged))
     assert output is not None
     for check in (output.encode, output.structure):
-        with pytest.raises(OutputError, match=r"contains (Image|Text|Tagged), .*-> list\[(Image|Text|Tagged)\].*ToolResult"):
+        with pytest.raises(
+            OutputError, match=r"contains (Image|Text|Tagged), .*-> list\[(Image|Text|Tagged)\].*ToolResult"
+        ):
             check(value)
 
 

@@ -189,13 +189,13 @@ async def test_what_a_prompt_may_not_return(value: Any, caplog: pytest.LogCaptur
     async with Wire(returning(value), MODERN) as wire:
         error = await wire.refusal("prompts/get", {"name": "give"})
         assert error["code"] == -32603
-        assert error["message"] == ("told" if isinstance(value, ToolError) else "Internal error")
+        assert error["message"] == ("told" if isinstance(value, ToolError) else "The prompt give failed")
         await wire.ask("prompts/list")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"name": "a b"}, "a b"), ({"titel": "x"}, "titel"), ({"timeout": -1}, "timeout=-1"), ({"tags": "x"}, "tags='x'")],
+    [({"titel": "x"}, "titel"), ({"timeout": -1}, "timeout=-1"), ({"tags": "x"}, "tags='x'")],
 )
 def test_wrong_options(options: dict[str, Any], words: str) -> None:
     def ask() -> str:
@@ -340,3 +340,10 @@ def test_wrong_completions_are_refused() -> None:
     for function in (lambda: ["x"], lambda text: [], lambda value, other: []):
         with pytest.raises(SetupError, match=r"\(value\)"):
             server.completion(prompt="p", argument="a")(function)
+
+
+async def test_a_prompt_may_have_any_name() -> None:
+    server = Server("names")
+    server.add_prompt(lambda: "x", name="größe ☃")
+    async with Wire(server, MODERN) as wire:
+        assert (await wire.ask("prompts/get", {"name": "größe ☃"}))["messages"]

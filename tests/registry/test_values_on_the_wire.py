@@ -1,4 +1,4 @@
-"""Odd values, end to end: what a client sends reaches the function whole, and what it returns goes out as plain JSON."""
+"""Odd values, end to end: what a client sends reaches the function whole, what it returns goes out as plain JSON."""
 
 import dataclasses
 import enum
@@ -98,9 +98,7 @@ async def test_huge_integers_go_out_whole(value: Any, annotation: Any, version: 
     [(10**5000, int), ({"a": 10**5000}, dict), (10**5000, ...)],
     ids=["int", "dict", "nothing"],
 )
-async def test_integers_without_end_are_refused(
-    value: Any, annotation: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_integers_without_end_are_refused(value: Any, annotation: Any, caplog: pytest.LogCaptureFixture) -> None:
     result = await call(returning(value, annotation))
     assert result["isError"] is True
     assert "does not fit its own description" in texts(result)[0]
@@ -129,7 +127,10 @@ async def test_a_number_that_is_too_large_is_named(number: str, version: str) ->
     @server.tool
     def t(number: float, anything: Any = None) -> None: ...
 
-    for arguments, name in ((f'{{"number": {number}}}', "number"), (f'{{"number": 1, "anything": {number}}}', "anything")):
+    for arguments, name in (
+        (f'{{"number": {number}}}', "number"),
+        (f'{{"number": 1, "anything": {number}}}', "anything"),
+    ):
         result = await call(server, arguments, version)
         assert result["isError"] is True
         assert texts(result) == [f"Invalid arguments for t:\n- {name}: is too large a number"]

@@ -35,7 +35,7 @@ class Life:
     @property
     def is_elsewhere(self) -> bool:
         """Whether it lives on another loop that still runs."""
-        return not self.is_here and self._loop.is_running()
+        return not self.is_here and self._loop.is_running() and not self._task.done()
 
     @property
     def is_ending(self) -> bool:

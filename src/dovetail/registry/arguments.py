@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.registry.annotations import ShapeReader, nullable
+from dovetail.registry.defaults import completing, refuse_misfit
 from dovetail.registry.fields import Constraints
 from dovetail.registry.functions import FunctionInfo, Parameter
 from dovetail.registry.leniency import Leniency
@@ -22,6 +23,7 @@ from dovetail.registry.misfits import line, misfits
 from dovetail.registry.readers import TypeMaker
 from dovetail.registry.schemas import JsonSchema, SchemaWriter, default_keyword
 from dovetail.registry.shapes import Alternatives, Anything, Reference, Shape, is_null
+from dovetail.registry.soundness import SHOWN, readable
 from dovetail.registry.validator import Validator
 
 Raw = bytes | msgspec.Raw
@@ -42,7 +44,7 @@ class Arguments:
         self.schema = _object_schema(SchemaWriter(info.where), shapes, info.parameters)
         self._maker = TypeMaker()
         self._types = {name: self._maker.make(shape) for name, shape in shapes.items()}
-        self._read = self._maker.decoder(_struct(info, self._types), info.where).decode
+        self._read = completing(self._maker.decoder(_struct(info, self._types), info.where).decode, shapes)
         self._is_exact = self._maker.exact  # the types check all that the schema says
         checks = _object_schema(SchemaWriter(info.where, for_checks=True), shapes, info.parameters)
         self._validator = Validator(checks, where=info.where, lazy=self._is_exact)
@@ -108,6 +110,7 @@ def _is_about(problem: str, name: str) -> bool:
 
 def _shape(reader: ShapeReader, parameter: Parameter, where: str) -> Shape:
     shape = reader.read(parameter.annotation, f"{where}, parameter {parameter.name}")
+    refuse_misfit(parameter, shape, where)
     return _described(_with_null(shape, parameter), parameter)
 
 
@@ -244,6 +247,10 @@ class StringArguments:
         """The same for strings that are decoded already, such as the variables of a URI."""
         return self._inner.decode(msgspec.json.encode(values))
 
+    def kinds(self, name: str) -> frozenset[str]:
+        """The kinds of JSON value that an argument takes beside the strings that hold them."""
+        return Leniency(self.schema).kinds(name)
+
 
 def compile_strings(info: FunctionInfo) -> StringArguments:
     """Decoder and argument list for a function whose arguments arrive as strings; raises SetupError."""
@@ -256,10 +263,25 @@ def _plain(raw: Raw, subject: str) -> Any:
     except RecursionError:
         raise _nested_too_deeply(subject) from None
     except _UNREADABLE:
-        raise ArgumentError(subject, ["arguments: not valid JSON in UTF-8"]) from None
+        raise ArgumentError(subject, _numbers_too_large(raw) or ["arguments: not valid JSON in UTF-8"]) from None
 
 
 _ANY = msgspec.json.Decoder()
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def _numbers_too_large(raw: Raw) -> list[str]:
+    """Which arguments hold a number that is JSON, but more than Python can take: 1e999, or thousands of digits."""
+    lines: list[str] = []
+    try:
+        for name, part in _MEMBERS.decode(raw).items():
+            try:
+                _ANY.decode(part)
+            except msgspec.ValidationError as error:  # the text is JSON, and nothing else can be wrong with it
+                lines += [f"{readable((name,), 'arguments')}{path}: {words}" for path, words in misfits(error)]
+    except _UNREADABLE:
+        return []
+    return lines[:SHOWN]
 
 
 def _nested_too_deeply(subject: str) -> ArgumentError:

@@ -7,6 +7,7 @@ import msgspec
 
 _LONGEST = 500  # characters of a message that are looked at; it may repeat what a caller sent
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]")
+UNEXPLAINED = "does not fit its type"
 _SHOWN = 80  # characters of a value that a message repeats
 
 
@@ -62,6 +63,7 @@ _WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"Expected `(?:int|float)` that's a multiple of (.*)", r"must be a multiple of \1"),
         (r"Expected `\w+` of length >= (.*)", r"must have a length of at least \1"),
         (r"Expected `\w+` of length <= (.*)", r"must have a length of at most \1"),
+        (r"(?:Number|Integer value) out of range", "is too large a number"),
         (r"Expected `int`", "expected an integer"),
         (r"Expected `float`", "expected a number"),
         (r"Expected `str`", "expected a string"),
@@ -78,7 +80,7 @@ def _translated(text: str) -> str:
         match = pattern.match(text)
         if match:
             return match.expand(words)
-    return "does not fit its type"
+    return UNEXPLAINED
 
 
 def line(path: str, words: str, value: Any, *, root: str = "arguments") -> str:

@@ -1,9 +1,10 @@
 """A return annotation, or a raw JSON Schema, goes in; a check that turns returned values into JSON comes out."""
 
+import collections
 import inspect
 import types
 from collections import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Never, NoReturn, Union, get_args, get_origin
 
 import msgspec
@@ -16,6 +17,7 @@ from dovetail.registry.leniency import Leniency
 from dovetail.registry.misfits import line, misfits
 from dovetail.registry.readers import TypeMaker
 from dovetail.registry.schemas import SchemaWriter
+from dovetail.registry.shapes import Anything, Record, Shape, reachable
 from dovetail.registry.validator import Validator
 
 __all__ = ["Output", "OutputError", "compile_output", "compile_raw_output", "encode_json", "to_jsonable"]
@@ -29,16 +31,23 @@ class Output:
     """What a function promises to return."""
 
     def __init__(
-        self, schema: dict[str, Any], validator: Validator | None, decoder: msgspec.json.Decoder[Any] | None
+        self,
+        schema: dict[str, Any],
+        validator: Validator | None,
+        decoder: msgspec.json.Decoder[Any] | None,
+        content: "_Content | None" = None,
     ) -> None:
         self.schema = schema
         self.is_object = schema.get("type") == "object"
         self._validator = validator  # None if the types say all that the schema says
         self._decode = decoder.decode if decoder is not None else None
+        self._content = content  # None if the types would not let it pass
 
     def encode(self, value: Any) -> bytes:
         """The value as JSON text, checked against the schema; raises OutputError."""
         encoded = encode_json(value)
+        if self._content is not None:
+            self._content.refuse_in(value, encoded)
         if self._decode is not None:
             encoded = self._checked_types(encoded, self._decode)
         if self._validator is not None:
@@ -95,7 +104,8 @@ def compile_output(annotation: Any, *, where: str, unstructured: tuple[type, ...
     maker = TypeMaker(for_output=True)
     decoder = maker.decoder(maker.make(shape), where)
     validator = None if maker.exact else Validator(checks.finish(checks.write(shape)), where=where)
-    return Output(writer.finish(writer.write(shape)), validator, decoder)
+    content = _Content(unstructured) if _lets_content_pass(shape, unstructured) else None
+    return Output(writer.finish(writer.write(shape)), validator, decoder, content)
 
 
 def compile_raw_output(schema: Mapping[str, Any], *, where: str) -> Output:
@@ -135,3 +145,55 @@ def _bare(annotation: Any, where: str) -> Any:
 
 def _is_content(annotation: Any, content: tuple[type, ...]) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, content)
+
+
+# Content inside of values
+
+
+def _lets_content_pass(shape: Shape, content: tuple[type, ...]) -> bool:
+    """Whether some part may be anything at all, and nobody asked for content as JSON by its name."""
+    parts = list(reachable(shape))
+    named = any(isinstance(part, Record) and issubclass(part.source.cls, content) for part in parts)
+    return bool(content) and not named and any(isinstance(part, Anything) for part in parts)
+
+
+class _Content:
+    """Finds images, links and so on among plain values, where they would go out as base64 that nobody can see."""
+
+    def __init__(self, types: tuple[type, ...]) -> None:
+        self._types = types
+        self._beginnings = frozenset(map(_beginning, types))
+
+    def refuse_in(self, value: Any, encoded: bytes) -> None:
+        """Raises OutputError. The value is searched only if the JSON looks as if it were worth it."""
+        if not any(beginning in encoded for beginning in self._beginnings):
+            return
+        waiting = [value]
+        while waiting:
+            current = waiting.pop()
+            if isinstance(current, self._types):
+                name = type(current).__name__
+                raise OutputError(
+                    f"the value contains {name}, which is content and no JSON; "
+                    f"annotate it -> list[{name}], or return a ToolResult"
+                )
+            waiting += _parts(current)
+
+
+def _beginning(cls: Any) -> bytes:
+    """What the JSON of an object of this class begins with, as far as it is always the same."""
+    config, fields = cls.__struct_config__, msgspec.structs.fields(cls)
+    if config.tag is not None:
+        return encode_json({config.tag_field: config.tag})[:-1]
+    return b"{" if config.omit_defaults or not fields else b'{"%b":' % fields[0].encode_name.encode()
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
+        return value
+    cls = type(value)
+    names = getattr(cls, "__struct_fields__", ()) or getattr(cls, "__dataclass_fields__", ())
+    names = names or [field.name for field in getattr(cls, "__attrs_attrs__", ())]
+    return [getattr(value, name, None) for name in names]

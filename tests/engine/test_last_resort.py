@@ -1,0 +1,181 @@
+"""Whatever a function raises or returns, its caller hears something, and the server goes on."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import Client, Context, Image, NotFound, ProtocolError, ResourceLink, Server, SetupError, Text, ToolError
+from dovetail.protocol.content import Annotations, Icon
+from wire import MODERN, Wire
+
+
+class Sub(str):
+    """As markup libraries have them."""
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (ProtocolError("bad file", data={"path": Path("/x")}), -32603),
+        (ProtocolError("bad file", data=object()), -32603),
+        (ProtocolError("\ud800", code=-32602), -32602),
+        (ProtocolError(object()), -32603),  # type: ignore[arg-type]
+    ],
+    ids=["a path as data", "an object as data", "half a character", "an object as message"],
+)
+async def test_protocol_errors_that_can_not_be_encoded(failure: ProtocolError, code: int) -> None:
+    server = Server("hostile")
+
+    @server.tool
+    async def fail() -> str:
+        raise failure
+
+    async with Wire(server, MODERN) as wire:
+        assert (await wire.refusal("tools/call", {"name": "fail"}))["code"] == code
+
+
+def test_an_error_code_is_an_integer() -> None:
+    with pytest.raises(TypeError):
+        ProtocolError("x", code="foo")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, SystemExit])
+@pytest.mark.parametrize("thread", [None, False])
+async def test_a_tool_can_not_end_the_server(kind: type[BaseException], thread: bool | None) -> None:
+    server = Server("hostile")
+
+    async def exits() -> str:
+        raise kind
+
+    def leaves() -> str:
+        raise kind
+
+    server.add_tool(exits)
+    server.add_tool(leaves, **({} if thread is None else {"thread": thread}))
+    async with Wire(server, MODERN) as wire:
+        for name in ("exits", "leaves"):
+            result = await wire.ask("tools/call", {"name": name})
+            assert result["isError"] is True
+            assert result["content"][0]["text"] == f"The tool {name} failed. The details are in the server's log."
+
+
+async def test_names_of_undecodable_files_can_be_told() -> None:
+    server = Server("files")
+
+    @server.resource("x://{name}")
+    async def read(name: str) -> str:
+        raise NotFound("no bad\udcff.txt")
+
+    @server.tool
+    async def fail() -> str:
+        raise ToolError("bad\udcff.txt")
+
+    @server.middleware
+    async def refuse(request: Any, call_next: Any) -> Any:
+        if request.method == "tools/call" and request.params.name == "other":
+            raise ToolError("\ud800")
+        return await call_next(request)
+
+    async with Wire(server, MODERN) as wire:
+        assert (await wire.refusal("resources/read", {"uri": "x://y"}))["message"] == "no bad?.txt"
+        assert (await wire.ask("tools/call", {"name": "fail"}))["content"][0]["text"] == "bad?.txt"
+        assert (await wire.ask("tools/call", {"name": "other"}))["isError"] is True
+
+
+async def test_subclasses_of_builtin_types_are_what_they_are() -> None:
+    server = Server("markup")
+
+    @server.tool
+    async def text() -> str:
+        return Sub("<b>")
+
+    @server.tool
+    async def block() -> Text:
+        return Text(Sub("<b>"))
+
+    @server.prompt
+    async def ask() -> str:
+        return Sub("<b>")
+
+    @server.resource("x://y")
+    async def read() -> str:
+        return Sub("<b>")
+
+    async with Wire(server, MODERN) as wire:
+        for name in ("text", "block"):
+            assert (await wire.ask("tools/call", {"name": name}))["content"][0]["text"] == "<b>"
+        assert (await wire.ask("prompts/get", {"name": "ask"}))["messages"][0]["content"]["text"] == "<b>"
+        assert (await wire.ask("resources/read", {"uri": "x://y"}))["contents"][0]["text"] == "<b>"
+
+
+async def test_anything_can_be_logged() -> None:
+    server = Server("logs")
+
+    @server.tool
+    async def talk(ctx: Context) -> str:
+        await ctx.error(RuntimeError("the disk is full"))
+        await ctx.error([("Authorization", "Basic abcdefgh")])
+        return "done"
+
+    async with Wire(server, "2025-11-25") as wire:
+        assert (await wire.ask("tools/call", {"name": "talk"}))["isError"] is False
+        first, second = [m["params"]["data"] for m in wire.seen if m.get("method") == "notifications/message"]
+        assert first == "the disk is full"
+        assert "abcdefgh" not in str(second)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Text(5),  # type: ignore[arg-type]
+        lambda: Image("aGk=", "image/png"),  # type: ignore[arg-type]
+        lambda: ResourceLink("x://y", None),  # type: ignore[arg-type]
+        lambda: Annotations(priority=2),
+        lambda: Annotations(last_modified="yesterday"),
+        lambda: Icon("javascript:alert(1)"),
+    ],
+)
+def test_wrong_content_is_found_where_it_is_written(make: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        make()
+
+
+def test_wrong_hints_and_icons_are_refused_at_registration() -> None:
+    server = Server("hints")
+    with pytest.raises(SetupError, match="icons"):
+        server.add_tool(lambda: "", name="a", icons=[{"src": "http://example.com/a.png"}])
+    with pytest.raises(SetupError, match="priority"):
+        server.add_resource("x://y", lambda: "", name="b", annotations={"priority": 2})
+    with pytest.raises(SetupError, match="must be a string"):
+        server.add_resource(5, lambda: "", name="c")  # type: ignore[arg-type]
+    with pytest.raises(SetupError, match="no spaces"):
+        server.add_resource("x://a b", lambda: "", name="d")
+
+
+def test_a_name_that_is_taken_is_refused_by_function() -> None:
+    server = Server("twice")
+    server.add_tool(test_an_error_code_is_an_integer, name="same")
+    with pytest.raises(SetupError, match=r"test_last_resort\.test_.*already a tool 'same'"):
+        server.add_tool(test_wrong_content_is_found_where_it_is_written, name="same", input_schema={"type": "object"})
+
+
+async def test_a_server_lives_on_one_loop_at_a_time() -> None:
+    server = Server("loops")
+    failures: list[BaseException] = []
+
+    async def second() -> None:
+        async with Client(server):
+            pass
+
+    def elsewhere() -> None:
+        try:
+            asyncio.run(second())
+        except RuntimeError as failure:
+            failures.append(failure)
+
+    async with Client(server):
+        await asyncio.to_thread(elsewhere)
+    assert "another event loop" in str(failures[0])
+    await asyncio.to_thread(asyncio.run, second())
