@@ -161,12 +161,12 @@ async def test_exceptions_with_a_meaning_for_the_loop_are_ordinary_failures(kind
     def leave() -> NoReturn:
         raise kind("away")
 
-    pool = ThreadPool(max_threads=1)
+    pool = ThreadPool(max_threads=1, name=f"leave {kind.__name__}")
     with pytest.raises(RuntimeError, match=f"tool 'quit' raised {kind.__name__}") as caught:
         await pool.run(leave, label="tool 'quit'")
     assert isinstance(caught.value.__cause__, kind)
     assert await pool.run(lambda: "still here", label="t") == "still here"
-    assert threading.active_count() < 10
+    assert [each.name for each in threading.enumerate() if kind.__name__ in each.name] == [f"leave {kind.__name__}-1"]
     pool.close()
 
 

@@ -336,7 +336,7 @@ def test_post_serves(data: bytes, headers: dict[str, str], live: str | None, sta
         ("row9-string", message("tools/list", meta(capabilities="x")), mirrored("tools/list"), None, 400,
          INVALID_PARAMS, "must be an object, not a string"),
         ("row9-level", message("tools/list", meta(log="loud")), mirrored("tools/list"), None, 400, INVALID_PARAMS,
-         f"_meta.{LOG_KEY} has a value that is not allowed"),
+         f"_meta.{LOG_KEY} must be one of debug, info"),
         ("row9-level-case", message("tools/list", meta(log="INFO")), mirrored("tools/list"), None, 400, INVALID_PARAMS,
          LOG_KEY),
         ("row9-level-number", message("tools/list", meta(log=3)), mirrored("tools/list"), None, 400, INVALID_PARAMS,

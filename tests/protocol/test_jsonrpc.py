@@ -441,6 +441,8 @@ def complaint(method_params: str, raw: bytes) -> str:
     return jsonrpc.in_words(caught.value)
 
 
+LEVELS = "debug, info, notice, warning, error, critical, alert, emergency"
+
 WORDS = [
     ("Params", b"[]", "params must be an object, not an array"),
     ("Params", b'"x"', "params must be an object, not a string"),
@@ -451,10 +453,10 @@ WORDS = [
     ("CallToolParams", b'{"name":null}', "name must be a string, not null"),
     ("ListParams", b'{"cursor":5}', "cursor must be a string or null, not an integer"),
     ("CompleteParams", b'{"ref":{},"argument":{}}', "ref.type is missing"),
-    ("CompleteParams", b'{"ref":{"type":"ref/x"}}', "ref.type has a value that is not allowed"),
-    ("SetLevelParams", b'{"level":"loud"}', "level has a value that is not allowed"),
-    ("SetLevelParams", b'{"level":"x - at `$.elsewhere`"}', "level has a value that is not allowed"),
-    ("SetLevelParams", b'{"level":"Expected `int`, got `str`"}', "level has a value that is not allowed"),
+    ("CompleteParams", b'{"ref":{"type":"ref/x"}}', "ref.type must be one of ref/prompt, ref/resource, ref/tool"),
+    ("SetLevelParams", b'{"level":"loud"}', f"level must be one of {LEVELS}"),
+    ("SetLevelParams", b'{"level":"x - at `$.elsewhere`"}', f"level must be one of {LEVELS}"),
+    ("SetLevelParams", b'{"level":"Expected `int`, got `str`"}', f"level must be one of {LEVELS}"),
     ("ListenParams", b'{"notifications":{"resourceSubscriptions":[1]}}', "notifications.resourceSubscriptions[0] must"),
     ("ListParams", b'{"cursor":"\xff"}', "the params do not fit the method"),
 ]

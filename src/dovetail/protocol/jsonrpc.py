@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail.errors import INVALID_REQUEST, PARSE_ERROR, ProtocolError
-from dovetail.protocol.methods import RequestId
+from dovetail.protocol.methods import CHOICES, RequestId
 
 NO_PARAMS = Raw(b"{}")
 MAX_BATCH = 1_000
@@ -265,7 +265,9 @@ def in_words(failure: Exception) -> str:
         expected = " or ".join(_KINDS.get(kind.strip(), kind.strip()) for kind in found[1].split("|"))
         return f"{_path(found[3])} must be {expected}, not {_KINDS.get(found[2], found[2])}"
     if found := _PLACE.search(text):
-        return f"{_path(found[1])} has a value that is not allowed"
+        path = _path(found[1])
+        choices = CHOICES.get(path.rpartition("/")[2])
+        return f"{path} must be one of {', '.join(choices)}" if choices else f"{path} has a value that is not allowed"
     return "the params do not fit the method"
 
 

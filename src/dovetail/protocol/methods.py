@@ -1,6 +1,6 @@
 """The methods as rows: name, kind, who sends it, in which revisions, shape of its params, capability behind it."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -9,6 +9,13 @@ from dovetail.protocol import revisions as r
 
 RequestId = int | str
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+TargetType = Literal["ref/prompt", "ref/resource", "ref/tool"]
+# The closed sets of values, by the last part of their place: what an error lists.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "level": get_args(LogLevel),
+    "logLevel": get_args(LogLevel),
+    "ref.type": get_args(TargetType),
+}
 EMPTY_OBJECT = Raw(b"{}")
 
 
@@ -69,7 +76,7 @@ class GetPromptParams(Params, frozen=True):
 class CompletionTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is being completed. `ref/tool` is our own addition to the two that the specification has."""
 
-    type: Literal["ref/prompt", "ref/resource", "ref/tool"]
+    type: TargetType
     name: str = ""
     uri: str = ""
 

@@ -128,11 +128,8 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
         raise SetupError(f"{info.where}: {uri!r} has {sorted(unknown)}, which the function does not take; add them")
     if missing := required - variables:
         raise SetupError(f"{info.where}: {sorted(missing)} can't come from {uri!r}; give defaults or add variables")
-    many = {
-        name: strings.kinds(name) & ({"array", "object"} if name in template.optional else {"array"})
-        for name in template.exploded
-    }
-    if single := sorted(name for name, kinds in many.items() if not kinds):
+    several = {name: {"array", "object"} if name in template.optional else {"array"} for name in template.exploded}
+    if single := sorted(name for name, kinds in several.items() if not kinds & strings.kinds(name)):
         raise SetupError(f"{info.where}: {single} get lists from {uri!r}; annotate them list[str], or drop the *")
     if absent := required & template.optional:
         raise SetupError(f"{info.where}: {sorted(absent)} may be missing from a URI like {uri!r}; give defaults")
