@@ -119,6 +119,8 @@ async def _run_tool(engine: "Engine", exchange: Exchange, tool: Tool, raw: Any) 
 
 def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exception) -> ToolResult:
     """What the model is told; raises what is for the client instead. Only what is meant to be told is told."""
+    if isinstance(failure, ExceptionGroup) and (told := _told_together(failure)) is not None:
+        failure = told
     match failure:
         case ArgumentError() if engine.options.argument_errors == "error":
             raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
@@ -141,6 +143,22 @@ def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exceptio
             log.error("tool %s failed", tool.name, exc_info=failure)
             text = f"The tool {tool.name} failed. The details are in the server's log."
     return failed(text, has_schema=tool.definition.output_schema is not None)
+
+
+def _told_together(group: "ExceptionGroup[Exception]") -> ToolError | None:
+    """Tasks of a TaskGroup that failed on purpose, as one failure; None if anything else is among them."""
+    meant, others = group.split(ToolError)
+    if meant is None or others is not None:
+        return None
+    texts: list[str] = []
+    pending: list[BaseException] = [meant]
+    while pending:
+        each = pending.pop(0)
+        if isinstance(each, BaseExceptionGroup):
+            pending = [*each.exceptions, *pending]
+        else:
+            texts.append(str(each))
+    return ToolError("\n".join(texts))
 
 
 def failed(text: str, *, has_schema: bool = False) -> ToolResult:
