@@ -5,8 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from dovetail.engine.calls import failed
 from dovetail.engine.exchange import Exchange
-from dovetail.engine.handlers import HANDLERS, failed
+from dovetail.engine.handlers import HANDLERS
 from dovetail.engine.invoke import EXITS, is_cancelled
 from dovetail.errors import INTERNAL_ERROR, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound

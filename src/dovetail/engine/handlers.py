@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
+from dovetail.engine.calls import arguments_object, call_tool, shown
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.invoke import invoke
 from dovetail.engine.limits import CallTimeout
@@ -16,19 +17,15 @@ from dovetail.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     ArgumentError,
-    MissingCapability,
     NotFound,
     ProtocolError,
     ToolError,
 )
-from dovetail.protocol import headers, jsonrpc
-from dovetail.protocol.content import Text
+from dovetail.protocol import jsonrpc
 from dovetail.protocol.cursors import LIFETIME, decode_cursor, encode_cursor
 from dovetail.protocol.definitions import Definition
-from dovetail.protocol.features import require_capabilities
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import (
-    CallToolParams,
     CompleteParams,
     GetPromptParams,
     ListenFilter,
@@ -38,7 +35,7 @@ from dovetail.protocol.methods import (
     SetLevelParams,
     UriParams,
 )
-from dovetail.protocol.outbound import SUBSCRIPTION_KEY, ToolResult
+from dovetail.protocol.outbound import SUBSCRIPTION_KEY
 from dovetail.protocol.results import (
     Discovery,
     Empty,
@@ -51,9 +48,7 @@ from dovetail.protocol.results import (
 )
 from dovetail.registry.catalog import Catalog, KeptPage, Page
 from dovetail.registry.invocation import Invocation
-from dovetail.registry.outputs import OutputError
 from dovetail.registry.prompts import shape_completion, shape_prompt, suggest
-from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
@@ -84,99 +79,6 @@ async def set_level(engine: "Engine", exchange: Exchange) -> Result:
     if exchange.sessions is not None:
         await exchange.sessions.save(exchange.sessions.record.replace(log_level=params.level))
     return EMPTY
-
-
-# ── tools ──
-
-
-async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
-    params = exchange.request.params
-    assert isinstance(params, CallToolParams)
-    tool = engine.tools.get(params.name)
-    if tool is None:
-        raise ProtocolError(f"Unknown tool: {_shown(params.name)}", code=INVALID_PARAMS)
-    raw = _object(params.arguments)
-    if tool.headers and exchange.request.headers is not None and not exchange.request.revision.handshake:
-        headers.check_parameters(exchange.request.headers, tool.headers, jsonrpc.parse(raw))
-    try:
-        if tool.requires:
-            require_capabilities(tool.requires, exchange.request.capabilities)
-        return await _run_tool(engine, exchange, tool, raw)
-    except Exception as failure:
-        return _failure(engine, exchange, tool, failure)
-
-
-async def _run_tool(engine: "Engine", exchange: Exchange, tool: Tool, raw: Any) -> ToolResult:
-    arguments = tool.decode(raw)
-    label = f"tool {tool.name}"
-    limit = engine.tool_limit(tool)
-    if limit is None:
-        async with engine.limit:
-            return tool.shape(await invoke(engine, exchange, tool.invocation, arguments, label))
-    async with limit, engine.limit:  # in this order: who waits for a busy tool must not hold one of the server's slots
-        return tool.shape(await invoke(engine, exchange, tool.invocation, arguments, label))
-
-
-def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exception) -> ToolResult:
-    """What the model is told; raises what is for the client instead. Only what is meant to be told is told."""
-    if isinstance(failure, ExceptionGroup) and (told := _told_together(failure)) is not None:
-        failure = told
-    match failure:
-        case ArgumentError() if engine.options.argument_errors == "error":
-            raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
-        case ToolError():
-            text = str(failure)
-        case CallTimeout():
-            exchange.cancelled()
-            log.warning("tool %s timed out after %g s", tool.name, failure.seconds)
-            text = f"The tool {tool.name} did not finish within {failure.seconds:g} s and was stopped."
-        case MissingCapability() if exchange.request.revision.handshake:  # older clients do not know the code
-            text = failure.message
-        case NotFound():  # a resource that the tool wanted to read
-            text = failure.message
-        case ProtocolError():
-            raise failure
-        case OutputError():
-            log.error("tool %s returned a value that does not fit: %s", tool.name, failure)
-            text = f"The tool {tool.name} returned something that does not fit its own description."
-        case _:
-            log.error("tool %s failed", tool.name, exc_info=failure)
-            text = f"The tool {tool.name} failed. The details are in the server's log."
-    return failed(text, has_schema=tool.definition.output_schema is not None)
-
-
-def _told_together(group: "ExceptionGroup[Exception]") -> ToolError | None:
-    """Tasks of a TaskGroup that failed on purpose, as one failure; None if anything else is among them."""
-    meant, others = group.split(ToolError)
-    if meant is None or others is not None:
-        return None
-    texts: list[str] = []
-    pending: list[BaseException] = [meant]
-    while pending:
-        each = pending.pop(0)
-        if isinstance(each, BaseExceptionGroup):
-            pending = [*each.exceptions, *pending]
-        else:
-            texts.append(str(each))
-    return ToolError("\n".join(texts))
-
-
-def failed(text: str, *, has_schema: bool = False) -> ToolResult:
-    return ToolResult(content=(Text(jsonrpc.sendable(text)),), is_error=True, has_schema=has_schema)
-
-
-def _object(raw: Any) -> Any:
-    """The arguments as they came, if they are an object; null counts as none."""
-    first = memoryview(raw)[0]
-    if first == ord("{"):
-        return raw
-    if first == ord("n"):
-        return b"{}"
-    raise ProtocolError("Invalid params: arguments must be an object", code=INVALID_PARAMS)
-
-
-def _shown(name: str) -> str:
-    return name if len(name) <= 128 else name[:128] + "…"
 
 
 # ── lists ──
@@ -319,9 +221,9 @@ async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
     assert isinstance(params, GetPromptParams)
     prompt = engine.prompts.get(params.name)
     if prompt is None:
-        raise ProtocolError(f"Unknown prompt: {_shown(params.name)}", code=INVALID_PARAMS)
+        raise ProtocolError(f"Unknown prompt: {shown(params.name)}", code=INVALID_PARAMS)
     try:
-        arguments = prompt.decode(_object(params.arguments))
+        arguments = prompt.decode(arguments_object(params.arguments))
     except ArgumentError as failure:
         raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
     shape = partial(shape_prompt, description=prompt.definition.description)
@@ -362,7 +264,7 @@ async def complete(engine: "Engine", exchange: Exchange) -> Result:
     name = ref.uri if ref.type == "ref/resource" else ref.name
     choices = engine.choices(ref.type, name)
     if choices is None:
-        raise ProtocolError(f"There is nothing to complete for {ref.type} {_shown(name)!r}", code=INVALID_PARAMS)
+        raise ProtocolError(f"There is nothing to complete for {ref.type} {shown(name)!r}", code=INVALID_PARAMS)
     completer = engine.completers.get((ref.type, name, argument.name))
     if completer is None:
         return Suggestions(suggest(choices.get(argument.name, ()), argument.value))
