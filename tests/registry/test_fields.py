@@ -194,7 +194,7 @@ def test_other_libraries_are_not_imported() -> None:
     program = (
         "import sys; from typing import Annotated; from dovetail.registry.arguments import compile_arguments;"
         "from dovetail.registry.fields import Field; from dovetail.registry.functions import inspect_function\n"
-        "def tool(x: Annotated[int, Field(ge=1), object()], y: list[str] | None = None): ...\n"
+        "def tool(x: Annotated[int, Field(ge=1), object()], y: list[str] | None = None, z: int = 5): ...\n"
         'compile_arguments(inspect_function(tool)).decode(b\'{"x": "5"}\');'
         "print([m for m in ('pydantic', 'annotated_types', 'attrs', 'jsonschema_rs') if m in sys.modules])"
     )
