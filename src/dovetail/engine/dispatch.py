@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dovetail.engine.calls import failed
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import HANDLERS
-from dovetail.engine.invoke import EXITS, is_cancelled
+from dovetail.engine.invoke import is_cancelled, is_stray_exit
 from dovetail.errors import INTERNAL_ERROR, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
@@ -61,7 +61,7 @@ def _as_told(failure: BaseException, request: Request) -> BaseException:
     if isinstance(failure, ToolError):
         return ProtocolError(str(failure), code=INTERNAL_ERROR)
     stray = isinstance(failure, asyncio.CancelledError) and not is_cancelled()  # from inside: nobody cancelled us
-    if stray or isinstance(failure, (Exception, *EXITS)):
+    if stray or isinstance(failure, Exception) or is_stray_exit(failure):
         log.error("%s failed", request.method, exc_info=failure)
         return ProtocolError("Internal error", code=INTERNAL_ERROR)
     return failure

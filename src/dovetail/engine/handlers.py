@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Raw
-
 from dovetail.engine.calls import arguments_object, call_tool, shown
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.invoke import invoke
@@ -173,7 +171,7 @@ async def listen(engine: "Engine", exchange: Exchange) -> Result:
     assert isinstance(params, ListenParams)
     honoured = _honoured(engine, params.notifications)
     kinds = [kind for kind, wanted in _wanted_kinds(honoured) if wanted]
-    mark = {SUBSCRIPTION_KEY: Raw(jsonrpc.encode_id(exchange.request.id))}
+    mark = {SUBSCRIPTION_KEY: exchange.request.id}
     subscription = engine.hub.subscribe(kinds, honoured.resource_subscriptions)
     try:
         acknowledgement = {"notifications": honoured, "_meta": mark}

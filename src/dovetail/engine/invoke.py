@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dovetail.engine.core import Engine
 
 
-EXITS = (SystemExit, KeyboardInterrupt, GeneratorExit)  # mean the interpreter or a generator, never a call
+EXITS = (SystemExit, KeyboardInterrupt, GeneratorExit)
 
 
 async def invoke(
@@ -34,8 +34,21 @@ async def invoke(
         if is_cancelled():
             raise
         raise RuntimeError(f"{label} let a cancellation of its own escape") from stray
-    except EXITS as exit:  # would end the whole server, or this task without a word
+    except EXITS as exit:
+        if not is_stray_exit(exit):
+            raise
         raise RuntimeError(f"{label} raised {exit!r}") from exit
+
+
+def is_stray_exit(failure: BaseException) -> bool:
+    """Whether user code raised what would end the server, or its task without a word.
+
+    The interpreter's own GeneratorExit, for calls that are left when a loop closes, comes while no task runs.
+    """
+    try:
+        return isinstance(failure, EXITS) and asyncio.current_task() is not None
+    except RuntimeError:  # no loop is running
+        return False
 
 
 def is_cancelled() -> bool:

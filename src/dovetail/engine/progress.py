@@ -4,8 +4,6 @@ import asyncio
 import time
 from typing import Any
 
-from msgspec import Raw
-
 from dovetail.engine.exchange import Exchange
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.methods import RequestId
@@ -17,7 +15,7 @@ class ProgressSender:
 
     def __init__(self, exchange: Exchange, token: RequestId) -> None:
         self._exchange = exchange
-        self._token = Raw(jsonrpc.encode_id(token))
+        self._token = token
         self._gate = ProgressGate()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None

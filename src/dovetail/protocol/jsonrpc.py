@@ -197,19 +197,14 @@ def _explain(value: Any) -> BadMessage:
     return BadMessage(INVALID_REQUEST, "The message is not a JSON-RPC request", readable)
 
 
-def encode_id(id: RequestId) -> bytes:
-    """An id or token with all its digits: the encoder itself knows only integers of 64 bits."""
-    return str(id).encode() if isinstance(id, int) else encode(id)
-
-
 def result(id: RequestId, body: bytes) -> bytes:
     """The answer to a request; `body` is the encoded result."""
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (encode_id(id), body)
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (encode(id), body)
 
 
 def error(id: RequestId | None, failure: ProtocolError, *, id_optional: bool = True) -> bytes:
     """The refusal of a request. Without a readable id it is left out, or null where the revision demands one."""
-    head = b'"id":%b,' % encode_id(id) if id is not None else b"" if id_optional else b'"id":null,'
+    head = b'"id":%b,' % encode(id) if id is not None else b"" if id_optional else b'"id":null,'
     body: dict[str, Any] = {"code": failure.code, "message": sendable(failure.message)}
     if failure.data is not None:
         body["data"] = failure.data
@@ -235,7 +230,7 @@ def notification(method: str, params: bytes | None = None) -> bytes:
 def request(id: RequestId, method: str, params: bytes | None = None) -> bytes:
     """A request of our own."""
     tail = b"" if params is None else b',"params":%b' % params
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b%b}' % (encode_id(id), encode(method), tail)
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b%b}' % (encode(id), encode(method), tail)
 
 
 def batch(items: Sequence[bytes]) -> bytes:
