@@ -35,18 +35,18 @@ async def invoke(
             raise
         raise RuntimeError(f"{label} let a cancellation of its own escape") from stray
     except EXITS as exit:
-        if not is_stray_exit(exit):
+        if not is_stray_exit(exit, exchange):
             raise
         raise RuntimeError(f"{label} raised {exit!r}") from exit
 
 
-def is_stray_exit(failure: BaseException) -> bool:
+def is_stray_exit(failure: BaseException, exchange: Exchange) -> bool:
     """Whether user code raised what would end the server, or its task without a word.
 
-    The interpreter's own GeneratorExit, for calls that are left when a loop closes, comes while no task runs.
+    The interpreter's own GeneratorExit, for calls left when a loop closes, comes while their task does not run.
     """
     try:
-        return isinstance(failure, EXITS) and asyncio.current_task() is not None
+        return isinstance(failure, EXITS) and asyncio.current_task() is exchange.task
     except RuntimeError:  # no loop is running
         return False
 
