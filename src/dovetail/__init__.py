@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dovetail.client import CallResult as CallResult
     from dovetail.client import Client as Client
+    from dovetail.client import Listening as Listening
+    from dovetail.client import ListPage as ListPage
     from dovetail.client import LogMessage as LogMessage
+    from dovetail.engine.context import ClientInfo as ClientInfo
     from dovetail.engine.context import Context as Context
     from dovetail.engine.dispatch import CallNext as CallNext
+    from dovetail.engine.exchange import Cancellation as Cancellation
+    from dovetail.engine.streams import Change as Change
     from dovetail.errors import ArgumentError as ArgumentError
     from dovetail.errors import BadAnswer as BadAnswer
     from dovetail.errors import Busy as Busy
@@ -33,7 +38,11 @@ if TYPE_CHECKING:
     from dovetail.protocol.content import ResourceContents as ResourceContents
     from dovetail.protocol.content import ResourceLink as ResourceLink
     from dovetail.protocol.content import Text as Text
+    from dovetail.protocol.definitions import PromptDefinition as PromptDefinition
+    from dovetail.protocol.definitions import ResourceDefinition as ResourceDefinition
+    from dovetail.protocol.definitions import TemplateDefinition as TemplateDefinition
     from dovetail.protocol.definitions import ToolAnnotations as ToolAnnotations
+    from dovetail.protocol.definitions import ToolDefinition as ToolDefinition
     from dovetail.protocol.features import Completion as Completion
     from dovetail.protocol.inbound import Request as Request
     from dovetail.protocol.outbound import ToolResult as ToolResult
@@ -42,14 +51,17 @@ if TYPE_CHECKING:
     from dovetail.protocol.results import Result as Result
     from dovetail.registry.fields import Field as Field
     from dovetail.server import Server as Server
+    from dovetail.toolregistry import ToolPage as ToolPage
     from dovetail.toolregistry import ToolRegistry as ToolRegistry
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "client": ["CallResult", "Client", "LogMessage"],
-    "engine.context": ["Context"],
+    "client": ["CallResult", "Client", "ListPage", "Listening", "LogMessage"],
+    "engine.context": ["ClientInfo", "Context"],
     "engine.dispatch": ["CallNext"],
+    "engine.exchange": ["Cancellation"],
+    "engine.streams": ["Change"],
     "errors": [
         "ArgumentError",
         "BadAnswer",
@@ -75,14 +87,20 @@ _HOMES = {
         "ResourceLink",
         "Text",
     ],
-    "protocol.definitions": ["ToolAnnotations"],
+    "protocol.definitions": [
+        "PromptDefinition",
+        "ResourceDefinition",
+        "TemplateDefinition",
+        "ToolAnnotations",
+        "ToolDefinition",
+    ],
     "protocol.features": ["Completion"],
     "protocol.inbound": ["Request"],
     "protocol.outbound": ["ToolResult"],
     "protocol.results": ["Listing", "PromptResult", "Result"],
     "registry.fields": ["Field"],
     "server": ["Server"],
-    "toolregistry": ["ToolRegistry"],
+    "toolregistry": ["ToolPage", "ToolRegistry"],
 }
 _HOME_OF = {name: f"dovetail.{module}" for module, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from scripted_link import ScriptedLink, result
 
 from dovetail import CallResult, Client, NotApproved
 from dovetail.engine.context import Context
@@ -487,6 +488,97 @@ async def test_what_is_approved_is_what_the_server_offers_now(server: Server, ve
         await asyncio.sleep(0.01)
         await client.call_tool("greet", {"name": "a"})
     assert described == [None, "Changed."]
+
+
+# ── tools that change while they are listed or approved; the server is the test's ──
+
+
+class ChangingTools:
+    """A server with one tool, which it changes and announces in the same breath as it does something else."""
+
+    def __init__(self, changes: int) -> None:
+        self.changes = changes
+        self.description = "version 0"
+        self.called: list[str] = []
+        self.link = ScriptedLink(self.answer)
+
+    def answer(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        match message["method"]:
+            case "initialize":
+                capabilities = {"tools": {"listChanged": True}}
+                info = {"name": "changing", "version": "0"}
+                hello = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}
+                return [result(message, hello)]
+            case "tools/list":
+                tool = {"name": "t", "description": self.description, "inputSchema": {"type": "object"}}
+                return [result(message, {"tools": [tool]}), *self.change()]
+            case "tools/call":
+                self.called.append(self.description)
+                return [result(message, {"content": []})]
+        return []
+
+    def change(self) -> list[dict[str, Any]]:
+        if not self.changes:
+            return []
+        self.changes -= 1
+        self.description = f"version {int(self.description.split()[1]) + 1}"
+        return [{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}]
+
+    def client(self, monkeypatch: pytest.MonkeyPatch, approve: Any) -> Client:
+        monkeypatch.setattr("dovetail.client.client.link_to", lambda *target: self.link)
+        return Client(["any"], protocol_version="2025-11-25", approve=approve)
+
+
+async def test_a_list_that_is_old_when_it_arrives_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ChangingTools(changes=2)
+    seen: list[str | None] = []
+
+    def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
+        seen.append(tool.description)
+        return True
+
+    async with server.client(monkeypatch, approve) as client:
+        await client.call_tool("t")
+    assert seen == server.called == ["version 2"]
+
+
+async def test_an_old_list_does_not_replace_the_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ChangingTools(changes=1)
+    seen: list[str | None] = []
+
+    def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
+        seen.append(tool.description)
+        return True
+
+    async with server.client(monkeypatch, approve) as client:
+        assert [tool.description for tool in await client.list_tools()] == ["version 0"]
+        await client.call_tool("t")
+    assert seen == server.called == ["version 1"]
+
+
+async def test_tools_that_never_stand_still_are_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ChangingTools(changes=1000)
+    async with server.client(monkeypatch, lambda tool, arguments: True) as client:
+        with pytest.raises(NotApproved, match="keeps changing"):
+            await client.call_tool("t")
+    assert server.called == []
+    assert server.changes > 900  # it gives up soon
+
+
+async def test_a_tool_that_changes_while_it_is_approved(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ChangingTools(changes=0)
+
+    async def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
+        server.changes = 1
+        for message in server.change():
+            server.link.say(message)
+        await asyncio.sleep(0.01)
+        return True
+
+    async with server.client(monkeypatch, approve) as client:
+        with pytest.raises(NotApproved, match="changed while it was being approved"):
+            await client.call_tool("t")
+    assert server.called == []
 
 
 # ── transcript and the low level ──

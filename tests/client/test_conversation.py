@@ -1,6 +1,7 @@
 """Requests and answers over a link that the test holds in its hand."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -262,6 +263,27 @@ async def test_notifications_go_to_the_audience(link: ScriptedLink, crowd: Crowd
     link.say({"jsonrpc": "2.0", "method": "notifications/y"})
     await turn()
     assert crowd.heard == [("notifications/x", {"a": 1}), ("notifications/y", {})]
+
+
+DEEP = b"[" * 200_000 + b"]" * 200_000
+HALF = rb'"\ud800"'
+
+
+@pytest.mark.parametrize("rubbish", [DEEP, HALF, b"7", b'"\xff"'], ids=["deep", "half", "number", "bytes"])
+async def test_receiving_never_raises(link: ScriptedLink, talk: Conversation, rubbish: bytes) -> None:
+    told: list[float] = []
+    task = await begin(talk.ask("a", {}, timeout=5, on_progress=lambda *progress: told.append(progress[0])))
+    token = link.sent[0]["params"]["_meta"]["progressToken"]
+    progress = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%d,"progress":%b}}'
+    talk.receive(progress % (token, rubbish))
+    talk.receive(progress % (token, b'1,"x":%b' % rubbish))
+    talk.receive(b'{"jsonrpc":"2.0","error":%b}' % rubbish)
+    talk.receive(b'{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"x","data":%b}}' % rubbish)
+    talk.receive(b'{"jsonrpc":"2.0","method":"notifications/x","params":{"a":%b}}' % rubbish)
+    talk.receive(b'{"jsonrpc":"2.0","id":%d,"error":{"code":%b,"message":"x"}}' % (link.sent[0]["id"], rubbish))
+    link.say(result(link.sent[0], {}))  # heard only if the error before it was no message at all
+    with contextlib.suppress(BadAnswer, ServerError):
+        assert bytes(await task) == b"{}"
 
 
 JUNK = st.one_of(

@@ -119,6 +119,21 @@ async def test_several_listen_at_once_and_leave_at_their_own_time(version: str) 
 
 
 @every_revision
+async def test_a_listener_does_not_hear_a_neighbour_with_a_longer_name(version: str) -> None:
+    server = Server("numbers")
+    for uri in ("n://1", "n://10"):
+        server.add_resource(lambda: "x", uri=uri)
+    async with (
+        Client(server, protocol_version=version) as client,
+        client.listen(uris=["n://1"]) as one,
+        client.listen(uris=["n://10"]) as ten,
+    ):
+        server.notify_resource_updated("n://10")
+        assert await next_of(ten) == Change("updated", "n://10")
+        assert await is_quiet(one)
+
+
+@every_revision
 async def test_a_change_that_comes_twice_is_told_once(version: str) -> None:
     server = make_server()
     async with Client(server, protocol_version=version) as client, client.listen(tools=True) as changes:
@@ -233,18 +248,19 @@ async def test_a_server_that_is_lost() -> None:
 
 
 async def test_a_part_of_a_resource_counts_as_the_resource() -> None:
-    listening = Listening(ListenFilter(resource_subscriptions=["file:///docs/"]), None)
-    for uri in ("file:///docs/a.txt", "file:///other/b.txt"):
+    listening = Listening(ListenFilter(resource_subscriptions=["file:///docs/", "n://1"]), None)
+    parts = ["file:///docs/", "file:///docs/a.txt", "n://1", "n://1/x"]
+    for uri in (*parts, "file:///docs", "file:///docs2/a", "file:///other/b.txt", "n://10", "n://", "n://1#x"):
         listening.offer(Change("updated", uri))
-    assert await next_of(listening) == Change("updated", "file:///docs/a.txt")
-    assert await is_quiet(listening)
+    listening.end()
+    assert [change.uri async for change in listening] == parts
 
 
 async def test_a_flood_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.client.listening.MAX_URIS", 3)
-    listening = Listening(ListenFilter(resource_subscriptions=["x:"]), None)
+    listening = Listening(ListenFilter(resource_subscriptions=["x:/"]), None)
     for number in range(10):
-        listening.offer(Change("updated", f"x:{number}"))
+        listening.offer(Change("updated", f"x:/{number}"))
     listening.end()
     assert len([change async for change in listening]) == 3
 

@@ -1,6 +1,8 @@
 """Whatever a function raises or returns, its caller hears something, and the server goes on."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ def test_an_error_code_is_an_integer() -> None:
         ProtocolError("x", code="foo")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, SystemExit])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("thread", [None, False])
 async def test_a_tool_can_not_end_the_server(kind: type[BaseException], thread: bool | None) -> None:
     server = Server("hostile")
@@ -52,6 +54,15 @@ async def test_a_tool_can_not_end_the_server(kind: type[BaseException], thread: 
     def leaves() -> str:
         raise kind
 
+    @server.resource("x://y")
+    async def resource() -> str:
+        raise kind
+
+    @server.tool
+    async def reads(ctx: Context) -> str:
+        (contents,) = await asyncio.gather(ctx.read_resource("x://y"))
+        return str(contents)
+
     server.add_tool(exits)
     server.add_tool(leaves, **({} if thread is None else {"thread": thread}))
     async with Wire(server, MODERN) as wire:
@@ -59,6 +70,46 @@ async def test_a_tool_can_not_end_the_server(kind: type[BaseException], thread: 
             result = await wire.ask("tools/call", {"name": name})
             assert result["isError"] is True
             assert result["content"][0]["text"] == f"The tool {name} failed. The details are in the server's log."
+        assert (await wire.refusal("tools/call", {"name": "reads"}))["code"] == -32603
+
+
+class Signal(BaseException):
+    """As some frameworks have them."""
+
+
+async def test_whatever_is_raised_is_answered() -> None:
+    server = Server("hostile")
+
+    @server.tool
+    async def generator_exit() -> str:
+        raise GeneratorExit
+
+    @server.tool
+    async def own_signal() -> str:
+        raise Signal
+
+    @server.tool
+    def own_signal_in_a_thread() -> str:
+        raise Signal
+
+    @server.tool
+    async def group() -> str:
+        raise BaseExceptionGroup("g", [Signal()])
+
+    @server.tool
+    async def cancels_itself() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+        return ""
+
+    async with Wire(server, MODERN) as wire:
+        for name in ("generator_exit", "own_signal", "own_signal_in_a_thread", "group", "cancels_itself"):
+            assert (await wire.refusal("tools/call", {"name": name}))["code"] == -32603, name
+    async with Wire(server, "2025-03-26") as wire:
+        wire.send([wire.request("tools/call", {"name": "own_signal"}), wire.request("ping")])
+        assert len(await wire.receive()) == 2
 
 
 async def test_names_of_undecodable_files_can_be_told() -> None:
@@ -209,3 +260,47 @@ async def test_failures_of_a_task_group_are_told_together() -> None:
         assert (result["isError"], result["content"][0]["text"]) == (True, "no salt\nno pepper")
         result = await wire.ask("tools/call", {"name": "mixed"})
         assert result["content"][0]["text"] == "The tool mixed failed. The details are in the server's log."
+
+
+async def test_starting_while_a_lifespan_ends() -> None:
+    log: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(owner: Any) -> AsyncIterator[None]:
+        log.append("in")
+        yield
+        await asyncio.sleep(0.01)
+        log.append("out")
+
+    engine = Server("lives", lifespan=lifespan).engine
+    await engine.start()
+    ending = asyncio.create_task(engine.stop())
+    await asyncio.sleep(0)
+    await asyncio.gather(engine.start(), engine.start())
+    await ending
+    await engine.stop()
+    await engine.stop()
+    assert log == ["in", "out", "in", "out"]
+
+
+async def test_an_update_during_a_read_is_not_forgotten() -> None:
+    server = Server("cache")
+    gate = asyncio.Event()
+    reads: list[str] = []
+
+    @server.resource("x://y", cache=60)
+    async def read() -> str:
+        value = f"v{len(reads) + 1}"
+        reads.append(value)
+        if value == "v1":
+            await gate.wait()
+        return value
+
+    async with Wire(server, MODERN) as wire:
+        first = asyncio.create_task(wire.ask("resources/read", {"uri": "x://y"}))
+        await asyncio.sleep(0.01)
+        server.notify_resource_updated("x://y")
+        gate.set()
+        assert (await first)["contents"][0]["text"] == "v1"
+        assert (await wire.ask("resources/read", {"uri": "x://y"}))["contents"][0]["text"] == "v2"
+        assert (await wire.ask("resources/read", {"uri": "x://y"}))["contents"][0]["text"] == "v2"

@@ -147,7 +147,7 @@ class Channel:
             return
         try:
             message = msgspec.json.decode(params, type=LogMessage)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return
         self.conversation.run_handler(self._log_handler, message)
 

@@ -116,7 +116,7 @@ class ChangeFeed:
         """Pass a notification on; tells which change it was, if it was one."""
         try:
             notice = msgspec.json.decode(params, type=_Notice)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return None
         if method in KINDS:
             return self._pass_on(Change(KINDS[method]), notice.meta.subscription)

@@ -106,7 +106,7 @@ NULL = Raw(b"null")
 def _decode(method: str, raw: Raw, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
+    except UNREADABLE as failure:
         raise BadAnswer(f"{method}: the server's answer does not fit: {_words(failure)}") from None
 
 

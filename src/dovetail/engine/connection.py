@@ -23,6 +23,7 @@ from dovetail.protocol.methods import InitializeParams, RequestId
 from dovetail.protocol.session import Session
 
 MAX_IN_FLIGHT = 10_000
+MAX_LISTENS = 1_000
 SETTLE_SECONDS = 1.0  # how long cancelled calls get to clean up
 
 log = logging.getLogger("dovetail")
@@ -48,6 +49,14 @@ class Call:
         self.open = True
         self.exchange: Exchange | None = None
         self.task: asyncio.Task[Any] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this is asked from its own task; what is left when a loop closes is torn down by others."""
+        try:
+            return asyncio.current_task() is self.task
+        except RuntimeError:  # no loop is running
+            return False
 
     async def emit(self, message: bytes) -> None:
         if self.open:
@@ -122,6 +131,8 @@ class Connection:
         if len(self._calls) >= MAX_IN_FLIGHT:
             raise Busy(f"This connection has {MAX_IN_FLIGHT} requests in flight; wait for some of them")
         opened = inbound.open_request(message)
+        if opened.method == "subscriptions/listen" and self._listens() >= MAX_LISTENS:
+            raise Busy(f"This connection has {MAX_LISTENS} listens open; end some of them")
         if batched and opened.method == "initialize":
             raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
         request = inbound.modern(opened) or inbound.on_pipe(opened, self.session)
@@ -134,6 +145,10 @@ class Connection:
         self._calls[message.id] = call
         self.greeted.set()
         return call
+
+    def _listens(self) -> int:
+        calls = [call.exchange for call in self._calls.values()]
+        return sum(each is not None and each.request.method == "subscriptions/listen" for each in calls)
 
     def _open_session(self, request: Request) -> None:
         # At once and not in the request's task: what the client sends next belongs to the session already.
@@ -167,10 +182,11 @@ class Connection:
             if request.method == "initialize":
                 self._drop_session()
             return jsonrpc.error(request.id, failure) if call.open else None
-        except Exception:
+        except BaseException:  # whatever it is: while the client waits, it gets an answer
+            if not call.open or not call.is_running:
+                raise
             log.exception("%s could not be answered properly", request.method)
-            unknown = ProtocolError("Internal error", code=INTERNAL_ERROR)
-            return jsonrpc.error(request.id, unknown) if call.open else None
+            return jsonrpc.error(request.id, ProtocolError("Internal error", code=INTERNAL_ERROR))
         finally:
             call.open = False
             if self._calls.get(request.id) is call:
@@ -274,6 +290,7 @@ class Connection:
             return
         _, late = await asyncio.wait(tasks, timeout=grace)
         for call in self._calls.values():
+            call.open = False  # nobody waits for them any more
             if call.exchange is not None:
                 call.exchange.cancelled()
         for task in late:

@@ -41,8 +41,7 @@ class Engine:
         self.redactor = Redactor(options.redact)
         guard_loggers(options.redact)
         self.threads = ThreadPool(options.max_threads)
-        self.limit = Limit(options.max_concurrency, options.max_queue, subject="The server")
-        self.tool_limits: dict[str, tuple[Tool, Limit]] = {}
+        self._open_limits()
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
         self.tools = tools
         self.prompts: Catalog[Prompt] = Catalog("prompt")
@@ -51,7 +50,7 @@ class Engine:
         self.hub = Hub(self.library.watch)
         self.chain: Step = compile_chain(self, ())
         self._middleware: list[Middleware] = []
-        self._offer: Offer | None = None
+        self._offer: tuple[tuple[int, ...], Offer] | None = None
         self._life: Life | None = None
         self._announce_changes()
 
@@ -66,11 +65,6 @@ class Engine:
             catalog.on_change(partial(self._catalog_changed, kind))
 
     def _catalog_changed(self, kind: ChangeKind) -> None:
-        self._offer = None
-        if kind == "tools":
-            self.tool_limits = {
-                name: pair for name, pair in self.tool_limits.items() if self.tools.get(name) is pair[0]
-            }
         self.publish(Change(kind))
 
     def use(self, middleware: Middleware) -> None:
@@ -81,13 +75,20 @@ class Engine:
 
     @property
     def offer(self) -> Offer:
-        if self._offer is None:
-            self._offer = Offer(
-                names=self._offered(),
-                list_changed=self.options.list_changed,
-                experimental=self.options.experimental,
-            )
-        return self._offer
+        # Kept by the versions of what it is made of: a catalogue may change in another thread at any time.
+        library = self.library
+        made_of = (
+            self.tools.version,
+            self.prompts.version,
+            library.resources.version,
+            library.templates.version,
+            len(self.completers),
+        )
+        if self._offer is None or self._offer[0] != made_of:
+            options = self.options
+            offer = Offer(names=self._offered(), list_changed=options.list_changed, experimental=options.experimental)
+            self._offer = (made_of, offer)
+        return self._offer[1]
 
     def _offered(self) -> frozenset[str]:
         # A tool's choices alone offer no completions: completing tools is our own addition, which no client looks for.
@@ -101,13 +102,21 @@ class Engine:
         }
         return frozenset(name for name, there in present.items() if there) | frozenset(self.options.declare)
 
+    def _open_limits(self) -> None:
+        self.limit = Limit(self.options.max_concurrency, self.options.max_queue, subject="The server")
+        self._tool_limits: dict[str, tuple[Tool, Limit]] = {}
+
     def tool_limit(self, tool: Tool) -> Limit | None:
+        """Only on the loop."""
         if tool.max_concurrency is None:
             return None
-        known = self.tool_limits.get(tool.name)
+        known = self._tool_limits.get(tool.name)
         if known is None or known[0] is not tool:  # another one had the name before
+            self._tool_limits = {
+                name: pair for name, pair in self._tool_limits.items() if self.tools.get(name) is pair[0]
+            }
             limit = Limit(tool.max_concurrency, self.options.max_queue, subject=f"The tool {tool.name}")
-            known = self.tool_limits[tool.name] = (tool, limit)
+            known = self._tool_limits[tool.name] = (tool, limit)
         return known[1]
 
     def add_completer(self, kind: str, name: str, argument: str, completer: Completer) -> None:
@@ -115,7 +124,6 @@ class Engine:
         if key in self.completers:
             raise SetupError(f"There is already a completion for the argument {argument!r} of {name!r}")
         self.completers[key] = completer
-        self._offer = None
 
     def choices(self, kind: str, name: str) -> Mapping[str, Sequence[str]] | None:
         """The closed sets of a thing's arguments; None if there is no such thing."""
@@ -147,13 +155,15 @@ class Engine:
 
     async def start(self, owner: Any = None) -> None:
         """One more user; the first one enters the lifespan. `owner` is what it is called with."""
-        while self._life is not None and self._life.is_here and self._life.is_ending:
-            await self._life.ended()
-            self._life = None
+        while (life := self._life) is not None and life.is_here and life.is_ending:
+            await life.ended()
+            if self._life is life:  # nobody else was quicker
+                self._life = None
         if self._life is not None and self._life.is_elsewhere:
             raise RuntimeError(f"The server {self.info.name!r} runs on another event loop; make one for each loop")
         if self._life is None or not self._life.is_here:
             self.hub.begin()
+            self._open_limits()  # a loop that died in mid-call has left slots taken
             lifespan = self.options.lifespan
             self._life = Life(nullcontext if lifespan is None else partial(lifespan, owner), self._end)
         await self._life.join()

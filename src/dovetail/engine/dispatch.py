@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dovetail.engine.calls import failed
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import HANDLERS
-from dovetail.engine.invoke import is_cancelled, is_stray_exit
+from dovetail.engine.invoke import EXITS, is_cancelled
 from dovetail.errors import INTERNAL_ERROR, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
@@ -29,7 +29,6 @@ async def handle(engine: "Engine", exchange: Exchange) -> bytes:
     """The encoded result of a request. Raises ProtocolError, or CancelledError if the request was cancelled."""
     request = exchange.request
     shaper = engine.shapers[request.revision.name]
-    exchange.task = asyncio.current_task()
     try:
         engine.offer.check(request.row, request.revision)
         body = (await engine.chain(exchange)).encode(shaper)
@@ -37,7 +36,7 @@ async def handle(engine: "Engine", exchange: Exchange) -> bytes:
         exchange.cancelled()  # for threads that still run
         if isinstance(failure, ToolError) and request.method == "tools/call":  # a middleware's, meant like the tool's
             return failed(str(failure)).encode(shaper)
-        raise _as_told(failure, exchange) from None
+        raise _as_told(failure, request) from None
     finally:
         if exchange.finish:
             await _finish(exchange)
@@ -53,9 +52,8 @@ async def _finish(exchange: Exchange) -> None:
             log.exception("%s: something that belongs before the answer failed", exchange.request.method)
 
 
-def _as_told(failure: BaseException, exchange: Exchange) -> BaseException:
+def _as_told(failure: BaseException, request: Request) -> BaseException:
     """What the client hears of a failure: what was said on purpose. The rest is logged."""
-    request = exchange.request
     if isinstance(failure, NotFound):
         return ProtocolError(failure.message, code=request.revision.missing_resource_code, data=failure.data)
     if isinstance(failure, ProtocolError):
@@ -63,7 +61,7 @@ def _as_told(failure: BaseException, exchange: Exchange) -> BaseException:
     if isinstance(failure, ToolError):
         return ProtocolError(str(failure), code=INTERNAL_ERROR)
     stray = isinstance(failure, asyncio.CancelledError) and not is_cancelled()  # from inside: nobody cancelled us
-    if stray or isinstance(failure, Exception) or is_stray_exit(failure, exchange):
+    if stray or isinstance(failure, (Exception, *EXITS)):
         log.error("%s failed", request.method, exc_info=failure)
         return ProtocolError("Internal error", code=INTERNAL_ERROR)
     return failure

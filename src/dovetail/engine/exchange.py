@@ -74,7 +74,7 @@ def _resolve(future: "asyncio.Future[None]") -> None:
 class Exchange:
     """What a transport hands to the engine for one request."""
 
-    __slots__ = ("_cancellation", "emit", "finish", "progress", "request", "sessions", "task")
+    __slots__ = ("_cancellation", "emit", "finish", "progress", "request", "sessions")
 
     def __init__(self, request: Request, emit: Emit, sessions: SessionStore | None = None) -> None:
         self.request = request
@@ -82,7 +82,6 @@ class Exchange:
         self.sessions = sessions
         self.finish: list[Callable[[], Awaitable[None]]] = []  # to run before the answer goes out
         self.progress: ProgressSender | None = None  # from the first report on
-        self.task: asyncio.Task[Any] | None = None  # that serves it
         self._cancellation: Cancellation | None = None
 
     @property

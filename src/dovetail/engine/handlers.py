@@ -187,12 +187,13 @@ async def listen(engine: "Engine", exchange: Exchange) -> Result:
 def _honoured(engine: "Engine", asked: ListenFilter) -> ListenFilter:
     """The part of what was asked for that this server really serves."""
     names = engine.offer.names if engine.options.list_changed else frozenset[str]()
-    uris = [uri for uri in dict.fromkeys(asked.resource_subscriptions) if uri in engine.library]
+    some = asked.resource_subscriptions[:MAX_URIS]  # each has to be looked up, so their number is bounded first
+    uris = [uri for uri in dict.fromkeys(some) if uri in engine.library]
     return ListenFilter(
         tools_list_changed=asked.tools_list_changed and "tools" in names,
         prompts_list_changed=asked.prompts_list_changed and "prompts" in names,
         resources_list_changed=asked.resources_list_changed and "resources" in names,
-        resource_subscriptions=uris[:MAX_URIS],
+        resource_subscriptions=uris,
     )
 
 

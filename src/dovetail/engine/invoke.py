@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dovetail.engine.core import Engine
 
 
-EXITS = (SystemExit, KeyboardInterrupt, GeneratorExit)
+EXITS = (SystemExit, KeyboardInterrupt)  # from a function they would end the whole server
 
 
 async def invoke(
@@ -35,20 +35,7 @@ async def invoke(
             raise
         raise RuntimeError(f"{label} let a cancellation of its own escape") from stray
     except EXITS as exit:
-        if not is_stray_exit(exit, exchange):
-            raise
         raise RuntimeError(f"{label} raised {exit!r}") from exit
-
-
-def is_stray_exit(failure: BaseException, exchange: Exchange) -> bool:
-    """Whether user code raised what would end the server, or its task without a word.
-
-    The interpreter's own GeneratorExit, for calls left when a loop closes, comes while their task does not run.
-    """
-    try:
-        return isinstance(failure, EXITS) and asyncio.current_task() is exchange.task
-    except RuntimeError:  # no loop is running
-        return False
 
 
 def is_cancelled() -> bool:

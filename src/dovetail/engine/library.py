@@ -20,6 +20,7 @@ from dovetail.registry.invocation import Invocation
 from dovetail.registry.resources import Resource, Template, compile_entry, entry_definition, shape_contents
 
 MAX_CACHED = 1_000  # contents of resources that asked to be kept
+MAX_CACHED_SIZE = 100_000_000  # characters and bytes of all of them together
 REFRESH_FILES = 1.0  # seconds for which a listing of files is good enough
 
 Call = Callable[[Invocation, dict[str, Any], str, Callable[[Any], Any]], Awaitable[Any]]
@@ -36,9 +37,11 @@ class Library:
         self._on_update = on_update
         self._watcher: Watcher | None = None
         self._cached: dict[str, tuple[float, Contents]] = {}
+        self._cached_size = 0  # of all that was put in since it was last emptied
+        self._changes = 0  # counts what made something stale
         self._files_listed = -REFRESH_FILES
         for catalog in (self.resources, self.templates):
-            catalog.on_change(self._cached.clear)  # another function may answer for a URI from now on
+            catalog.on_change(self._forget_all)  # another function may answer for a URI from now on
 
     def __contains__(self, uri: str) -> bool:
         try:
@@ -80,24 +83,34 @@ class Library:
         if kept is not None and kept[0] > time.monotonic():
             return kept[1]
         source, values = self._find(uri)
+        changes = self._changes
         try:
             shape = partial(shape_contents, uri=uri, mime_type=source.definition.mime_type)
             items = await call(source.invocation, values, f"resource {source.uri}", shape)
         except NotFound as failure:
             raise NotFound(failure.message, uri=uri) from None
         contents = Contents(items, source.hint or self._hint)
-        if source.cache is not None:
+        if source.cache is not None and changes == self._changes:  # else it may be out of date already
             self._keep(uri, source.cache, contents)
         return contents
 
     def _keep(self, uri: str, seconds: float, contents: Contents) -> None:
-        if len(self._cached) >= MAX_CACHED:
+        size = sum(len(item.text or item.blob or "") for item in contents.items)
+        self._cached_size += size
+        if len(self._cached) >= MAX_CACHED or self._cached_size > MAX_CACHED_SIZE:
             self._cached.clear()
+            self._cached_size = size
         self._cached[uri] = (time.monotonic() + seconds, contents)
 
     def forget(self, uri: str) -> None:
         """The resource has changed: what was kept of it is stale."""
+        self._changes += 1
         self._cached.pop(uri, None)
+
+    def _forget_all(self) -> None:
+        self._changes += 1
+        self._cached.clear()
+        self._cached_size = 0
 
     # ── files ──
 

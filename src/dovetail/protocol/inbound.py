@@ -96,7 +96,7 @@ def open_request(message: Envelope) -> Opened:
     shape = Params if row is None else row.params
     try:
         params = DECODERS[shape].decode(message.params)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
+    except UNREADABLE as failure:
         return _open_carefully(message, row, failure)
     return Opened(message.id, message.method, row, params, message.params)
 
@@ -286,7 +286,7 @@ def cancelled_request(message: Envelope) -> RequestId | None:
     """The id that a `notifications/cancelled` names; None if it is malformed, for such are ignored."""
     try:
         params = DECODERS[CancelledParams].decode(message.params)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     assert isinstance(params, CancelledParams)
     return None if isinstance(params.request_id, UnsetType) else params.request_id

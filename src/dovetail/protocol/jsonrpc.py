@@ -65,6 +65,7 @@ class BadMessage(ProtocolError):
         self.id = id
 
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # whatever bytes can do to a decoder
 members = msgspec.json.Decoder(dict[str, Raw]).decode  # the members of an object, each as its own bytes
 _decode_message = msgspec.json.Decoder(Envelope).decode
 _decode_batch = msgspec.json.Decoder(list[Raw]).decode
@@ -84,7 +85,7 @@ def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | B
     try:
         message = _decode_message(data)
         _check_encoding(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return _decode_carefully(data)
     if message.method is not UNSET and message.result is UNSET and message.error is UNSET:
         return message

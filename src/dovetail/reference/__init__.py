@@ -7,7 +7,7 @@ import asyncio
 import secrets
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from dovetail import Context, Field, Server, ToolError
 from dovetail.reference.arithmetic import (
@@ -19,7 +19,7 @@ from dovetail.reference.arithmetic import (
     plain_number,
     roll,
 )
-from dovetail.reference.fortunes import FORTUNES
+from dovetail.reference.fortunes import FORTUNES, Category, Mood
 
 HERE = Path(__file__).parent
 LANGUAGES = ("c", "go", "java", "javascript", "kotlin", "perl", "php", "python", "ruby", "rust", "swift", "typescript")
@@ -52,12 +52,12 @@ FORTUNE_INPUT = {
     "properties": {
         "category": {
             "type": "string",
-            "enum": ["love", "career", "health", "wealth", "general"],
+            "enum": list(get_args(Category)),
             "description": "Fortune category",
         },
         "mood": {
             "type": "string",
-            "enum": ["optimistic", "mysterious", "cautious"],
+            "enum": list(get_args(Mood)),
             "description": "Fortune mood (default: mysterious)",
         },
     },
@@ -176,7 +176,7 @@ def _add_resources(server: Server, notes: Path) -> None:
         return LOGO
 
     @server.resource("reference://fortunes/{category}", mime_type="application/json", cache=60)
-    def fortunes(category: Literal["love", "career", "health", "wealth", "general"]) -> dict[str, Any]:
+    def fortunes(category: Category) -> dict[str, Any]:
         """All fortunes of a category, by mood."""
         return {mood: list(texts) for mood, texts in FORTUNES[category].items()}
 

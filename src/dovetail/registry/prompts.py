@@ -1,7 +1,7 @@
 """From Python functions to compiled prompts and completions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, TypedDict, get_args
 
 import msgspec
 from msgspec import UNSET
@@ -88,9 +88,6 @@ def _as_message(item: Any) -> Message:
         kind = type(message.content).__name__
         raise TypeError(f"a prompt returns text or content, for {' or '.join(ROLES)}; not {kind} for {message.role!r}")
     return message
-
-
-CompletionKind = Literal["ref/prompt", "ref/resource", "ref/tool"]
 
 
 class Completer(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.protocol.content import CONTENT_TYPES, Content, Icon, Meta, Text
-from dovetail.protocol.definitions import TAGS_KEY, ToolAnnotations, ToolDefinition, describes_object
+from dovetail.protocol.definitions import TAGS_KEY, ToolAnnotations, ToolDefinition
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.outbound import ToolResult
 from dovetail.registry.arguments import compile_arguments, compile_raw_arguments
@@ -199,7 +199,7 @@ def _compile_result(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, 
     output = _output_for(info, policy, raw)
     if output is None:
         return _ResultShape(None, shape_as_text if policy == "text" else shape_unstructured)
-    wrap, text_copy = not describes_object(output.schema), policy != "structured"
+    wrap, text_copy = not output.is_object, policy != "structured"
 
     def shape(value: Any) -> ToolResult:
         if isinstance(value, ToolResult):

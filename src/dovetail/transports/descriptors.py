@@ -28,14 +28,6 @@ class PrivateStreams:
             os.close(self.stdin)
             os.close(self.stdout)
 
-    def restore(self) -> None:
-        """Undo it all."""
-        if self._open:
-            _show_what_was_printed()
-            os.dup2(self.stdin, STDIN)
-            os.dup2(self.stdout, STDOUT)
-            self.close()
-
 
 def take_standard_streams() -> PrivateStreams:
     """Take stdin and stdout away from everyone else."""
