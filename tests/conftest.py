@@ -70,7 +70,14 @@ def witness() -> Iterator[official.Witness]:
 def pytest_report_header() -> str:
     if official.available():
         return "official schemas: found, every message of the server is checked"
-    return "OFFICIAL SCHEMAS ARE MISSING: the messages of the server are not checked (set DOVETAIL_SPEC_SCHEMAS)"
+    return official.MISSING
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """At the end too, because `-q` hides the header."""
+    if not official.available():
+        terminalreporter.section("no official judge", sep="!", red=True, bold=True)
+        terminalreporter.write_line(official.MISSING, red=True, bold=True)
 
 
 def pytest_sessionstart() -> None:

@@ -12,6 +12,7 @@ import pytest
 FOLDER = Path(
     os.environ.get("DOVETAIL_SPEC_SCHEMAS", Path(__file__).parent.parent.parent / "shared" / "spec" / "schemas")
 )
+MISSING = "OFFICIAL SCHEMAS ARE MISSING: the messages of the server are not checked (set DOVETAIL_SPEC_SCHEMAS)"
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 
 RESULTS = {
@@ -46,7 +47,7 @@ def demand() -> None:
     """Skip loudly where the schemas are absent; in CI their absence is a failure."""
     if not available():
         demand_in_ci()
-        pytest.skip("OFFICIAL SCHEMAS ARE MISSING: set DOVETAIL_SPEC_SCHEMAS")
+        pytest.skip(MISSING)
 
 
 def demand_in_ci() -> None:

@@ -286,6 +286,16 @@ async def test_receiving_never_raises(link: ScriptedLink, talk: Conversation, ru
         assert bytes(await task) == b"{}"
 
 
+async def test_an_error_that_is_as_deep_as_can_be(link: ScriptedLink, talk: Conversation) -> None:
+    """Somewhere there is a depth that the reading of a message just bears, and the reading of its error does not."""
+    answer = b'{"jsonrpc":"2.0","id":%d,"error":{"code":1,"message":"x","data":%b}}'
+    for depth in range(800, 1000):
+        pending = talk.start("a", {})
+        talk.receive(answer % (pending.id, b"[" * depth + b"]" * depth))
+        if pending.answer.done():
+            assert isinstance(pending.answer.exception(), (BadAnswer, ServerError))
+
+
 JUNK = st.one_of(
     st.binary(max_size=60),
     st.recursive(

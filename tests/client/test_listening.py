@@ -122,7 +122,7 @@ async def test_several_listen_at_once_and_leave_at_their_own_time(version: str) 
 async def test_a_listener_does_not_hear_a_neighbour_with_a_longer_name(version: str) -> None:
     server = Server("numbers")
     for uri in ("n://1", "n://10"):
-        server.add_resource(lambda: "x", uri=uri)
+        server.add_resource(uri, lambda: "x", name=uri)
     async with (
         Client(server, protocol_version=version) as client,
         client.listen(uris=["n://1"]) as one,

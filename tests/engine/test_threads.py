@@ -1,6 +1,7 @@
 """The pool of daemon threads: order, reuse, cancellation, stuck threads, odd exceptions, the exit."""
 
 import asyncio
+import concurrent.futures
 import contextvars
 import gc
 import logging
@@ -17,7 +18,7 @@ from typing import NoReturn
 import pytest
 
 from dovetail.engine import threads
-from dovetail.engine.threads import ThreadPool
+from dovetail.engine.threads import CallEnded, ThreadPool, wait_in_thread
 from dovetail.errors import Busy, SetupError
 
 WAIT = 5.0  # a bound for what should take no time at all
@@ -26,12 +27,12 @@ WAIT = 5.0  # a bound for what should take no time at all
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
     """Holds functions back; opened at the end. No thread outlives its test, nor does a line of its log."""
+    before = set(threading.enumerate())  # idle ones of other tests may live on for a while
     event = threading.Event()
     yield event
     event.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("dovetail-"):
-            thread.join(WAIT)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(WAIT)
 
 
 @pytest.fixture
@@ -330,6 +331,86 @@ async def test_random_cancellations_leave_the_pool_whole() -> None:
     assert pool._threads == 0
 
 
+# ── threads that wait for the loop ──
+
+
+class Waiter:
+    """Waits in a thread for the loop, without end, and remembers how that ended."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.begun = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.outcomes: list[BaseException] = []
+
+    async def work(self) -> None:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+    def __call__(self) -> None:
+        for _ in range(2):  # the second one does not even start
+            try:
+                wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(self.work(), self.loop))
+            except BaseException as error:
+                self.outcomes.append(error)
+
+    def knows(self) -> bool:
+        return [type(error) for error in self.outcomes] == [CallEnded, CallEnded]
+
+
+async def test_a_thread_that_waits_for_the_loop_comes_back_when_its_call_ends(caplog: pytest.LogCaptureFixture) -> None:
+    pool = ThreadPool(max_threads=1, max_stuck=1)
+    for _ in range(3):
+        waiter = Waiter()
+        call = asyncio.create_task(pool.run(waiter, label="t"))
+        await waiter.begun.wait()
+        call.cancel()
+        await asyncio.wait_for(waiter.ended.wait(), WAIT)
+        await until(waiter.knows)
+        await until(lambda: pool.stuck == 0)
+        assert call.cancelled()
+    assert await pool.run(lambda: "fine", label="t") == "fine"
+    assert caplog.records == []
+    pool.close()
+
+
+async def test_what_a_waiting_thread_runs_for_the_loop_is_given_up_too() -> None:
+    pool = ThreadPool(max_threads=1)
+    inner = Waiter()
+    loop = asyncio.get_running_loop()
+
+    def outer() -> str:
+        wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(bounded(), loop))
+        return "outer goes on"
+
+    async def bounded() -> None:
+        task = asyncio.create_task(pool.run(inner, label="inner"))
+        await inner.begun.wait()
+        task.cancel()
+        await asyncio.wait({task})
+
+    assert await asyncio.wait_for(pool.run(outer, label="outer"), WAIT) == "outer goes on"
+    assert inner.knows()
+    assert pool.stuck == 0
+    pool.close()
+
+
+async def test_a_cancellation_inside_of_the_work_is_not_the_end_of_the_call() -> None:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    pool = ThreadPool()
+    loop = asyncio.get_running_loop()
+    with pytest.raises(concurrent.futures.CancelledError):
+        await pool.run(
+            lambda: wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(cancelled(), loop)), label="t"
+        )
+    pool.close()
+
+
 # ── closing, idling, failing to start ──
 
 
@@ -349,6 +430,25 @@ async def test_closing_ends_idle_threads_refuses_those_who_wait_and_lets_the_run
     gate.set()
     assert await asyncio.gather(*running) == [True, True]
     await until(lambda: not any(thread.name.startswith("closing") for thread in threading.enumerate()))
+
+
+async def test_a_closed_pool_can_be_opened_again(gate: threading.Event) -> None:
+    pool = ThreadPool(max_threads=1, name="reopened")
+    for number in range(3):
+        assert await pool.run(lambda n=number: n, label="t") == number
+        held = asyncio.create_task(pool.run(lambda: gate.wait(WAIT), label="t"))
+        await asyncio.sleep(0)
+        pool.close()
+        with pytest.raises(Busy, match="shutting down"):
+            await pool.run(lambda: None, label="t")
+        pool.open()
+        gate.set()
+        assert await held is True
+        assert await pool.run(lambda: "open", label="t") == "open"
+        gate.clear()
+    pool.close()
+    await until(lambda: not any(thread.name.startswith("reopened") for thread in threading.enumerate()))
+    assert pool._threads == 0
 
 
 async def test_idle_threads_end_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import enum
 import ipaddress
 import json
 import pathlib
-import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, TypedDict, TypeVar
@@ -548,14 +547,13 @@ def test_a_schema_without_parameters() -> None:
 # Hostile input
 
 
+@pytest.mark.timeout(60)
 def test_patterns_never_backtrack() -> None:
     arguments = compiled(Annotated[str, Field(pattern="^(a+)+$")])
     nested = compiled(Bounded)
     hostile = "a" * 50_000 + "!"
-    started = time.perf_counter()
     assert len(problems(lambda: arguments.decode(json.dumps({"x": hostile}).encode()))) == 1
     assert len(problems(lambda: nested.decode(json.dumps({"x": {"x": 1, "code": hostile}}).encode()))) == 1
-    assert time.perf_counter() - started < 5
     assert arguments.decode(b'{"x": "aaa"}') == {"x": "aaa"}
 
 

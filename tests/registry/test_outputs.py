@@ -9,7 +9,7 @@ import inspect
 import ipaddress
 import pathlib
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Never, TypedDict
 
 import attrs
@@ -22,6 +22,7 @@ from typing_extensions import TypeAliasType
 
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Field
+from dovetail.registry.jsonable import MAX_DEPTH
 from dovetail.registry.outputs import OutputError, compile_output, compile_raw_output, encode_json, to_jsonable
 from stable_ids import stable
 
@@ -247,6 +248,34 @@ for _ in range(5000):
 def test_values_without_a_json_form(value: Any, words: str) -> None:
     with pytest.raises(OutputError, match=words):
         to_jsonable(value)
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}], ids=["lists", "objects"])
+def test_the_depth_has_a_limit_of_its_own(wrap: Callable[[Any], Any]) -> None:
+    value: Any = "leaf"
+    for _ in range(MAX_DEPTH):
+        value = wrap(value)
+    assert encode_json(value).endswith(b"]" if isinstance(value, list) else b"}")
+    with pytest.raises(OutputError, match="more than 500 levels"):
+        encode_json(wrap(value))
+    with pytest.raises(OutputError, match="more than 500 levels"):
+        encode_json([*[{}] * 1000, value])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[" * 2000,
+        '\\"[{' * 2000,
+        ["}" * 1000 + "[" * 3000],
+        {"[" * 2000: "\\"},
+        [[{"a": []}]] * 2000,
+        ["{", "\\"] * 900,
+    ],
+    ids=["openers", "quotes", "closers first", "a key", "width", "short strings"],
+)
+def test_width_and_brackets_in_strings_are_no_depth(value: Any) -> None:
+    assert to_jsonable(value) == value
 
 
 def test_encode_json() -> None:

@@ -7,9 +7,8 @@ import math
 import socket
 import subprocess
 import sys
-import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema_rs
@@ -21,14 +20,7 @@ from dovetail.errors import SetupError
 from dovetail.registry.validator import DIALECTS, Pattern, SchemaLimits, Validator
 from stable_ids import stable
 
-QUICK = 5.0  # seconds; only to catch what would never end
-
-
-@pytest.fixture(autouse=True)
-def nothing_hangs() -> Iterator[None]:
-    started = time.monotonic()
-    yield
-    assert time.monotonic() - started < 4 * QUICK
+pytestmark = pytest.mark.timeout(60)  # only to catch what would never end
 
 
 def problems(schema: Any, value: Any, **options: Any) -> list[str]:
@@ -395,9 +387,7 @@ HOSTILE: list[tuple[str, Any, str]] = [
 @pytest.mark.rule("JS-8")
 @pytest.mark.parametrize(("schema", "part"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE])
 def test_hostile_schemas_are_refused(schema: Any, part: str) -> None:
-    started = time.monotonic()
     assert part in refused(schema)
-    assert time.monotonic() - started < QUICK
 
 
 @pytest.mark.rule("JS-8")
@@ -426,9 +416,7 @@ def test_the_limits_can_be_set() -> None:
     ids=["anyOf", "allOf", "oneOf", "unevaluated", "wide", "uniqueItems"],
 )
 def test_costly_schemas_within_the_limits_end(schema: Any, value: Any) -> None:
-    started = time.monotonic()
     assert problems(schema, value)
-    assert time.monotonic() - started < QUICK
 
 
 # Hostile values
@@ -443,13 +431,11 @@ EXPRESSION = {
 @pytest.mark.parametrize("levels", [3, 30, 190])
 def test_nested_alternatives_do_not_multiply(levels: int) -> None:
     """The engine's own list of errors doubles with each level and ends the process near twenty of them."""
-    started = time.monotonic()
     found = problems(EXPRESSION, nested(levels, lambda inner: {"c": inner}, "x"))
     assert found
     if levels == 3:
         assert found[-1] == "and: required, but missing"
         assert 'c.c.c: expected an object or an integer, got the string "x"' in found
-    assert time.monotonic() - started < QUICK
 
 
 @pytest.mark.parametrize("schema", [{}, {"type": "string"}, EXPRESSION])
@@ -491,12 +477,10 @@ def test_numbers_keep_their_size() -> None:
 
 def test_large_values() -> None:
     numbers = list(range(300_000))
-    started = time.monotonic()
     assert len(problems({"items": {"type": "string"}}, numbers)) == 21
     assert len(problems({"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}, numbers)) == 21
     assert len(problems({"additionalProperties": False}, {str(n): n for n in numbers})) == 21
     assert problems({"items": {"type": "integer"}}, [*numbers, "x"])
-    assert time.monotonic() - started < 2 * QUICK
 
 
 def test_it_does_not_see_later_changes() -> None:
@@ -562,7 +546,6 @@ REDOS = [
 
 @pytest.mark.parametrize("pattern", REDOS)
 def test_patterns_end(pattern: str) -> None:
-    started = time.monotonic()
     safe = Pattern(pattern, where="tool")
     validator = Validator({"type": "object", "properties": {"a": {"pattern": pattern}}}, where="tool")
     names = Validator({"patternProperties": {pattern: False}}, where="tool")
@@ -572,7 +555,6 @@ def test_patterns_end(pattern: str) -> None:
         assert not validator.is_valid({"a": text})
         assert len(validator.problems({"a": text})) == 1
         names.is_valid({text: 1})
-    assert time.monotonic() - started < QUICK
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
+import served
 from served import MODERN, PROMPTLY, SHORT, Start, modern_call, request, text
 
 from dovetail.errors import SetupError
@@ -140,7 +142,12 @@ def test_a_second_signal_ends_it_at_once(start: Start) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["print", "logging"])
 @pytest.mark.parametrize("ending", ["signal", "input"])
-def test_a_thread_that_waits_for_stderr_does_not_delay_the_end(start: Start, ending: str, target: str) -> None:
+def test_a_thread_that_waits_for_stderr_does_not_delay_the_end(
+    start: Start, ending: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = f"import runpy; runpy.run_path({str(served.PROGRAM)!r})['server'].run()"
+    monkeypatch.setattr(served, "PROGRAM", tmp_path / "quiet.py")  # one that does not itself print after `run`
+    served.PROGRAM.write_text(source)
     program = start(listen=False)
     program.send(modern_call(1, "flood", target=target))
     time.sleep(1)
@@ -149,6 +156,57 @@ def test_a_thread_that_waits_for_stderr_does_not_delay_the_end(start: Start, end
     else:
         program.end_input()
     assert program.exits() == 0
+
+
+STUCK = """
+import atexit, sys, threading, time
+from dovetail.engine.threads import ThreadPool
+from dovetail.transports import process
+
+process.LAST_SECONDS = 0.2
+threads = ThreadPool()
+release = threading.Event()
+
+async def main():
+    import asyncio
+    try:
+        await asyncio.wait_for(threads.run(release.wait, label="t"), 0.05)
+    except TimeoutError:
+        pass
+
+process.run_process(main, threads)
+print("stuck", threads.stuck, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "said", "code"),
+    [
+        ("time.sleep(0.6); print('after'); sys.exit(3)", "after", 3),
+        ("threading.Thread(target=lambda: (time.sleep(0.6), print('after'))).start()", "after", 0),
+        ("atexit.register(print, 'at exit')", "at exit", 0),
+        ("release.set(); time.sleep(0.1)", "", 0),
+    ],
+)
+def test_the_program_goes_on_after_the_end_of_a_server_with_a_stuck_thread(rest: str, said: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK + rest], timeout=PROMPTLY, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.split("\n", 1)[1].strip(), done.returncode) == (said, code), done.stderr
+
+
+def test_an_exit_that_a_stuck_thread_holds_up_is_cut_short() -> None:
+    source = STUCK.replace("threads = ThreadPool()", "threads = ThreadPool(); atexit.register(time.sleep, 600)")
+    done = subprocess.run([sys.executable, "-c", source], timeout=PROMPTLY, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("stuck 1\n", 0), done.stderr
+
+
+def test_an_exit_takes_its_time_if_the_thread_came_back() -> None:
+    late = "(time.sleep(0.6), print('late'))"
+    source = STUCK.replace("threads = ThreadPool()", f"threads = ThreadPool(); atexit.register(lambda: {late})")
+    source += "release.set(); time.sleep(0.2)"
+    done = subprocess.run([sys.executable, "-c", source], timeout=PROMPTLY, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("stuck 1\nlate\n", 0), done.stderr
 
 
 def test_a_lifespan_that_fails_at_the_start_is_an_error(start: Start) -> None:

@@ -18,6 +18,7 @@ from dovetail.client.listening import ChangeFeed, Listening
 from dovetail.client.results import ListPage, LogHandler, LogMessage, read, read_page
 from dovetail.engine.streams import Change
 from dovetail.errors import BadAnswer, ConnectionLost, SetupError
+from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter, LogLevel
 from dovetail.protocol.revisions import Revision
 

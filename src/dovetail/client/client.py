@@ -37,6 +37,7 @@ from dovetail.protocol.results import PromptResult
 
 Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]
 
+MAX_LISTINGS = 5  # of tools that change while they are listed
 CLIENT_INFO = {"name": "dovetail", "version": __version__}
 TOOLS = ("tools/list", "tools", ToolDefinition)
 RESOURCES = ("resources/list", "resources", ResourceDefinition)
@@ -89,7 +90,8 @@ class Client:
         )
         self._approve = approve
         self._progress_handler = progress_handler
-        self._tools: dict[str, ToolDefinition] = {}  # as they were listed last
+        self._tools: dict[str, ToolDefinition] = {}  # as they were listed last, if nothing has changed since
+        self._changes = 0  # how often the server has said that its tools changed
 
     async def __aenter__(self) -> Self:
         self._tools = {}
@@ -135,8 +137,10 @@ class Client:
     # ── tools ──
 
     async def list_tools(self) -> list[ToolDefinition]:
+        changes = self._changes
         tools = await self._channel.pages(*TOOLS)
-        self._tools = {tool.name: tool for tool in tools}
+        if changes == self._changes:  # else the list may be older than the change
+            self._tools = {tool.name: tool for tool in tools}
         return tools
 
     async def list_tools_page(self, cursor: str | None = None) -> ListPage[ToolDefinition]:
@@ -177,12 +181,16 @@ class Client:
             self._tools = {}  # what is approved has to be what the server offers now
         tool = await self._tool(name)
         if tool is None:
-            raise NotApproved(f"The tool {name} was not called: the server does not list it, so nobody can approve it")
+            raise NotApproved(
+                f"The tool {name} was not called: the server does not list it, or keeps changing its list"
+            )
         verdict = approve(tool, arguments)
         if inspect.isawaitable(verdict):
             verdict = await verdict
         if not verdict:
             raise NotApproved(f"The tool {name} was not called: it was not approved")
+        if await self._tool(name) != tool:
+            raise NotApproved(f"The tool {name} was not called: it changed while it was being approved")
 
     def _hears_of_changed_tools(self) -> bool:
         offered = self.capabilities.get("tools")
@@ -190,12 +198,19 @@ class Client:
 
     def _changed(self, change: Change) -> None:
         if change.kind == "tools":
+            self._changes += 1
             self._tools = {}
 
     async def _tool(self, name: str) -> ToolDefinition | None:
-        if name not in self._tools:
+        """As the server offers it now; None if it does not, or if its list changes as often as it is read."""
+        for _ in range(MAX_LISTINGS):
+            if name in self._tools:
+                return self._tools[name]
+            changes = self._changes
             await self.list_tools()
-        return self._tools.get(name)
+            if changes == self._changes:
+                return self._tools.get(name)
+        return None
 
     async def _wraps(self, name: str) -> bool:
         """Whether the tool's structured content is only the wrapping of a value that is no object."""

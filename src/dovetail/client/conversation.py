@@ -14,9 +14,10 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from dovetail.client.links import Link
+from dovetail.client.results import in_client_words
 from dovetail.errors import METHOD_NOT_FOUND, BadAnswer, ConnectionLost, ProtocolError, ServerError
 from dovetail.protocol import jsonrpc
-from dovetail.protocol.jsonrpc import BadMessage, Envelope, encode
+from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
 from dovetail.protocol.methods import RequestId
 
 Direction = Literal["sent", "received"]
@@ -198,7 +199,7 @@ class Conversation:
     def _progress(self, params: Raw) -> None:
         try:
             told = msgspec.json.decode(params, type=_Progress)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return
         pending = self._pending.get(told.progress_token)
         if pending is not None and pending.on_progress is not None:
@@ -247,6 +248,6 @@ async def _guarded(work: Coroutine[Any, Any, Any]) -> None:
 def _failure(method: str, error: Any) -> ServerError | BadAnswer:
     try:
         failure = msgspec.json.decode(error, type=_Failure)
-    except msgspec.DecodeError as bad:
-        return BadAnswer(f"{method}: the server's error can't be read: {jsonrpc.in_words(bad)}")
+    except UNREADABLE as bad:
+        return BadAnswer(f"{method}: the server's error can't be read: {in_client_words(bad)}")
     return ServerError(failure.code, failure.message, failure.data)

@@ -15,6 +15,7 @@ from msgspec import Raw
 from dovetail.client.conversation import Conversation
 from dovetail.engine.streams import LIST_KINDS, MAX_URIS, Change, ChangeKind
 from dovetail.errors import ConnectionLost, DovetailError, ServerError
+from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter, RequestId
 from dovetail.protocol.outbound import SUBSCRIPTION_KEY
 
@@ -70,8 +71,8 @@ class Listening:
         return change
 
     def wants(self, change: Change) -> bool:
-        if change.uri:  # what changed may also be a part of what was asked for
-            return any(change.uri.startswith(uri) for uri in self.honoured.resource_subscriptions)
+        if change.uri:
+            return any(_is_part(change.uri, uri) for uri in self.honoured.resource_subscriptions)
         return bool(getattr(self.honoured, f"{change.kind}_list_changed"))
 
     def offer(self, change: Change) -> None:
@@ -187,6 +188,11 @@ class ChangeFeed:
                     await send("resources/unsubscribe", {"uri": uri})
                 except DovetailError:
                     return  # there is nobody left to tell
+
+
+def _is_part(changed: str, asked: str) -> bool:
+    """Servers may tell the name of a part: `notes://1/title` is one of `notes://1`, but `notes://10` is not."""
+    return changed == asked or changed.startswith(asked if asked.endswith("/") else f"{asked}/")
 
 
 Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]

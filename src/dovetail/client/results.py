@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw
 
 from dovetail.errors import BadAnswer
 from dovetail.protocol.content import Content, Text
-from dovetail.protocol.jsonrpc import in_words
+from dovetail.protocol.jsonrpc import UNREADABLE, in_words
 from dovetail.protocol.methods import LogLevel
 
 T = TypeVar("T")
@@ -107,9 +107,10 @@ def _decode(method: str, raw: Raw, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=shape)
     except UNREADABLE as failure:
-        raise BadAnswer(f"{method}: the server's answer does not fit: {_words(failure)}") from None
+        raise BadAnswer(f"{method}: the server's answer does not fit: {in_client_words(failure)}") from None
 
 
-def _words(failure: Exception) -> str:
+def in_client_words(failure: Exception) -> str:
+    """What does not fit in an answer."""
     words = in_words(failure)  # whose words are for params
     return "it has an unexpected shape" if words.startswith("the params") else words.replace("params must", "it must")

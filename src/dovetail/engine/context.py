@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Coroutine, Generator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -12,7 +13,7 @@ from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.exchange import Cancellation, Exchange
 from dovetail.engine.progress import ProgressSender
 from dovetail.engine.streams import Change
-from dovetail.engine.threads import wait_in_thread
+from dovetail.engine.threads import CallEnded, call_has_ended, wait_in_thread
 from dovetail.protocol import features, jsonrpc
 from dovetail.protocol.content import ResourceContents
 from dovetail.protocol.jsonrpc import encode
@@ -112,12 +113,14 @@ class Context:
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> Awaitable[None]:
         """Tell how far the call is. Needs no client that asked: then it does nothing."""
-        return self._do(self._report_progress(progress, total, message))
-
-    async def _report_progress(self, progress: float, total: float | None, message: str | None) -> None:
         token = self._exchange.request.params.meta.progress_token
         if token is UNSET:
-            return
+            return self._nothing()
+        return self._do(self._report_progress(token, progress, total, message))
+
+    async def _report_progress(
+        self, token: RequestId, progress: float, total: float | None, message: str | None
+    ) -> None:
         if self._exchange.progress is None:
             self._exchange.progress = ProgressSender(self._exchange, token)
         await self._exchange.progress.report(progress, total, message)
@@ -126,14 +129,14 @@ class Context:
         """Send a log message, if the client wants that level. Secrets are blacked out."""
         if self._exchange.request.revision.log_on_request:
             warn_deprecated("logging")
-        return self._do(self._log(level, data, logger))
-
-    async def _log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         if level not in features.SEVERITY:
             raise ValueError(f"ctx.log: unknown level {level!r}; use one of {', '.join(features.LEVELS)}")
         threshold = self._threshold()
         if threshold is None or not features.passes_level(level, threshold):
-            return
+            return self._nothing()
+        return self._do(self._log(level, data, logger))
+
+    async def _log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         params: dict[str, Any] = {"level": level}
         if logger is not None:
             params["logger"] = logger
@@ -202,23 +205,34 @@ class Context:
         return list((await self._engine.read(uri, self._exchange)).items)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
-        """In a `def` function: hand something awaitable to the loop and block this thread until it is done."""
+        """In a `def` function: hand something awaitable to the loop and block this thread until it is done.
+
+        When the call is cancelled or times out, so is the awaitable, and this raises `CallEnded`, a `RuntimeError`.
+        """
         if awaitable is _DONE:
             return None  # type: ignore[return-value]
         if threading.get_ident() == self._thread:
-            if isinstance(awaitable, Coroutine):
-                awaitable.close()
+            _discard(awaitable)
             raise RuntimeError("ctx.wait would block the event loop; in an async def use await instead")
+        if call_has_ended():
+            _discard(awaitable)
+            raise CallEnded
         return wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(_await(awaitable), self._loop))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
         if threading.get_ident() != self._thread:
-            self.wait(work)
+            with suppress(CallEnded):  # nobody listens any more; to stop is up to the function
+                self.wait(work)
         elif self._can_wait:
             return work
         else:  # nobody will await it: it is done before the answer goes out
             self._exchange.finish.append(lambda: work)
         return _DONE
+
+    def _nothing(self) -> Awaitable[None]:
+        """Nothing is to be sent, so a thread need not wait for the loop. An `async def` gets a coroutine as ever."""
+        on_the_loop = threading.get_ident() == self._thread
+        return _nothing() if on_the_loop and self._can_wait else _DONE
 
 
 def _loggable(data: Any) -> Any:
@@ -227,6 +241,16 @@ def _loggable(data: Any) -> Any:
         return to_jsonable(data)
     except OutputError:
         return jsonrpc.sendable(str(data))
+
+
+def _discard(awaitable: Awaitable[Any]) -> None:
+    """Nobody will await it; a coroutine would complain."""
+    if isinstance(awaitable, Coroutine):
+        awaitable.close()
+
+
+async def _nothing() -> None:
+    pass
 
 
 async def _await(awaitable: Awaitable[T]) -> T:

@@ -4,6 +4,7 @@ In: a function without arguments, and a label for the log. Out: its result or it
 
 A thread can't be stopped. When its caller is cancelled, the thread is given up: its slot is free at once, what it
 returns is dropped, and it ends when the function comes back. Such threads are counted, and bounded by `max_stuck`.
+One that only waits for the loop (`wait_in_thread`) comes back at once, by `CallEnded`.
 """
 
 import asyncio
@@ -28,6 +29,13 @@ GRACE_SECONDS = 1.0
 CONTROL_EXCEPTIONS = (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 
 logger = logging.getLogger("dovetail.threads")
+
+
+class CallEnded(RuntimeError):
+    """Raised in a thread that wants to wait for the loop: its call was cancelled or timed out, nobody needs it."""
+
+    def __init__(self) -> None:
+        super().__init__("this call was cancelled or has timed out: there is nothing to wait for any more")
 
 
 class ThreadPool:
@@ -66,6 +74,11 @@ class ThreadPool:
             raise
         finally:
             del job  # an exception's traceback holds this frame, and the job's future holds the exception
+
+    def open(self) -> None:
+        """Take calls again, after `close`. A new pool is open."""
+        with self._lock:
+            self._closed = False
 
     def close(self) -> None:
         """End the idle threads now and the running ones when they are done; refuse those who wait. Never blocks."""
@@ -115,6 +128,7 @@ class ThreadPool:
 
     def _give_up(self, job: "_Job[Any]") -> None:
         """The caller was cancelled: forget a job that waits, leave one that runs to itself."""
+        job.stop_waiting()
         following: _Job[Any] | None = None
         refused: list[_Job[Any]] = []
         with self._lock:
@@ -246,7 +260,24 @@ def wait_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
     """Start work on the loop and block this worker thread until it is done.
 
     If that work needs a thread it gets this one: threads that wait for other threads could fill the pool for good.
+    When the caller of this thread's function is gone, the work is cancelled and the waiting ends with `CallEnded`.
     """
+    job = _this_thread.job
+    if job is None:  # a thread that is not ours
+        return _wait(start, None)
+    if job.given_up:
+        raise CallEnded
+    try:
+        return _wait(start, job)
+    except concurrent.futures.CancelledError:
+        if job.given_up:
+            raise CallEnded from None
+        raise
+    finally:
+        job.waits_for = None
+
+
+def _wait(start: Callable[[], concurrent.futures.Future[T]], job: "_Job[Any] | None") -> T:
     waiting = _WaitingThread()
     token = _waiting_thread.set(waiting)
     try:
@@ -254,14 +285,45 @@ def wait_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
     finally:
         _waiting_thread.reset(token)
     work.add_done_callback(waiting.dismiss)
+    if job is not None:
+        job.waits_for = work
+        if job.given_up:  # asked only now, so that this is not missed
+            work.cancel()
     waiting.serve()
     return work.result()
+
+
+def call_has_ended() -> bool:
+    """Tell whether this thread works for a call that nobody awaits any more."""
+    job = _this_thread.job
+    return job is not None and job.given_up
+
+
+class _ThisThread(threading.local):
+    """The job that a thread performs; the innermost one, if it performs one while another waits for the loop."""
+
+    job: "_Job[Any] | None" = None
+
+
+_this_thread = _ThisThread()
 
 
 class _Job(Generic[T]):
     """One function to run, and the caller's future."""
 
-    __slots__ = ("context", "finished", "function", "future", "label", "loop", "reported", "thread_name", "worker")
+    __slots__ = (
+        "context",
+        "finished",
+        "function",
+        "future",
+        "given_up",
+        "label",
+        "loop",
+        "reported",
+        "thread_name",
+        "waits_for",
+        "worker",
+    )
 
     def __init__(self, function: Callable[[], T], label: str) -> None:
         self.function = function
@@ -271,10 +333,19 @@ class _Job(Generic[T]):
         self.future: asyncio.Future[T] = self.loop.create_future()
         self.worker: _Worker | None = None  # None while it waits
         self.thread_name = "(not yet running)"
+        self.waits_for: concurrent.futures.Future[Any] | None = None  # work on the loop
         self.finished = False
+        self.given_up = False
         self.reported = False
 
+    def stop_waiting(self) -> None:
+        """The caller is gone: what its thread waits for on the loop, now or later, is not needed."""
+        self.given_up = True
+        if (work := self.waits_for) is not None:
+            work.cancel()
+
     def perform(self) -> tuple[T | None, BaseException | None]:
+        outer, _this_thread.job = _this_thread.job, self
         try:
             return self.context.run(self.function), None
         except CONTROL_EXCEPTIONS as error:
@@ -284,6 +355,7 @@ class _Job(Generic[T]):
         except BaseException as error:
             return None, error
         finally:
+            _this_thread.job = outer
             del self  # breaks the cycle of exception, traceback, this frame, future
 
     def settle(self, result: T | None, error: BaseException | None) -> None:

@@ -2,7 +2,7 @@
 
 Looking (`os.stat`, every `poll_seconds`) is what finds changes. watchfiles, where it is installed, only says when to
 look at once, and spares the walk through watched folders; if it fails, looking goes on without it. One task does all
-of this, and it lives from the first watched URI to the last.
+of this, and it lives from the first watched URI to the last. What touches a disk, which may hang, runs in a thread.
 """
 
 import asyncio
@@ -11,10 +11,12 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
 
 from dovetail.errors import SetupError
 
@@ -23,22 +25,35 @@ log = logging.getLogger("dovetail.watch")
 QUIET_SECONDS = 0.05  # a burst is over when nothing changed for so long …
 MAX_QUIET_ROUNDS = 10  # … or after this many rounds, so that a file that is always written is reported too
 MAX_FOLDER_ENTRIES = 2_000  # how much of a folder one look walks through
-LOOKS_PER_TURN = 200  # then other tasks get their turn
+FIRST_LOOK_SECONDS = 1.0  # how long `seen` waits at most
 
+T = TypeVar("T")
 Mark = tuple[int, int, int] | None  # what a path looked like; None if nothing is there
 Plan = frozenset[tuple[str, int, int]]  # folders to listen at: path, device, inode
+
+
+class Run(Protocol):
+    """Runs a function in a thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class Watcher:
     """Calls `on_change(uri)` when what lies at the URI's path changes, is replaced, vanishes or comes back."""
 
     def __init__(
-        self, on_change: Callable[[str], None], *, poll_seconds: float = 1.0, use_watchfiles: bool | None = None
+        self,
+        on_change: Callable[[str], None],
+        *,
+        poll_seconds: float = 1.0,
+        use_watchfiles: bool | None = None,
+        run: Run = asyncio.to_thread,
     ) -> None:
         installed = importlib.util.find_spec("watchfiles") is not None
         if use_watchfiles and not installed:
             raise SetupError("use_watchfiles=True needs the package watchfiles: install it, or leave the option out")
         self._on_change = on_change
+        self._run_in_thread = run
         self._poll_seconds = max(poll_seconds, 0.01)
         self._use_watchfiles = installed if use_watchfiles is None else use_watchfiles
         self._watched: dict[str, _Watched] = {}
@@ -52,12 +67,17 @@ class Watcher:
         if known := self._watched.get(uri):
             known.holders += 1
             return
-        self._watched[uri] = watched = _Watched(path)
-        if watched.is_large and not self._use_watchfiles:
-            log.warning("%s: changes beyond its first %d entries need watchfiles installed", path, MAX_FOLDER_ENTRIES)
+        self._watched[uri] = _Watched(path)
         if self._task is None or self._task.done():
             self._start()
         self._look_now.set()
+
+    async def seen(self, uri: str) -> None:
+        """Wait for the first look, but not long: the disk may hang. Changes are those that come after it."""
+        known = self._watched.get(uri)
+        if known is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(known.seen.wait(), FIRST_LOOK_SECONDS)
 
     def unwatch(self, uri: str) -> None:
         """Count one less; the last one ends the watching. An unknown URI is ignored."""
@@ -98,7 +118,8 @@ class Watcher:
         while True:
             await self._wait()
             try:
-                self._listen(self._plans())
+                await self._look_at_new()
+                self._listen(await self._plans())
                 if changed := await self._changed():
                     await self._settle(changed)
                     self._report(changed)
@@ -113,20 +134,36 @@ class Watcher:
                 await self._look_now.wait()
         self._look_now.clear()
 
+    async def _look(self, uris: Iterable[str]) -> set[str]:
+        """Look at these, as far as they are watched; tells which look different."""
+        watched = {uri: self._watched[uri] for uri in uris if uri in self._watched}
+        if not watched:
+            return set()
+        sights = await self._run_in_thread(partial(_look_at_all, [each.path for each in watched.values()]))
+        return {uri for (uri, each), sight in zip(watched.items(), sights, strict=True) if each.differs(sight)}
+
+    async def _look_at_new(self) -> None:
+        new = {uri: watched for uri, watched in self._watched.items() if not watched.seen.is_set()}
+        await self._look(new)
+        for watched in new.values():
+            if watched.is_large and not self._use_watchfiles:
+                subject = watched.path, MAX_FOLDER_ENTRIES
+                log.warning("%s: changes beyond its first %d entries need watchfiles installed", *subject)
+            watched.seen.set()
+
     async def _changed(self) -> set[str]:
         """The URIs that look different. Folders are walked only if a listener heard of them, or none listens yet."""
         deep = self._listeners.get(True)
         walk = deep is None or not deep.caught_up
         hears = deep is not None and deep.hears
         stirred, self._stirred = self._stirred, set()
-        changed = set()
-        for turn, (uri, watched) in enumerate(list(self._watched.items()), 1):
-            if walk or not watched.is_folder or uri in stirred:
-                differs = watched.look()
-                if differs or (watched.is_large and uri in stirred):  # of a large folder a look does not see all
-                    changed.add(uri)
-            if turn % LOOKS_PER_TURN == 0:
-                await asyncio.sleep(0)
+        known = list(self._watched.items())
+        try:
+            changed = await self._look(uri for uri, each in known if walk or not each.is_folder or uri in stirred)
+        except Exception:
+            self._stirred |= stirred  # for the next try
+            raise
+        changed |= {uri for uri, each in known if each.is_large and uri in stirred}  # a look does not see all of it
         if deep is not None:
             deep.caught_up = hears  # what changed before it could hear has now been seen
         return changed
@@ -136,9 +173,11 @@ class Watcher:
         for _ in range(MAX_QUIET_ROUNDS):
             await asyncio.sleep(QUIET_SECONDS)
             self._stirred -= changed
-            moving = [watched.look() for uri in changed if (watched := self._watched.get(uri))]
-            if not any(moving):
-                return
+            try:
+                if not await self._look(changed):
+                    return
+            except Exception:
+                return  # what is known is told at once, what follows is another change
 
     def _report(self, changed: set[str]) -> None:
         for uri in sorted(changed & self._watched.keys()):
@@ -147,13 +186,15 @@ class Watcher:
             except Exception:
                 log.exception("the change of %s could not be passed on", uri)
 
-    def _plans(self) -> dict[bool, Plan]:
+    async def _plans(self) -> dict[bool, Plan]:
         """Where to listen: in every watched folder and below, and in the folder that holds each watched path."""
         if not self._use_watchfiles:
             return {}
-        watched = self._watched.values()
-        deep = {each.real_path for each in watched if each.is_folder}
-        return {False: _plan({_existing(each) for each in {each.parent for each in watched}}), True: _plan(deep)}
+        parents = {each.parent for each in self._watched.values()}
+        folders = {each.real_path for each in self._watched.values() if each.is_folder}
+        return await self._run_in_thread(
+            lambda: {False: _plan({_existing(each) for each in parents}), True: _plan(folders)}
+        )
 
     def _listen(self, plans: dict[bool, Plan]) -> None:
         """Listen at these folders; what already listens there goes on."""
@@ -177,10 +218,19 @@ class Watcher:
         self._look_now.set()
 
 
+class _Sight(NamedTuple):
+    """What a look at a path shows."""
+
+    mark: Mark = None
+    is_folder: bool = False
+    is_large: bool = False
+    real_path: str | None = None  # of a folder
+
+
 class _Watched:
     """A path, how many hold on to it, and what it looked like when last seen."""
 
-    __slots__ = ("_mark", "holders", "is_folder", "is_large", "parent", "path", "real_path")
+    __slots__ = ("_mark", "holders", "is_folder", "is_large", "parent", "path", "real_path", "seen")
 
     def __init__(self, path: Path) -> None:
         self.path = os.path.abspath(path)
@@ -189,33 +239,17 @@ class _Watched:
         self.holders = 1
         self.is_folder = False
         self.is_large = False
+        self.seen = asyncio.Event()
         self._mark: Mark = None
-        self.look()
 
-    def look(self) -> bool:
-        """See whether it changed since the last look."""
-        before = self._mark
-        try:
-            status = os.stat(self.path)
-        except (OSError, ValueError):
-            status = None
-        self.is_folder = status is not None and stat.S_ISDIR(status.st_mode)
-        if status is None:
-            self._mark = None
-        elif self.is_folder:
-            self._mark = self._look_below(status.st_ino)
-        else:
-            self._mark = status.st_mtime_ns, status.st_size, status.st_ino
+    def differs(self, sight: _Sight) -> bool:
+        """Take in what a look showed; tells whether that is new."""
+        before, self._mark = self._mark, sight.mark
+        self.is_folder = sight.is_folder
+        if sight.real_path is not None:
+            self.real_path = sight.real_path
+            self.is_large = sight.is_large
         return self._mark != before
-
-    def _look_below(self, inode: int) -> Mark:
-        self.real_path = os.path.realpath(self.path)
-        count = total = 0
-        for each in islice(_entries_below(self.real_path), MAX_FOLDER_ENTRIES):
-            count += 1
-            total += hash(each)  # a sum, because the order of entries does not matter
-        self.is_large = count == MAX_FOLDER_ENTRIES
-        return inode, count, total
 
     def holds_any(self, paths: Iterable[str]) -> bool:
         inside = os.path.join(self.real_path, "")
@@ -309,6 +343,25 @@ class _Listener:
     def _fail(self, problem: BaseException) -> None:
         if not self._stopped:
             self._failed(problem)
+
+
+def _look_at_all(paths: Iterable[str]) -> list[_Sight]:
+    return [_look_at(path) for path in paths]
+
+
+def _look_at(path: str) -> _Sight:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return _Sight()
+    if not stat.S_ISDIR(status.st_mode):
+        return _Sight((status.st_mtime_ns, status.st_size, status.st_ino))
+    real_path = os.path.realpath(path)
+    count = total = 0
+    for each in islice(_entries_below(real_path), MAX_FOLDER_ENTRIES):
+        count += 1
+        total += hash(each)  # a sum, because the order of entries does not matter
+    return _Sight((status.st_ino, count, total), True, count == MAX_FOLDER_ENTRIES, real_path)
 
 
 def _entries_below(folder: str) -> Iterator[tuple[str, int, int, int]]:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, UnsetType
 from dovetail.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError
 from dovetail.protocol import headers as header_rules
 from dovetail.protocol import jsonrpc, revisions
-from dovetail.protocol.jsonrpc import BadMessage, Envelope
+from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope
 from dovetail.protocol.methods import (
     DECODERS,
     REQUEST_ROWS,

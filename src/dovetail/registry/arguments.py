@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from dovetail.errors import ArgumentError, SetupError
+from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.registry.annotations import ShapeReader, nullable
 from dovetail.registry.defaults import completing, refuse_misfit
 from dovetail.registry.fields import Constraints
@@ -28,8 +29,7 @@ from dovetail.registry.validator import Validator
 
 Raw = bytes | msgspec.Raw
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_MISFITS = (*_UNREADABLE, ValueError, TypeError)  # TypeError: a list among the items of a set
+_MISFITS = (*UNREADABLE, ValueError, TypeError)  # TypeError: a list among the items of a set
 _COPIED = (list, dict, set, bytearray, collections.deque)  # defaults that one call could spoil for the next
 
 
@@ -262,7 +262,7 @@ def _plain(raw: Raw, subject: str) -> Any:
         return _ANY.decode(raw)
     except RecursionError:
         raise _nested_too_deeply(subject) from None
-    except _UNREADABLE:
+    except UNREADABLE:
         raise ArgumentError(subject, _numbers_too_large(raw) or ["arguments: not valid JSON in UTF-8"]) from None
 
 
@@ -279,7 +279,7 @@ def _numbers_too_large(raw: Raw) -> list[str]:
                 _ANY.decode(part)
             except msgspec.ValidationError as error:  # the text is JSON, and nothing else can be wrong with it
                 lines += [f"{readable((name,), 'arguments')}{path}: {words}" for path, words in misfits(error)]
-    except _UNREADABLE:
+    except UNREADABLE:
         return []
     return lines[:SHOWN]
 

@@ -5,8 +5,10 @@ import datetime
 import decimal
 import enum
 import ipaddress
+import itertools
 import math
 import pathlib
+import re
 from collections import abc
 from collections.abc import Callable
 from typing import Any
@@ -15,15 +17,19 @@ import msgspec
 
 from dovetail.registry.models import dump_model, is_model
 
+MAX_DEPTH = 500  # levels of lists and objects: the same everywhere, while interpreters differ in what they bear
+
 
 class OutputError(ValueError):
     """A returned value that can't be sent. The details are for the server's log, never for the client."""
 
 
 def encode_json(value: Any) -> bytes:
-    """The value as JSON text; refuses NaN, infinity, lone surrogates, objects without a JSON form, and cycles."""
+    """The value as JSON text; refuses NaN, infinity, lone surrogates, cycles, and what has no JSON form."""
     try:
         encoded = _ENCODER.encode(value)
+        if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:  # else it can't be too deep
+            _refuse_deep(encoded)
         if b"null" in encoded:  # NaN and infinity are written as null; look closer only where there is one
             _refuse_infinite(value, encoded)
         return encoded
@@ -80,6 +86,25 @@ _CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 )
 _ENCODER = msgspec.json.Encoder(enc_hook=_simplify)
 _DECODER = msgspec.json.Decoder()
+
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in _STEPS)
+
+
+def _refuse_deep(encoded: bytes) -> None:
+    """A second look, without the strings, only if the first finds it deep: brackets in strings count at first.
+
+    Strings made to hide a depth from the first look gain nothing: the interpreter has a limit too.
+    """
+    if _depth(encoded) > MAX_DEPTH and _depth(_STRING.sub(b"", encoded)) > MAX_DEPTH:
+        raise OutputError(f"the value is nested too deeply: more than {MAX_DEPTH} levels")
+
+
+def _depth(encoded: bytes) -> int:
+    brackets = encoded.translate(None, _NO_BRACKETS)
+    return max(itertools.accumulate(map(_STEPS.__getitem__, brackets)), default=0)
 
 
 def _refuse_infinite(value: Any, encoded: bytes) -> None:

@@ -4,10 +4,12 @@ In: the coroutine to run. Out: it returns when that is done, whatever tasks and 
 """
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -22,6 +24,7 @@ from dovetail.errors import SetupError
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SETTLE_SECONDS = 0.5  # for tasks that were cancelled
 LAST_SECONDS = 2.0  # for the regular exit of a process with threads that are stuck
+LOOK_SECONDS = 0.1  # between looks at whether that exit has begun
 EXECUTOR_THREADS = 64
 
 P = ParamSpec("P")
@@ -49,16 +52,33 @@ def run_process(main: Callable[[], Coroutine[Any, Any, None]], threads: ThreadPo
         asyncio.set_event_loop(None)
         loop.close()
         if threads.stuck or executor.threads.stuck:
-            threading.Thread(target=_insist_on_the_end, name="dovetail-end", daemon=True).start()
+            _insist_on_the_end(lambda: threads.stuck + executor.threads.stuck > 0)
 
 
-def _insist_on_the_end() -> None:
-    """End the process when its time is up: a stuck thread may hold a lock that a regular exit waits for.
+def _insist_on_the_end(is_stuck: Callable[[], bool]) -> None:
+    """Bound the time of the interpreter's exit, once it begins: a stuck thread may hold a lock that it waits for.
 
-    One that is blocked in `print`, because nobody reads stderr, holds such a lock.
+    One that is blocked in `print`, because nobody reads stderr, holds such a lock. What the program does after the
+    server has ended takes as long as it likes.
     """
-    time.sleep(LAST_SECONDS)
-    os._exit(0)
+    exit_begun = threading.Event()
+
+    def end() -> None:
+        seconds = 0.0
+        while is_stuck():
+            time.sleep(LOOK_SECONDS)
+            seconds = seconds + LOOK_SECONDS if exit_begun.is_set() or _program_is_over() else 0.0
+            if seconds >= LAST_SECONDS:
+                os._exit(0)
+
+    threading.Thread(target=end, name="dovetail-end", daemon=True).start()  # at the exit it would be too late to start
+    atexit.register(exit_begun.set)
+
+
+def _program_is_over() -> bool:
+    """Whether the main thread has no Python code left to run. It then flushes stdout, before anything at exit."""
+    is_interactive = sys.flags.interactive or hasattr(sys, "ps1")  # a prompt is no Python code either
+    return not is_interactive and threading.main_thread().ident not in sys._current_frames()
 
 
 def refuse_running_loop() -> None:
