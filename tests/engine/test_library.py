@@ -204,8 +204,8 @@ def test_options_that_files_do_not_take(tmp_path: Path, options: dict[str, Any])
 @pytest.fixture
 def _quick_watching(monkeypatch: pytest.MonkeyPatch) -> None:
     class Quick(library.Watcher):  # type: ignore[name-defined,misc]
-        def __init__(self, on_change: Any) -> None:
-            super().__init__(on_change, poll_seconds=0.02, use_watchfiles=False)
+        def __init__(self, on_change: Any, **options: Any) -> None:
+            super().__init__(on_change, poll_seconds=0.02, use_watchfiles=False, **options)
 
     monkeypatch.setattr(library, "Watcher", Quick)
 

@@ -405,9 +405,7 @@ async def test_a_cancellation_inside_of_the_work_is_not_the_end_of_the_call() ->
     pool = ThreadPool()
     loop = asyncio.get_running_loop()
     with pytest.raises(concurrent.futures.CancelledError):
-        await pool.run(
-            lambda: wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(cancelled(), loop)), label="t"
-        )
+        await pool.run(lambda: wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(cancelled(), loop)), label="t")
     pool.close()
 
 

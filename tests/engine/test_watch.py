@@ -111,7 +111,6 @@ async def test_a_change_of_a_file_is_reported_once(
     path = tmp_path / "file.txt"
     path.write_text("old")
     watcher.watch(URI, path)
-    await watcher.seen(URI)
     change(path)
     await changes.wait_for()
     await changes.stay_silent(0.1)
@@ -123,7 +122,6 @@ async def test_every_save_is_seen_while_a_file_is_replaced_again_and_again(
     path = tmp_path / "file.txt"
     path.write_text("old")
     watcher.watch(URI, path)
-    await watcher.seen(URI)
     for change in (replace, append, replace, Path.unlink):
         change(path)
         await changes.wait_for()
@@ -135,9 +133,7 @@ async def test_a_burst_is_reported_once(watcher: Watcher, changes: Changes, tmp_
     path = tmp_path / "file.txt"
     path.write_text("old")
     watcher.watch(URI, path)
-    await watcher.seen(URI)
     watcher.watch("file:///folder", tmp_path)
-    await watcher.seen("file:///folder")
     append(path)
     await changes.wait_for()
     await changes.stay_silent()
@@ -155,7 +151,6 @@ async def test_a_file_that_is_always_written_is_reported_too(
     path = tmp_path / "log.txt"
     path.write_text("")
     watcher.watch(URI, path)
-    await watcher.seen(URI)
     async with asyncio.timeout(PATIENCE):
         while URI not in changes.uris:
             append(path)
@@ -166,7 +161,6 @@ async def test_neighbours_do_not_count(watcher: Watcher, changes: Changes, tmp_p
     path = tmp_path / "file.txt"
     path.write_text("old")
     watcher.watch(URI, path)
-    await watcher.seen(URI)
     (tmp_path / "file.txt.bak").write_text("x")
     (tmp_path / "other").mkdir()
     await changes.stay_silent()
@@ -175,7 +169,6 @@ async def test_neighbours_do_not_count(watcher: Watcher, changes: Changes, tmp_p
 async def test_a_file_that_is_not_there_yet(watcher: Watcher, changes: Changes, tmp_path: Path) -> None:
     path = tmp_path / "later" / "deeper" / "file.txt"
     watcher.watch(URI, path)
-    await watcher.seen(URI)
     await changes.stay_silent(0.1)
     path.parent.mkdir(parents=True)
     await changes.stay_silent()
@@ -189,7 +182,6 @@ async def test_the_folder_of_a_file_may_be_replaced(watcher: Watcher, changes: C
     path = folder / "file.txt"
     path.write_text("old")
     watcher.watch(URI, path)
-    await watcher.seen(URI)
     path.unlink()
     await changes.wait_for()
     folder.rmdir()
@@ -204,7 +196,6 @@ async def test_a_folder_reports_what_happens_below(watcher: Watcher, changes: Ch
     folder = tmp_path / "folder"
     (folder / "deep").mkdir(parents=True)
     watcher.watch(URI, folder)
-    await watcher.seen(URI)
     for change in (
         lambda: (folder / "deep" / "new.txt").write_text("new"),
         lambda: append(folder / "deep" / "new.txt"),
@@ -232,7 +223,6 @@ async def test_a_folder_that_is_made_anew_is_watched_on(
     folder.mkdir()
     (folder / "x").touch()
     watcher.watch(URI, folder)
-    await watcher.seen(URI)
     append(folder / "x")
     await changes.wait_for()
     await asyncio.sleep(0.2)
@@ -249,7 +239,6 @@ async def test_a_folder_behind_a_symlink(watcher: Watcher, changes: Changes, tmp
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real", target_is_directory=True)
     watcher.watch(URI, tmp_path / "link")
-    await watcher.seen(URI)
     (tmp_path / "real" / "x").touch()
     await changes.wait_for()
 
@@ -260,7 +249,6 @@ async def test_a_symlink_that_moves_on(watcher: Watcher, changes: Changes, tmp_p
     link = tmp_path / "current"
     link.symlink_to("one")
     watcher.watch(URI, link)
-    await watcher.seen(URI)
     (tmp_path / "next").symlink_to("two")
     os.replace(tmp_path / "next", link)
     await changes.wait_for()
@@ -272,7 +260,6 @@ async def test_files_come_and_go_while_it_runs(watcher: Watcher, changes: Change
         path.parent.mkdir()
         path.write_text("old")
         watcher.watch(f"file:///{number}", path)
-        await watcher.seen(f"file:///{number}")
         append(path)
         await changes.wait_for(f"file:///{number}")
     watcher.unwatch("file:///1")
@@ -288,9 +275,7 @@ async def test_holders_are_counted(watcher: Watcher, changes: Changes, tmp_path:
     path = tmp_path / "file.txt"
     path.write_text("old")
     watcher.watch(URI, path)
-    await watcher.seen(URI)
     watcher.watch(URI, path)
-    await watcher.seen(URI)
     watcher.unwatch(URI)
     append(path)
     await changes.wait_for()
@@ -309,9 +294,7 @@ async def test_the_task_lives_from_the_first_uri_to_the_last(
     assert watching_tasks() == []
     for _ in range(2):  # and again
         watcher.watch(URI, path)
-        await watcher.seen(URI)
         watcher.watch("file:///folder", tmp_path)
-        await watcher.seen("file:///folder")
         assert len(watching_tasks()) == 1
         append(path)
         await changes.wait_for()
@@ -330,7 +313,6 @@ async def test_stop_and_start_at_once(watcher: Watcher, changes: Changes, tmp_pa
         await asyncio.sleep(0)
         watcher.unwatch(URI)
     watcher.watch(URI, path)
-    await watcher.seen(URI)
     append(path)
     await changes.wait_for()
     assert len(watching_tasks()) == 1
@@ -356,7 +338,6 @@ async def test_a_listener_that_raises_does_not_end_the_watching(
 
     watcher = Watcher(report, poll_seconds=0.02, use_watchfiles=False)
     watcher.watch(URI, path)
-    await watcher.seen(URI)
     for _ in range(2):
         append(path)
         await changes.wait_for()
@@ -411,9 +392,7 @@ async def test_without_watchfiles_looking_goes_on(
     watcher = Watcher(changes, poll_seconds=0.02)
     with caplog.at_level(logging.WARNING, "dovetail.watch"):
         watcher.watch(URI, path)
-        await watcher.seen(URI)
         watcher.watch("file:///folder", tmp_path)
-        await watcher.seen("file:///folder")
         await eventually(lambda: words in caplog.text)
     await eventually(lambda: not watching_threads())
     for _ in range(2):
@@ -431,7 +410,6 @@ async def test_a_folder_that_vanishes_too_early_is_no_failure(
     monkeypatch.setattr("watchfiles.watch", miss_once(importlib.import_module("watchfiles").watch))
     watcher = Watcher(changes, poll_seconds=0.1)
     watcher.watch(URI, tmp_path)
-    await watcher.seen(URI)
     await eventually(lambda: bool(watcher._listeners) and all(each.hears for each in watcher._listeners.values()))
     assert not caplog.records
     await watcher.close()
@@ -452,7 +430,6 @@ async def test_a_look_into_a_large_folder_is_bounded(
         (tmp_path / str(number)).touch()
     watcher = Watcher(changes, poll_seconds=0.02, use_watchfiles=False)
     watcher.watch(URI, tmp_path)
-    await watcher.seen(URI)
     assert "first 5 entries" in caplog.text
     await changes.stay_silent(0.1)
     await watcher.close()
@@ -467,7 +444,6 @@ async def test_watchfiles_hears_all_of_a_large_folder(
         (tmp_path / str(number)).touch()
     watcher = Watcher(changes, poll_seconds=600)
     watcher.watch(URI, tmp_path)
-    await watcher.seen(URI)
     assert not caplog.records
     await eventually(lambda: all(each.caught_up for each in watcher._listeners.values() if each._deep))
     for number in range(20):
@@ -488,18 +464,16 @@ async def test_a_disk_that_hangs_holds_up_nobody(
             release.wait(PATIENCE)
         return real(path, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(watch_module, "FIRST_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(watch_module, "FIRST_LOOK_SECONDS", 0.01)
     path = tmp_path / "file.txt"
     path.write_text("old")
     watcher = Watcher(changes, poll_seconds=0.02)
     with monkeypatch.context() as patch:
         patch.setattr(watch_module.os, "stat", hang)
         watcher.watch("file:///hangs", tmp_path / "hangs")
-        await watcher.seen("file:///hangs")
         watcher.watch(URI, path)
         release.set()
-        await watcher.seen(URI)
-        await watcher.seen("file:///unknown")
+        await eventually(lambda: all(each.is_seen for each in watcher._watched.values()))
         append(path)
         await changes.wait_for()
         release.clear()
@@ -524,7 +498,6 @@ async def test_looking_is_done_by_the_runner_that_was_given_and_survives_its_fai
     path.write_text("old")
     watcher = Watcher(changes, poll_seconds=0.02, use_watchfiles=False, run=run)
     watcher.watch(URI, path)
-    await watcher.seen(URI)
     append(path)
     await changes.wait_for()
     assert "no thread is free" in caplog.text
@@ -539,7 +512,6 @@ def test_a_new_event_loop_starts_anew(tmp_path: Path) -> None:
 
     async def use() -> None:
         watcher.watch(URI, path)
-        await watcher.seen(URI)
         await asyncio.sleep(0.1)
         append(path)
         await eventually(lambda: URI in seen)

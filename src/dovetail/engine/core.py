@@ -163,6 +163,7 @@ class Engine:
             raise RuntimeError(f"The server {self.info.name!r} runs on another event loop; make one for each loop")
         if self._life is None or not self._life.is_here:
             self.hub.begin()
+            self.threads.open()
             self._open_limits()  # a loop that died in mid-call has left slots taken
             lifespan = self.options.lifespan
             self._life = Life(nullcontext if lifespan is None else partial(lifespan, owner), self._end)
@@ -176,6 +177,7 @@ class Engine:
     async def _end(self) -> None:
         self.hub.end_all()
         await self.library.close()
+        self.threads.close()
 
 
 def _secret(given: str | bytes | None) -> bytes:

@@ -164,7 +164,7 @@ class Library:
         if path is None:
             return
         if self._watcher is None:
-            self._watcher = Watcher(self._on_update)
+            self._watcher = Watcher(self._on_update, run=partial(self._threads.run, label="file watching"))
         self._watcher.watch(uri, path)
 
     def _path(self, uri: str) -> Path | None:

@@ -13,7 +13,6 @@ import stat
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
@@ -25,7 +24,7 @@ log = logging.getLogger("dovetail.watch")
 QUIET_SECONDS = 0.05  # a burst is over when nothing changed for so long …
 MAX_QUIET_ROUNDS = 10  # … or after this many rounds, so that a file that is always written is reported too
 MAX_FOLDER_ENTRIES = 2_000  # how much of a folder one look walks through
-FIRST_LOOK_SECONDS = 1.0  # how long `seen` waits at most
+FIRST_LOOK_SECONDS = 0.05  # how long `watch` waits for a disk, before it leaves the first look to the task
 
 T = TypeVar("T")
 Mark = tuple[int, int, int] | None  # what a path looked like; None if nothing is there
@@ -60,6 +59,7 @@ class Watcher:
         self._listeners: dict[bool, _Listener] = {}  # by whether they hear what happens in deeper folders too
         self._task: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
+        self._first_look = _FirstLook()
         self._stirred: set[str] = set()
 
     def watch(self, uri: str, path: Path) -> None:
@@ -67,17 +67,12 @@ class Watcher:
         if known := self._watched.get(uri):
             known.holders += 1
             return
-        self._watched[uri] = _Watched(path)
+        self._watched[uri] = watched = _Watched(path)
+        if (sight := self._first_look.at(watched.path)) is not None:
+            self._take_in(watched, sight)
         if self._task is None or self._task.done():
             self._start()
         self._look_now.set()
-
-    async def seen(self, uri: str) -> None:
-        """Wait for the first look, but not long: the disk may hang. Changes are those that come after it."""
-        known = self._watched.get(uri)
-        if known is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(known.seen.wait(), FIRST_LOOK_SECONDS)
 
     def unwatch(self, uri: str) -> None:
         """Count one less; the last one ends the watching. An unknown URI is ignored."""
@@ -118,7 +113,7 @@ class Watcher:
         while True:
             await self._wait()
             try:
-                await self._look_at_new()
+                await self._look([uri for uri, watched in self._watched.items() if not watched.is_seen])
                 self._listen(await self._plans())
                 if changed := await self._changed():
                     await self._settle(changed)
@@ -139,17 +134,13 @@ class Watcher:
         watched = {uri: self._watched[uri] for uri in uris if uri in self._watched}
         if not watched:
             return set()
-        sights = await self._run_in_thread(partial(_look_at_all, [each.path for each in watched.values()]))
-        return {uri for (uri, each), sight in zip(watched.items(), sights, strict=True) if each.differs(sight)}
+        sights = await self._run_in_thread(lambda: [_look_at(each.path) for each in watched.values()])
+        return {uri for (uri, each), sight in zip(watched.items(), sights, strict=True) if self._take_in(each, sight)}
 
-    async def _look_at_new(self) -> None:
-        new = {uri: watched for uri, watched in self._watched.items() if not watched.seen.is_set()}
-        await self._look(new)
-        for watched in new.values():
-            if watched.is_large and not self._use_watchfiles:
-                subject = watched.path, MAX_FOLDER_ENTRIES
-                log.warning("%s: changes beyond its first %d entries need watchfiles installed", *subject)
-            watched.seen.set()
+    def _take_in(self, watched: "_Watched", sight: "_Sight") -> bool:
+        if not watched.is_seen and sight.is_large and not self._use_watchfiles:
+            log.warning("%s: changes beyond its first %d entries need watchfiles", watched.path, MAX_FOLDER_ENTRIES)
+        return watched.take_in(sight)
 
     async def _changed(self) -> set[str]:
         """The URIs that look different. Folders are walked only if a listener heard of them, or none listens yet."""
@@ -230,7 +221,7 @@ class _Sight(NamedTuple):
 class _Watched:
     """A path, how many hold on to it, and what it looked like when last seen."""
 
-    __slots__ = ("_mark", "holders", "is_folder", "is_large", "parent", "path", "real_path", "seen")
+    __slots__ = ("_mark", "holders", "is_folder", "is_large", "is_seen", "parent", "path", "real_path")
 
     def __init__(self, path: Path) -> None:
         self.path = os.path.abspath(path)
@@ -239,17 +230,19 @@ class _Watched:
         self.holders = 1
         self.is_folder = False
         self.is_large = False
-        self.seen = asyncio.Event()
+        self.is_seen = False
         self._mark: Mark = None
 
-    def differs(self, sight: _Sight) -> bool:
-        """Take in what a look showed; tells whether that is new."""
-        before, self._mark = self._mark, sight.mark
+    def take_in(self, sight: _Sight) -> bool:
+        """Remember what a look showed; tells whether it changed since the one before."""
+        differs = self.is_seen and sight.mark != self._mark
+        self.is_seen = True
+        self._mark = sight.mark
         self.is_folder = sight.is_folder
         if sight.real_path is not None:
             self.real_path = sight.real_path
             self.is_large = sight.is_large
-        return self._mark != before
+        return differs
 
     def holds_any(self, paths: Iterable[str]) -> bool:
         inside = os.path.join(self.real_path, "")
@@ -345,8 +338,22 @@ class _Listener:
             self._failed(problem)
 
 
-def _look_at_all(paths: Iterable[str]) -> list[_Sight]:
-    return [_look_at(path) for path in paths]
+class _FirstLook:
+    """Looks at a path at once, so that no change after that is missed, but does not wait for a disk that hangs."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None  # the last one; alive only if its disk hangs
+
+    def at(self, path: str) -> _Sight | None:
+        """None if it takes too long, or if the one before still does."""
+        if self._thread is not None and self._thread.is_alive():
+            return None
+        seen: list[_Sight] = []
+        self._thread = threading.Thread(target=lambda: seen.append(_look_at(path)), name="dovetail.look", daemon=True)
+        with suppress(RuntimeError):  # the system has no more threads to give
+            self._thread.start()
+            self._thread.join(FIRST_LOOK_SECONDS)
+        return seen[0] if seen else None
 
 
 def _look_at(path: str) -> _Sight:
