@@ -30,7 +30,7 @@ from sdk import (
     refused,
 )
 
-pytestmark = deprecations_are_expected
+pytestmark = [*deprecations_are_expected, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from sdk import (
     refused,
 )
 
-pytestmark = deprecations_are_expected
+pytestmark = [*deprecations_are_expected, pytest.mark.slow]
 DIAGNOSTICS = (*REFERENCE, "--diagnostics")
 UPDATED = "notifications/resources/updated"
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"

@@ -18,6 +18,8 @@ from dovetail.engine import watch as watch_module
 from dovetail.engine.watch import Watcher
 from dovetail.errors import Busy, SetupError
 
+pytestmark = pytest.mark.slow  # real processes, files or a large suite: part of `make test`, not of `make check`
+
 PATIENCE = 20.0  # only ever used up by a failing test
 URI = "file:///watched"
 has_watchfiles = importlib.util.find_spec("watchfiles") is not None

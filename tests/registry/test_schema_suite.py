@@ -10,6 +10,8 @@ import pytest
 from dovetail.errors import SetupError
 from dovetail.registry.validator import Validator
 
+pytestmark = pytest.mark.slow  # real processes, files or a large suite: part of `make test`, not of `make check`
+
 SUITE = Path(__file__).parents[2] / ".cache/suites/jsonschema-4.26.0/json/tests/draft2020-12"
 REMOTE = "http://localhost:1234/"  # where the suite's other documents would be; nothing is ever fetched
 

@@ -15,7 +15,7 @@ from served import MODERN, PROMPTLY, SHORT, Start, modern_call, request, text
 from dovetail.errors import SetupError
 from dovetail.server import Server
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")
+pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc"), pytest.mark.slow]
 
 
 # ── a client that does not read ──
