@@ -195,6 +195,7 @@ async def fuzz(count: int, seed: int) -> None:
     versions: list[str | None] = [None, *revisions.SUPPORTED]
     for start in range(0, count, 5 * CHUNK):
         async with Wire(fuzz_server(), versions[(start // (5 * CHUNK)) % len(versions)]) as wire:
+            wire.grace = 0  # open listens would use it all
             for _ in range(5):
                 await _fuzz_chunk(wire, [mutator.message() for _ in range(CHUNK)])
         if start % 100_000 == 0 and count > 100_000:

@@ -17,6 +17,7 @@ class Wire:
     def __init__(self, server: Any, version: str | None = None, *, capabilities: dict[str, Any] | None = None) -> None:
         self.server = server
         self.version = version
+        self.grace = 0.5  # seconds that open calls get at the end
         self.capabilities = capabilities or {}
         self.lines: asyncio.Queue[bytes] = asyncio.Queue()
         self.seen: list[Any] = []
@@ -43,7 +44,7 @@ class Wire:
         return self
 
     async def __aexit__(self, *details: object) -> None:
-        await self.connection.close(0.5)
+        await self.connection.close(self.grace)
         await self.server.engine.stop()
 
     def send(self, message: Any) -> None:
