@@ -24,7 +24,7 @@ log = logging.getLogger("dovetail.watch")
 QUIET_SECONDS = 0.05  # a burst is over when nothing changed for so long …
 MAX_QUIET_ROUNDS = 10  # … or after this many rounds, so that a file that is always written is reported too
 MAX_FOLDER_ENTRIES = 2_000  # how much of a folder one look walks through
-FIRST_LOOK_SECONDS = 0.05  # how long `watch` waits for a disk, before it leaves the first look to the task
+FIRST_LOOK_SECONDS = 0.5  # how long `watch` waits for a disk, before it leaves the first look to the task
 
 T = TypeVar("T")
 Mark = tuple[int, int, int] | None  # what a path looked like; None if nothing is there
