@@ -96,7 +96,7 @@ async def test_the_path_of_a_call() -> None:
 
 async def test_a_timeout_costs_one_frame_and_nothing_else() -> None:
     frames, tasks, turns = await Probe(timeout=30).call()
-    assert frames == [*PATH, "with_timeout"]
+    assert frames == [*PATH, "beside"]
     assert (tasks, turns) == (1, 1)
 
 

@@ -199,7 +199,8 @@ async def test_the_number_of_subscriptions_is_bounded() -> None:
     server = new_server()
     async with Wire(server, "2025-11-25") as wire:
         record = wire.connection.record
-        await wire.connection.save(record.replace(subscriptions=frozenset(f"n://{n}" for n in range(MAX_URIS))))
+        full = record.replace(subscriptions=frozenset(f"n://{n}" for n in range(MAX_URIS)))
+        await wire.connection.change(lambda _: full)
         assert (await wire.refusal("resources/subscribe", {"uri": "a://1"}))["code"] == -32602
 
 

@@ -7,14 +7,14 @@ newline and gives it a `Pipe` to write to.
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import change_notification
-from dovetail.engine.streams import LIST_KINDS, ChangeKind, Subscription
+from dovetail.engine.streams import LIST_KINDS, Subscription
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError
 from dovetail.protocol import inbound, jsonrpc
 from dovetail.protocol.inbound import Request
@@ -74,14 +74,14 @@ def _outcome(task: asyncio.Task[bytes | None]) -> bytes | None:
 class Connection:
     """Everything that belongs to one pipe: its session, if there was a handshake, and its calls in flight."""
 
-    def __init__(self, engine: Engine, pipe: Pipe) -> None:
+    def __init__(self, engine: Engine, pipe: Pipe, *, handshake_only: bool = False) -> None:
         self.engine = engine
         self.pipe = pipe
+        self._handshake_only = handshake_only  # HTTP+SSE is older than requests that need no session
         self.session: Session | None = None
         self.greeted = asyncio.Event()  # the client has made a first good request
         self._calls: dict[RequestId, Call] = {}
         self._others: set[asyncio.Task[Any]] = set()  # batches, and calls that were cancelled but still clean up
-        self._kinds: list[ChangeKind] = []
         self._subscription: Subscription | None = None
         self._pump: asyncio.Task[None] | None = None
 
@@ -135,7 +135,8 @@ class Connection:
             raise Busy(f"This connection has {MAX_LISTENS} listens open; end some of them")
         if batched and opened.method == "initialize":
             raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
-        request = inbound.modern(opened) or inbound.on_pipe(opened, self.session)
+        modern = None if self._handshake_only else inbound.modern(opened)
+        request = modern or inbound.on_pipe(opened, self.session)
         if batched:
             inbound.allow_batch(request.revision)
         if request.method == "initialize":
@@ -153,9 +154,9 @@ class Connection:
     def _open_session(self, request: Request) -> None:
         # At once and not in the request's task: what the client sends next belongs to the session already.
         assert isinstance(request.params, InitializeParams)
-        self.session = Session.open(secrets.token_hex(16), request.params, request.revision)
+        announced = self.engine.announced_kinds()
+        self.session = Session.open(secrets.token_hex(16), request.params, request.revision, announced=announced)
         request.session = self.session
-        self._kinds = [kind for kind in LIST_KINDS if kind in self.engine.offer.names]
 
     def _drop_session(self) -> None:
         self.session = None
@@ -256,8 +257,8 @@ class Connection:
         assert self.session is not None
         return self.session
 
-    async def save(self, record: Session) -> None:
-        self.session = record
+    async def change(self, change: Callable[[Session], Session]) -> None:
+        self.session = record = change(self.record)
         if self._subscription is not None:
             for uri in record.subscriptions - self._subscription.uris:
                 self._subscription.add_uri(uri)
@@ -268,7 +269,8 @@ class Connection:
         if self.record.initialized:
             return
         self.session = self.record.replace(initialized=True)
-        self._subscription = self.engine.hub.subscribe(self._kinds, self.session.subscriptions)
+        kinds = [kind for kind in LIST_KINDS if kind in self.session.announced]
+        self._subscription = self.engine.hub.subscribe(kinds, self.session.subscriptions)
         self._pump = asyncio.get_running_loop().create_task(self._send_changes(self._subscription))
 
     async def _send_changes(self, subscription: Subscription) -> None:

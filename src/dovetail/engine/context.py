@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dovetail.engine.core import Engine
 
 T = TypeVar("T")
+MAX_RETRY = 86_400.0
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
@@ -197,6 +198,19 @@ class Context:
     def _publish(self, change: Change) -> Awaitable[None]:
         self._engine.publish(change)
         return _DONE
+
+    # ── the connection ──
+
+    def close_stream(self, retry: float | None = None) -> Awaitable[None]:
+        """Let go of the connection in the middle of a long call; the client comes back for the answer by itself.
+
+        `retry` is how many seconds it should wait before that. Only clients of 2025-11-25 over HTTP that read streams
+        can come back; for all others this does nothing.
+        """
+        if retry is not None and not 0 <= retry <= MAX_RETRY:
+            raise ValueError(f"ctx.close_stream: retry={retry!r} is not possible; it is 0 to {MAX_RETRY} seconds")
+        close = self._exchange.close_stream
+        return self._nothing() if close is None else self._do(_await(close(retry)))
 
     # ── the server itself ──
 

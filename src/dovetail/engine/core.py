@@ -16,7 +16,7 @@ from dovetail.engine.limits import Limit
 from dovetail.engine.log import guard_loggers
 from dovetail.engine.options import Options
 from dovetail.engine.redaction import Redactor
-from dovetail.engine.streams import Change, ChangeKind, Hub
+from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind, Hub
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
 from dovetail.protocol import revisions
@@ -101,6 +101,10 @@ class Engine:
             "logging": self.options.logging,
         }
         return frozenset(name for name, there in present.items() if there) | frozenset(self.options.declare)
+
+    def announced_kinds(self) -> list[ChangeKind]:
+        """The lists whose changes a handshake session that begins now is promised to hear of."""
+        return [kind for kind in LIST_KINDS if kind in self.offer.names] if self.options.list_changed else []
 
     def _open_limits(self) -> None:
         self.limit = Limit(self.options.max_concurrency, self.options.max_queue, subject="The server")

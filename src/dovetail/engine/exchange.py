@@ -11,17 +11,21 @@ from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
     from dovetail.engine.progress import ProgressSender
+    from dovetail.engine.streams import Subscription
 
 Emit = Callable[[bytes], Awaitable[None]]
+CloseStream = Callable[[float | None], Awaitable[None]]
 
 
 class SessionStore(Protocol):
     """Where the session of a request lives; a transport knows."""
 
     @property
-    def record(self) -> Session: ...
+    def record(self) -> Session:
+        """As it was when the request came, or as this request has changed it."""
 
-    async def save(self, record: Session) -> None: ...
+    async def change(self, change: Callable[[Session], Session]) -> None:
+        """Replace the record by what `change` makes of it; asked again if another request was quicker."""
 
 
 class Cancellation:
@@ -74,7 +78,16 @@ def _resolve(future: "asyncio.Future[None]") -> None:
 class Exchange:
     """What a transport hands to the engine for one request."""
 
-    __slots__ = ("_cancellation", "emit", "finish", "progress", "request", "sessions")
+    __slots__ = (
+        "_cancellation",
+        "close_stream",
+        "emit",
+        "finish",
+        "progress",
+        "request",
+        "sessions",
+        "subscription",
+    )
 
     def __init__(self, request: Request, emit: Emit, sessions: SessionStore | None = None) -> None:
         self.request = request
@@ -82,6 +95,8 @@ class Exchange:
         self.sessions = sessions
         self.finish: list[Callable[[], Awaitable[None]]] = []  # to run before the answer goes out
         self.progress: ProgressSender | None = None  # from the first report on
+        self.close_stream: CloseStream | None = None  # where the client can come back for the rest
+        self.subscription: Subscription | None = None  # of a listen: whoever ends it ends the listen
         self._cancellation: Cancellation | None = None
 
     @property

@@ -44,6 +44,7 @@ from dovetail.protocol.results import (
     Suggestions,
     Welcome,
 )
+from dovetail.protocol.session import Session
 from dovetail.registry.catalog import Catalog, KeptPage, Page
 from dovetail.registry.invocation import Invocation
 from dovetail.registry.prompts import shape_completion, shape_prompt, suggest
@@ -75,7 +76,7 @@ async def set_level(engine: "Engine", exchange: Exchange) -> Result:
     params = exchange.request.params
     assert isinstance(params, SetLevelParams)
     if exchange.sessions is not None:
-        await exchange.sessions.save(exchange.sessions.record.replace(log_level=params.level))
+        await exchange.sessions.change(lambda record: record.replace(log_level=params.level))
     return EMPTY
 
 
@@ -149,19 +150,21 @@ async def subscribe(engine: "Engine", exchange: Exchange) -> Result:
     if params.uri not in engine.library:
         raise NotFound(uri=params.uri)
     if exchange.sessions is not None:
-        record = exchange.sessions.record
-        if len(record.subscriptions) >= MAX_URIS:
-            raise ProtocolError("Too many subscriptions in this session", code=INVALID_PARAMS)
-        await exchange.sessions.save(record.replace(subscriptions=record.subscriptions | {params.uri}))
+        await exchange.sessions.change(partial(_subscribed, params.uri))
     return EMPTY
+
+
+def _subscribed(uri: str, record: Session) -> Session:
+    if len(record.subscriptions) >= MAX_URIS:
+        raise ProtocolError("Too many subscriptions in this session", code=INVALID_PARAMS)
+    return record.replace(subscriptions=record.subscriptions | {uri})
 
 
 async def unsubscribe(engine: "Engine", exchange: Exchange) -> Result:
     params = exchange.request.params
     assert isinstance(params, UriParams)
     if exchange.sessions is not None:
-        record = exchange.sessions.record
-        await exchange.sessions.save(record.replace(subscriptions=record.subscriptions - {params.uri}))
+        await exchange.sessions.change(lambda record: record.replace(subscriptions=record.subscriptions - {params.uri}))
     return EMPTY
 
 
@@ -172,7 +175,7 @@ async def listen(engine: "Engine", exchange: Exchange) -> Result:
     honoured = _honoured(engine, params.notifications)
     kinds = [kind for kind, wanted in _wanted_kinds(honoured) if wanted]
     mark = {SUBSCRIPTION_KEY: exchange.request.id}
-    subscription = engine.hub.subscribe(kinds, honoured.resource_subscriptions)
+    exchange.subscription = subscription = engine.hub.subscribe(kinds, honoured.resource_subscriptions)
     try:
         acknowledgement = {"notifications": honoured, "_meta": mark}
         name = "notifications/subscriptions/acknowledged"

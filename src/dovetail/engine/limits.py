@@ -7,9 +7,9 @@
 import asyncio
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dovetail.errors import Busy, SetupError
 
@@ -89,22 +89,35 @@ class CallTimeout(TimeoutError):
         self.seconds = seconds
 
 
-@types.coroutine
-def with_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Generator[Any, Any, T]:
-    """Await `work` in this task; cancel it after `seconds` and raise `CallTimeout`.
+class Timer(Protocol):
+    """Something that runs beside a piece of work."""
 
-    A cancellation from outside passes through as itself, also when it meets the expiry.
+    def begin(self) -> None:
+        """The work waits for the first time."""
+
+    def meant(self, cancelled: asyncio.CancelledError) -> BaseException:
+        """What the cancellation that has ended the work is to be raised as: itself, or something of the timer's."""
+
+    def end(self) -> None:
+        """The work is done; called also if it never began."""
+
+
+@types.coroutine
+def beside(timer: Timer, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Await `work` in this task, with a timer beside it from the moment it waits for something.
+
+    Stepping through `work` ourselves shows whether it ever waits: a call that does not needs no timer, which is most
+    of the cost.
     """
-    # The rules are those of `asyncio.timeout`. Stepping through `work` ourselves shows whether it ever waits: a call
-    # that does not needs no timer, which is most of the cost.
-    expiry: _Expiry | None = None
+    begun = False
     step: Callable[[Any], Any] = work.send
     value: object = None
     try:
         while True:
             waited_for = step(value)
-            if expiry is None:
-                expiry = _Expiry(seconds)
+            if not begun:
+                begun = True
+                timer.begin()
             try:
                 value = yield waited_for
                 step = work.send
@@ -114,39 +127,53 @@ def with_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Generator[Any,
     except StopIteration as end:
         result: T = end.value
         return result
-    except asyncio.CancelledError as error:
-        if expiry is not None and expiry.alone():
-            raise CallTimeout(seconds) from error
-        raise
+    except asyncio.CancelledError as cancelled:
+        meant = timer.meant(cancelled)
+        if meant is cancelled:
+            raise
+        raise meant from cancelled
     finally:
         value = None  # it may be an exception whose traceback holds this frame
-        if expiry is not None:
-            expiry.end()
+        timer.end()
+
+
+def with_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:
+    """Await `work` in this task; cancel it after `seconds` and raise `CallTimeout`.
+
+    A cancellation from outside passes through as itself, also when it meets the expiry: the rules of
+    `asyncio.timeout`.
+    """
+    return beside(_Expiry(seconds), work)
 
 
 class _Expiry:
     """Cancels the current task when the time is up, unless it ends before."""
 
-    __slots__ = ("_earlier", "_fired", "_task", "_timer")
+    __slots__ = ("_earlier", "_fired", "_seconds", "_task", "_timer")
 
     def __init__(self, seconds: float) -> None:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("with_timeout works only in a task")
-        self._task = task
-        self._earlier = task.cancelling()
+        self._seconds = seconds
+        self._task: asyncio.Task[Any] | None = None
         self._fired = False
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._fire)
+
+    def begin(self) -> None:
+        self._task = asyncio.current_task()
+        if self._task is None:
+            raise RuntimeError("with_timeout works only in a task")
+        self._earlier = self._task.cancelling()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._fire)
 
     def _fire(self) -> None:
+        assert self._task is not None
         self._fired = True
         self._task.cancel()
 
-    def alone(self) -> bool:
-        """Tell whether a cancellation that just arrived is this one, and no other came with it."""
-        return self._fired and self._task.cancelling() <= self._earlier + 1
+    def meant(self, cancelled: asyncio.CancelledError) -> BaseException:
+        alone = self._task is not None and self._fired and self._task.cancelling() <= self._earlier + 1
+        return CallTimeout(self._seconds) if alone else cancelled
 
     def end(self) -> None:
-        self._timer.cancel()
-        if self._fired:
-            self._task.uncancel()
+        if self._task is not None:
+            self._timer.cancel()
+            if self._fired:
+                self._task.uncancel()

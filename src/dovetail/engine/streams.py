@@ -29,8 +29,9 @@ class Change(msgspec.Struct, frozen=True):
 class Subscription:
     """One listener: the kinds of lists and the URIs it asked for. Read it with `async for`."""
 
-    def __init__(self, hub: "Hub", kinds: Iterable[ChangeKind], uris: Iterable[str]) -> None:
+    def __init__(self, hub: "Hub", kinds: Iterable[ChangeKind], uris: Iterable[str], *, all_uris: bool = False) -> None:
         self._hub = hub
+        self._all_uris = all_uris
         self.kinds = frozenset(kinds)
         self.uris: set[str] = set()
         self.closed = False
@@ -53,7 +54,7 @@ class Subscription:
             self._hub.uri_released(uri)
 
     def wants(self, change: Change) -> bool:
-        return change.uri in self.uris if change.uri else change.kind in self.kinds
+        return (self._all_uris or change.uri in self.uris) if change.uri else change.kind in self.kinds
 
     def offer(self, change: Change) -> None:
         """From any thread."""
@@ -107,7 +108,13 @@ class Hub:
         self._ended = False
 
     def subscribe(self, kinds: Iterable[ChangeKind], uris: Iterable[str] = ()) -> Subscription:
-        subscription = Subscription(self, kinds, uris)
+        return self._add(Subscription(self, kinds, uris))
+
+    def everything(self) -> Subscription:
+        """All changes, of any URI; for whoever passes them on. It makes nobody watch anything."""
+        return self._add(Subscription(self, LIST_KINDS, (), all_uris=True))
+
+    def _add(self, subscription: Subscription) -> Subscription:
         self._subscriptions[subscription] = None
         if self._ended:  # it came too late: it hears nothing, and ends as all others did
             subscription.end()

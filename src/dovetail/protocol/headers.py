@@ -149,14 +149,19 @@ class HeaderParameter(NamedTuple):
     key: str  # the header's name in lower case, as it is looked up
 
 
-def header_parameters(schema: Mapping[str, object]) -> tuple[HeaderParameter, ...]:
-    """Collect the `x-mcp-header` marks of an input schema; clients drop a tool with a wrong one, so refuse it here."""
+def header_parameters(schema: Mapping[str, object], *, secrets: bool = False) -> tuple[HeaderParameter, ...]:
+    """Collect the `x-mcp-header` marks of an input schema; clients drop a tool with a wrong one, so refuse it here.
+
+    `secrets`: those may be marked too. A server should not do it; a client has to follow one that does.
+    """
     found: dict[str, HeaderParameter] = {}
     for place, path, part in _subschemas(schema):
         if "x-mcp-header" not in part:
             continue
         header = f"Mcp-Param-{part['x-mcp-header']}"
         problem = _problem(path, part)
+        if problem is None and not secrets:
+            problem = _secret(part)
         if problem is None and header.lower() in found:
             problem = f"{'.'.join(found[header.lower()].path)!r} has the same header; use another name"
         if problem is not None:
@@ -183,6 +188,18 @@ def check_parameters(
             raise HeaderError(f"{parameter.header} is not what the body says in {'.'.join(parameter.path)!r}")
 
 
+def argument_headers(parameters: Sequence[HeaderParameter], arguments: Mapping[str, object]) -> dict[str, str]:
+    """Write the `Mcp-Param-*` headers that go with the arguments of a call."""
+    headers: dict[str, str] = {}
+    for parameter in parameters:
+        value = _value_at(arguments, parameter.path)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # 42.0 is an integer in JSON Schema
+        if isinstance(value, str) or (isinstance(value, int) and abs(value) <= LARGEST_INTEGER):
+            headers[parameter.header] = encode_argument(value)
+    return headers
+
+
 def _value_at(arguments: Mapping[str, object], path: tuple[str, ...]) -> object:
     value: object = arguments
     for name in path:
@@ -198,6 +215,10 @@ def _problem(path: tuple[str, ...] | None, part: Mapping[str, object]) -> str | 
         return f"{name!r} is not a header name; use letters, digits and dashes"
     if not isinstance(kind, str) or kind not in PARAMETER_TYPES:
         return f"the property's type is {kind!r}; it must be 'string', 'integer' or 'boolean' alone"
+    return None
+
+
+def _secret(part: Mapping[str, object]) -> str | None:
     if part.get("writeOnly") is True or part.get("format") == "password":
         return "the property holds a secret, and proxies log headers; drop the mark"
     return None

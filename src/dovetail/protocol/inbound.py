@@ -197,7 +197,7 @@ def on_http(opened: Opened, headers: Headers, session: Session | None, *, statel
     named = _handshake_revision(version)
     if opened.method == "initialize":
         return _initialize(opened, headers)
-    session = _known_session(headers, session, stateless)
+    session = known_session(headers, session, stateless)
     return _handshake(opened, named if session is None else session.revision, session, headers)
 
 
@@ -215,7 +215,7 @@ def notice_on_http(
         text = f"A client must not send responses in {version}; answers belong into the next request"
         raise ProtocolError(text, code=INVALID_REQUEST, http_status=400)
     _handshake_revision(version)
-    return _known_session(headers, session, stateless)
+    return known_session(headers, session, stateless)
 
 
 def _named_version(headers: Headers) -> str | None:
@@ -232,7 +232,7 @@ def _handshake_revision(version: str | None) -> Revision:
     return revisions.HANDSHAKE[version]
 
 
-def _known_session(headers: Headers, session: Session | None, stateless: bool) -> Session | None:
+def known_session(headers: Headers, session: Session | None, stateless: bool) -> Session | None:
     """Rows 15 to 18: the session, or None where the server keeps none."""
     if session is not None or stateless:
         return session

@@ -1,5 +1,6 @@
 """A handshake-era session as a small frozen record, so that any worker can serve it."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -19,11 +20,31 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     initialized: bool = False  # `notifications/initialized` has come: from here on we may speak unasked
     log_level: LogLevel | None = None
     subscriptions: frozenset[str] = frozenset()
+    announced: frozenset[str] = frozenset()  # the lists whose changes it was promised to hear of
+    owner: str | None = None  # who opened it; nobody else may use it
+    unheard_since: int | None = None  # where its first stream of changes begins, until it has begun
 
     @classmethod
-    def open(cls, id: str, params: InitializeParams, revision: Revision) -> "Session":
+    def open(
+        cls,
+        id: str,
+        params: InitializeParams,
+        revision: Revision,
+        *,
+        announced: Iterable[str] = (),
+        owner: str | None = None,
+        unheard_since: int | None = None,
+    ) -> "Session":
         """The session that an accepted `initialize` begins."""
-        return cls(id=id, version=revision.name, client=params.client_info, capabilities=params.capabilities)
+        return cls(
+            id=id,
+            version=revision.name,
+            client=params.client_info,
+            capabilities=params.capabilities,
+            announced=frozenset(announced),
+            owner=owner,
+            unheard_since=unheard_since,
+        )
 
     @property
     def revision(self) -> Revision:

@@ -1,0 +1,197 @@
+"""Sessions of the handshake era over HTTP: records in a state backend that any request may be the next to use.
+
+A session lives as long as it is used, belongs to whoever opened it, and there are only so many: when no more fit, the
+one that has been silent longest gives way, unless even that one was used a moment ago.
+"""
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from dovetail.engine.core import Engine
+from dovetail.engine.streams import Hub
+from dovetail.errors import Busy
+from dovetail.protocol.methods import InitializeParams
+from dovetail.protocol.revisions import Revision
+from dovetail.protocol.session import Session
+from dovetail.state.base import Conflict, StateBackend
+
+FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to a new one
+MAX_ID = 128
+MAX_TRIES = 100  # of a change that others are always quicker with
+_encode = msgspec.msgpack.encode
+_decoder = msgspec.msgpack.Decoder(Session)
+
+
+class HeldSession:
+    """The session of one request: its record, and the way to change it."""
+
+    __slots__ = ("_sessions", "record", "version")
+
+    def __init__(self, sessions: "Sessions", record: Session, version: int) -> None:
+        self._sessions = sessions
+        self.record = record
+        self.version = version
+
+    async def change(self, change: Callable[[Session], Session]) -> None:
+        await self._sessions.change(self, change)
+
+
+class Sessions:
+    """All sessions that this process has to do with."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        state: StateBackend,
+        *,
+        timeout: float,
+        most: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._state = state
+        self._timeout = timeout
+        self._most = most
+        self._clock = clock
+        self._known: OrderedDict[str, _Known] = OrderedDict()  # the one that was used longest ago comes first
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    async def open(
+        self, params: InitializeParams, revision: Revision, *, owner: str | None, unheard_since: int
+    ) -> HeldSession:
+        await self._make_room()
+        record = Session.open(
+            secrets.token_urlsafe(24),
+            params,
+            revision,
+            announced=self._engine.announced_kinds(),
+            owner=owner,
+            unheard_since=unheard_since,
+        )
+        version = await self._state.put(_key(record.id), _encode(record), ttl=self._timeout, if_version=0)
+        self._known[record.id] = _Known(self._engine.hub, self._clock())
+        return HeldSession(self, record, version)
+
+    async def _make_room(self) -> None:
+        self._forget_expired()
+        if len(self._known) < self._most:
+            return
+        id, oldest = next(iter(self._known.items()))
+        if self._clock() - oldest.used < FRESH_SECONDS:
+            raise Busy(f"There are {self._most} sessions, all of them in use; try again later", http_status=503)
+        await self.end(id)
+
+    async def find(self, id: str, owner: str | None) -> HeldSession | None:
+        """The session, if there is one and it belongs to who is asking."""
+        if len(id) > MAX_ID:
+            return None
+        entry = await self._state.get(_key(id))
+        if entry is None:
+            self._forget(id)
+            return None
+        record = _decoder.decode(entry.value)
+        if record.owner != owner:
+            return None
+        await self.use(record)
+        return HeldSession(self, record, entry.version)
+
+    async def reload(self, held: HeldSession) -> bool:
+        """Whether it is still there; its record is then as new as can be."""
+        entry = await self._state.get(_key(held.record.id))
+        if entry is None:
+            return False
+        if entry.version != held.version:
+            held.record, held.version = _decoder.decode(entry.value), entry.version
+        return True
+
+    async def use(self, record: Session) -> None:
+        """It is in use: its time begins anew."""
+        now = self._clock()
+        known = self._known.get(record.id)
+        if known is None:
+            known = self._known[record.id] = _Known(self._engine.hub, now - self._timeout)
+            known.watch(record.subscriptions)
+        self._known.move_to_end(record.id)
+        known.used = now
+        if now - known.touched > self._timeout / 10:  # often enough
+            known.touched = now
+            await self._state.touch(_key(record.id), self._timeout)
+
+    async def change(self, held: HeldSession, change: Callable[[Session], Session]) -> None:
+        """Raises what `change` raises. A session that has ended meanwhile stays ended."""
+        for _ in range(MAX_TRIES):
+            record = change(held.record)
+            try:
+                held.version = await self._state.put(
+                    _key(record.id), _encode(record), ttl=self._timeout, if_version=held.version
+                )
+            except Conflict:
+                entry = await self._state.get(_key(record.id))
+                if entry is None:
+                    return
+                held.record, held.version = _decoder.decode(entry.value), entry.version
+                continue
+            held.record = record
+            if (known := self._known.get(record.id)) is not None:
+                known.watch(record.subscriptions)
+            await self._state.publish(topic(record.id))
+            return
+        raise Busy("This session is being changed by too many requests at once; try again")
+
+    async def end(self, id: str) -> None:
+        """For everyone: whoever serves a stream of it is told."""
+        self._forget(id)
+        await self._state.delete(_key(id))
+        await self._state.publish(topic(id))
+
+    def _forget_expired(self) -> None:
+        limit = self._clock() - self._timeout
+        while self._known:
+            id, known = next(iter(self._known.items()))
+            if known.used > limit:
+                return
+            self._forget(id)
+
+    def _forget(self, id: str) -> None:
+        if (known := self._known.pop(id, None)) is not None:
+            known.watch(frozenset())
+
+    def forget_all(self) -> None:
+        """The process stops; the records stay where they are."""
+        for id in tuple(self._known):
+            self._forget(id)
+
+
+class _Known:
+    """What this process remembers of a session: when it was used, and which resources are watched for its sake."""
+
+    __slots__ = ("_hub", "_watched", "touched", "used")
+
+    def __init__(self, hub: Hub, now: float) -> None:
+        self._hub = hub
+        self._watched: frozenset[str] = frozenset()
+        self.used = now
+        self.touched = now
+
+    def watch(self, uris: frozenset[str]) -> None:
+        if uris == self._watched:
+            return
+        for uri in uris - self._watched:
+            self._hub.uri_wanted(uri)
+        for uri in self._watched - uris:
+            self._hub.uri_released(uri)
+        self._watched = uris
+
+
+def topic(id: str) -> str:
+    """What is published when a session has changed or ended."""
+    return f"session/{id}"
+
+
+_key = topic  # one name for both: the record lies where its changes are told

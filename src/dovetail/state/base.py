@@ -1,0 +1,250 @@
+"""What every state backend is: names and bytes go in, bytes and wake-ups come out.
+
+Here stand the interface, its records, bounds and errors, and `Topics`, which wakes the listeners of one process and is
+shared by all backends.
+
+Names (of keys, logs and topics) are any text that UTF-8 can hold, up to `MAX_NAME` characters. Keys, logs and topics
+do not meet: the same name may be used for each. Under a longer name nothing can be stored or heard (`ValueError`), so
+whoever looks for one finds nothing. A time to live is a number of seconds above 0, up to `MAX_TTL`. A value or a record
+is as large as the backend has room for (`NoRoom`).
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from dovetail.errors import DovetailError, ProtocolError
+
+MAX_NAME = 512  # characters; whoever needs more uses a digest
+MAX_TTL = 10 * 366 * 86_400.0  # ten years, in seconds
+MAX_COUNT = 2**63 - 1  # how far a counter goes, in both directions
+
+
+class Entry(NamedTuple):
+    """The value of a key. No two writes of a key get the same version, even if it was gone in between."""
+
+    value: bytes
+    version: int
+
+
+class LogRecord(NamedTuple):
+    """What was appended to a log. The first id is 1, the next 2, and so on."""
+
+    id: int
+    data: bytes
+
+
+class LogPage(NamedTuple):
+    """Some records of a log, and what the log holds.
+
+    A reader that was at `after` has missed records if `after < first - 1`. If none is kept any more, `first` is
+    `last + 1`. If the reader's `after` is above `last`, that log has ended and another one has begun.
+    """
+
+    records: list[LogRecord]
+    first: int  # the oldest id that is still kept
+    last: int  # the newest id; both are 0 if there is no such log
+
+
+class Conflict(DovetailError):
+    """A key does not have the version that `put` was told to expect: somebody else wrote, or it is gone."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__("A record was changed by somebody else, or is gone")  # a key may hold a secret
+        self.key = key
+
+
+class NoRoom(ProtocolError):
+    """A backend has reached one of its bounds. Nothing was stored."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, http_status=503)
+
+
+class StateBackend(Protocol):
+    """Where records live. Every call is atomic, and in a backend that is far away it ends within a bounded time."""
+
+    async def get(self, key: str) -> Entry | None: ...
+
+    async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
+        """Store a value and return its version, or raise `Conflict`; `if_version=0` means "must not exist"."""
+        ...
+
+    async def touch(self, key: str, ttl: float) -> bool:
+        """Let a key live for `ttl` seconds from now. The version stays. False if it is not there."""
+        ...
+
+    async def delete(self, key: str) -> bool:
+        """False if it was not there."""
+        ...
+
+    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
+        """Store a value if the key is not there. The first one wins, until the key expires or is deleted."""
+        ...
+
+    async def add(self, key: str, n: int, ttl: float) -> int:
+        """Count: add `n`, which may be negative, and return the total. `ttl` counts from the first `add`.
+
+        A counter is a key whose value is a decimal number. Any other value, and a total beyond `MAX_COUNT`, is a
+        `ValueError`.
+        """
+        ...
+
+    async def append(self, log: str, data: bytes, *, keep: int, ttl: float) -> int:
+        """Add a record, wake who listens to the topic with the log's name, and return the record's id.
+
+        The newest `keep` records stay, fewer where the backend is short of room. The log expires `ttl` seconds after
+        its last append; until then or `drop` no id is used twice.
+        """
+        ...
+
+    async def read(self, log: str, after: int, limit: int = 100) -> LogPage:
+        """The oldest records with an id above `after`, `limit` at most."""
+        ...
+
+    async def drop(self, log: str) -> None:
+        """Forget a log at once. One of the same name begins with id 1 again."""
+        ...
+
+    async def publish(self, topic: str, data: bytes = b"") -> None:
+        """Wake who listens. No listener is handed `data`: what has happened stands in a key or a log."""
+        ...
+
+    def listen(self, topics: Iterable[str]) -> "Listener":
+        """What is published from now on is heard by the listener, until it is closed."""
+        ...
+
+    async def close(self) -> None:
+        """Close every listener and let go of all resources. The backend is not used afterwards."""
+        ...
+
+
+class Listener:
+    """Hears of topics, on one event loop at a time. Each is remembered once, so a slow listener costs no memory."""
+
+    __slots__ = ("_closed", "_names", "_told", "_topics", "_waiter")
+
+    def __init__(self, topics: "Topics") -> None:
+        self._topics = topics
+        self._names: set[str] = set()
+        self._told: set[str] = set()
+        self._waiter: asyncio.Future[None] | None = None  # nothing else here knows an event loop
+        self._closed = False
+
+    def add(self, topic: str) -> None:
+        """Hear of one more topic."""
+        check_name(topic)
+        if not self._closed and topic not in self._names:
+            self._names.add(topic)
+            self._topics.enter(topic, self)
+
+    def remove(self, topic: str) -> None:
+        """Hear no more of a topic, nor of what `wait` has not returned yet."""
+        if topic in self._names:
+            self._names.remove(topic)
+            self._told.discard(topic)
+            self._topics.leave(topic, self)
+
+    async def wait(self) -> set[str]:
+        """The topics that were told of since the last `wait`; waits for one if there is none. Empty once closed.
+
+        One task at a time may wait. A wait that is cancelled loses nothing.
+        """
+        while not self._told and not self._closed:
+            if self._waiter is not None and not self._waiter.done():
+                raise RuntimeError("Another task waits at this listener already")
+            self._waiter = waiter = asyncio.get_running_loop().create_future()
+            try:
+                await waiter
+            finally:
+                if self._waiter is waiter:
+                    self._waiter = None
+        told, self._told = self._told, set()
+        return told
+
+    def close(self) -> None:
+        """Hear no more. A `wait` that is under way, and every later one, returns an empty set."""
+        self._closed = True
+        for name in tuple(self._names):
+            self.remove(name)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.get_loop().is_closed():
+            _wake(waiter)
+        self._topics.forget(self)
+
+    def hear(self, topic: str) -> None:
+        """Called by `Topics` for a topic that was added."""
+        waiter = self._waiter
+        if waiter is not None and waiter.get_loop().is_closed():
+            self.close()  # who waited here will never go on
+            return
+        self._told.add(topic)
+        if waiter is not None:
+            _wake(waiter)
+
+
+class Topics:
+    """Who listens to what in this process. Not for threads: call it on the event loop."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, dict[Listener, None]] = {}
+        self._open: set[Listener] = set()
+        self._closed = False
+
+    def listen(self, names: Iterable[str]) -> Listener:
+        listener = Listener(self)
+        self._open.add(listener)
+        try:
+            for name in names:
+                listener.add(name)
+        except ValueError:
+            listener.close()
+            raise
+        if self._closed:  # it came too late, and ends as all others did
+            listener.close()
+        return listener
+
+    def tell(self, name: str) -> None:
+        """Wake every listener of the topic."""
+        if listeners := self._by_name.get(name):
+            for listener in tuple(listeners):
+                listener.hear(name)
+
+    def close(self) -> None:
+        self._closed = True
+        for listener in tuple(self._open):
+            listener.close()
+
+    def enter(self, name: str, listener: Listener) -> None:
+        self._by_name.setdefault(name, {})[listener] = None
+
+    def leave(self, name: str, listener: Listener) -> None:
+        listeners = self._by_name[name]
+        del listeners[listener]
+        if not listeners:
+            del self._by_name[name]
+
+    def forget(self, listener: Listener) -> None:
+        self._open.discard(listener)
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError for a name that no backend takes."""
+    if len(name) > MAX_NAME:
+        raise ValueError(f"The name {name[:40]!r}... has {len(name)} characters; {MAX_NAME} are allowed")
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"The name {name!r} holds half a surrogate pair") from None
+
+
+def check_ttl(ttl: float) -> None:
+    """Raises ValueError for a time to live that no backend takes."""
+    if not 0 < ttl <= MAX_TTL:  # also false for NaN
+        raise ValueError(f"ttl={ttl!r} is not possible; it must be above 0 and at most {MAX_TTL:.0f} seconds")
+
+
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)

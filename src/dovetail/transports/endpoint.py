@@ -1,0 +1,322 @@
+"""The MCP endpoint: POST, GET and DELETE come in, every revision on the same path, chosen for each request."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from dovetail.engine.changes import ChangeLog
+from dovetail.engine.core import Engine
+from dovetail.engine.sessions import HeldSession, Sessions
+from dovetail.errors import INVALID_REQUEST, ProtocolError
+from dovetail.protocol import inbound, jsonrpc, revisions
+from dovetail.protocol.inbound import Opened, Request
+from dovetail.protocol.jsonrpc import BadMessage, Envelope
+from dovetail.protocol.methods import InitializeParams, RequestId
+from dovetail.state.base import StateBackend
+from dovetail.transports.answers import Answer, EventLogs
+from dovetail.transports.http_calls import Finish, HttpCall, never
+from dovetail.transports.options import HttpOptions
+from dovetail.transports.tails import Tails
+from dovetail.transports.traffic import Traffic
+from dovetail.transports.visit import Visit
+
+SESSION_HEADER = b"mcp-session-id"
+ALLOW = (b"allow", b"GET, POST, DELETE, OPTIONS")
+NO_SESSIONS = (
+    "This server runs as several workers that share no sessions. Use protocol version 2026-07-28, "
+    "start it with one worker, or let it serve older clients without sessions (stateless)"
+)
+
+log = logging.getLogger("dovetail")
+
+
+class Endpoint:
+    """Lives as long as the app on one event loop."""
+
+    def __init__(
+        self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: Traffic, *, alone: bool
+    ) -> None:
+        self._engine = engine
+        self._options = options
+        self._traffic = traffic
+        self._alone = alone
+        self._changes = ChangeLog(engine.hub, state)
+        self._sessions = Sessions(engine, state, timeout=options.session_timeout, most=options.max_sessions)
+        self._logs = EventLogs(state, ttl=options.event_timeout)
+        self._tails = Tails(self._sessions, self._changes, self._logs, traffic, keep_alive=options.keep_alive)
+        self._calls: dict[tuple[str, RequestId], HttpCall] = {}  # of sessions; an id alone says nothing
+        self._verbs = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
+
+    def start(self) -> None:
+        self._changes.start()
+
+    async def stop(self) -> None:
+        await self._changes.stop()
+        self._sessions.forget_all()
+
+    async def __call__(self, visit: Visit) -> None:
+        verb = self._verbs.get(visit.method)
+        if verb is None:
+            await self._not_allowed(visit, f"{visit.method} is not used here; POST a JSON-RPC message")
+            return
+        visit.refuse_repeated_headers()
+        await verb(visit)
+
+    async def _not_allowed(self, visit: Visit, text: str) -> None:
+        body = jsonrpc.error(None, ProtocolError(text, code=INVALID_REQUEST))
+        await visit.response.json(405, body, [ALLOW])
+
+    # ── POST ──
+
+    async def _post(self, visit: Visit) -> None:
+        visit.refuse_other_types()
+        body = await visit.body(self._options.max_body_bytes, self._options.body_timeout)
+        try:
+            message = jsonrpc.decode(body)
+            if isinstance(message, list):
+                await self._batch(visit, message)
+            elif message.is_request:
+                await self._request(visit, message)
+            else:
+                await self._notice(visit, message, await self._session(visit))
+                await visit.response.empty(202)
+        except BadMessage as bad:
+            await self._refuse(visit, bad, bad.id)
+
+    async def _refuse(self, visit: Visit, failure: ProtocolError, id: RequestId | None) -> None:
+        if failure.http_status == 200:  # it can't be read at all, so there is no request to answer
+            failure.http_status = 400
+        await visit.refuse(failure, id)
+
+    async def _request(self, visit: Visit, message: Envelope) -> None:
+        assert isinstance(message.id, (int, str))
+        try:
+            opened = inbound.open_request(message)
+            request = inbound.modern(opened, visit.headers)
+            if request is not None:
+                call = self._modern_call(visit, request)
+            else:
+                call = await self._session_call(visit, opened)
+        except BadMessage as bad:
+            await self._refuse(visit, bad, message.id)
+            return
+        except ProtocolError as failure:
+            await visit.refuse(failure, message.id)
+            return
+        if call.request.revision.handshake:
+            await self._serve_apart(call)
+        else:
+            await self._serve_here(call)
+
+    # ── 2026-07-28: every request by itself ──
+
+    def _modern_call(self, visit: Visit, request: Request) -> HttpCall:
+        accepted = visit.accepted
+        answer = Answer(visit.response, accepted)
+        call = HttpCall(request, answer, visit.receive, None, keep_alive=self._options.keep_alive)
+        if request.method == "subscriptions/listen":
+            if not accepted.stream:
+                text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
+                raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
+            self._traffic.open_stream(call, lambda: end_listen(call))
+        return call
+
+    async def _serve_here(self, call: HttpCall) -> None:
+        """In the task of the HTTP request: when that ends, so does the call."""
+        self._traffic.enter(call, call.cancel)
+        try:
+            await call.serve(self._engine)
+        finally:
+            self._traffic.leave(call)
+            self._traffic.close_stream(call)
+
+    # ── up to 2025-11-25: in sessions, or without if the server keeps none ──
+
+    async def _session_call(self, visit: Visit, opened: Opened) -> HttpCall:
+        held = await self._session(visit)
+        request = inbound.on_http(
+            opened, visit.headers, None if held is None else held.record, stateless=self._options.stateless
+        )
+        if request.method == "initialize":
+            held = await self._open_session(visit, request)
+        return self._admit(visit, request, held)
+
+    async def _session(self, visit: Visit) -> HeldSession | None:
+        """The session that the request names, if there is one and it is the caller's."""
+        id = visit.headers.get("mcp-session-id")
+        return None if id is None else await self._sessions.find(id, visit.owner)
+
+    async def _open_session(self, visit: Visit, request: Request) -> HeldSession | None:
+        if self._options.stateless:
+            return None
+        if not self._alone:
+            raise ProtocolError(NO_SESSIONS, code=INVALID_REQUEST, http_status=400)
+        assert isinstance(request.params, InitializeParams)
+        position = await self._changes.position()
+        held = await self._sessions.open(request.params, request.revision, owner=visit.owner, unheard_since=position)
+        request.session = held.record
+        return held
+
+    def _admit(
+        self, visit: Visit, request: Request, held: HeldSession | None, *, answer: Answer | None = None
+    ) -> HttpCall:
+        """`answer` is given where several requests share one."""
+        if held is not None and (held.record.id, request.id) in self._calls:
+            raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
+        call = HttpCall(
+            request,
+            answer or self._answer(visit, request.revision, held, lasting=request.method != "initialize"),
+            visit.receive if answer is None else never,  # the connection of a batch is not one call's to watch
+            held,
+            keep_alive=self._options.keep_alive,
+            finish=None if answer is None else _later,
+        )
+        if held is not None:
+            self._calls[held.record.id, request.id] = call
+            if request.method == "initialize":
+                call.finish = self._welcome(call, held)
+        return call
+
+    def _answer(
+        self, visit: Visit, revision: revisions.Revision, held: HeldSession | None, *, lasting: bool = True
+    ) -> Answer:
+        """`lasting`: the client may come back for it; not before it has a session to come back with."""
+        if held is None or not lasting:
+            return Answer(visit.response, visit.accepted)
+        log = self._logs.begin(held.record.id, visit.response)
+        return Answer(visit.response, visit.accepted, log, primes=revision.resumable)
+
+    def _welcome(self, call: HttpCall, held: HeldSession) -> Finish:
+        """The answer to `initialize` names the session, unless it is a refusal."""
+
+        async def finish(message: bytes, status: int) -> None:
+            if call.failed:
+                await self._sessions.end(held.record.id)
+            else:
+                call.answer.response.add_headers([(SESSION_HEADER, held.record.id.encode())])
+            await call.answer.finish(message, status)
+
+        return finish
+
+    async def _serve_apart(self, call: HttpCall) -> None:
+        """In a task of its own: it goes on when the connection, and with it the HTTP request, has ended."""
+        task = asyncio.get_running_loop().create_task(self._serve_in_session(call))
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            call.client_left()
+            raise
+
+    async def _serve_in_session(self, call: HttpCall) -> bytes | None:
+        self._traffic.enter(call, call.cancel)
+        try:
+            return await call.serve(self._engine)
+        finally:
+            self._traffic.leave(call)
+            if call.request.session is not None:
+                self._calls.pop((call.request.session.id, call.request.id), None)
+
+    # ── batches, which one revision has ──
+
+    async def _batch(self, visit: Visit, messages: Sequence[Envelope | BadMessage]) -> None:
+        held = await self._session(visit)
+        record = None if held is None else held.record
+        revision = inbound.http_batch_revision(visit.headers, record)
+        inbound.allow_batch(revision)
+        assert revision is not None
+        inbound.known_session(visit.headers, record, self._options.stateless)
+        answer = self._answer(visit, revision, held)
+        parts = [part for message in messages if (part := await self._batched(visit, message, held, answer))]
+        if not parts:
+            await visit.response.empty(202)
+            return
+        await asyncio.shield(asyncio.get_running_loop().create_task(self._serve_batch(parts, answer)))
+
+    async def _batched(
+        self, visit: Visit, message: Envelope | BadMessage, held: HeldSession | None, answer: Answer
+    ) -> "bytes | HttpCall | None":
+        """Its answer, or the call that will have it; None for what is not answered."""
+        if isinstance(message, BadMessage):
+            return jsonrpc.error(message.id, message, id_optional=False)
+        if not message.is_request:
+            await self._notice(visit, message, held)
+            return None
+        assert isinstance(message.id, (int, str))
+        try:
+            opened = inbound.open_request(message)
+            if opened.method == "initialize":
+                raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
+            record = None if held is None else held.record
+            request = inbound.on_http(opened, visit.headers, record, stateless=self._options.stateless)
+            return self._admit(visit, request, held, answer=answer)
+        except ProtocolError as failure:
+            return jsonrpc.error(message.id, failure)
+
+    async def _serve_batch(self, parts: Sequence[bytes | HttpCall], answer: Answer) -> None:
+        """All answers together, when the last one is there; those that were cancelled have none."""
+        served = await asyncio.gather(*(self._serve_in_session(part) for part in parts if isinstance(part, HttpCall)))
+        answers = [*(part for part in parts if isinstance(part, bytes)), *(each for each in served if each is not None)]
+        if answers:
+            await answer.finish(jsonrpc.batch(answers), 200)
+        else:
+            await answer.finish_silently()
+
+    # ── notifications and answers of the client ──
+
+    async def _notice(self, visit: Visit, message: Envelope, held: HeldSession | None) -> None:
+        """Raises if it is not acceptable. Unknown and malformed notifications are ignored: nobody waits."""
+        record = None if held is None else held.record
+        inbound.notice_on_http(message, visit.headers, record, stateless=self._options.stateless)
+        if held is None:
+            return
+        if message.method == "notifications/cancelled":
+            call = self._calls.get((held.record.id, inbound.cancelled_request(message) or ""))
+            if call is not None and call.request.method != "initialize":
+                log.debug("the client cancelled the request %r", call.request.id)
+                call.cancel()
+        elif message.method == "notifications/initialized" and not held.record.initialized:
+            await held.change(lambda record: record.replace(initialized=True))
+
+    # ── GET and DELETE: only sessions have them ──
+
+    async def _get(self, visit: Visit) -> None:
+        if self._has_no_sessions(visit):
+            await self._not_allowed(visit, "There is no stream to GET here; POST a JSON-RPC message")
+        elif not visit.accepted.stream:
+            text = "GET answers with text/event-stream, which Accept does not allow"
+            raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
+        else:
+            await self._tails.serve(visit, await self._own_session(visit))
+
+    async def _delete(self, visit: Visit) -> None:
+        if self._has_no_sessions(visit):
+            await self._not_allowed(visit, "There is no session to DELETE here")
+            return
+        session = (await self._own_session(visit)).record.id
+        await self._sessions.end(session)
+        for (owner, _), call in tuple(self._calls.items()):
+            if owner == session:
+                call.cancel()
+        await visit.response.empty(204)
+
+    def _has_no_sessions(self, visit: Visit) -> bool:
+        version = visit.headers.get("mcp-protocol-version", "").strip(" \t")
+        return self._options.stateless or not self._alone or version in revisions.MODERN
+
+    async def _own_session(self, visit: Visit) -> HeldSession:
+        held = await self._session(visit)
+        inbound.known_session(visit.headers, None if held is None else held.record, stateless=False)
+        assert held is not None
+        return held
+
+
+def end_listen(call: HttpCall) -> None:
+    """The server ends it: its result goes out, then its stream closes."""
+    if call.exchange.subscription is not None:
+        call.exchange.subscription.end()
+    else:
+        call.cancel()
+
+
+async def _later(_message: bytes, _status: int) -> None:
+    """One of several answers that go out together."""

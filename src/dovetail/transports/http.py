@@ -1,0 +1,236 @@
+"""The server as one ASGI callable: requests come in, find their path and pass the guard, and leave as responses.
+
+It needs no lifespan from its host: the server starts with the first request, unless `start` or a lifespan was quicker.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from dovetail.engine.core import Engine
+from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
+from dovetail.protocol.jsonrpc import encode
+from dovetail.state.memory import MemoryState
+from dovetail.transports.asgi import App, Receive, Scope, Send
+from dovetail.transports.cors import Cors
+from dovetail.transports.endpoint import Endpoint
+from dovetail.transports.guard import Guard
+from dovetail.transports.options import HttpOptions
+from dovetail.transports.routes import RouteTable
+from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
+from dovetail.transports.traffic import Traffic
+from dovetail.transports.visit import ClientLeft, Visit
+
+LIVE = frozenset({"/health", "/health/live"})
+READY = frozenset({"/ready", "/health/ready"})
+
+log = logging.getLogger("dovetail")
+
+Place = Callable[[Visit], Awaitable[None]]
+
+
+class HttpApp:
+    """What `server.asgi()` gives."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: HttpOptions,
+        *,
+        owner: Any = None,
+        bound_to: str | None = None,
+        alone: bool = True,
+    ) -> None:
+        self._engine = engine
+        self._options = options
+        self._owner = owner
+        self._alone = alone
+        self._state = MemoryState()
+        self._guard = Guard(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
+        self._cors = Cors(options.cors)
+        taken = {options.path, *LIVE, *READY, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
+        self._pages = RouteTable(options.routes, reserved=taken)
+        self._stay: _Stay | None = None
+        self._draining = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000, "reason": "MCP is served over HTTP"})
+
+    # ── requests ──
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visit = Visit(scope, receive, send, route_of(scope))
+        try:
+            if visit.route in LIVE or visit.route in READY:
+                await self._health(visit)
+            else:
+                await self._guarded(visit, scope, receive, send)
+        except ProtocolError as failure:
+            await visit.refuse(failure)
+        except ClientLeft:
+            return
+        except Exception:
+            log.exception("%s %s failed", visit.method, visit.route)
+            await visit.refuse(ProtocolError("Internal error", code=INTERNAL_ERROR, http_status=500))
+
+    async def _guarded(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
+        origin = visit.headers.get("origin")
+        self._guard.check(visit.headers, scope.get("server"))
+        page = self._pages.find(visit.route)
+        if page is not None:
+            await page(scope, receive, send)
+            return
+        if origin is not None:
+            visit.response.add_headers(self._cors.response_headers(origin))
+        if visit.method == "OPTIONS":
+            await visit.response.empty(204, self._cors.preflight(visit.headers) or [(b"allow", b"GET, POST, DELETE")])
+            return
+        stay = await self._here()
+        stay.traffic.refuse_if_closing()
+        place = stay.places.get(visit.route)
+        if place is None:
+            text = f"There is nothing at this path; the MCP endpoint is {self._options.path}"
+            raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)
+        if self._options.identify is not None:
+            visit.owner = self._options.identify(scope)
+        await place(visit)
+
+    async def _health(self, visit: Visit) -> None:
+        """Open to every Host and Origin: probes come with any."""
+        if visit.method not in ("GET", "HEAD"):
+            body = encode({"error": "GET this path"})
+            await visit.response.json(405, body, [(b"allow", b"GET, HEAD")])
+            return
+        draining = self._draining and visit.route in READY
+        body = b"" if visit.method == "HEAD" else encode({"status": "draining" if draining else "ok"})
+        await visit.response.json(503 if draining else 200, body, [(b"cache-control", b"no-store")])
+
+    # ── life ──
+
+    async def _here(self) -> "_Stay":
+        """The stay on this event loop; entered by the first request if nothing else has begun it."""
+        stay = self._stay
+        if stay is None or stay.loop is not asyncio.get_running_loop():
+            stay = await self._begin()
+        elif not stay.started.done():
+            await asyncio.shield(stay.started)
+        return stay
+
+    async def _begin(self) -> "_Stay":
+        self._stay = stay = _Stay(self._engine, self._options, self._state, alone=self._alone)
+        try:
+            await stay.start(self._owner)
+        except BaseException:
+            if self._stay is stay:
+                self._stay = None
+            raise
+        return stay
+
+    async def start(self) -> None:
+        """Start the server before the first request, or again after `drain`."""
+        self._draining = False
+        if self._stay is not None and self._stay.traffic.closing:
+            self._stay = None
+        await self._here()
+
+    def begin_drain(self) -> None:
+        """From now on `/ready` says no; requests are still served."""
+        self._draining = True
+
+    async def drain(self, timeout: float | None = None) -> None:
+        """Refuse new requests, end the streams, let calls finish for `timeout` seconds, leave the lifespan."""
+        self._draining = True
+        stay = self._stay
+        if stay is None:  # nobody ever came
+            self._stay = stay = _Stay(self._engine, self._options, self._state, alone=self._alone)
+            stay.started.set_result(None)
+            stay.traffic.closing = True
+        elif stay.loop is asyncio.get_running_loop() and not stay.traffic.closing:
+            await stay.end(self._options.drain_timeout if timeout is None else timeout)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        """For hosts that send one; none is needed."""
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self.start()
+                except Exception as failure:
+                    log.exception("the server could not start")
+                    await send({"type": "lifespan.startup.failed", "message": f"the server could not start: {failure}"})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.drain()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    # ── in other people's apps ──
+
+    def mount_on(self, host: Any, path: str) -> None:
+        """Mount this app in a FastAPI or Starlette app, so that `path` itself is served too.
+
+        Their `mount` alone answers a request to `/x` with a redirect to `/x/`, which many MCP clients do not follow.
+        """
+        if not path.startswith("/") or path.endswith("/"):
+            raise SetupError(f'mount_on: path={path!r} is not possible; it must be like "/mcp"')
+        host.add_route(path, _At(path, self))
+        host.mount(path, self)
+
+
+class _At:
+    """The app at exactly one path of a host; not a function, for those are wrapped by the host."""
+
+    def __init__(self, path: str, app: App) -> None:
+        self._path = path
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        inner = {**scope, "root_path": scope.get("root_path", "") + self._path}
+        await self._app(inner, receive, send)
+
+
+class _Stay:
+    """The app's life on one event loop: what is there at which path, and what is going on."""
+
+    def __init__(self, engine: Engine, options: HttpOptions, state: MemoryState, *, alone: bool) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[None] = self.loop.create_future()
+        self.traffic = Traffic(options.max_streams)
+        self._engine = engine
+        self._endpoint = Endpoint(engine, options, state, self.traffic, alone=alone)
+        self.places: dict[str, Place] = {"": self._endpoint, options.path: self._endpoint}
+        if options.sse:
+            old = SseEndpoint(engine, options, self.traffic, alone=alone)
+            self.places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
+
+    async def start(self, owner: Any) -> None:
+        try:
+            await self._engine.start(owner)
+        except BaseException as failure:
+            told = failure if isinstance(failure, Exception) else RuntimeError("The server's start was interrupted")
+            self.started.set_exception(told)
+            self.started.exception()  # seen: there may be nobody else who waits for it
+            raise
+        self._endpoint.start()
+        self.started.set_result(None)
+
+    async def end(self, timeout: float) -> None:
+        await self.traffic.close(timeout)
+        await self._endpoint.stop()
+        await self._engine.stop()
+
+
+def route_of(scope: Scope) -> str:
+    """The path below where the app is mounted, without a slash at its end."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    if root and (path == root or path.startswith(f"{root}/")):
+        path = path[len(root) :]
+    return path.rstrip("/")

@@ -1,0 +1,152 @@
+"""How a server is reached over HTTP: keyword options and the environment come in, one frozen record goes out."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+from msgspec import Meta
+
+from dovetail.errors import SetupError
+from dovetail.registry.options import (
+    COUNT,
+    NAMES,
+    POSITIVE_COUNT,
+    SECONDS,
+    SWITCH,
+    TEXT,
+    Kind,
+    checked_options,
+)
+from dovetail.transports.asgi import App, Scope
+
+Identify = Callable[[Scope], str | None]
+
+MEBIBYTE = 1024 * 1024
+DELAY = Kind(Annotated[float, Meta(ge=0)], "a number of seconds, 0 or more")
+PORT = Kind(Annotated[int, Meta(ge=0, le=65535)], "a port from 0 to 65535; with 0 the system chooses one")
+
+KINDS = {
+    **dict.fromkeys(("path", "host"), TEXT),
+    **dict.fromkeys(("sse", "stateless", "cors", "access_log"), SWITCH),
+    **dict.fromkeys(("allowed_hosts", "allowed_origins"), NAMES),
+    **dict.fromkeys(("max_body_bytes", "max_sessions", "max_streams", "workers"), POSITIVE_COUNT),
+    **dict.fromkeys(("max_connections", "max_header_bytes", "max_headers"), POSITIVE_COUNT),
+    **dict.fromkeys(("body_timeout", "keep_alive", "session_timeout", "event_timeout", "header_timeout"), SECONDS),
+    **dict.fromkeys(("drain_delay", "drain_timeout"), DELAY),
+    "port": PORT,
+    "backlog": COUNT,
+}
+
+
+class AsgiOptions(TypedDict, total=False):
+    """What `server.asgi(...)` takes."""
+
+    path: str
+    sse: bool
+    stateless: bool
+    routes: Mapping[str, App]
+    identify: Identify
+    # who may come
+    allowed_hosts: Sequence[str]
+    allowed_origins: Sequence[str]
+    cors: bool
+    # limits
+    max_body_bytes: int
+    body_timeout: float
+    max_sessions: int
+    max_streams: int
+    session_timeout: float
+    event_timeout: float
+    keep_alive: float
+    drain_timeout: float
+
+
+class RunOptions(AsgiOptions, total=False):
+    """What `server.run(transport="http", ...)` takes besides."""
+
+    host: str
+    port: int
+    workers: int
+    drain_delay: float
+    max_connections: int
+    max_header_bytes: int
+    max_headers: int
+    header_timeout: float
+    backlog: int
+    access_log: bool
+
+
+class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The same, complete: what is not given has its default here."""
+
+    path: str = "/mcp"
+    sse: bool = True  # HTTP+SSE of 2024-11-05, at /sse and /messages
+    stateless: bool = False  # handshake clients without sessions
+    routes: Mapping[str, App] = {}  # pages of the host's own
+    identify: Identify | None = None  # who is calling, where a host has found that out; sessions are bound to it
+    allowed_hosts: Sequence[str] | None = None
+    allowed_origins: Sequence[str] = ()
+    cors: bool = True
+    max_body_bytes: int = 4 * MEBIBYTE
+    body_timeout: float = 30.0  # seconds for a body to arrive
+    max_sessions: int = 10_000
+    max_streams: int = 10_000  # streams that stay open: GET, HTTP+SSE, subscriptions/listen
+    session_timeout: float = 1800.0  # seconds without a request
+    event_timeout: float = 300.0  # seconds that the events of a stream can be asked for again
+    keep_alive: float = 15.0  # seconds between comments on a silent stream
+    drain_timeout: float = 30.0  # seconds for calls in flight when the server stops
+    # only for run()
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = 1
+    drain_delay: float = 0.0  # seconds of accepting on, while /ready already says no
+    max_connections: int = 10_000
+    max_header_bytes: int = 64 * 1024
+    max_headers: int = 100
+    header_timeout: float = 10.0
+    backlog: int = 2048
+    access_log: bool = False
+
+    @classmethod
+    def of(
+        cls, given: AsgiOptions, *, known: type[AsgiOptions] = AsgiOptions, where: str = "Server.asgi"
+    ) -> "HttpOptions":
+        """What is not given may stand in the environment: `allowed_hosts` as DOVETAIL_ALLOWED_HOSTS, and so on."""
+        names = known.__annotations__.keys()
+        checked = checked_options(given, names, where, KINDS)
+        options = cls(**{**_from_environment(names, os.environ), **checked})
+        if not options.path.startswith("/") or options.path.endswith("/"):
+            raise SetupError(f'{where}: path={options.path!r} is not possible; it must be like "/mcp"')
+        for name in ("routes", "identify"):
+            _check_callables(where, name, getattr(options, name))
+        return options
+
+
+def _check_callables(where: str, name: str, value: Any) -> None:
+    functions = list(value.values()) if isinstance(value, Mapping) else [] if value is None else [value]
+    for each in functions:
+        if not callable(each):
+            raise SetupError(f"{where}: {name} holds {each!r}, which is not callable")
+
+
+def _from_environment(names: Any, environ: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in names:
+        variable = f"DOVETAIL_{name.upper()}"
+        if name in KINDS and (text := environ.get(variable)):
+            found[name] = read_option(text, KINDS[name], variable)
+    return found
+
+
+def read_option(text: str, kind: Kind, where: str) -> Any:
+    """An option's value from text; lists are divided by commas or blanks."""
+    value: Any = text.replace(",", " ").split() if kind is NAMES else text
+    if kind is SWITCH:
+        value = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False}.get(
+            text.lower(), text
+        )
+    try:
+        return msgspec.convert(value, kind.type, strict=False)
+    except msgspec.ValidationError:
+        raise SetupError(f"{where}={text!r} is not possible; it must be {kind.words}") from None

@@ -1,0 +1,201 @@
+"""HTTP+SSE of 2024-11-05: a client GETs one stream, and POSTs its messages beside it.
+
+The stream is a pipe like stdin and stdout are, so an ordinary `Connection` serves it; it ends with the stream.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from urllib.parse import parse_qs
+
+from dovetail.engine.connection import Connection
+from dovetail.engine.core import Engine
+from dovetail.errors import INVALID_REQUEST, ProtocolError
+from dovetail.protocol import jsonrpc, sse
+from dovetail.protocol.jsonrpc import BadMessage
+from dovetail.protocol.sse import encode_event
+from dovetail.transports.endpoint import NO_SESSIONS
+from dovetail.transports.http_calls import look_after
+from dovetail.transports.options import HttpOptions
+from dovetail.transports.response import Response
+from dovetail.transports.traffic import Traffic
+from dovetail.transports.visit import Visit
+
+STREAM_ROUTE = "/sse"
+MESSAGES_ROUTE = "/messages"
+FULL_BYTES = 1024 * 1024  # what may wait for a slow client before its calls wait too
+
+log = logging.getLogger("dovetail")
+
+
+class EventPipe:
+    """What a connection writes to: messages wait here until the stream has taken them."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self._more = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self.ended = False
+
+    def write(self, message: bytes) -> None:
+        if not self.ended:
+            self._waiting.append(message)
+            self._bytes += len(message)
+            self._more.set()
+            if self._bytes > FULL_BYTES:
+                self._room.clear()
+
+    async def drain(self) -> None:
+        await self._room.wait()
+
+    def end(self) -> None:
+        """Take no more; what waits is still sent."""
+        self.ended = True
+        self._more.set()
+
+    def give_up(self) -> None:
+        """The client is gone."""
+        self.end()
+        self._waiting.clear()
+        self._room.set()
+
+    async def carry(self, response: Response) -> None:
+        """Send what is written, until the end."""
+        while True:
+            while self._waiting:
+                message = self._waiting.popleft()
+                await response.event(encode_event(message, event="message"))
+                self._bytes -= len(message)
+                if self._bytes <= FULL_BYTES:
+                    self._room.set()
+            if self.ended:
+                return
+            self._more.clear()
+            await self._more.wait()
+
+
+class SseClient:
+    """One stream and the connection that it carries."""
+
+    def __init__(self, engine: Engine, owner: str | None) -> None:
+        self.id = secrets.token_urlsafe(24)
+        self.owner = owner
+        self.pipe = EventPipe()
+        self.connection = Connection(engine, self.pipe, handshake_only=True)
+        self.grace = 0.0  # seconds that its calls get when it ends
+        self._ending = asyncio.Event()
+
+    def end(self, grace: float = 0.0) -> None:
+        self.grace = grace
+        self._ending.set()
+
+    async def close_in_time(self, initialize_timeout: float | None) -> None:
+        """Wait for the end, which also comes if no client has introduced itself in time; then let the calls finish."""
+        greeting = asyncio.get_running_loop().create_task(self._expect_greeting(initialize_timeout))
+        try:
+            await self._ending.wait()
+        finally:
+            greeting.cancel()
+        await self.connection.close(self.grace)
+        self.pipe.end()
+
+    async def _expect_greeting(self, timeout: float | None) -> None:
+        try:
+            await asyncio.wait_for(self.connection.greeted.wait(), timeout)
+        except TimeoutError:
+            log.info("an SSE client made no request within %g s and was left", timeout)
+            self.end()
+
+
+class SseEndpoint:
+    """The two routes, and who is connected."""
+
+    def __init__(self, engine: Engine, options: HttpOptions, traffic: Traffic, *, alone: bool) -> None:
+        self._engine = engine
+        self._options = options
+        self._traffic = traffic
+        self._alone = alone
+        self._clients: dict[str, SseClient] = {}
+
+    # ── GET /sse ──
+
+    async def stream(self, visit: Visit) -> None:
+        if visit.method != "GET":
+            await _not_allowed(visit, b"GET", "GET this path; it answers with the path to POST to")
+            return
+        visit.refuse_repeated_headers()
+        if not self._alone:
+            raise ProtocolError(NO_SESSIONS, code=INVALID_REQUEST, http_status=400)
+        client = SseClient(self._engine, visit.owner)
+        self._traffic.open_stream(client, lambda: client.end(self._options.drain_timeout))
+        self._clients[client.id] = client
+        try:
+            await self._serve(visit, client)
+        finally:
+            del self._clients[client.id]
+            self._traffic.close_stream(client)
+
+    async def _serve(self, visit: Visit, client: SseClient) -> None:
+        loop = asyncio.get_running_loop()
+        response = visit.response
+        over: asyncio.Future[None] = loop.create_future()
+
+        def left() -> None:
+            response.abandon()
+            client.pipe.give_up()
+            client.end()
+
+        async def beat() -> None:
+            await response.event(sse.KEEP_ALIVE)
+
+        attending = loop.create_task(look_after(visit.receive, over, self._options.keep_alive, beat, left))
+        closing = loop.create_task(client.close_in_time(self._engine.options.initialize_timeout))
+        try:
+            await response.event(encode_event(self._messages_path(visit, client).encode(), event="endpoint"))
+            await client.pipe.carry(response)
+        finally:
+            client.pipe.give_up()
+            client.end()
+            over.set_result(None)
+            await asyncio.wait({attending, closing})
+            await response.close()
+
+    def _messages_path(self, visit: Visit, client: SseClient) -> str:
+        root: str = visit.scope.get("root_path", "")
+        return f"{root.rstrip('/')}{MESSAGES_ROUTE}?session_id={client.id}"
+
+    # ── POST /messages ──
+
+    async def messages(self, visit: Visit) -> None:
+        if visit.method != "POST":
+            await _not_allowed(visit, b"POST", "POST JSON-RPC messages here")
+            return
+        visit.refuse_repeated_headers()
+        visit.refuse_other_types()
+        client = self._client(visit)
+        body = await visit.body(self._options.max_body_bytes, self._options.body_timeout)
+        try:
+            jsonrpc.decode(body)
+        except BadMessage as bad:
+            bad.http_status = 400
+            await visit.refuse(bad, bad.id, id_optional=False)
+            return
+        client.connection.feed(body)
+        await visit.response.empty(202)
+
+    def _client(self, visit: Visit) -> SseClient:
+        query = parse_qs(visit.scope.get("query_string", b"")[:1000].decode("latin-1"), max_num_fields=20)
+        given = query.get("session_id", [])
+        client = self._clients.get(given[0]) if len(given) == 1 else None
+        if client is None or client.owner != visit.owner:
+            text = f"There is no such session; GET {STREAM_ROUTE} opens one"
+            raise ProtocolError(text, code=INVALID_REQUEST, http_status=404 if given else 400)
+        return client
+
+
+async def _not_allowed(visit: Visit, allowed: bytes, text: str) -> None:
+    body = jsonrpc.error(None, ProtocolError(text, code=INVALID_REQUEST))
+    await visit.response.json(405, body, [(b"allow", allowed)])

@@ -1,0 +1,121 @@
+"""One HTTP request as the server sees it: headers, body, who is asking, and the response to it."""
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from dovetail.engine.limits import CallTimeout, with_timeout
+from dovetail.errors import INVALID_REQUEST, ProtocolError
+from dovetail.protocol import jsonrpc
+from dovetail.protocol.headers import HeaderError
+from dovetail.protocol.methods import RequestId
+from dovetail.transports.asgi import Headers, RawHeaders, Receive, Scope, Send
+from dovetail.transports.response import Response
+
+# Headers that decide something: two of them would let a proxy see one value and us another.
+SINGLE = frozenset({"host", "origin", "content-type", "content-length", "authorization", "last-event-id"})
+_JSON_TYPE = re.compile(r"\s*application/(?:[a-z0-9.\-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
+
+
+class ClientLeft(Exception):
+    """The client went away before it had said what it wants."""
+
+
+class Accepted(NamedTuple):
+    """What a client reads."""
+
+    json: bool
+    stream: bool
+
+
+class Visit:
+    """Made for each request, and passed to whatever its path leads to."""
+
+    __slots__ = ("headers", "method", "owner", "receive", "response", "route", "scope")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, route: str) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.route = route
+        self.method: str = scope["method"]
+        self.headers = Headers(scope["headers"])
+        self.owner: str | None = None
+        self.response = Response(send, [])
+
+    def refuse_repeated_headers(self) -> None:
+        for name in self.headers.repeated:
+            if name.startswith("mcp-"):
+                raise HeaderError(f"{name} came more than once")
+            if name in SINGLE:
+                raise ProtocolError(f"The header {name} came more than once", code=INVALID_REQUEST, http_status=400)
+
+    @property
+    def accepted(self) -> Accepted:
+        return read_accept(",".join(self.headers.all("accept")))
+
+    async def refuse(self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True) -> None:
+        """An error that has its place in the status; every refusal is JSON."""
+        status = failure.http_status
+        headers: RawHeaders = [(b"retry-after", b"1")] if status == 503 else []
+        await self.response.json(status, jsonrpc.error(id, failure, id_optional=id_optional), headers)
+
+    # ── the body ──
+
+    def refuse_other_types(self) -> None:
+        """Raises unless the body says that it is JSON, or says nothing."""
+        type = self.headers.get("content-type")
+        if type is not None and not _JSON_TYPE.fullmatch(type):
+            text = f"Content-Type must be application/json, not {type[:100]!r}"
+            raise ProtocolError(text, code=INVALID_REQUEST, http_status=415)
+        coding = self.headers.get("content-encoding")
+        if coding is not None and coding.strip().lower() != "identity":
+            text = f"Content-Encoding must be identity, not {coding[:100]!r}"
+            raise ProtocolError(text, code=INVALID_REQUEST, http_status=415)
+
+    async def body(self, most: int, seconds: float) -> bytes:
+        """The whole body, bounded in size and time."""
+        length = self.headers.get("content-length")
+        if length is not None and (not length.isdecimal() or len(length) > 18 or int(length) > most):
+            raise _too_large(most)
+        try:
+            return await with_timeout(self._read(most), seconds)
+        except CallTimeout:
+            text = f"The body did not arrive within {seconds:g} s"
+            raise ProtocolError(text, code=INVALID_REQUEST, http_status=408) from None
+
+    async def _read(self, most: int) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            message = await self.receive()
+            if message["type"] != "http.request":
+                raise ClientLeft
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size > most:
+                raise _too_large(most)
+            if not message.get("more_body", False):
+                return b"".join([*pieces, piece]) if pieces else piece
+            pieces.append(piece)
+
+
+def _too_large(most: int) -> ProtocolError:
+    text = f"The body is larger than {most} bytes; max_body_bytes (DOVETAIL_MAX_BODY_BYTES) sets the limit"
+    return ProtocolError(text, code=INVALID_REQUEST, http_status=413)
+
+
+@lru_cache(maxsize=256)
+def read_accept(header: str) -> Accepted:
+    """Leniently: without the header anything goes, and who reads neither gets JSON."""
+    ranges = {kind for part in header[:1000].split(",") if (kind := _media_range(part))}
+    if not ranges:
+        return Accepted(True, True)
+    stream = not ranges.isdisjoint({"*/*", "text/*", "text/event-stream"})
+    json = not ranges.isdisjoint({"*/*", "application/*", "application/json"})
+    return Accepted(json or not stream, stream)
+
+
+def _media_range(part: str) -> str:
+    kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
+    refused = any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
+    return "" if refused else kind

@@ -1,0 +1,564 @@
+"""What every state backend must do. A test class for a backend inherits `BackendContract` and supplies two fixtures:
+
+`backend`   the backend, empty
+`elapse`    `await elapse(seconds)` lets so much time pass for the backend: a moved clock, or a real sleep
+"""
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import math
+import weakref
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from dovetail.errors import DovetailError
+from dovetail.state.base import (
+    MAX_COUNT,
+    MAX_NAME,
+    MAX_TTL,
+    Conflict,
+    Entry,
+    Listener,
+    LogPage,
+    LogRecord,
+    StateBackend,
+)
+
+Elapse = Callable[[float], Awaitable[None]]
+
+LONG = 60.0
+SHORT = 0.4  # a time to live that a test can wait for
+MOST_OF_IT = 0.25
+AFTER_IT = 0.5
+NAMES = ["", "plain", "two words", "a:b/c?d=*[x]", "ünïcode 名", "line\nbreak\0", "x" * MAX_NAME]
+BAD_NAMES = ["x" * (MAX_NAME + 1), "half \ud800"]
+BAD_TIMES = [0, -1.0, math.nan, math.inf, MAX_TTL * 1.01]
+VALUES = [b"", b"text", b"\0\xff\r\n", bytes(range(256)) * 400]
+
+
+async def heard(listener: Listener) -> set[str]:
+    return await asyncio.wait_for(listener.wait(), 5)
+
+
+async def hears_nothing(listener: Listener) -> bool:
+    """Looks for a tenth of a second, in which a wake-up would have come."""
+    try:
+        await asyncio.wait_for(listener.wait(), 0.1)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def begun(listener: Listener) -> "asyncio.Task[set[str]]":
+    """A task that waits at the listener by now."""
+    task = asyncio.create_task(listener.wait())
+    await asyncio.sleep(0)
+    return task
+
+
+async def fill(backend: StateBackend, log: str, count: int, *, keep: int = 100, ttl: float = LONG) -> list[int]:
+    return [await backend.append(log, b"record %d" % n, keep=keep, ttl=ttl) for n in range(1, count + 1)]
+
+
+def record(id: int) -> LogRecord:
+    return LogRecord(id, b"record %d" % id)
+
+
+class KeysContract:
+    @pytest.mark.parametrize("value", VALUES, ids=len)
+    async def test_what_is_put_can_be_got(self, backend: StateBackend, value: bytes) -> None:
+        version = await backend.put("key", value, ttl=LONG)
+        assert version > 0
+        assert await backend.get("key") == Entry(value, version)
+        assert type((await backend.get("key")).value) is bytes
+
+    async def test_a_key_that_was_never_put(self, backend: StateBackend) -> None:
+        assert await backend.get("key") is None
+        assert await backend.touch("key", LONG) is False
+        assert await backend.delete("key") is False
+
+    async def test_names_are_arbitrary_and_exact(self, backend: StateBackend) -> None:
+        for name in NAMES:
+            await backend.put(name, name.encode(), ttl=LONG)
+        for name in NAMES:
+            assert (await backend.get(name)).value == name.encode()
+        assert await backend.get("PLAIN") is None
+
+    @pytest.mark.parametrize("name", BAD_NAMES, ids=["long", "surrogate"])
+    async def test_nothing_is_stored_under_a_bad_name(self, backend: StateBackend, name: str) -> None:
+        for attempt in (
+            lambda: backend.put(name, b"", ttl=LONG),
+            lambda: backend.claim(name, b"", LONG),
+            lambda: backend.add(name, 1, LONG),
+            lambda: backend.append(name, b"", keep=1, ttl=LONG),
+        ):
+            with pytest.raises(ValueError, match="name"):
+                await attempt()
+        with pytest.raises(ValueError, match="name"):
+            backend.listen(["fine", name])
+        with contextlib.closing(backend.listen([])) as listener, pytest.raises(ValueError, match="name"):
+            listener.add(name)
+
+    @pytest.mark.parametrize("name", BAD_NAMES, ids=["long", "surrogate"])
+    async def test_nothing_is_found_under_a_bad_name(self, backend: StateBackend, name: str) -> None:
+        assert await backend.get(name) is None
+        assert await backend.touch(name, LONG) is False
+        assert await backend.delete(name) is False
+        assert await backend.read(name, 0) == LogPage([], 0, 0)
+        await backend.drop(name)
+        await backend.publish(name)
+
+    @pytest.mark.parametrize("ttl", BAD_TIMES)
+    async def test_a_time_to_live_that_is_none(self, backend: StateBackend, ttl: float) -> None:
+        for attempt in (
+            lambda: backend.put("key", b"", ttl=ttl),
+            lambda: backend.touch("key", ttl),
+            lambda: backend.claim("key", b"", ttl),
+            lambda: backend.add("key", 1, ttl),
+            lambda: backend.append("key", b"", keep=1, ttl=ttl),
+        ):
+            with pytest.raises(ValueError, match="ttl"):
+                await attempt()
+        assert await backend.get("key") is None
+
+    async def test_the_longest_time_to_live(self, backend: StateBackend) -> None:
+        await backend.put("key", b"value", ttl=MAX_TTL)
+        assert await backend.get("key") is not None
+
+    async def test_put_replaces_the_value_and_the_version(self, backend: StateBackend) -> None:
+        first = await backend.put("key", b"one", ttl=LONG)
+        second = await backend.put("key", b"two", ttl=LONG)
+        assert second > first
+        assert await backend.get("key") == Entry(b"two", second)
+
+    async def test_put_with_the_expected_version(self, backend: StateBackend) -> None:
+        first = await backend.put("key", b"one", ttl=LONG, if_version=0)
+        second = await backend.put("key", b"two", ttl=LONG, if_version=first)
+        assert await backend.get("key") == Entry(b"two", second)
+
+    async def test_put_with_another_version_changes_nothing(self, backend: StateBackend) -> None:
+        first = await backend.put("key", b"one", ttl=LONG)
+        second = await backend.put("key", b"two", ttl=LONG)
+        for wrong in (0, first, second + 1):
+            with pytest.raises(Conflict) as caught:
+                await backend.put("key", b"three", ttl=LONG, if_version=wrong)
+            assert caught.value.key == "key"
+            assert isinstance(caught.value, DovetailError)
+        assert await backend.get("key") == Entry(b"two", second)
+
+    async def test_put_with_a_version_of_what_is_not_there(self, backend: StateBackend) -> None:
+        with pytest.raises(Conflict):
+            await backend.put("key", b"one", ttl=LONG, if_version=1)
+        assert await backend.get("key") is None
+
+    async def test_no_version_comes_back_after_a_key_was_gone(self, backend: StateBackend, elapse: Elapse) -> None:
+        """Else a slow writer would overwrite a record that it has never seen."""
+        deleted = await backend.put("key", b"one", ttl=LONG)
+        await backend.delete("key")
+        expired = await backend.put("key", b"two", ttl=SHORT)
+        await elapse(AFTER_IT)
+        await backend.claim("key", b"three", LONG)
+        for old in (deleted, expired):
+            with pytest.raises(Conflict):
+                await backend.put("key", b"late", ttl=LONG, if_version=old)
+        assert (await backend.get("key")).value == b"three"
+
+    async def test_one_of_many_writers_wins(self, backend: StateBackend) -> None:
+        version = await backend.put("key", b"", ttl=LONG)
+        writers = (backend.put("key", b"%d" % n, ttl=LONG, if_version=version) for n in range(20))
+        outcomes = await asyncio.gather(*writers, return_exceptions=True)
+        assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 19
+
+    async def test_delete(self, backend: StateBackend) -> None:
+        await backend.put("key", b"value", ttl=LONG)
+        await backend.put("other", b"value", ttl=LONG)
+        assert await backend.delete("key") is True
+        assert await backend.get("key") is None
+        assert await backend.delete("key") is False
+        assert await backend.get("other") is not None
+
+    async def test_a_key_expires(self, backend: StateBackend, elapse: Elapse) -> None:
+        await backend.put("key", b"value", ttl=SHORT)
+        await elapse(MOST_OF_IT)
+        assert await backend.get("key") is not None
+        await elapse(MOST_OF_IT)
+        assert await backend.get("key") is None
+        assert await backend.touch("key", LONG) is False
+        assert await backend.delete("key") is False
+        assert await backend.put("key", b"value", ttl=LONG, if_version=0)
+
+    async def test_getting_does_not_prolong_putting_does(self, backend: StateBackend, elapse: Elapse) -> None:
+        await backend.put("got", b"value", ttl=SHORT)
+        await backend.put("put", b"value", ttl=SHORT)
+        await elapse(MOST_OF_IT)
+        await backend.get("got")
+        await backend.put("put", b"value", ttl=SHORT)
+        await elapse(MOST_OF_IT)
+        assert await backend.get("got") is None
+        assert await backend.get("put") is not None
+
+    async def test_touch_prolongs_and_leaves_the_version(self, backend: StateBackend, elapse: Elapse) -> None:
+        version = await backend.put("key", b"value", ttl=SHORT)
+        await elapse(MOST_OF_IT)
+        assert await backend.touch("key", SHORT) is True
+        await elapse(MOST_OF_IT)
+        assert await backend.get("key") == Entry(b"value", version)
+        await elapse(MOST_OF_IT)
+        assert await backend.get("key") is None
+
+    async def test_a_time_can_be_shortened(self, backend: StateBackend, elapse: Elapse) -> None:
+        for key in ("touched", "put"):
+            await backend.put(key, b"value", ttl=LONG)
+        await backend.touch("touched", SHORT)
+        await backend.put("put", b"value", ttl=SHORT)
+        await elapse(AFTER_IT)
+        assert await backend.get("touched") is None
+        assert await backend.get("put") is None
+
+
+class ClaimsAndCountersContract:
+    async def test_the_first_claim_wins(self, backend: StateBackend) -> None:
+        assert await backend.claim("key", b"first", LONG) is True
+        assert await backend.claim("key", b"second", LONG) is False
+        assert (await backend.get("key")).value == b"first"
+
+    async def test_one_of_many_claims_wins(self, backend: StateBackend) -> None:
+        outcomes = await asyncio.gather(*(backend.claim("key", b"%d" % n, LONG) for n in range(20)))
+        assert outcomes.count(True) == 1
+        assert (await backend.get("key")).value == b"%d" % outcomes.index(True)
+
+    async def test_a_claim_ends_with_its_time_or_its_deletion(self, backend: StateBackend, elapse: Elapse) -> None:
+        await backend.claim("key", b"first", SHORT)
+        await elapse(MOST_OF_IT)
+        assert await backend.claim("key", b"too early", LONG) is False
+        await elapse(MOST_OF_IT)
+        assert await backend.claim("key", b"second", LONG) is True
+        await backend.delete("key")
+        assert await backend.claim("key", b"third", LONG) is True
+
+    async def test_a_claim_is_a_key_like_any_other(self, backend: StateBackend, elapse: Elapse) -> None:
+        await backend.put("taken", b"value", ttl=LONG)
+        assert await backend.claim("taken", b"mine", LONG) is False
+        await backend.claim("lease", b"mine", SHORT)
+        await elapse(MOST_OF_IT)
+        assert await backend.touch("lease", SHORT) is True
+        await elapse(MOST_OF_IT)
+        claimed = await backend.get("lease")
+        assert await backend.put("lease", b"result", ttl=LONG, if_version=claimed.version) > claimed.version
+
+    async def test_counting(self, backend: StateBackend) -> None:
+        assert [await backend.add("key", n, LONG) for n in (1, 1, 5, -3, -10, 0)] == [1, 2, 7, 4, -6, -6]
+        assert await backend.add("other", 0, LONG) == 0
+
+    async def test_nobody_is_miscounted(self, backend: StateBackend) -> None:
+        totals = await asyncio.gather(*(backend.add("key", 1, LONG) for _ in range(50)))
+        assert sorted(totals) == list(range(1, 51))
+
+    async def test_the_time_of_a_counter_begins_with_it(self, backend: StateBackend, elapse: Elapse) -> None:
+        await backend.add("key", 1, SHORT)
+        await elapse(MOST_OF_IT)
+        assert await backend.add("key", 1, SHORT) == 2
+        await elapse(MOST_OF_IT)
+        assert await backend.add("key", 1, SHORT) == 1
+
+    async def test_a_counter_is_a_key_like_any_other(self, backend: StateBackend) -> None:
+        await backend.add("key", 40, LONG)
+        before = await backend.get("key")
+        await backend.add("key", 2, LONG)
+        after = await backend.get("key")
+        assert (before.value, after.value) == (b"40", b"42")
+        assert after.version > before.version
+        assert await backend.touch("key", LONG) is True
+        await backend.put("key", b"-7", ttl=LONG)
+        assert await backend.add("key", 1, LONG) == -6
+        assert await backend.delete("key") is True
+        assert await backend.add("key", 1, LONG) == 1
+
+    @pytest.mark.parametrize("value", [b"", b"x", b" 1", b"1 ", b"+1", b"01", b"-0", b"1_0", b"1.0", b"9" * 5000])
+    async def test_what_is_no_number_is_not_counted_on(self, backend: StateBackend, value: bytes) -> None:
+        entry = Entry(value, await backend.put("key", value, ttl=LONG))
+        with pytest.raises(ValueError, match="number"):
+            await backend.add("key", 1, LONG)
+        assert await backend.get("key") == entry
+
+    @pytest.mark.parametrize("end", [MAX_COUNT, -MAX_COUNT])
+    async def test_a_counter_has_an_end(self, backend: StateBackend, end: int) -> None:
+        step = 1 if end > 0 else -1
+        assert await backend.add("key", end - step, LONG) == end - step
+        assert await backend.add("key", step, LONG) == end
+        with pytest.raises(ValueError, match="counter"):
+            await backend.add("key", step, LONG)
+        assert await backend.add("key", -step, LONG) == end - step
+
+
+class LogsContract:
+    async def test_an_unknown_log(self, backend: StateBackend) -> None:
+        assert await backend.read("log", 0) == LogPage([], 0, 0)
+        assert await backend.read("log", 7) == LogPage([], 0, 0)
+        await backend.drop("log")
+
+    async def test_ids_count_from_one_in_each_log(self, backend: StateBackend) -> None:
+        assert await fill(backend, "log", 3) == [1, 2, 3]
+        assert await fill(backend, "other", 2) == [1, 2]
+        assert await backend.read("log", 0) == LogPage([record(1), record(2), record(3)], 1, 3)
+
+    @pytest.mark.parametrize("data", VALUES, ids=len)
+    async def test_any_bytes_can_be_logged(self, backend: StateBackend, data: bytes) -> None:
+        await backend.append("log", data, keep=1, ttl=LONG)
+        page = await backend.read("log", 0)
+        assert page.records == [LogRecord(1, data)]
+        assert type(page.records[0].data) is bytes
+
+    @pytest.mark.parametrize(
+        ("after", "limit", "ids"),
+        [
+            (0, 100, [4, 5, 6, 7, 8]),
+            (-5, 100, [4, 5, 6, 7, 8]),
+            (2, 100, [4, 5, 6, 7, 8]),
+            (3, 100, [4, 5, 6, 7, 8]),
+            (4, 100, [5, 6, 7, 8]),
+            (7, 100, [8]),
+            (8, 100, []),
+            (9, 100, []),
+            (2**70, 100, []),
+            (0, 2, [4, 5]),
+            (5, 2, [6, 7]),
+            (7, 2, [8]),
+            (0, 0, []),
+        ],
+    )
+    async def test_reading_on(self, backend: StateBackend, after: int, limit: int, ids: list[int]) -> None:
+        await fill(backend, "log", 8, keep=5)
+        assert await backend.read("log", after, limit) == LogPage([record(id) for id in ids], 4, 8)
+
+    async def test_a_page_has_a_hundred_records_at_most_unless_told(self, backend: StateBackend) -> None:
+        await fill(backend, "log", 120, keep=200)
+        assert len((await backend.read("log", 0)).records) == 100
+        assert len((await backend.read("log", 0, 200)).records) == 120
+
+    async def test_a_reader_can_tell_that_it_missed_some(self, backend: StateBackend) -> None:
+        await fill(backend, "log", 3, keep=2)
+        missed = {after: after < (await backend.read("log", after)).first - 1 for after in range(4)}
+        assert missed == {0: True, 1: False, 2: False, 3: False}
+
+    async def test_every_append_says_how_many_stay(self, backend: StateBackend) -> None:
+        await fill(backend, "log", 6, keep=10)
+        await backend.append("log", b"record 7", keep=3, ttl=LONG)
+        assert await backend.read("log", 0) == LogPage([record(5), record(6), record(7)], 5, 7)
+        await backend.append("log", b"record 8", keep=1, ttl=LONG)
+        assert await backend.read("log", 0) == LogPage([record(8)], 8, 8)
+        await backend.append("log", b"record 9", keep=2, ttl=LONG)
+        assert await backend.read("log", 0) == LogPage([record(8), record(9)], 8, 9)
+
+    @pytest.mark.parametrize("keep", [0, -1])
+    async def test_a_log_keeps_one_record_at_least(self, backend: StateBackend, keep: int) -> None:
+        with pytest.raises(ValueError, match="keep"):
+            await backend.append("log", b"", keep=keep, ttl=LONG)
+
+    async def test_a_log_expires_after_its_last_append(self, backend: StateBackend, elapse: Elapse) -> None:
+        await fill(backend, "log", 1, ttl=SHORT)
+        await elapse(MOST_OF_IT)
+        await backend.append("log", b"record 2", keep=100, ttl=SHORT)
+        await elapse(MOST_OF_IT)
+        assert await backend.read("log", 0) == LogPage([record(1), record(2)], 1, 2)
+        await elapse(MOST_OF_IT)
+        assert await backend.read("log", 0) == LogPage([], 0, 0)
+        assert await fill(backend, "log", 2) == [1, 2]
+
+    async def test_a_dropped_log_is_gone_at_once(self, backend: StateBackend) -> None:
+        await fill(backend, "log", 3)
+        await fill(backend, "other", 3)
+        await backend.drop("log")
+        assert await backend.read("log", 0) == LogPage([], 0, 0)
+        assert (await backend.read("other", 0)).last == 3
+        assert await fill(backend, "log", 1) == [1]
+
+    async def test_writers_at_the_same_time_get_ids_of_their_own(self, backend: StateBackend) -> None:
+        texts = [b"%d" % n for n in range(50)]
+        ids = await asyncio.gather(*(backend.append("log", text, keep=100, ttl=LONG) for text in texts))
+        assert sorted(ids) == list(range(1, 51))
+        stored = {record.id: record.data for record in (await backend.read("log", 0)).records}
+        assert stored == dict(zip(ids, texts, strict=True))
+
+    async def test_keys_and_logs_do_not_meet(self, backend: StateBackend) -> None:
+        await backend.put("name", b"value", ttl=LONG)
+        assert await fill(backend, "name", 2) == [1, 2]
+        await backend.delete("name")
+        assert (await backend.read("name", 0)).last == 2
+        await backend.put("name", b"value", ttl=LONG)
+        await backend.drop("name")
+        assert (await backend.get("name")).value == b"value"
+
+    async def test_a_name_is_a_log_as_well(self, backend: StateBackend) -> None:
+        for name in NAMES:
+            with contextlib.closing(backend.listen([name])) as listener:
+                assert await backend.append(name, name.encode(), keep=1, ttl=LONG) == 1
+                assert await heard(listener) == {name}
+        for name in NAMES:
+            assert (await backend.read(name, 0)).records == [LogRecord(1, name.encode())]
+
+
+class ListenersContract:
+    async def test_what_is_published_before_the_wait_is_heard(self, backend: StateBackend) -> None:
+        with contextlib.closing(backend.listen(["a", "b", "c"])) as listener:
+            await backend.publish("a")
+            await backend.publish("c", b"some data")
+            told = await heard(listener)
+            while told != {"a", "c"}:  # a far-away backend may bring them one by one
+                told |= await heard(listener)
+
+    async def test_what_is_published_during_the_wait_is_heard(self, backend: StateBackend) -> None:
+        with contextlib.closing(backend.listen(["a", "b"])) as listener:
+            waiting = await begun(listener)
+            assert not waiting.done()
+            await backend.publish("b")
+            assert await asyncio.wait_for(waiting, 5) == {"b"}
+
+    async def test_each_topic_is_told_once(self, backend: StateBackend) -> None:
+        with contextlib.closing(backend.listen(["a", "end"])) as listener:
+            for _ in range(1000):
+                await backend.publish("a")
+            await backend.publish("end")
+            rounds = 1
+            while "end" not in await heard(listener):
+                rounds += 1
+            assert rounds < 1000
+            assert await hears_nothing(listener)
+
+    async def test_only_who_listens_is_told(self, backend: StateBackend) -> None:
+        with contextlib.closing(backend.listen(["a"])) as one, contextlib.closing(backend.listen(["a", "b"])) as two:
+            await backend.publish("b")
+            await backend.publish("nobody")
+            assert await heard(two) == {"b"}
+            assert await hears_nothing(one)
+            await backend.publish("a")
+            assert await heard(one) == {"a"}
+            assert await heard(two) == {"a"}
+
+    async def test_what_was_published_earlier_is_not_heard(self, backend: StateBackend) -> None:
+        with contextlib.closing(backend.listen(["a"])) as first:
+            await backend.publish("a")
+            await heard(first)
+        with contextlib.closing(backend.listen(["a"])) as second:
+            assert await hears_nothing(second)
+
+    async def test_an_append_wakes_who_listens_to_the_log(self, backend: StateBackend) -> None:
+        with contextlib.closing(backend.listen(["log"])) as listener:
+            await fill(backend, "other", 1)
+            waiting = await begun(listener)
+            await fill(backend, "log", 1)
+            assert await asyncio.wait_for(waiting, 5) == {"log"}
+            assert (await backend.read("log", 0)).records == [record(1)]
+
+    async def test_topics_come_and_go(self, backend: StateBackend) -> None:
+        with contextlib.closing(backend.listen([])) as listener:
+            waiting = await begun(listener)
+            listener.add("a")
+            listener.add("a")
+            await backend.publish("a")
+            assert await asyncio.wait_for(waiting, 5) == {"a"}
+            listener.remove("a")
+            listener.remove("never added")
+            await backend.publish("a")
+            assert await hears_nothing(listener)
+
+    async def test_a_topic_that_was_removed_is_not_told_any_more(self, backend: StateBackend) -> None:
+        with contextlib.closing(backend.listen(["a", "b"])) as listener:
+            waiting = await begun(listener)
+            await backend.publish("a")
+            listener.remove("a")
+            assert not await asyncio.wait([waiting], timeout=0.05) == ({waiting}, set())
+            await backend.publish("b")
+            assert "b" in await asyncio.wait_for(waiting, 5)
+
+    async def test_a_cancelled_wait_loses_nothing(self, backend: StateBackend) -> None:
+        with contextlib.closing(backend.listen(["a"])) as listener:
+            for published_first in (True, False):
+                waiting = await begun(listener)
+                if published_first:
+                    await backend.publish("a")
+                waiting.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    if await waiting:
+                        continue  # it was quicker than the cancellation
+                if not published_first:
+                    await backend.publish("a")
+                assert await heard(listener) == {"a"}
+
+    async def test_one_task_waits_at_a_time(self, backend: StateBackend) -> None:
+        with contextlib.closing(backend.listen(["a"])) as listener:
+            waiting = await begun(listener)
+            with pytest.raises(RuntimeError, match="waits"):
+                await listener.wait()
+            await backend.publish("a")
+            assert await asyncio.wait_for(waiting, 5) == {"a"}
+
+    async def test_close_ends_the_wait_and_all_later_ones(self, backend: StateBackend) -> None:
+        listener = backend.listen(["a", "b"])
+        waiting = await begun(listener)
+        listener.close()
+        assert await asyncio.wait_for(waiting, 5) == set()
+        listener.close()
+        listener.add("c")
+        listener.remove("a")
+        for topic in "abc":
+            await backend.publish(topic)
+        assert await heard(listener) == set()
+
+    async def test_close_forgets_what_was_not_fetched(self, backend: StateBackend) -> None:
+        listener = backend.listen(["a"])
+        await backend.publish("a")
+        listener.close()
+        assert await heard(listener) == set()
+
+    async def test_a_reader_that_tails_a_log_misses_nothing(self, backend: StateBackend) -> None:
+        """The way of every stream: listen, read to the end, wait, read on."""
+
+        async def tail() -> list[int]:
+            got: list[int] = []
+            with contextlib.closing(backend.listen(["log"])) as listener:
+                while len(got) < 200:
+                    while page := (await backend.read("log", got[-1] if got else 0, 7)).records:
+                        got.extend(record.id for record in page)
+                    if len(got) < 200:
+                        await listener.wait()
+            return got
+
+        async def write() -> None:
+            for n in range(200):
+                await backend.append("log", b"%d" % n, keep=1000, ttl=LONG)
+                if n % 3:
+                    await asyncio.sleep(0)
+
+        outcomes = await asyncio.wait_for(asyncio.gather(tail(), write(), tail(), tail()), 20)
+        assert [outcomes[0], outcomes[2], outcomes[3]] == list(itertools.repeat(list(range(1, 201)), 3))
+
+    async def test_closing_the_backend_closes_every_listener(self, backend: StateBackend) -> None:
+        listeners = [backend.listen(["a"]), backend.listen([]), backend.listen(["b"])]
+        waiting = [await begun(listener) for listener in listeners]
+        await backend.close()
+        assert await asyncio.wait_for(asyncio.gather(*waiting), 5) == [set(), set(), set()]
+        assert await heard(backend.listen(["a"])) == set()
+        await backend.close()
+
+    def test_a_closed_listener_holds_no_event_loop(self, backend: StateBackend) -> None:
+        loop = asyncio.new_event_loop()
+        listener = backend.listen(["a"])
+
+        async def wait_until_closed() -> None:
+            waiting = await begun(listener)
+            listener.close()
+            assert await waiting == set()
+
+        loop.run_until_complete(wait_until_closed())
+        loop.close()
+        loop = weakref.ref(loop)
+        gc.collect()
+        assert loop() is None
+
+
+class BackendContract(KeysContract, ClaimsAndCountersContract, LogsContract, ListenersContract):
+    """All of it."""
