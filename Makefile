@@ -3,21 +3,27 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run setup test check soak lint types clean
+.PHONY: run setup test check soak conformance node lint types clean
 
-run: $(STAMP)            ## start the reference server
-	@$(BIN)/python -m dovetail.reference
+run: $(STAMP)            ## start the reference server at http://127.0.0.1:8000/mcp
+	@$(BIN)/dovetail run
 
 setup: $(STAMP)          ## make .venv and nothing else
 
-test: $(STAMP) .cache/suites/.fetched lint types   ## lint, types, every test
+test: $(STAMP) .cache/suites/.fetched node lint types   ## lint, types, every test
 	$(BIN)/pytest -n 2 -m "not soak"
 
 check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
 	$(BIN)/pytest -n 2 -m "not soak and not slow"
 
-soak: $(STAMP) .cache/suites/.fetched   ## the long forms of the slow proofs
+soak: $(STAMP) .cache/suites/.fetched node   ## the long forms of the slow proofs
 	$(BIN)/pytest -m soak --timeout 3600 -s
+
+conformance: $(STAMP) node   ## the official conformance suite, under the strict rule
+	$(BIN)/python scripts/conformance.py
+
+node: $(STAMP)           ## Node 22 and what runs on it, from npm
+	@$(BIN)/python scripts/node_tools.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import official
 from dovetail.engine.connection import Connection
+from http_judge import watch_http
 
 settings.register_profile("dovetail", deadline=None)  # two busy cores make any single example slow
 settings.load_profile("dovetail")
@@ -41,11 +42,11 @@ def _judge_emitted_messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     witnesses: list[official.Witness] = []
     original_init, original_admit = Connection.__init__, Connection._admit
 
-    def watched_init(self: Connection, engine, pipe) -> None:
+    def watched_init(self: Connection, engine, pipe, **options) -> None:
         witness = official.Witness()
         witnesses.append(witness)
         self.witness = witness
-        original_init(self, engine, _WatchedPipe(pipe, witness))
+        original_init(self, engine, _WatchedPipe(pipe, witness), **options)
 
     def watched_admit(self: Connection, *arguments, **options):
         call = original_admit(self, *arguments, **options)
@@ -54,8 +55,9 @@ def _judge_emitted_messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(Connection, "__init__", watched_init)
     monkeypatch.setattr(Connection, "_admit", watched_admit)
+    over_http = watch_http(monkeypatch)
     yield
-    for witness in witnesses:
+    for witness in [*witnesses, *over_http]:
         witness.assert_clean()
 
 

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from dovetail.server import Server as Server
     from dovetail.toolregistry import ToolPage as ToolPage
     from dovetail.toolregistry import ToolRegistry as ToolRegistry
+    from dovetail.transports.http import HttpApp as HttpApp
+    from dovetail.transports.routes import PageRequest as PageRequest
+    from dovetail.transports.routes import PageResponse as PageResponse
 
 __version__ = "0.1.0"
 
@@ -101,6 +104,8 @@ _HOMES = {
     "registry.fields": ["Field"],
     "server": ["Server"],
     "toolregistry": ["ToolPage", "ToolRegistry"],
+    "transports.http": ["HttpApp"],
+    "transports.routes": ["PageRequest", "PageResponse"],
 }
 _HOME_OF = {name: f"dovetail.{module}" for module, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)

@@ -3,10 +3,11 @@
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 import msgspec
 
+from dovetail import transports
 from dovetail.engine.core import INJECTABLE, Engine
 from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.dispatch import Middleware
@@ -23,11 +24,10 @@ from dovetail.registry.prompts import PromptOptions, compile_completer, compile_
 from dovetail.registry.resources import ResourceOptions, Template, compile_directory, compile_file, compile_resource
 from dovetail.registry.tools import Tool, ToolOptions, compile_tool
 from dovetail.toolregistry import ToolRegistry
-from dovetail.transports.http import HttpApp
-from dovetail.transports.options import AsgiOptions, HttpOptions, RunOptions
-from dovetail.transports.routes import check_page, route_app
-from dovetail.transports.serve import serve_http
-from dovetail.transports.stdio import serve_stdio
+
+if TYPE_CHECKING:
+    from dovetail.transports.http import HttpApp
+    from dovetail.transports.options import AsgiOptions, HttpOptions, RunOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -188,26 +188,26 @@ class Server:
 
     # ── serving ──
 
-    def asgi(self, **options: Unpack[AsgiOptions]) -> HttpApp:
+    def asgi(self, **options: "Unpack[AsgiOptions]") -> "HttpApp":
         """The server as an ASGI callable: mount it anywhere, no lifespan wiring needed."""
-        return HttpApp(self.engine, self._http(options, AsgiOptions, "Server.asgi"), owner=self)
+        return transports.HttpApp(self.engine, self._http(options), owner=self)
 
-    def run(self, transport: Literal["stdio", "http"] = "stdio", **options: Unpack[RunOptions]) -> None:
+    def run(self, transport: Literal["stdio", "http"] = "stdio", **options: "Unpack[RunOptions]") -> None:
         """Serve until the client leaves or a signal comes."""
         if transport == "http":
-            serve_http(self.engine, self._http(options, RunOptions, "Server.run"), owner=self)
+            transports.serve_http(self.engine, self._http(options, running=True), owner=self)
         elif transport != "stdio":
             raise SetupError(f'Server.run: transport={transport!r} is unknown; use "stdio" or "http"')
         elif options:
             raise SetupError(f'Server.run: {", ".join(sorted(options))} are for transport="http"')
         else:
-            serve_stdio(self.engine, owner=self)
+            transports.serve_stdio(self.engine, owner=self)
 
     def custom_route(self, path: str, *, methods: Sequence[str] = ("GET",)) -> Callable[[F], F]:
         """Register a page of your own beside the MCP endpoint."""
 
         def register(function: F) -> F:
-            check_page(function, methods)
+            transports.check_page(function, methods)
             if path in self._pages:
                 raise SetupError(f"@server.custom_route: there is already a page at {path}")
             self._pages[path] = (function, methods)
@@ -215,11 +215,11 @@ class Server:
 
         return register
 
-    def _http(self, given: AsgiOptions, known: type[AsgiOptions], where: str) -> HttpOptions:
-        options = HttpOptions.of(given, known=known, where=where)
+    def _http(self, given: "AsgiOptions", *, running: bool = False) -> "HttpOptions":
+        options = transports.HttpOptions.of(given, running=running)
         run, most, seconds = self.engine.threads.run, options.max_body_bytes, options.body_timeout
         pages = {
-            path: route_app(function, methods, max_body_bytes=most, run_in_thread=run, body_timeout=seconds)
+            path: transports.route_app(function, methods, max_body_bytes=most, run_in_thread=run, body_timeout=seconds)
             for path, (function, methods) in self._pages.items()
         }
         return msgspec.structs.replace(options, routes={**pages, **options.routes})

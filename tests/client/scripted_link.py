@@ -5,10 +5,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from dovetail.client.links import Link
+
 Answer = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
-class ScriptedLink:
+class ScriptedLink(Link):
     def __init__(self, answer: Answer = lambda message: []) -> None:
         self.sent: list[dict[str, Any]] = []
         self.opened = 0

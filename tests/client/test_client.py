@@ -525,7 +525,7 @@ class ChangingTools:
         return [{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}]
 
     def client(self, monkeypatch: pytest.MonkeyPatch, approve: Any) -> Client:
-        monkeypatch.setattr("dovetail.client.client.link_to", lambda *target: self.link)
+        monkeypatch.setattr("dovetail.client.client.link_to", lambda *target, **options: self.link)
         return Client(["any"], protocol_version="2025-11-25", approve=approve)
 
 

@@ -4,27 +4,14 @@ import asyncio
 import contextlib
 import gc
 import weakref
-from collections.abc import Coroutine
-from typing import Any, TypeVar
 
 import pytest
 from contract import LONG, BackendContract, Elapse, begun, fill, record
+from without_loop import Clock, at_once
 
 from dovetail.errors import ProtocolError
 from dovetail.state.base import LogPage, NoRoom
 from dovetail.state.memory import RECORD_OVERHEAD, MemoryState
-
-T = TypeVar("T")
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -43,17 +30,6 @@ def elapse(clock: Clock) -> Elapse:
         clock.now += seconds
 
     return elapse
-
-
-def at_once(call: Coroutine[Any, Any, T]) -> T:
-    """The outcome of a call that never suspends; it needs no event loop."""
-    try:
-        call.send(None)
-    except StopIteration as stop:
-        return stop.value
-    finally:
-        call.close()
-    raise AssertionError("the call suspended")
 
 
 class TestMemoryState(BackendContract):
@@ -316,6 +292,32 @@ class TestEventLoops:
         del task, loop
         gc.collect()
         assert remembered() is None
+
+    def test_a_closed_listener_holds_no_loop(self, backend: MemoryState) -> None:
+        loop = asyncio.new_event_loop()
+        listener = backend.listen(["a"])
+
+        async def wait_until_closed() -> None:
+            waiting = await begun(listener)
+            listener.close()
+            assert await waiting == set()
+
+        loop.run_until_complete(wait_until_closed())
+        loop.close()
+        remembered = weakref.ref(loop)
+        del loop
+        gc.collect()
+        assert remembered() is None
+
+    async def test_a_topic_that_is_removed_before_the_waiting_task_goes_on(self, backend: MemoryState) -> None:
+        listener = backend.listen(["a", "b"])
+        waiting = await begun(listener)
+        await backend.publish("a")
+        listener.remove("a")
+        await asyncio.sleep(0)
+        assert not waiting.done()  # an empty set would mean that it was closed
+        await backend.publish("b")
+        assert await waiting == {"b"}
 
     async def test_closed_listeners_leave_nothing_behind(self, backend: MemoryState) -> None:
         for n in range(100):

@@ -4,20 +4,25 @@ It lies between the client's methods and the conversation: stamps every request,
 pages, and passes on what the server says unasked.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from dovetail.client.backoff import Backoff
 from dovetail.client.conversation import Conversation, ProgressHandler, Transcript
-from dovetail.client.era import Agreement, Identity, agree
+from dovetail.client.era import Agreement, Identity, agree, begin_session
 from dovetail.client.links import Link
 from dovetail.client.listening import ChangeFeed, Listening
 from dovetail.client.results import ListPage, LogHandler, LogMessage, read, read_page
 from dovetail.engine.streams import Change
-from dovetail.errors import BadAnswer, ConnectionLost, SetupError
+from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, SetupError
+from dovetail.protocol.definitions import ToolDefinition
+from dovetail.protocol.headers import header_parameters
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter, LogLevel
 from dovetail.protocol.revisions import Revision
@@ -26,6 +31,8 @@ T = TypeVar("T")
 Seconds = float | None | UnsetType
 
 MAX_PAGES = 1_000
+
+log = logging.getLogger("dovetail.client")
 
 
 class Channel:
@@ -52,12 +59,17 @@ class Channel:
         self._feed = ChangeFeed()
         self._conversation: Conversation | None = None
         self._agreement: Agreement | None = None
+        self._session = asyncio.Lock()  # of the one who opens a new one
+        self._session_over = False
+        self._renewal: asyncio.Task[None] | None = None
+        self._session_log_level: LogLevel | None = None  # what the session was told
         # Newer servers log only to those who ask; a handler is a way of asking.
         self.log_level: LogLevel | None = None if log_handler is None else "info"
 
     async def open(self) -> None:
         if self._conversation is not None:
             raise SetupError("Client: it is open already; make another one for another connection")
+        self._session_over, self._session_log_level = False, None
         self._conversation = Conversation(self._link, self, self._transcript)
         try:
             await self._conversation.open()
@@ -68,7 +80,13 @@ class Channel:
 
     async def close(self) -> None:
         conversation, self._conversation = self._conversation, None
-        if conversation is not None:
+        if conversation is None:
+            return
+        try:
+            if self._renewal is not None:
+                self._renewal.cancel()
+                await asyncio.gather(self._renewal, return_exceptions=True)
+        finally:
             await conversation.close()
 
     @property
@@ -100,6 +118,8 @@ class Channel:
         log_level: LogLevel | None = None,
     ) -> Raw:
         seconds = self._timeout if isinstance(timeout, UnsetType) else timeout
+        if self._session_over:
+            await self._renew(method, seconds)
         stamped = self._stamped(params, log_level)
         return await self.conversation.ask(method, stamped, timeout=seconds, on_progress=progress_handler)
 
@@ -109,6 +129,57 @@ class Channel:
     def _stamped(self, params: Mapping[str, Any], log_level: LogLevel | None = None) -> Mapping[str, Any]:
         stamp = self._identity.stamp(self.revision, log_level or self.log_level)
         return {**params, "_meta": {**stamp, **params.get("_meta", {})}} if stamp else params
+
+    async def set_log_level(self, level: LogLevel) -> None:
+        """Since 2026-07-28 every request says what it wants to hear; before, the session is told once."""
+        if self.revision.log_on_request:
+            self.log_level = level
+        else:
+            await self.send("logging/setLevel", {"level": level})
+            self._session_log_level = level
+
+    # ── a session that ended ──
+
+    def session_ended(self, reason: str) -> None:
+        """The next request opens another one; if somebody listens, that can't wait for a request."""
+        log.info("%s", reason)
+        self._session_over = True
+        if self._feed.is_read and (self._renewal is None or self._renewal.done()):
+            self._renewal = asyncio.create_task(self._renew_for_listeners())
+
+    async def _renew_for_listeners(self) -> None:
+        backoff = Backoff()
+        while self._session_over and self._feed.is_read:
+            await asyncio.sleep(backoff.seconds())
+            try:
+                await self._renew("listen", self._timeout)
+            except (DovetailError, TimeoutError) as failure:
+                log.info("no new session yet: %s", failure)
+
+    async def _renew(self, method: str, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds), self._session:
+                if self._session_over:
+                    await self._begin_again()
+        except TimeoutError:
+            raise TimeoutError(f"{method}: no new session within {seconds:g} s") from None
+
+    async def _begin_again(self) -> None:
+        """The handshake, and then all that the server has to know once more."""
+        self._agreement = await begin_session(
+            self.conversation, self._identity, self.revision, self._pinned, self._timeout
+        )
+        self._session_over = False
+        if self._session_log_level is not None:
+            await self._send_in_session("logging/setLevel", {"level": self._session_log_level})
+        await self._link.attend()
+        await self._feed.renew(self._agreement.capabilities, self._send_in_session)
+
+    async def _send_in_session(self, method: str, params: Mapping[str, Any]) -> Raw:
+        """Never in a new one."""
+        if self._session_over:
+            raise ConnectionLost(f"{method}: the session ended")
+        return await self.conversation.ask(method, params, timeout=self._timeout)
 
     # ── lists ──
 
@@ -130,12 +201,40 @@ class Channel:
                 return items
         raise BadAnswer(f"{method}: the server's list does not end after {MAX_PAGES} pages")
 
+    # ── tools whose arguments travel as headers ──
+
+    @property
+    def mirrors(self) -> bool:
+        return self._link.mirrored is not None and not self.revision.handshake
+
+    def usable(self, tools: list[ToolDefinition]) -> list[ToolDefinition]:
+        """Without those that nobody can call over HTTP, because their headers can't work."""
+        return [tool for tool in tools if self._learn(tool)] if self.mirrors else tools
+
+    def _learn(self, tool: ToolDefinition) -> bool:
+        assert self._link.mirrored is not None
+        try:
+            self._link.mirrored[tool.name] = header_parameters(tool.input_schema, secrets=True)
+        except SetupError as wrong:
+            log.warning("the tool %s is left out: %s", tool.name, wrong)
+            return False
+        return True
+
     # ── what the server says unasked ──
 
-    def listening(self, wanted: ListenFilter) -> AbstractAsyncContextManager[Listening]:
+    @asynccontextmanager
+    async def listening(self, wanted: ListenFilter) -> AsyncIterator[Listening]:
         if self.revision.listens:
-            return self._feed.on_stream(self.conversation, wanted, self._stamped({}), self._timeout)
-        return self._feed.in_session(wanted, self.agreement.capabilities, self.send)
+            stream = self._feed.on_stream(self.conversation, wanted, self._stamped({}), self._timeout)
+        else:
+            await self.send("ping", {})  # once it is answered, the server has also read that the session may begin
+            await self._link.attend()
+            stream = self._feed.in_session(wanted, self.agreement.capabilities, self._send_in_session)
+        async with stream as listening:
+            yield listening
+
+    def missed(self) -> None:
+        self._feed.suspect_all()
 
     def hear(self, method: str, params: Raw) -> None:
         if method == "notifications/message":

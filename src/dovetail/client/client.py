@@ -1,4 +1,4 @@
-"""`Client`: a server or a command comes in, and what that server offers goes out as Python values.
+"""`Client`: a server, a command or a URL comes in, and what that server offers goes out as Python values.
 
 It finds out by itself which revision the server speaks, and its methods mean the same in all of them.
 """
@@ -6,22 +6,23 @@ It finds out by itself which revision the server speaks, and its methods mean th
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from dovetail import __version__
 from dovetail.client.channel import Channel, Seconds
 from dovetail.client.conversation import ProgressHandler, Transcript
 from dovetail.client.era import Identity, pinned_revision
-from dovetail.client.links import link_to
 from dovetail.client.listening import Listening
 from dovetail.client.results import CallResult, ListPage, LogHandler, WireCallResult, read, read_object
+from dovetail.client.targets import WebTransport, link_to
 from dovetail.engine.streams import Change
-from dovetail.errors import NotApproved, ToolError
+from dovetail.errors import HEADER_MISMATCH, NotApproved, ServerError, ToolError
 from dovetail.protocol.content import ResourceContents
 from dovetail.protocol.definitions import (
     WRAPPED_KEY,
@@ -56,12 +57,13 @@ class _Completed(msgspec.Struct, frozen=True):
 class Client:
     """A connection to one server, open inside `async with`.
 
-    async with Client(server) as client:                 # or Client(["python", "server.py"])
+    async with Client(server) as client:      # or Client(["python", "server.py"]), Client("http://127.0.0.1:8000/mcp")
         result = await client.call_tool("add", {"a": 1, "b": 2})
         assert result.data == 3
 
     `approve` is asked before a tool runs, `timeout` bounds every request, `transcript` sees every message as it was
-    sent or received. Handlers may be `def` or `async def`. `env` is added to the environment of a command.
+    sent or received. Handlers may be `def` or `async def`. `env` is added to the environment of a command, `headers` go
+    out with every request to a URL, and `transport` says "http" or "sse" where that should not be found out.
     """
 
     def __init__(
@@ -78,11 +80,14 @@ class Client:
         progress_handler: ProgressHandler | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
+        headers: Mapping[str, str] | None = None,
+        transport: WebTransport | None = None,
     ) -> None:
+        pinned = pinned_revision(protocol_version)
         self._channel = Channel(
-            link_to(target, env, cwd),
+            link_to(target, env=env, cwd=cwd, headers=headers, transport=transport, pinned=pinned),
             Identity(client_info or CLIENT_INFO, capabilities or {}),
-            pinned=pinned_revision(protocol_version),
+            pinned=pinned,
             timeout=timeout,
             transcript=transcript,
             log_handler=log_handler,
@@ -138,13 +143,14 @@ class Client:
 
     async def list_tools(self) -> list[ToolDefinition]:
         changes = self._changes
-        tools = await self._channel.pages(*TOOLS)
+        tools = self._channel.usable(await self._channel.pages(*TOOLS))
         if changes == self._changes:  # else the list may be older than the change
             self._tools = {tool.name: tool for tool in tools}
         return tools
 
     async def list_tools_page(self, cursor: str | None = None) -> ListPage[ToolDefinition]:
-        return await self._channel.page(*TOOLS, cursor)
+        page = await self._channel.page(*TOOLS, cursor)
+        return ListPage(self._channel.usable(page.items), page.next_cursor)
 
     async def call_tool(
         self,
@@ -163,18 +169,32 @@ class Client:
         given = dict(arguments or {})
         if self._approve is not None:
             await self._ask_approval(self._approve, name, given)
-        raw = await self._channel.send(
+        send = partial(
+            self._channel.send,
             "tools/call",
             {"name": name, "arguments": given},
             timeout=timeout,
             progress_handler=progress_handler or self._progress_handler,
             log_level=log_level,
         )
+        raw = await (self._send_with_headers(name, send) if self._channel.mirrors else send())
         answer = read("tools/call", raw, WireCallResult)
         result = answer.unfold(wrapped=answer.looks_wrapped and await self._wraps(name))
         if result.is_error and raise_on_error:
             raise ToolError(result.text or f"The tool {name} failed and did not say why")
         return result
+
+    async def _send_with_headers(self, name: str, send: Callable[[], Awaitable[Raw]]) -> Raw:
+        """A call whose arguments travel as headers too, where the tool's listed schema says so."""
+        await self._tool(name)
+        try:
+            return await send()
+        except ServerError as refused:
+            if refused.code != HEADER_MISMATCH:
+                raise
+        self._tools = {}  # the schema has changed since it was listed; nothing has run yet
+        await self._tool(name)
+        return await send()
 
     async def _ask_approval(self, approve: Approve, name: str, arguments: dict[str, Any]) -> None:
         if not self._hears_of_changed_tools():
@@ -274,10 +294,7 @@ class Client:
 
     async def set_log_level(self, level: LogLevel) -> None:
         """From here on: what the session hears or, since 2026-07-28, what each request asks for."""
-        if self._channel.revision.log_on_request:
-            self._channel.log_level = level
-        else:
-            await self.request("logging/setLevel", {"level": level})
+        await self._channel.set_log_level(level)
 
     @asynccontextmanager
     async def listen(

@@ -15,10 +15,11 @@ from msgspec import UNSET, Raw
 
 from dovetail.client.links import Link
 from dovetail.client.results import in_client_words
-from dovetail.errors import METHOD_NOT_FOUND, BadAnswer, ConnectionLost, ProtocolError, ServerError
+from dovetail.errors import METHOD_NOT_FOUND, BadAnswer, ConnectionLost, DovetailError, ProtocolError, ServerError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
 from dovetail.protocol.methods import RequestId
+from dovetail.protocol.revisions import Revision
 
 Direction = Literal["sent", "received"]
 Transcript = Callable[[Direction, bytes], Any]
@@ -32,6 +33,12 @@ class Audience(Protocol):
 
     def hear(self, method: str, params: Raw) -> None:
         """A notification came that belongs to no request."""
+
+    def missed(self) -> None:
+        """The server may have said something that nobody heard."""
+
+    def session_ended(self, reason: str) -> None:
+        """What the server knew of this client is gone, but not the server."""
 
     def silence(self, reason: str) -> None:
         """The server is gone."""
@@ -105,12 +112,10 @@ class Conversation:
                 await self._link.drain()
                 return await pending.answer
         except TimeoutError:
-            if cancellable:
-                self.abandon(pending, "timed out")
+            self.abandon(pending, "timed out", tell=cancellable)
             raise TimeoutError(f"{method}: no answer within {timeout:g} s") from None
         except asyncio.CancelledError:
-            if cancellable:
-                self.abandon(pending, "the caller was cancelled")
+            self.abandon(pending, "the caller was cancelled", tell=cancellable)
             raise
         finally:
             self._pending.pop(pending.id, None)
@@ -129,9 +134,12 @@ class Conversation:
             raise
         return pending
 
-    def abandon(self, pending: Pending, reason: str) -> None:
+    def abandon(self, pending: Pending, reason: str, *, tell: bool = True) -> None:
         """Forget a request and tell the server to stop; no harm if it has been answered."""
-        if self._pending.pop(pending.id, None) is not None and self._over is None:
+        if self._pending.pop(pending.id, None) is None or self._over is not None:
+            return
+        stopped = self._link.abandon(pending.id)
+        if tell and not stopped:
             self.tell("notifications/cancelled", {"requestId": pending.id, "reason": reason})
 
     def tell(self, method: str, params: Mapping[str, Any] | None = None) -> None:
@@ -147,9 +155,19 @@ class Conversation:
     async def drain(self) -> None:
         await self._link.drain()
 
+    @property
+    def modern(self) -> bool:
+        """Whether a revision without a handshake may be tried."""
+        return self._link.modern
+
+    def agreed(self, revision: Revision) -> None:
+        """What follows is said in this revision."""
+        self.answers_ping = revision.handshake
+        self._link.agreed(revision)
+
     # ── in ──
 
-    def receive(self, message: bytes) -> None:
+    def receive(self, message: bytes, about: RequestId | None = None) -> None:
         if self._over is not None:
             return
         self._note("received", message)
@@ -162,9 +180,9 @@ class Conversation:
             if isinstance(part, BadMessage):
                 log.warning("the server sent something that is no message: %s", part.message)
             else:
-                self._take(part)
+                self._take(part, about)
 
-    def _take(self, message: Envelope) -> None:
+    def _take(self, message: Envelope, about: RequestId | None) -> None:
         if message.is_request:
             self._reply(message)
         elif message.is_notification:
@@ -173,20 +191,38 @@ class Conversation:
                 self._progress(message.params)
             else:
                 self._audience.hear(message.method, message.params)
-        elif message.id is UNSET:
-            log.warning("the server could not read a message: %s", _failure("a message", message.error))
+        elif message.id is not UNSET:
+            self._settle(message, message.id)
+        elif about is not None:
+            self._settle(message, about)
         else:
-            self._settle(message)
+            log.warning("the server could not read a message: %s", failure_of("a message", message.error))
 
-    def _settle(self, message: Envelope) -> None:
-        assert isinstance(message.id, (int, str))
-        pending = self._pending.pop(message.id, None)
+    def _settle(self, message: Envelope, id: Any) -> None:
+        pending = self._pending.pop(id, None)
         if pending is None or pending.answer.done():
-            log.debug("an answer to %r, which nobody waits for", message.id)
+            log.debug("an answer to %r, which nobody waits for", id)
         elif isinstance(message.result, Raw):
             pending.answer.set_result(message.result)
         else:
-            pending.answer.set_exception(_failure(pending.method, message.error))
+            pending.answer.set_exception(failure_of(pending.method, message.error))
+
+    def awaits(self, id: RequestId) -> bool:
+        return id in self._pending
+
+    def failed(self, id: RequestId | None, failure: DovetailError, said: bytes | None = None) -> None:
+        if self._over is not None:
+            return
+        if said is not None:
+            self._note("received", said)
+        pending = None if id is None else self._pending.pop(id, None)
+        if id is None:
+            log.warning("%s", failure)
+        elif pending is not None and not pending.answer.done():
+            pending.answer.set_exception(failure)
+
+    def missed(self) -> None:
+        self._audience.missed()
 
     def _reply(self, message: Envelope) -> None:
         assert isinstance(message.id, (int, str))
@@ -207,17 +243,29 @@ class Conversation:
 
     # ── the end ──
 
+    @property
+    def is_over(self) -> bool:
+        return self._over is not None
+
+    def session_ended(self, reason: str) -> None:
+        if self._over is None:
+            self._fail_all(reason)
+            self._audience.session_ended(reason)
+
     def lost(self, reason: str) -> None:
         if self._over is None:
             self._end(reason)
 
     def _end(self, reason: str) -> None:
         self._over = self._over or reason
+        self._fail_all(reason)
+        self._audience.silence(reason)
+
+    def _fail_all(self, reason: str) -> None:
         for pending in self._pending.values():
             if not pending.answer.done():
                 pending.answer.set_exception(ConnectionLost(f"{pending.method}: {reason}"))
         self._pending.clear()
-        self._audience.silence(reason)
 
     # ── other people's code ──
 
@@ -245,7 +293,8 @@ async def _guarded(work: Coroutine[Any, Any, Any]) -> None:
         log.exception("a handler of the client's failed")
 
 
-def _failure(method: str, error: Any) -> ServerError | BadAnswer:
+def failure_of(method: str, error: Any) -> ServerError | BadAnswer:
+    """The error of an answer, as it is raised."""
     try:
         failure = msgspec.json.decode(error, type=_Failure)
     except UNREADABLE as bad:

@@ -12,7 +12,15 @@ from msgspec import UNSET
 
 from dovetail.client.conversation import Conversation
 from dovetail.client.results import read
-from dovetail.errors import HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION, BadAnswer, ServerError, SetupError
+from dovetail.errors import (
+    HEADER_MISMATCH,
+    MISSING_CAPABILITY,
+    UNSUPPORTED_VERSION,
+    BadAnswer,
+    ConnectionLost,
+    ServerError,
+    SetupError,
+)
 from dovetail.protocol import revisions
 from dovetail.protocol.definitions import Implementation
 from dovetail.protocol.methods import LogLevel, RequestMeta
@@ -79,11 +87,8 @@ async def agree(
 ) -> Agreement:
     if pinned is not None and not pinned.handshake:
         return await discover(conversation, identity, pinned, timeout)
-    if pinned is not None:
-        agreed = await initialize(conversation, identity, pinned, timeout)
-        if agreed.revision is not pinned:
-            raise BadAnswer(f"The server does not speak {pinned.name}; it offers {agreed.revision.name}")
-        return agreed
+    if pinned is not None or not conversation.modern:
+        return await begin_session(conversation, identity, pinned or revisions.LATEST_HANDSHAKE, pinned, timeout)
     probe = PROBE_SECONDS if timeout is None else min(timeout, PROBE_SECONDS)
     fallback = revisions.LATEST_HANDSHAKE
     for revision in reversed(revisions.MODERN.values()):
@@ -95,7 +100,25 @@ async def agree(
             fallback = _next_best(refusal)
         except (BadAnswer, TimeoutError):
             break
+        except ConnectionLost:
+            if conversation.is_over:
+                raise
+            break  # the request is lost, but not yet the server
     return await initialize(conversation, identity, fallback, timeout)
+
+
+async def begin_session(
+    conversation: Conversation,
+    identity: Identity,
+    proposed: Revision,
+    pinned: Revision | None,
+    timeout: float | None,
+) -> Agreement:
+    """With a server of which it is known that it wants a handshake."""
+    agreed = await initialize(conversation, identity, proposed, timeout)
+    if pinned is not None and agreed.revision is not pinned:
+        raise BadAnswer(f"The server does not speak {pinned.name}; it offers {agreed.revision.name}")
+    return agreed
 
 
 def _next_best(refusal: ServerError) -> Revision:
@@ -119,7 +142,7 @@ async def discover(
     # Not cancellable: an old server would have to read a notification before its handshake.
     raw = await conversation.ask(method, params, timeout=timeout, cancellable=False)
     found = read(method, raw, _Discovered)
-    conversation.answers_ping = False
+    conversation.agreed(revision)
     return Agreement(revision, _server_info(found.meta), found.capabilities, found.instructions)
 
 
@@ -144,5 +167,6 @@ async def initialize(
     agreed = revisions.HANDSHAKE.get(found.protocol_version)
     if agreed is None:
         raise BadAnswer(f"No common protocol revision: the server speaks {found.protocol_version[:100]}")
+    conversation.agreed(agreed)
     conversation.tell("notifications/initialized")
     return Agreement(agreed, found.server_info, found.capabilities, found.instructions)

@@ -5,18 +5,16 @@ Messages cross through the loop, each side in its own context, so neither runs i
 
 import asyncio
 import contextvars
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dovetail.client.links import Link, Receiver
 from dovetail.engine.connection import Connection
 from dovetail.engine.core import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.transports.lines import LineSplitter, as_line
 
-if TYPE_CHECKING:
-    from dovetail.client.links import Receiver
 
-
-class InProcessLink:
+class InProcessLink(Link):
     """Feeds a `Connection` of the engine's and reads what that writes."""
 
     def __init__(self, engine: Engine, owner: Any) -> None:
@@ -25,7 +23,7 @@ class InProcessLink:
         self._connection: Connection | None = None
         self._nobodys = contextvars.Context()  # a server never sees its client's context variables
 
-    async def open(self, receiver: "Receiver") -> None:
+    async def open(self, receiver: Receiver) -> None:
         await self._engine.start(self._owner)
         self._connection = Connection(self._engine, _Return(receiver))
 
@@ -59,7 +57,7 @@ class InProcessLink:
 class _Return:
     """The pipe that the server writes to."""
 
-    def __init__(self, receiver: "Receiver") -> None:
+    def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()  # the client's own, whoever writes

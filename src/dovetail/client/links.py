@@ -1,64 +1,67 @@
-"""What a client is connected by: a target comes in, the link that reaches it goes out.
+"""What every connection of a client's can do, and what it tells about.
 
-A link carries whole messages both ways. What arrives goes to its `Receiver`, which also hears that the server is gone.
+A link carries whole messages both ways. What arrives goes to its `Receiver`, which also hears of what will not arrive.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Protocol
 
-from dovetail.client.inprocess import InProcessLink
-from dovetail.client.process import ProcessLink
-from dovetail.engine.core import Engine
-from dovetail.errors import SetupError
+from dovetail.errors import DovetailError
+from dovetail.protocol.headers import HeaderParameter
+from dovetail.protocol.methods import RequestId
+from dovetail.protocol.revisions import Revision
 
 
 class Receiver(Protocol):
     """The end of a link that listens."""
 
-    def receive(self, message: bytes) -> None:
-        """Take one message; never raises."""
+    def receive(self, message: bytes, about: RequestId | None = None) -> None:
+        """Take one message; never raises. `about`: the request that it is the only answer to, whatever its id says."""
+
+    def awaits(self, id: RequestId) -> bool:
+        """Whether the answer to a request is still to come, and wanted."""
+
+    def failed(self, id: RequestId | None, failure: DovetailError, said: bytes | None = None) -> None:
+        """One message did not get through, or will not be answered. `said` is what the server had to say to it."""
+
+    def missed(self) -> None:
+        """The server may have said something that nobody heard."""
+
+    def session_ended(self, reason: str) -> None:
+        """Nothing is answered any more that was asked so far; another handshake may follow on the same link."""
 
     def lost(self, reason: str) -> None:
         """The server is gone; nothing more will come."""
 
 
-class Link(Protocol):
-    """One connection to one server."""
+class Link(ABC):
+    """One connection to one server. Only what all of them have to do is left open here."""
 
+    modern = True  # whether a server behind it may speak a revision without a handshake
+    # The arguments of each tool that travel as headers too; None where there are no headers.
+    mirrored: dict[str, tuple[HeaderParameter, ...]] | None = None
+
+    @abstractmethod
     async def open(self, receiver: Receiver) -> None: ...
 
+    @abstractmethod
     def write(self, message: bytes) -> None:
         """Send one message; never blocks."""
 
+    @abstractmethod
     async def drain(self) -> None:
         """Wait while the server reads too slowly."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Leave politely, and for good within a bounded time."""
 
+    def agreed(self, revision: Revision) -> None:  # noqa: B027
+        """Both sides have come to terms."""
 
-def link_to(target: Any, env: Mapping[str, str] | None, cwd: str | Path | None) -> Link:
-    """A `Server` is reached in process, a command as a child process over stdio."""
-    engine = getattr(target, "engine", None)
-    if isinstance(engine, Engine):
-        if env is not None or cwd is not None:
-            raise SetupError("Client: env= and cwd= are for a command; a Server runs in this process")
-        return InProcessLink(engine, owner=target)
-    if _is_command(target):
-        return ProcessLink([str(part) for part in target], env, cwd)
-    raise SetupError(
-        f"Client: can't connect to {_shown(target)}; give it a Server, or a command as a list of strings "
-        'such as ["python", "server.py"]'
-    )
-
-
-def _is_command(target: Any) -> bool:
-    if isinstance(target, (str, bytes)) or not isinstance(target, Sequence) or not target:
+    def abandon(self, id: RequestId) -> bool:  # noqa: ARG002
+        """Nobody waits for this answer any more. True if that alone tells the server to stop."""
         return False
-    return all(isinstance(part, (str, Path)) for part in target)
 
-
-def _shown(target: Any) -> str:
-    text = repr(target)
-    return text if len(text) <= 100 else f"{text[:100]}…"
+    async def attend(self) -> None:  # noqa: B027
+        """Wait until what the server says unasked will be heard."""

@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from dovetail.client.conversation import Conversation
+from dovetail.client.backoff import Backoff
+from dovetail.client.conversation import Conversation, Pending
+from dovetail.client.refusals import passes
 from dovetail.engine.streams import LIST_KINDS, MAX_URIS, Change, ChangeKind
 from dovetail.errors import ConnectionLost, DovetailError, ServerError
 from dovetail.protocol.jsonrpc import UNREADABLE
@@ -42,11 +44,13 @@ class _Notice(msgspec.Struct, frozen=True, rename="camel"):
 class Listening:
     """The changes that one `client.listen(...)` asked for: read them with `async for`.
 
-    A change that comes again before it was read is told once. It ends when the server ends it; if the server is lost,
-    reading raises ConnectionLost.
+    A change that comes again before it was read is told once. After a connection that broke and was made again, all
+    that was asked for is told as changed, because it may be. It ends when the server ends it; if the server is lost for
+    good, reading raises ConnectionLost.
     """
 
     def __init__(self, wanted: ListenFilter, subscription: RequestId | None) -> None:
+        self.wanted = wanted
         self.honoured = wanted  # the part of what was asked for that the server serves
         self.subscription = subscription  # the id of the listen request, where there is one
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -54,6 +58,7 @@ class Listening:
         self._wake = asyncio.Event()
         self._ended = False
         self._failure: BaseException | None = None
+        self.reopening = False  # its request was sent again, and is not acknowledged yet
 
     def __aiter__(self) -> "Listening":
         return self
@@ -84,6 +89,25 @@ class Listening:
         if not self._ready.done():
             self.honoured = honoured
             self._ready.set_result(None)
+        elif self.reopening:
+            self.reopening = False
+            self.honour_again(honoured)
+
+    def honour_again(self, honoured: ListenFilter) -> None:
+        """Nobody listened for a while; whatever could be told may have changed."""
+        self.suspect_all()
+        self.honoured = honoured
+        self.suspect_all()
+
+    def suspect_all(self) -> None:
+        for kind in LIST_KINDS:
+            self.offer(Change(kind))
+        for uri in self.honoured.resource_subscriptions:
+            self.offer(Change("updated", uri))
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return self._ready.done() and not self._ended
 
     def end(self, failure: BaseException | None = None) -> None:
         if not self._ended:
@@ -92,9 +116,6 @@ class Listening:
             self._wake.set()
             if not self._ready.done():
                 self._ready.set_result(None)
-
-    def answered(self, answer: "asyncio.Future[Raw]") -> None:
-        self.end(None if answer.cancelled() else answer.exception())
 
     async def acknowledged(self, timeout: float | None) -> None:
         """Wait until the server has said what it honours."""
@@ -139,6 +160,16 @@ class ChangeFeed:
     def _of(self, subscription: RequestId | None) -> list[Listening]:
         return [listening for listening in self._listenings if listening.subscription == subscription]
 
+    @property
+    def is_read(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._listenings)
+
+    def suspect_all(self) -> None:
+        """Changes may have been missed that the session heard of unasked."""
+        for listening in self._of(None):
+            listening.suspect_all()
+
     def silence(self, reason: str) -> None:
         for listening in self._listenings:
             listening.end(ConnectionLost(f"{LISTEN}: {reason}"))
@@ -148,46 +179,87 @@ class ChangeFeed:
         self, conversation: Conversation, wanted: ListenFilter, params: Mapping[str, Any], timeout: float | None
     ) -> AsyncIterator[Listening]:
         """Since 2026-07-28: a request that stays open as long as somebody listens."""
-        pending = conversation.start(LISTEN, {**params, "notifications": wanted})
+        params = {**params, "notifications": wanted}
+        pending = conversation.start(LISTEN, params)
         listening = Listening(wanted, pending.id)
         self._listenings.add(listening)
-        pending.answer.add_done_callback(listening.answered)
+        keeper = asyncio.create_task(_keep_open(listening, conversation, params, pending))
         try:
             await listening.acknowledged(timeout)
             yield listening
         finally:
             self._listenings.discard(listening)
-            conversation.abandon(pending, "nobody listens any more")
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
 
     @asynccontextmanager
     async def in_session(
         self, wanted: ListenFilter, capabilities: Mapping[str, Any], send: "Send"
     ) -> AsyncIterator[Listening]:
-        """Up to 2025-11-25: the session hears of lists unasked, and of the resources it subscribes to."""
-        listening = Listening(_announced(wanted, capabilities), None)
+        """Up to 2025-11-25: the session hears of lists unasked, and of the resources it subscribes to.
+
+        `capabilities` are those of the session that `send` sends in.
+        """
+        listening = Listening(wanted, None)
+        listening.honoured = _announced(wanted, capabilities)
         self._listenings.add(listening)  # first, so that no change is missed
-        honoured: list[str] = []
         try:
-            await send("ping", {})  # once it is answered, the server has also read that the session may begin
-            for uri in listening.honoured.resource_subscriptions:
-                try:
-                    await send("resources/subscribe", {"uri": uri})
-                    honoured.append(uri)
-                except ServerError:
-                    continue  # a resource that can't be watched is left out, as in the newer revisions
-            listening.honoured = msgspec.structs.replace(listening.honoured, resource_subscriptions=honoured)
+            listening.honoured = await _subscribed(listening.honoured, send)
             yield listening
         finally:
             self._listenings.discard(listening)
-            await self._unsubscribe(honoured, send)
+            await self._unsubscribe(listening.honoured.resource_subscriptions, send)
+
+    async def renew(self, capabilities: Mapping[str, Any], send: "Send") -> None:
+        """There is a new session, which knows nothing of those who listened in the old one."""
+        for listening in self._of(None):
+            listening.honour_again(await _subscribed(_announced(listening.wanted, capabilities), send))
 
     async def _unsubscribe(self, uris: list[str], send: "Send") -> None:
         for uri in uris:
             if not any(uri in other.honoured.resource_subscriptions for other in self._listenings):
                 try:
                     await send("resources/unsubscribe", {"uri": uri})
-                except DovetailError:
+                except (DovetailError, TimeoutError):
                     return  # there is nobody left to tell
+
+
+async def _keep_open(
+    listening: Listening, conversation: Conversation, params: Mapping[str, Any], pending: Pending
+) -> None:
+    """See to the end of a listen request; one that only lost its connection is sent again, as often as it takes."""
+    backoff = Backoff()
+    while True:
+        try:
+            await pending.answer
+            return listening.end()
+        except asyncio.CancelledError:
+            conversation.abandon(pending, "nobody listens any more")
+            raise
+        except DovetailError as failure:
+            if conversation.is_over or not listening.is_acknowledged or not passes(failure):
+                return listening.end(failure)
+        if not listening.reopening:
+            backoff.succeeded()
+        await asyncio.sleep(backoff.seconds())
+        try:
+            pending = conversation.start(LISTEN, params)
+        except ConnectionLost as over:
+            return listening.end(over)
+        listening.reopening = True
+        listening.subscription = pending.id
+
+
+async def _subscribed(announced: ListenFilter, send: "Send") -> ListenFilter:
+    """What is announced, without the resources that can't be watched: they are left out, as in newer revisions."""
+    honoured: list[str] = []
+    for uri in announced.resource_subscriptions:
+        try:
+            await send("resources/subscribe", {"uri": uri})
+            honoured.append(uri)
+        except ServerError:
+            continue
+    return msgspec.structs.replace(announced, resource_subscriptions=honoured)
 
 
 def _is_part(changed: str, asked: str) -> bool:

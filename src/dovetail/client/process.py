@@ -9,13 +9,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import PIPE
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from dovetail.client.links import Link, Receiver
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.transports.lines import LineSplitter
-
-if TYPE_CHECKING:
-    from dovetail.client.links import Receiver
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
 LEAVE_SECONDS = 2.0  # how long a child gets to leave at each step: closed stdin, terminate, kill
@@ -23,7 +21,7 @@ LAST_WORDS_SECONDS = 0.2  # how long the end of the output waits for the exit co
 STDIN, STDOUT = 0, 1
 
 
-class ProcessLink:
+class ProcessLink(Link):
     """Starts the command when it is opened and sees to its end when it is closed."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None, cwd: str | Path | None) -> None:
@@ -32,7 +30,7 @@ class ProcessLink:
         self._cwd = cwd
         self._child: _Child | None = None
 
-    async def open(self, receiver: "Receiver") -> None:
+    async def open(self, receiver: Receiver) -> None:
         name = self._command[0]
         try:
             _, self._child = await asyncio.get_running_loop().subprocess_exec(
@@ -66,7 +64,7 @@ class ProcessLink:
 class _Child(asyncio.SubprocessProtocol):
     """What the loop tells about the child, turned into messages and one reason for the end."""
 
-    def __init__(self, name: str, receiver: "Receiver") -> None:
+    def __init__(self, name: str, receiver: Receiver) -> None:
         self._name = name
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()

@@ -59,7 +59,6 @@ class Endpoint:
         if verb is None:
             await self._not_allowed(visit, f"{visit.method} is not used here; POST a JSON-RPC message")
             return
-        visit.refuse_repeated_headers()
         await verb(visit)
 
     async def _not_allowed(self, visit: Visit, text: str) -> None:

@@ -80,17 +80,17 @@ class HttpApp:
             await visit.refuse(ProtocolError("Internal error", code=INTERNAL_ERROR, http_status=500))
 
     async def _guarded(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
-        origin = visit.headers.get("origin")
+        visit.refuse_repeated_headers()
         self._guard.check(visit.headers, scope.get("server"))
-        page = self._pages.find(visit.route)
+        is_mount_point = not visit.route and bool(scope.get("root_path"))
+        page = None if is_mount_point else self._pages.find(visit.route)
         if page is not None:
             await page(scope, receive, send)
             return
-        if origin is not None:
-            visit.response.add_headers(self._cors.response_headers(origin))
-        if visit.method == "OPTIONS":
-            await visit.response.empty(204, self._cors.preflight(visit.headers) or [(b"allow", b"GET, POST, DELETE")])
+        if visit.method == "OPTIONS" and (allowed := self._cors.preflight(visit.headers)) is not None:
+            await visit.response.empty(204, allowed)
             return
+        visit.response.add_headers(self._cors.response_headers(visit.headers.get("origin")))
         stay = await self._here()
         stay.traffic.refuse_if_closing()
         place = stay.places.get(visit.route)

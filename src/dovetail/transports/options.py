@@ -109,10 +109,9 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     access_log: bool = False
 
     @classmethod
-    def of(
-        cls, given: AsgiOptions, *, known: type[AsgiOptions] = AsgiOptions, where: str = "Server.asgi"
-    ) -> "HttpOptions":
+    def of(cls, given: AsgiOptions, *, running: bool = False) -> "HttpOptions":
         """What is not given may stand in the environment: `allowed_hosts` as DOVETAIL_ALLOWED_HOSTS, and so on."""
+        known, where = (RunOptions, "Server.run") if running else (AsgiOptions, "Server.asgi")
         names = known.__annotations__.keys()
         checked = checked_options(given, names, where, KINDS)
         options = cls(**{**_from_environment(names, os.environ), **checked})

@@ -20,8 +20,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
+from dovetail.transports.loading import refuse_while_loading
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+WINDOWS_BREAK = getattr(signal, "SIGBREAK", None)  # Ctrl-Break, and what service managers send there
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([WINDOWS_BREAK] if WINDOWS_BREAK is not None else []))
 SETTLE_SECONDS = 0.5  # for tasks that were cancelled
 LAST_SECONDS = 2.0  # for the regular exit of a process with threads that are stuck
 LOOK_SECONDS = 0.1  # between looks at whether that exit has begun
@@ -33,12 +35,16 @@ T = TypeVar("T")
 log = logging.getLogger("dovetail")
 
 
-def run_process(main: Callable[[], Coroutine[Any, Any, None]], threads: ThreadPool) -> None:
+def run_process(
+    main: Callable[[], Coroutine[Any, Any, None]],
+    threads: ThreadPool,
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+) -> None:
     """Run `main` in an event loop of its own. `threads` are those that it may leave stuck.
 
     `asyncio.run` would wait without end for tasks that ignore their cancellation, and for threads.
     """
-    loop = asyncio.new_event_loop()
+    loop = new_loop()
     executor = DaemonExecutor(loop)
     loop.set_exception_handler(_report)
     loop.set_default_executor(executor)
@@ -83,6 +89,7 @@ def _program_is_over() -> bool:
 
 def refuse_running_loop() -> None:
     """Say so in plain words, before anything else is changed."""
+    refuse_while_loading()
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -146,7 +153,15 @@ class StopSignal:
         for number in self._before:
             signal.signal(number, signal.SIG_DFL)  # the system ends the process, whatever Python is doing
         self._before.clear()  # and so it stays to the end
-        self._loop.call_soon_threadsafe(self._came.set_result, None)
+        self._loop.call_soon_threadsafe(self.give)
+
+    def give(self) -> None:
+        """As if a signal had come; on the loop."""
+        if not self._came.done():
+            self._came.set_result(None)
+
+    async def wait(self) -> None:
+        await asyncio.wait({self._came})
 
     async def interrupts(self, work: Coroutine[Any, Any, None]) -> bool:
         """Await `work`, or cancel it when a signal comes; tells whether one came."""

@@ -27,7 +27,8 @@ class Response:
         self.ended = False
 
     def add_headers(self, headers: RawHeaders) -> None:
-        self._extra = [*self._extra, *headers]
+        if headers:
+            self._extra = [*self._extra, *headers]
 
     # ── in one piece ──
 

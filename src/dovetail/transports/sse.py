@@ -126,7 +126,6 @@ class SseEndpoint:
         if visit.method != "GET":
             await _not_allowed(visit, b"GET", "GET this path; it answers with the path to POST to")
             return
-        visit.refuse_repeated_headers()
         if not self._alone:
             raise ProtocolError(NO_SESSIONS, code=INVALID_REQUEST, http_status=400)
         client = SseClient(self._engine, visit.owner)
@@ -173,7 +172,6 @@ class SseEndpoint:
         if visit.method != "POST":
             await _not_allowed(visit, b"POST", "POST JSON-RPC messages here")
             return
-        visit.refuse_repeated_headers()
         visit.refuse_other_types()
         client = self._client(visit)
         body = await visit.body(self._options.max_body_bytes, self._options.body_timeout)

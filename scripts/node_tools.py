@@ -1,0 +1,100 @@
+"""Installs what the tests need of Node into .cache/node: Node 22, the official conformance suite, the official client.
+
+In: tests/node/package.json and its lock file, the machine's npm. Out: `.cache/node/node_modules`, and the commands to
+run what is in it. Without npm a plain sentence says what is missing: tests are then skipped, and fail where CI=true.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+WANTED = ROOT / "tests" / "node"
+TARGET = ROOT / ".cache" / "node"
+STAMP = TARGET / ".installed"
+MANIFESTS = ("package.json", "package-lock.json")
+OLDEST_NODE = 22  # the conformance suite does not start on an older one
+PAUSES = (5, 20, 60, 0)  # seconds between tries: registries refuse bursts
+NPM_CI = ("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+
+
+class NodeMissing(Exception):
+    """Why nothing that needs Node can run, in words."""
+
+
+def node() -> Path:
+    """A Node that is new enough: the one from npm, else the machine's own."""
+    for path in (TARGET / "node_modules").glob("node-*/bin/node"):
+        return path
+    own = shutil.which("node")
+    if own is not None and _major_version(own) >= OLDEST_NODE:
+        return Path(own)
+    raise NodeMissing(f"there is no Node {OLDEST_NODE} in {TARGET}, and the machine has none either")
+
+
+def _major_version(executable: str) -> int:
+    shown = subprocess.run([executable, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.match(r"v(\d+)\.", shown)
+    return int(found[1]) if found else 0
+
+
+def conformance() -> list[str]:
+    """The command of the conformance suite."""
+    require()
+    return [str(node()), str(TARGET / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js")]
+
+
+def require() -> None:
+    """Raises NodeMissing unless exactly what the lock file names is installed."""
+    if not is_current():
+        raise NodeMissing("the parts for Node are not installed: run `python scripts/node_tools.py`, which needs npm")
+
+
+def is_current() -> bool:
+    return STAMP.exists() and all((WANTED / name).read_bytes() == (TARGET / name).read_bytes() for name in MANIFESTS)
+
+
+def install() -> None:
+    """Does nothing if all is there. Raises NodeMissing."""
+    if is_current():
+        return
+    npm = shutil.which("npm")
+    if npm is None:
+        raise NodeMissing("npm is not on the PATH: the conformance suite and the TypeScript client can't be installed")
+    TARGET.mkdir(parents=True, exist_ok=True)
+    STAMP.unlink(missing_ok=True)
+    for name in MANIFESTS:
+        shutil.copy(WANTED / name, TARGET / name)
+    for pause in PAUSES:
+        if subprocess.run([npm, *NPM_CI], cwd=TARGET, check=False).returncode == 0 and _has_node():
+            STAMP.touch()
+            return
+        time.sleep(pause)
+    raise NodeMissing(f"npm could not install the parts for Node, {len(PAUSES)} times")
+
+
+def _has_node() -> bool:
+    """npm passes over an optional package that it can't fetch, so success is not enough."""
+    try:
+        node()
+    except NodeMissing:
+        return False
+    return True
+
+
+def main() -> int:
+    try:
+        install()
+    except NodeMissing as missing:
+        print(f"! {missing}", file=sys.stderr)
+        return 1 if os.environ.get("CI") == "true" else 0
+    print(f"Node is at {node()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

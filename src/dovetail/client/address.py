@@ -1,0 +1,93 @@
+"""The URL of a server: text comes in and is checked; out go the URLs that requests may be sent to, and no others.
+
+A URL with a user and password is refused, because URLs end up in logs: credentials belong in `headers=`. One with a
+fragment is refused too, because no server would ever see that part.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from dovetail.errors import BadAnswer, SetupError
+
+PORTS = {"http": 80, "https": 443}
+OUR_OWN_HEADERS = frozenset(
+    {"accept", "accept-encoding", "connection", "content-length", "content-type", "last-event-id", "transfer-encoding"}
+)
+_SHOWN = 200  # characters of a URL that an error repeats
+_NOT_IN_A_URL = re.compile(r"[\x00-\x20\x7f\\]")
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+_Origin = tuple[str, str, int]
+
+
+class ServerAddress(NamedTuple):
+    """A checked URL."""
+
+    url: str
+    origin: _Origin
+
+    @classmethod
+    def of(cls, url: str) -> "ServerAddress":
+        split, problem = _read(url)
+        if split is None:
+            raise SetupError(f"Client: can't connect to {url[:_SHOWN]!r}: {problem}")
+        if split.username is not None or split.password is not None:
+            raise SetupError(
+                "Client: the URL holds a user or a password; leave them out and use "
+                'headers={"Authorization": "Basic …"} instead'
+            )
+        if split.fragment:
+            raise SetupError(f"Client: the URL ends in #{split.fragment[:_SHOWN]}, which no server sees; leave it out")
+        return cls(url, _origin(split))
+
+    @property
+    def shown(self) -> str:
+        """Without the query, which may hold secrets."""
+        return self.url.partition("?")[0][:_SHOWN]
+
+    def join(self, reference: str, base: str | None = None) -> str:
+        """A URL that the server names, relative or not; BadAnswer if it leads to another origin."""
+        try:
+            url = urljoin(base or self.url, reference)
+        except ValueError:
+            url = ""
+        split, problem = _read(url)
+        if split is None or split.username is not None or split.password is not None:
+            raise BadAnswer(f"the server names {reference[:_SHOWN]!r}, which can't be used: {problem or 'credentials'}")
+        if _origin(split) != self.origin:
+            raise BadAnswer(
+                f"the server names {reference[:_SHOWN]!r}, which is another origin; use that URL if you trust it"
+            )
+        return split._replace(fragment="").geturl()
+
+
+def _read(url: str) -> tuple[SplitResult | None, str]:
+    """The parts of a usable URL, or what is wrong with it."""
+    if _NOT_IN_A_URL.search(url):
+        return None, "it holds spaces, backslashes or control characters"
+    try:
+        split = urlsplit(url)
+        _origin(split)
+    except (ValueError, KeyError):
+        return None, "it is no URL with http:// or https://, a host and a port"
+    return (split, "") if split.hostname else (None, "it has no host")
+
+
+def _origin(split: SplitResult) -> _Origin:
+    default = PORTS[split.scheme]
+    return split.scheme, (split.hostname or "").lower(), split.port if split.port is not None else default
+
+
+def checked_headers(headers: Mapping[Any, Any]) -> dict[str, str]:
+    """Headers of the user's that go out with every request; SetupError for what can't or must not be one."""
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+            raise SetupError(f"Client: headers={{{name!r}: …}}: that is not the name of a header")
+        if not isinstance(value, str) or not _VALUE.fullmatch(value):
+            raise SetupError(f"Client: headers={{{name!r}: …}}: the value must be text of one line, in latin-1")
+        if name.lower() in OUR_OWN_HEADERS or name.lower().startswith("mcp-"):
+            raise SetupError(f"Client: headers={{{name!r}: …}}: the client sets that one itself")
+    return dict(headers)

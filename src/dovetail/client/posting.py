@@ -1,0 +1,113 @@
+"""What the links over HTTP have in common: every message is a POST of its own, in a task of its own."""
+
+import asyncio
+import contextlib
+from abc import abstractmethod
+from collections.abc import Coroutine
+from typing import Any
+
+from dovetail.client.links import Link, Receiver
+from dovetail.client.outgoing import CANCELLED, Outgoing
+from dovetail.client.requests import HttpRequests
+from dovetail.errors import BadAnswer, ConnectionLost, ServerError
+from dovetail.protocol.methods import RequestId
+
+LEAVE_SECONDS = 2.0  # for the last words: what is still on its way, and the end of the session
+ERRAND_SECONDS = 30.0  # for a message that has no answer, and so no timeout of its own
+
+
+class PostingLink(Link):
+    """Requests go out side by side; notifications arrive in order, and before whatever is written after them."""
+
+    def __init__(self, requests: HttpRequests) -> None:
+        self._requests = requests
+        self._posts: dict[RequestId, asyncio.Task[None]] = {}  # of requests
+        self._errands: set[asyncio.Task[None]] = set()  # all others
+        self._told: asyncio.Task[None] | None = None  # the latest notification
+        self._streams: dict[asyncio.Task[None], None] = {}  # of what is said unasked: the latest, and those that end
+
+    def attach(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    async def open(self, receiver: Receiver) -> None:
+        self.attach(receiver)
+        await self._requests.open()
+
+    async def drain(self) -> None:
+        if self._told is not None:
+            await asyncio.wait([self._told])
+
+    def abandon(self, id: RequestId) -> bool:
+        if id in self._posts:
+            self._posts[id].cancel()
+        return False
+
+    async def close(self) -> None:
+        self._drop_requests()
+        self._stop_stream()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await asyncio.gather(*self._errands, return_exceptions=True)
+                    await self._leave()
+        finally:
+            tasks = [*self._posts.values(), *self._errands, *self._streams]
+            for task in tasks:
+                task.cancel()
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:
+                await self._requests.close()
+
+    @abstractmethod
+    async def _post(self, out: Outgoing) -> None:
+        """Send one message and see to its answer."""
+
+    @abstractmethod
+    async def _leave(self) -> None:
+        """The last words."""
+
+    def _send(self, out: Outgoing) -> "asyncio.Task[None]":
+        task = asyncio.create_task(self._deliver(out, self._told))
+        if out.id is not None:
+            self._posts[out.id] = task
+            task.add_done_callback(lambda _: self._forget(out.id, task))
+        else:
+            self._errands.add(task)
+            task.add_done_callback(self._errands.discard)
+            if out.method is not None and out.method != CANCELLED:
+                self._told = task
+        return task
+
+    def _forget(self, id: RequestId | None, task: "asyncio.Task[None]") -> None:
+        if id is not None and self._posts.get(id) is task:
+            del self._posts[id]
+
+    def _drop_requests(self) -> None:
+        for task in self._posts.values():
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    def _start_stream(self, reading: Coroutine[Any, Any, None]) -> None:
+        self._stop_stream()
+        task = asyncio.create_task(reading)
+        self._streams[task] = None
+        task.add_done_callback(lambda _: self._streams.pop(task, None))
+
+    def _stop_stream(self) -> None:
+        for task in self._streams:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    async def _deliver(self, out: Outgoing, after: "asyncio.Task[None] | None") -> None:
+        try:
+            async with asyncio.timeout(ERRAND_SECONDS if out.id is None else None):
+                if after is not None:
+                    await asyncio.wait([after])
+                await self._post(out)
+        except TimeoutError:
+            self._receiver.failed(None, ConnectionLost(f"{out.subject}: not delivered within {ERRAND_SECONDS:g} s"))
+        except (ConnectionLost, BadAnswer) as failure:
+            self._receiver.failed(out.id, type(failure)(f"{out.subject}: {failure}"))
+        except ServerError as failure:
+            self._receiver.failed(out.id, failure)

@@ -1,0 +1,105 @@
+"""What a handshake over Streamable HTTP began: perhaps a session with an id, and a stream of its own.
+
+Streams that break are taken up again where they broke, as often as it takes.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Callable
+
+from dovetail.client.events import EventReader
+from dovetail.client.links import Receiver
+from dovetail.client.refusals import PASSING
+from dovetail.client.requests import EVENTS, HttpReply, HttpRequests
+from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ServerError
+from dovetail.protocol.revisions import Revision
+
+_SESSION_ID = re.compile(r"[\x21-\x7e]+")
+
+log = logging.getLogger("dovetail.client")
+
+
+class RemoteSession:
+    """`on_gone` hears that the server does not know the session any more."""
+
+    def __init__(
+        self, requests: HttpRequests, receiver: Receiver, reply: HttpReply, on_gone: Callable[["RemoteSession"], None]
+    ) -> None:
+        self.id = reply.header("Mcp-Session-Id")
+        if self.id is not None and not _SESSION_ID.fullmatch(self.id):
+            raise BadAnswer("the server's session id holds characters that are not allowed in it")
+        self.revision: Revision | None = None
+        self.over = False
+        self.attentive = asyncio.Event()  # its own stream is open, or there is none
+        self._requests = requests
+        self._receiver = receiver
+        self._on_gone = on_gone
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {}
+        if self.revision is not None:
+            headers["MCP-Protocol-Version"] = self.revision.name
+        if self.id is not None:
+            headers["Mcp-Session-Id"] = self.id
+        return headers
+
+    def check(self, reply: HttpReply) -> bool:
+        """Whether the server still knows the session, as far as a reply tells."""
+        if reply.status == 404 and self.id is not None:
+            self._on_gone(self)
+            return False
+        return True
+
+    async def resume(self, reader: EventReader, enough: Callable[[], bool]) -> None:
+        """Take a broken stream up again, until it was enough."""
+        while not enough():
+            if not reader.last_id:
+                raise ConnectionLost(f"{reader.broken} before the answer came")
+            await asyncio.sleep(reader.backoff.seconds())
+            await self._connect(reader, enough)
+
+    async def hear(self, begun: "asyncio.Task[None]") -> None:
+        """Read the session's own stream, for ever; `begun` is done when the server knows that the session may begin."""
+        reader = EventReader(self._receiver.receive)
+        try:
+            await asyncio.wait([begun])
+            while not self.over:
+                try:
+                    await self._connect(reader, lambda: self.over)
+                except BadAnswer as bad:
+                    log.warning("the session's own stream: %s", bad)
+                self.attentive.set()
+                await asyncio.sleep(reader.backoff.seconds())
+        except ServerError as refused:
+            if refused.code != 405:  # which says that there is no such stream
+                log.warning("the session's own stream: %s", refused.message)
+        finally:
+            self.attentive.set()
+
+    async def _connect(self, reader: EventReader, enough: Callable[[], bool]) -> None:
+        """Read one connection. What may pass by itself is silently left for the next one."""
+        headers = {**self.headers, "Accept": EVENTS}
+        if reader.last_id:
+            headers["Last-Event-ID"] = reader.last_id
+        with contextlib.suppress(ConnectionLost):
+            async with self._requests.send("GET", headers) as reply:
+                if reply.ok and reply.kind == EVENTS:
+                    self._opened(reader)
+                    await reader.read(reply, enough)
+                elif self.check(reply) and not (reply.status in PASSING or reply.status >= 500):
+                    raise ServerError(reply.status, f"the server answered {reply.words} with {reply.kind}")
+
+    def _opened(self, reader: EventReader) -> None:
+        if reader.connections and not reader.last_id:
+            self._receiver.missed()  # nothing is replayed
+        self.attentive.set()
+
+    async def end(self) -> None:
+        """Tell the server; whether it likes that or not."""
+        if self.id is not None and not self.over:
+            with contextlib.suppress(DovetailError):
+                async with self._requests.send("DELETE", self.headers):
+                    pass

@@ -1,0 +1,72 @@
+"""Where a client connects to: a target comes in, the link that reaches it goes out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from dovetail.client.address import ServerAddress, checked_headers
+from dovetail.client.http import HttpLink
+from dovetail.client.inprocess import InProcessLink
+from dovetail.client.links import Link
+from dovetail.client.process import ProcessLink
+from dovetail.client.requests import HttpRequests
+from dovetail.client.sse import SseLink
+from dovetail.client.web import WebLink
+from dovetail.engine.core import Engine
+from dovetail.errors import SetupError
+from dovetail.protocol.revisions import Revision
+
+WebTransport = Literal["http", "sse"]
+
+
+def link_to(
+    target: Any,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    headers: Mapping[str, str] | None = None,
+    transport: WebTransport | None = None,
+    pinned: Revision | None = None,
+) -> Link:
+    """A `Server` is reached in process, a command as a child process over stdio, a URL over HTTP."""
+    web = isinstance(target, str) and "://" in target
+    if not web and (headers is not None or transport is not None):
+        raise SetupError('Client: headers= and transport= are for a URL such as "http://127.0.0.1:8000/mcp"')
+    if web:
+        if env is not None or cwd is not None:
+            raise SetupError("Client: env= and cwd= are for a command; a URL is a server that runs elsewhere")
+        return _web_link(HttpRequests(ServerAddress.of(target), checked_headers(headers or {})), transport, pinned)
+    engine = getattr(target, "engine", None)
+    if isinstance(engine, Engine):
+        if env is not None or cwd is not None:
+            raise SetupError("Client: env= and cwd= are for a command; a Server runs in this process")
+        return InProcessLink(engine, owner=target)
+    if _is_command(target):
+        return ProcessLink([str(part) for part in target], env, cwd)
+    raise SetupError(
+        f"Client: can't connect to {_shown(target)}; give it a Server, or a command as a list of strings "
+        'such as ["python", "server.py"], or a URL such as "http://127.0.0.1:8000/mcp"'
+    )
+
+
+def _web_link(requests: HttpRequests, transport: WebTransport | None, pinned: Revision | None) -> Link:
+    if transport is not None and transport not in get_args(WebTransport):
+        raise SetupError(f'Client: transport={transport!r} is unknown; use "http", "sse" or none')
+    if transport == "sse":
+        if pinned is not None and not pinned.handshake:
+            raise SetupError(f"Client: {pinned.name} does not exist over HTTP+SSE; leave transport= out")
+        return SseLink(requests)
+    if transport == "http" or (pinned is not None and not pinned.handshake):
+        return HttpLink(requests)
+    return WebLink(requests)
+
+
+def _is_command(target: Any) -> bool:
+    if isinstance(target, (str, bytes)) or not isinstance(target, Sequence) or not target:
+        return False
+    return all(isinstance(part, (str, Path)) for part in target)
+
+
+def _shown(target: Any) -> str:
+    text = repr(target)
+    return text if len(text) <= 100 else f"{text[:100]}…"

@@ -1,0 +1,352 @@
+"""Who may come in: `Host` and `Origin` of a request go in; nothing comes out, or a refusal that says what to set.
+
+A web page can reach a server on its visitor's own machine by letting its name point there (DNS rebinding). What it
+can't do is forge two headers: `Host` is then the page's name, `Origin` the page's address. So these are checked:
+
+- `Host` must be a loopback name or in `allowed_hosts`. A server that is bound to another address and has no
+  `allowed_hosts` can't know its own names: there `Host` is not checked, and a warning says so once.
+- `Origin`, if there is one, must be a loopback address, in `allowed_origins`, or the same as a `Host` that
+  `allowed_hosts` vouches for; a `Host` that nobody checked proves nothing.
+"""
+
+import ipaddress
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
+from typing import NamedTuple
+
+from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
+from dovetail.transports.asgi import Headers
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+ADD_HOST = "add it to allowed_hosts (DOVETAIL_ALLOWED_HOSTS)"
+ADD_ORIGIN = "add it to allowed_origins (DOVETAIL_ALLOWED_ORIGINS)"
+NOT_CHECKED = (
+    "The Host header is not checked, because this server listens on %s and does not know its own names: list them in "
+    "allowed_hosts (DOVETAIL_ALLOWED_HOSTS). Origin is checked."
+)
+TOO_MANY = "More requests are refused for their Host or Origin than the log can show"
+
+MAX_JUDGED = 500  # characters of a host or an origin; a name has 253 at most
+MAX_SHOWN = 200  # characters of a value that a refusal repeats
+MAX_LINES = 100  # different refusals in the log in a minute
+MAX_VERDICTS = 1_000
+MAX_REMEMBERED = 300  # characters of Host and Origin; longer ones are judged anew each time
+MINUTE = 60.0
+
+_LABELS = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*"
+_AUTHORITY = re.compile(rf"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>{_LABELS})\.?)(?::(?P<port>[0-9]{{0,5}}))?")
+_ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>[!-.0->A-~]*)")  # visible characters but / and ?
+
+log = logging.getLogger("dovetail.http")
+
+
+class Authority(NamedTuple):
+    """A host and its port, in the one spelling that is compared."""
+
+    name: str  # lower case; IPv6 in its short form and without brackets
+    port: int | None
+
+
+class Origin(NamedTuple):
+    """Where a page comes from. Of a scheme that is not of the web, the rest stays as it is, without a port."""
+
+    scheme: str  # empty for "null", which is the name then
+    name: str
+    port: int | None
+
+
+class AddressPattern(NamedTuple):
+    """One entry of `allowed_hosts` or `allowed_origins`."""
+
+    scheme: str | None  # None: http and https
+    name: str  # "example.com", "*.example.com" for what is below it, or "*"
+    port: int | None  # None: any
+
+    def fits(self, name: str, port: int | None) -> bool:
+        """Without a port in the header it is the usual one of http or https."""
+        if self.port is not None and port != self.port and (port is not None or self.port not in (80, 443)):
+            return False
+        return name.endswith(self.name[1:]) if self.name.startswith("*") else name == self.name
+
+    def fits_origin(self, origin: Origin) -> bool:
+        right_scheme = origin.scheme in DEFAULT_PORTS if self.scheme is None else origin.scheme == self.scheme
+        return right_scheme and self.fits(origin.name, origin.port)
+
+
+EVERYTHING = AddressPattern("*", "*", None)
+
+
+class _Refusal(NamedTuple):
+    status: int
+    message: str
+
+
+class Guard:
+    """Decides once for each pair of Host and Origin, and remembers it."""
+
+    def __init__(
+        self, allowed_hosts: Sequence[str] | None, allowed_origins: Sequence[str], *, bound_to: str | None
+    ) -> None:
+        self._hosts = _patterns("allowed_hosts", allowed_hosts or (), host_pattern)
+        self._origins = _patterns("allowed_origins", allowed_origins, origin_pattern)
+        self._checks_host: bool | None = None  # None: the local address of each request decides
+        self._verdicts: dict[tuple[str | None, str | None, str | None], _Refusal | None] = {}
+        self._journal = _Journal()
+        self._has_warned = False
+        if allowed_hosts is not None:
+            self._checks_host = EVERYTHING not in self._hosts
+        elif bound_to is not None:
+            self._checks_host = is_loopback(bound_to)
+            if not self._checks_host:
+                self._warn_of_unchecked_host(bound_to)
+
+    def check(self, headers: Headers, server: tuple[str, int | None] | None) -> None:
+        """Raises ProtocolError, and writes the same into the log. `server` is the local socket, as ASGI tells it."""
+        refusal = self._verdict(headers, server)
+        if refusal is not None:
+            self._journal.warn(refusal.message)
+            raise ProtocolError(refusal.message, code=INVALID_REQUEST, http_status=refusal.status)
+
+    def allows(self, headers: Headers, server: tuple[str, int | None] | None) -> bool:
+        """What `check` would say, without a word; for what is open to all but shows itself to known origins only."""
+        return self._verdict(headers, server) is None
+
+    def _verdict(self, headers: Headers, server: tuple[str, int | None] | None) -> _Refusal | None:
+        host: str | None = headers.get("host")
+        origin: str | None = headers.get("origin")
+        local = server[0] if server and self._checks_host is None else None
+        key = (host, origin, local)
+        try:
+            return self._verdicts[key]
+        except KeyError:
+            pass
+        refusal = self._judge(host, origin, local)
+        if len(host or "") + len(origin or "") <= MAX_REMEMBERED:
+            if len(self._verdicts) >= MAX_VERDICTS:
+                self._verdicts.clear()
+            self._verdicts[key] = refusal
+        return refusal
+
+    def _judge(self, host: str | None, origin: str | None, local: str | None) -> _Refusal | None:
+        vouched_for: Authority | None = None
+        checks_host = not _is_public(local) if self._checks_host is None else self._checks_host
+        if checks_host:
+            authority = parse_authority(host) if host is not None else None
+            if authority is None:
+                return _no_host(host)
+            if any(pattern.fits(*authority) for pattern in self._hosts):
+                vouched_for = authority
+            elif not is_loopback(authority.name):
+                return _Refusal(403, f"The Host header {shown(host)} is not allowed here: {ADD_HOST}")
+        elif self._checks_host is None:
+            self._warn_of_unchecked_host(str(local))
+        return self._judge_origin(origin, vouched_for)
+
+    def _judge_origin(self, given: str | None, vouched_for: Authority | None) -> _Refusal | None:
+        if given is None or EVERYTHING in self._origins:
+            return None
+        origin = parse_origin(given)
+        if origin is None:
+            return _Refusal(403, f"The Origin header {shown(given)} is not an origin, such as https://example.com")
+        of_the_web = origin.scheme in DEFAULT_PORTS
+        if of_the_web and (is_loopback(origin.name) or _same_place(origin, vouched_for)):
+            return None
+        if any(pattern.fits_origin(origin) for pattern in self._origins):
+            return None
+        return _Refusal(403, f"The Origin header {shown(given)} is not allowed here: {ADD_ORIGIN}")
+
+    def _warn_of_unchecked_host(self, address: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning(NOT_CHECKED, shown(address))
+
+
+# --- hosts and origins
+
+
+def parse_authority(text: str) -> Authority | None:
+    """The value of a `Host` header; None if it is not one."""
+    found = _AUTHORITY.fullmatch(text.lower()) if _is_plausible(text) else None
+    if found is None:
+        return None
+    port = int(found["port"]) if found["port"] else None
+    name = found["name"] if found["ipv6"] is None else _short_ipv6(found["ipv6"])
+    if name is None or len(name) > 253 or (port is not None and port > 65535):
+        return None
+    return Authority(name, port)
+
+
+def parse_origin(text: str) -> Origin | None:
+    """The value of an `Origin` header, with the port that it means; None if it is not one."""
+    if text == "null":
+        return Origin("", text, None)
+    found = _ORIGIN.fullmatch(text.lower()) if _is_plausible(text) else None
+    if found is None:
+        return None
+    scheme, rest = found["scheme"], found["rest"]
+    if scheme not in DEFAULT_PORTS:
+        return Origin(scheme, rest, None)
+    authority = parse_authority(rest)
+    if authority is None:
+        return None
+    return Origin(scheme, authority.name, DEFAULT_PORTS[scheme] if authority.port is None else authority.port)
+
+
+def is_loopback(name: str) -> bool:
+    """Tell whether a name or an address always means the machine itself."""
+    name = name.lower()
+    address = _address(name)
+    if address is None:
+        return name == "localhost" or name.endswith(".localhost")
+    return address.is_loopback
+
+
+def _is_plausible(text: str) -> bool:
+    return len(text) <= MAX_JUDGED and text.isascii()
+
+
+def _same_place(origin: Origin, host: Authority | None) -> bool:
+    if host is None:
+        return False
+    port = DEFAULT_PORTS[origin.scheme] if host.port is None else host.port
+    return (origin.name, origin.port) == (host.name, port)
+
+
+def _is_public(local: str | None) -> bool:
+    """Tell whether a local address can be reached from elsewhere; a name, such as a Unix socket's, says nothing."""
+    address = _address(local) if local is not None else None
+    return address is not None and not address.is_loopback
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _short_ipv6(text: str) -> str | None:
+    address = _address(text)
+    return str(address) if ":" in text and address is not None else None
+
+
+def _no_host(host: str | None) -> _Refusal:
+    if host is None:
+        return _Refusal(400, "The Host header is missing")
+    return _Refusal(400, f"The Host header {shown(host)} is not a host name, with or without a port")
+
+
+# --- patterns
+
+_PATTERN = re.compile(
+    rf"(?P<name>\*|\[[0-9a-f:.]+\]|(?:\*\.)?{_LABELS}\.?)(?::(?P<port>\*|[0-9]{{1,5}}))?", re.IGNORECASE
+)
+_HOST_EXAMPLES = 'write it like "example.com", "example.com:8443", "*.example.com", "[::1]:8000" or "*"'
+_ORIGIN_EXAMPLES = 'write it like "https://app.example.com", "https://*.example.com", "app.example.com", "null" or "*"'
+
+
+def host_pattern(text: str) -> AddressPattern:
+    """An entry of `allowed_hosts`. Raises ValueError with the fix."""
+    if text == "*":
+        return EVERYTHING
+    if "://" in text:
+        raise ValueError(f'a host has no scheme; write "{_without_path(text.partition("://")[2])}"')
+    return _web_pattern(None, text, _HOST_EXAMPLES)
+
+
+def origin_pattern(text: str) -> AddressPattern:
+    """An entry of `allowed_origins`. Raises ValueError with the fix."""
+    if text == "*":
+        return EVERYTHING
+    if text == "null":
+        return AddressPattern("", text, None)
+    if "://" not in text:
+        return _web_pattern(None, text, _ORIGIN_EXAMPLES)
+    scheme, _, rest = text.lower().partition("://")
+    if scheme in DEFAULT_PORTS:
+        pattern = _web_pattern(scheme, rest, _ORIGIN_EXAMPLES)
+        any_port = pattern.name == "*" or rest.endswith(":*")
+        return pattern if any_port or pattern.port is not None else pattern._replace(port=DEFAULT_PORTS[scheme])
+    if parse_origin(text) is None or "*" in rest.removeprefix("*"):
+        raise ValueError(f'it is not an origin; write it like "{scheme}://name" or "{scheme}://*"')
+    return AddressPattern(scheme, rest, None)
+
+
+def _web_pattern(scheme: str | None, text: str, examples: str) -> AddressPattern:
+    if any(mark in text for mark in "/?#"):
+        whole = _without_path(text) if scheme is None else f"{scheme}://{_without_path(text)}"
+        raise ValueError(f'it has a path; write "{whole}"')
+    if not text.isascii():
+        raise ValueError("internationalised names are compared in their ASCII form; write it so (xn--…)")
+    if text.count(":") > 1 and "[" not in text:
+        raise ValueError(f'an IPv6 address stands in brackets; write "[{text}]"')
+    found = _PATTERN.fullmatch(text)
+    if found is None:
+        starred = "*" in text.removesuffix(":*").removeprefix("*.")
+        reason = "a star stands for all names below one, at the front" if starred else "it is not a host name"
+        raise ValueError(f"{reason}; {examples}")
+    port = None if found["port"] in (None, "*") else int(found["port"])
+    name = found["name"].lower()
+    if not name.startswith("*"):
+        authority = parse_authority(name)
+        if authority is None:
+            raise ValueError(f"it is not a host name; {examples}")
+        name = authority.name
+    if port is not None and port > 65535:
+        raise ValueError("a port is at most 65535")
+    return AddressPattern(scheme, name.removesuffix("."), port)
+
+
+def _without_path(text: str) -> str:
+    return re.split("[/?#]", text, maxsplit=1)[0]
+
+
+def _patterns(option: str, entries: Iterable[str], read: Callable[[str], AddressPattern]) -> list[AddressPattern]:
+    """Raises SetupError, with the entry and the fix."""
+    if isinstance(entries, str):
+        raise SetupError(f"{option}={entries!r} is not possible; it must be a list of strings: [{entries!r}]")
+    patterns = []
+    for entry in entries:
+        if not isinstance(entry, str):
+            raise SetupError(f"{option} holds {entry!r}, which is not a string")
+        try:
+            patterns.append(read(entry))
+        except ValueError as failure:
+            raise SetupError(f"{option} holds {entry!r}: {failure}") from None
+    return patterns
+
+
+# --- what is told
+
+
+def shown(value: str | None) -> str:
+    """A value from outside, safe to read in a log: in quotes, escaped, and not too long."""
+    text = value or ""
+    return ascii(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...")
+
+
+class _Journal:
+    """Warnings into the log: each line at most once a minute, and not too many different ones."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._told: dict[str, float] = {}
+
+    def warn(self, line: str) -> None:
+        now = self._clock()
+        if self._is_fresh(line, now):
+            return
+        if len(self._told) >= MAX_LINES:
+            self._told = {each: when for each, when in self._told.items() if now - when < MINUTE}
+        if len(self._told) >= MAX_LINES:
+            line = TOO_MANY
+            if self._is_fresh(line, now):
+                return
+        self._told[line] = now
+        log.warning("%s", line)
+
+    def _is_fresh(self, line: str, now: float) -> bool:
+        return line in self._told and now - self._told[line] < MINUTE

@@ -1,0 +1,318 @@
+"""Pages of the users' own, beside the endpoint: a function and its methods go in, an ASGI callable comes out.
+
+`page(request: PageRequest)` returns text, bytes, a dict or a list (sent as JSON), a `PageResponse`, or any ASGI
+callable, such as a response of Starlette. Whatever goes wrong is answered with JSON, and told in the log only.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from inspect import isawaitable
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import parse_qs
+
+from dovetail.engine.invoke import EXITS, is_cancelled
+from dovetail.engine.limits import CallTimeout, with_timeout
+from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError, SetupError
+from dovetail.protocol import jsonrpc
+from dovetail.registry.functions import FunctionInfo, inspect_function
+from dovetail.transports.asgi import App, Message, RawHeaders, Receive, Scope, Send
+from dovetail.transports.response import SEND_SECONDS
+from dovetail.transports.visit import ClientLeft, Visit
+
+MAX_QUERY_FIELDS = 1_000
+MOUNT = "/*"  # the end of a path that stands for everything below it
+JSON = "application/json"
+
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
+_OURS_TO_SET = frozenset({"content-length", "transfer-encoding", "connection"})
+_PATH = re.compile(r"(?:/[^/\s?#%*{}\\]+)*")
+
+log = logging.getLogger("dovetail.http")
+
+
+class PageRequest:
+    """One request for a page. `scope` is what ASGI says of it."""
+
+    def __init__(self, visit: Visit, *, max_body_bytes: int, body_timeout: float) -> None:
+        self.scope = visit.scope
+        self.method = visit.method
+        self.path: str = visit.scope["path"]  # the whole of it, also where the server is mounted below another app
+        self.headers = visit.headers
+        self.client: str | None = visit.scope["client"][0] if visit.scope.get("client") else None  # the address
+        self._receive_body = partial(visit.body, max_body_bytes, body_timeout)
+        self._body: bytes | None = None
+
+    @cached_property
+    def query(self) -> dict[str, list[str]]:
+        """What stands behind the question mark; a name may come more than once."""
+        text = self.scope.get("query_string", b"").decode("utf-8", "replace")
+        try:
+            return parse_qs(text, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
+        except ValueError:
+            raise _refusal(400, f"The query has more than {MAX_QUERY_FIELDS} fields") from None
+
+    async def body(self) -> bytes:
+        """The whole body, the same each time. One that is too long or too slow is refused."""
+        if self._body is None:
+            self._body = await self._receive_body()
+        return self._body
+
+    async def json(self) -> Any:
+        """The body, read as JSON whatever its content type says."""
+        return jsonrpc.parse(await self.body())
+
+
+class PageResponse:
+    """An answer with a status, headers or a media type of its own. A dict or a list is sent as JSON."""
+
+    def __init__(
+        self,
+        body: str | bytes | dict[str, Any] | list[Any] = b"",
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = None,
+    ) -> None:
+        if not 200 <= status <= 599:
+            raise ValueError(f"status={status!r} is not possible; it must be from 200 to 599")
+        self.status = status
+        self.body, usual_type = _encoded(body)
+        named = {name.lower(): value for name, value in (headers or {}).items()}
+        written = media_type or named.get("content-type", usual_type)
+        if isinstance(body, str) and written.startswith("text/") and "charset" not in written:
+            written += "; charset=utf-8"
+        self.headers = _raw_headers({**named, "content-type": written})
+
+    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
+        bodiless = self.status in (204, 304)
+        length = [] if bodiless else [(b"content-length", b"%d" % len(self.body))]
+        await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, *length]})
+        body = b"" if bodiless or scope["method"] == "HEAD" else self.body
+        await send({"type": "http.response.body", "body": body})
+
+
+class RunInThread(Protocol):
+    """Runs a blocking function elsewhere, as `ThreadPool.run` does."""
+
+    def __call__(self, function: Callable[[], Any], *, label: str) -> Awaitable[Any]: ...
+
+
+# --- what is registered
+
+
+class PageFunction(NamedTuple):
+    """A function that may answer requests, and how to call it."""
+
+    function: Callable[..., Any]
+    label: str
+    parameter: str  # the one that takes the request
+    is_async: bool
+    methods: tuple[str, ...]
+
+
+def check_page(function: Callable[..., Any], methods: Sequence[str]) -> PageFunction:
+    """Raises SetupError, with the function, the parameter and the fix."""
+    info = inspect_function(function, kind="page", injectable=(PageRequest,))
+    return PageFunction(
+        function, info.where, _request_parameter(info), info.is_async, _checked_methods(methods, info.where)
+    )
+
+
+def _request_parameter(info: FunctionInfo) -> str:
+    """The parameter that says PageRequest, or one that says nothing; no other may be required."""
+    untyped = [each.name for each in info.parameters if each.annotation in (Any, object)]
+    fix = f"write {info.name}(request: PageRequest)"
+    for chosen in (*info.injected, *untyped):
+        for other in info.parameters:
+            if other.name != chosen and other.required:
+                where = f"{info.where}, parameter {other.name}"
+                raise SetupError(f"{where}: a page gets the request and nothing else; {fix}")
+        return chosen
+    for wrong in info.parameters:
+        shown = getattr(wrong.annotation, "__qualname__", wrong.annotation)
+        raise SetupError(f"{info.where}, parameter {wrong.name}: a page gets a PageRequest, not {shown}; {fix}")
+    raise SetupError(f"{info.where}: a page gets the request; {fix}")
+
+
+def _checked_methods(methods: Any, where: str) -> tuple[str, ...]:
+    listed = isinstance(methods, list | tuple | set | frozenset) and len(methods) > 0
+    if not listed or not all(isinstance(each, str) and _TOKEN.fullmatch(each) for each in methods):
+        raise SetupError(f'{where}: methods={methods!r} is not possible; it must be a list like ["GET", "POST"]')
+    names = dict.fromkeys(each.upper() for each in methods)
+    if "GET" in names:
+        names["HEAD"] = None
+    return tuple(names)
+
+
+def route_app(
+    function: Callable[..., Any],
+    methods: Sequence[str],
+    *,
+    max_body_bytes: int,
+    run_in_thread: RunInThread,
+    body_timeout: float = 30.0,
+) -> App:
+    """Make an ASGI callable of a page; a `def` runs by `run_in_thread`."""
+    page = check_page(function, methods)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        sending = _Sending(send)
+        visit = Visit(scope, receive, sending, scope["path"])
+        request = PageRequest(visit, max_body_bytes=max_body_bytes, body_timeout=body_timeout)
+        with suppress(ClientLeft):
+            try:
+                response = await _answer(page, request, run_in_thread)
+                await response(scope, receive, sending)
+            except (Exception, asyncio.CancelledError, *EXITS) as failure:
+                refusal = _as_told(failure, page)
+                if not sending.has_begun:  # else the server ends the connection: half an answer must not look whole
+                    await refusal(scope, receive, sending)
+
+    return app
+
+
+class _Sending:
+    """The way back to the client, which may close in the middle of an answer."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.has_begun = False
+
+    async def __call__(self, message: Message) -> None:
+        self.has_begun = True
+        try:
+            await with_timeout(self._pass_on(message), SEND_SECONDS)
+        except (OSError, CallTimeout):
+            raise ClientLeft from None
+
+    async def _pass_on(self, message: Message) -> None:
+        await self._send(message)
+
+
+async def _answer(page: PageFunction, request: PageRequest, run_in_thread: RunInThread) -> App:
+    if request.method not in page.methods:
+        allowed = ", ".join(page.methods)
+        problem = _refusal(405, f"{request.method[:20]} is not possible here; possible are {allowed}")
+        return _refusal_response(problem, {"allow": allowed})
+    call = partial(page.function, **{page.parameter: request})
+    value = call() if page.is_async else await run_in_thread(call, label=page.label)
+    if isawaitable(value):
+        value = await value
+    if callable(value) and not isinstance(value, type):
+        return value  # type: ignore[no-any-return]
+    return PageResponse(value)
+
+
+def _as_told(failure: BaseException, page: PageFunction) -> App:
+    """A refusal is told in its own words; anything else goes to the log, and the caller learns no more than that."""
+    if isinstance(failure, ClientLeft) or (isinstance(failure, asyncio.CancelledError) and is_cancelled()):
+        raise failure
+    if isinstance(failure, Busy):
+        return _refusal_response(_refusal(503, failure.message), {"retry-after": "1"})
+    if isinstance(failure, ProtocolError) and failure.http_status >= 400:
+        return _refusal_response(failure)
+    log.error("%s failed", page.label, exc_info=failure)
+    return _refusal_response(ProtocolError("Internal error", code=INTERNAL_ERROR, http_status=500))
+
+
+# --- answers
+
+
+def _refusal(status: int, message: str) -> ProtocolError:
+    return ProtocolError(message, code=INVALID_REQUEST, http_status=status)
+
+
+def _refusal_response(failure: ProtocolError, headers: Mapping[str, str] | None = None) -> PageResponse:
+    return PageResponse(jsonrpc.error(None, failure), failure.http_status, headers, JSON)
+
+
+def _encoded(body: Any) -> tuple[bytes, str]:
+    """The bytes of a body, and their usual media type."""
+    if isinstance(body, str):
+        return jsonrpc.sendable(body).encode(), "text/plain"
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body), "application/octet-stream"
+    if isinstance(body, dict | list):
+        return jsonrpc.encode(body), JSON
+    raise TypeError(
+        f"a page returned {type(body).__name__}; it must be str, bytes, dict, list, PageResponse or an ASGI callable"
+    )
+
+
+def _raw_headers(headers: Mapping[str, str]) -> RawHeaders:
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise ValueError(f"the header {name!r}: {value!r} has characters that are not allowed there")
+        if name in _OURS_TO_SET:
+            raise ValueError(f"the header {name!r} is set by the server; leave it out")
+    return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+# --- the paths of an app
+
+
+class RouteTable:
+    """Finds the app for a path: an exact one, with or without a slash at its end, or else the closest mount."""
+
+    def __init__(self, routes: Mapping[str, App], reserved: Collection[str]) -> None:
+        checked = check_routes(routes, reserved)
+        self._reserved = {path.removesuffix("/") for path in reserved}
+        self._exact = {path: app for path, app in checked.items() if not path.endswith(MOUNT)}
+        mounts = {path.removesuffix(MOUNT): app for path, app in checked.items() if path.endswith(MOUNT)}
+        self._mounts = sorted(mounts.items(), key=lambda mount: len(mount[0]), reverse=True)
+
+    def find(self, path: str) -> App | None:
+        """`path` is relative to where the whole app is mounted. A mount does not hide what is reserved."""
+        bare = path.removesuffix("/")
+        if bare in self._exact or bare in self._reserved:
+            return self._exact.get(bare)
+        for prefix, mounted in self._mounts:
+            if path == prefix or path.startswith(f"{prefix}/"):
+                return mounted
+        return None
+
+
+def check_routes(routes: Mapping[str, App], reserved: Collection[str]) -> dict[str, App]:
+    """The routes by their paths without a slash at the end, mounts as "/path/*". Raises SetupError with the fix."""
+    taken = {path.removesuffix("/") for path in reserved}
+    checked: dict[str, App] = {}
+    for given, app in routes.items():
+        path = _checked_path(given)
+        prefix = path.removesuffix(MOUNT)
+        if prefix in taken and path != MOUNT:
+            raise SetupError(f"route {given!r}: this path belongs to the server itself; choose another")
+        if path in checked:
+            raise SetupError(f"route {given!r}: there are two for this path; a slash at the end makes no difference")
+        if not callable(app):
+            raise SetupError(f"route {given!r}: {type(app).__name__} is not an ASGI callable")
+        checked[path] = _mounted(prefix, app) if path.endswith(MOUNT) else app
+    return checked
+
+
+def _checked_path(given: Any) -> str:
+    if not isinstance(given, str) or not given.startswith("/"):
+        raise SetupError(f'route {given!r}: a path begins with a slash, like "/about"')
+    path = given.removesuffix("/")
+    segments = path.removesuffix(MOUNT).split("/")
+    if not _PATH.fullmatch(path.removesuffix(MOUNT)) or {".", ".."} & set(segments):
+        raise SetupError(
+            f'route {given!r}: paths are compared as they are, decoded; write "/about", or "/files/*" for all below it'
+        )
+    return path
+
+
+def _mounted(prefix: str, app: App) -> App:
+    """Tells an app where it is: `root_path` grows by the prefix, and `path` stays whole and begins with it."""
+
+    async def mounted(scope: Scope, receive: Receive, send: Send) -> None:
+        outer: str = scope.get("root_path", "").rstrip("/")
+        path: str = scope["path"]
+        inside = path == outer or path.startswith(f"{outer}/")
+        whole = path if inside else outer + path  # some hosts cut their own prefix off
+        await app({**scope, "root_path": outer + prefix, "path": whole}, receive, send)
+
+    return mounted

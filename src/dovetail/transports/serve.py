@@ -1,0 +1,173 @@
+"""Serves HTTP from a process of its own: an engine and options come in; it returns when a signal has ended it.
+
+The stages of the end: `/ready` says no, and all is served as before (`drain_delay`); nothing new is accepted; streams
+are ended, calls get their time (`drain_timeout`); what then is left is cut.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from socket import socket as Socket
+from typing import Any, Protocol
+
+from dovetail.engine.core import Engine
+from dovetail.transports.asgi import Receive, Scope, Send
+from dovetail.transports.http import HttpApp
+from dovetail.transports.options import HttpOptions
+from dovetail.transports.process import StopSignal, refuse_running_loop, run_process
+from dovetail.transports.sockets import bind, port_of, url_of
+from dovetail.transports.sse import STREAM_ROUTE
+from dovetail.transports.stderr_log import log_to_stderr
+from dovetail.transports.wire_limits import Wire
+from dovetail.transports.workers import Lifeline, Supervisor
+
+PATIENCE = 0.5  # seconds for clients to take the last bytes
+LIFESPAN_SECONDS = 5.0  # for the user's own cleaning up, after the calls had their time
+OTHER_DESCRIPTORS = 500  # what a process needs besides its connections
+
+log = logging.getLogger("dovetail")
+
+
+def serve_http(engine: Engine, options: HttpOptions, *, owner: Any = None) -> None:
+    """Serve until a signal comes; `owner` is what the lifespan is called with."""
+    refuse_running_loop()
+    sockets = bind(options.host, options.port)
+    announce = partial(_announce, engine.info.name, options, port_of(sockets))
+    alone = options.workers == 1
+    try:
+        _allow_descriptors(options.max_connections)
+        work = partial(_work, engine, options, owner, sockets, alone)
+        if alone:
+            work(announce, None)
+        else:
+            Supervisor(options.workers, work, announce, sockets, patience=_longest_end(options)).run()
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _work(
+    engine: Engine,
+    options: HttpOptions,
+    owner: Any,
+    sockets: list[Socket],
+    alone: bool,
+    started: Callable[[], None],
+    lifeline: Lifeline | None,
+) -> None:
+    log_to_stderr(engine.redactor)
+
+    async def live() -> None:
+        app = HttpApp(engine, options, owner=owner, bound_to=options.host, alone=alone)
+        with StopSignal() as signal:
+            if lifeline is not None:
+                lifeline.watch(signal.give)
+            service = HttpService(app, options, sockets)
+            if await signal.interrupts(service.start()):
+                return
+            started()
+            await signal.wait()
+            await service.stop()
+
+    run_process(live, engine.threads, _new_loop)
+
+
+def _announce(name: str, options: HttpOptions, port: int) -> None:
+    base = url_of(options.host, port)
+    more = f" (HTTP+SSE at {base}{STREAM_ROUTE})" if options.sse else ""
+    if sys.stderr is not None:
+        sys.stderr.write(f"{name} serves MCP at {base}{options.path}{more}\n")
+        sys.stderr.flush()
+
+
+def _longest_end(options: HttpOptions) -> float:
+    return options.drain_delay + options.drain_timeout + LIFESPAN_SECONDS + 5.0
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _allow_descriptors(connections: int) -> None:
+    """Raise the soft limit of open files as far as needed and allowed; often it is 1024, for old programs' sake."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class ServedApp(Protocol):
+    """What `HttpApp` is to this module."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+    async def start(self) -> None: ...
+    def begin_drain(self) -> None: ...
+    async def drain(self, timeout: float | None = None) -> None: ...
+
+
+class HttpService:
+    """An app, reachable at bound sockets, on the running loop from `start` to `stop`."""
+
+    def __init__(self, app: ServedApp, options: HttpOptions, sockets: list[Socket]) -> None:
+        self._app = app
+        self._options = options
+        self._sockets = sockets
+        self._wire = Wire(app, options)
+        self._servers: list[asyncio.Server] = []
+
+    async def start(self) -> None:
+        """Nothing is accepted before the server's lifespan has begun."""
+        try:
+            await self._app.start()
+        except Exception as failure:
+            failure.add_note("The server's lifespan failed at its start: nothing is served")
+            raise
+        loop = asyncio.get_running_loop()
+        backlog = max(1, self._options.backlog)
+        for each in self._sockets:
+            self._servers.append(await loop.create_server(self._wire.connection, sock=each, backlog=backlog))
+
+    async def stop(self) -> None:
+        self._app.begin_drain()
+        await asyncio.sleep(self._options.drain_delay)
+        for server in self._servers:
+            server.close()
+        await asyncio.sleep(0)  # where the loop lets go of the sockets
+        for each in self._sockets:
+            each.close()
+        self._wire.finish()
+        await self._drain()
+        await self._wire.close(PATIENCE)
+
+    async def _drain(self) -> None:
+        draining = asyncio.ensure_future(self._app.drain())
+        await asyncio.wait({draining}, timeout=self._options.drain_timeout + LIFESPAN_SECONDS)
+        if not draining.done():
+            log.warning("the lifespan did not end within %g s and was left", LIFESPAN_SECONDS)
+        elif (failure := draining.exception()) is not None:
+            log.error("the lifespan failed at its end", exc_info=failure)
+
+
+@asynccontextmanager
+async def serving(app: ServedApp, options: HttpOptions) -> AsyncIterator[str]:
+    """The real thing on the running loop, without signals; gives the URL of its root."""
+    sockets = bind(options.host, options.port)
+    service = HttpService(app, options, sockets)
+    try:
+        await service.start()
+        yield url_of(options.host, port_of(sockets))
+    finally:
+        await service.stop()

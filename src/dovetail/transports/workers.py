@@ -1,0 +1,262 @@
+"""Several processes that serve at the same sockets: what each is to do comes in; it returns when all have ended.
+
+The parent runs no loop, no thread and no user code: it forks workers, replaces those that die, and tells them to end.
+It tells them by a pipe of which it holds the other side. So they also notice if it is killed; and a worker that hears
+of the end twice, from us and from a service manager that signals every process, does not take that for impatience.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+from dovetail.errors import SetupError
+
+QUICK_SECONDS = 1.0  # a worker that ends sooner has not worked
+MAX_QUICK_ENDS = 5  # in a row
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds before a worker that ended quickly is replaced; doubled each time
+
+Work = Callable[[Callable[[], None], "Lifeline"], None]
+
+
+class Lifeline:
+    """A pipe on which nothing is ever written: one side notices when the other lets go."""
+
+    def __init__(self) -> None:
+        self._held_by_worker, self._held_by_parent = os.pipe()
+
+    def keep_in_worker(self) -> None:
+        os.close(self._held_by_parent)
+
+    def keep_in_parent(self) -> None:
+        os.close(self._held_by_worker)
+
+    def let_go(self) -> None:
+        """In the parent, and in the other workers, which inherit it."""
+        if self._held_by_parent >= 0:
+            os.close(self._held_by_parent)
+            self._held_by_parent = -1
+
+    def watch(self, parent_let_go: Callable[[], None]) -> None:
+        """In the worker, on its loop."""
+        loop = asyncio.get_running_loop()
+
+        def notice() -> None:
+            loop.remove_reader(self._held_by_worker)
+            parent_let_go()
+
+        loop.add_reader(self._held_by_worker, notice)
+
+
+class Child:
+    """A worker, as its parent knows it."""
+
+    def __init__(self, pid: int, lifeline: Lifeline) -> None:
+        self.pid = pid
+        self.lifeline = lifeline
+        self.born = time.monotonic()
+
+    @property
+    def was_quick(self) -> bool:
+        return time.monotonic() - self.born < QUICK_SECONDS
+
+
+class Supervisor:
+    """Keeps `count` workers alive until a signal comes.
+
+    `work(started, lifeline)` is what each of them does; `announce` is called when the first has started. Workers that
+    take longer than `patience` seconds to end are killed.
+    """
+
+    def __init__(
+        self, count: int, work: Work, announce: Callable[[], None], sockets: list[socket.socket], *, patience: float
+    ) -> None:
+        if not hasattr(os, "fork"):
+            raise SetupError("workers: this system can't fork processes; use workers=1")
+        if threading.current_thread() is not threading.main_thread():
+            raise SetupError("workers: they can only be started from the main thread")
+        self._count = count
+        self._work = work
+        self._announce: Callable[[], None] | None = announce
+        self._sockets = sockets
+        self._patience = patience
+        self._children: dict[int, Child] = {}
+        self._quick_ends = 0
+        self._fork_at = 0.0
+        self._asked_to_end = False
+
+    def run(self) -> None:
+        if threading.active_count() > 1:
+            _say("threads were started before the workers; the workers do not have them")
+        self._wake_reader, self._wake_writer = os.pipe()
+        self._start_reader, self._start_writer = os.pipe()
+        pipes = (self._wake_reader, self._wake_writer, self._start_reader, self._start_writer)
+        for descriptor in pipes:
+            os.set_blocking(descriptor, False)
+        before = self._take_signals()
+        try:
+            try:
+                self._supervise()
+            finally:
+                self._end_all()
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for descriptor in pipes:
+                os.close(descriptor)
+
+    # ── signals: they are noticed by a pipe, for one that comes just before a `select` must not be missed ──
+
+    def _take_signals(self) -> dict[signal.Signals, Any]:
+        before: dict[signal.Signals, Any] = {signal.SIGCHLD: signal.signal(signal.SIGCHLD, lambda *_: None)}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, self._signalled) or signal.SIG_DFL
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
+        return before
+
+    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+        """The first one asks for the end, the second does not ask."""
+        if not self._asked_to_end:
+            self._asked_to_end = True
+            return
+        self._kill_all()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    # ── the parent ──
+
+    def _supervise(self) -> None:
+        while not self._asked_to_end:
+            pause = None
+            if len(self._children) < self._count:
+                pause = self._fork_at - time.monotonic()
+                if pause <= 0:
+                    self._fork()
+                    continue
+            self._wait(pause)
+            for child, end in self._reap():
+                _say(f"worker {child.pid} ended {end} and is replaced")
+                self._account_for(child)
+
+    def _wait(self, seconds: float | None) -> None:
+        """Until a signal comes, or a worker has started."""
+        ready, _, _ = select.select([self._wake_reader, self._start_reader], [], [], seconds)
+        for descriptor in ready:
+            os.read(descriptor, 4096)
+        if self._start_reader in ready and self._announce is not None:
+            self._announce()
+            self._announce = None
+
+    def _reap(self) -> list[tuple[Child, str]]:
+        ended = []
+        for child in list(self._children.values()):
+            pid, status = os.waitpid(child.pid, os.WNOHANG)
+            if pid:
+                del self._children[pid]
+                child.lifeline.let_go()
+                ended.append((child, _in_words(status)))
+        return ended
+
+    def _account_for(self, child: Child) -> None:
+        if not child.was_quick:
+            self._quick_ends = 0
+            return
+        self._quick_ends += 1
+        if self._quick_ends == MAX_QUICK_ENDS:
+            raise SetupError(
+                f"{MAX_QUICK_ENDS} workers in a row ended within {QUICK_SECONDS:g} s of their start; "
+                "what they wrote before that says why"
+            )
+        self._fork_at = time.monotonic() + min(FIRST_PAUSE * 2**self._quick_ends, LONGEST_PAUSE)
+
+    def _end_all(self) -> None:
+        for each in self._sockets:
+            each.close()  # or else the system would accept for nobody
+        for child in self._children.values():
+            child.lifeline.let_go()
+        deadline = time.monotonic() + self._patience
+        while self._children and (left := deadline - time.monotonic()) > 0:
+            self._wait(left)
+            self._reap()
+        if self._children:
+            _say(f"{len(self._children)} workers did not end in time and are killed")
+            self._kill_all()
+            for pid in self._children:
+                os.waitpid(pid, 0)
+
+    def _kill_all(self) -> None:
+        for pid in list(self._children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    # ── the workers ──
+
+    def _fork(self) -> None:
+        lifeline = Lifeline()
+        handled = {signal.SIGINT, signal.SIGTERM}
+        signal.pthread_sigmask(signal.SIG_BLOCK, handled)  # our handlers are not for the child
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._be_worker(lifeline, handled)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
+        lifeline.keep_in_parent()
+        self._children[pid] = Child(pid, lifeline)
+
+    def _be_worker(self, lifeline: Lifeline, handled: set[signal.Signals]) -> NoReturn:
+        """Never returns to the program that called `run`: its rest is for the parent alone."""
+        code = 1
+        try:
+            self._leave_parent_behind(lifeline)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
+            self._work(self._tell_start, lifeline)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(BaseException):
+                logging.shutdown()
+                sys.stdout.flush()
+            os._exit(code)
+
+    def _leave_parent_behind(self, lifeline: Lifeline) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes, but only the parent acts on it
+        lifeline.keep_in_worker()
+        for sibling in self._children.values():
+            sibling.lifeline.let_go()
+        for descriptor in (self._wake_reader, self._wake_writer, self._start_reader):
+            os.close(descriptor)
+        random.seed()  # or else all workers would draw the same numbers
+
+    def _tell_start(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._start_writer, b".")
+
+
+def _in_words(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"with code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+
+
+def _say(line: str) -> None:
+    """The parent does not log: the log's thread would not be there in the workers that it forks later."""
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"dovetail: {line}\n")
+        sys.stderr.flush()

@@ -1,0 +1,199 @@
+"""HTTP servers of a test's own: any ASGI application on a real loopback socket, and one that misbehaves on demand."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def served(app: App, port: int = 0) -> AsyncIterator[str]:
+    """The application behind uvicorn, in this very loop; gives the URL of its root."""
+    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1, ws="none")
+    server = uvicorn.Server(config)
+    listener = socket.create_server(("127.0.0.1", port))
+    port = listener.getsockname()[1]
+    serving = asyncio.create_task(server._serve([listener]))
+    try:
+        while not server.started:
+            assert not serving.done(), serving.exception()
+            await asyncio.sleep(0.001)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        for connection in tuple(server.server_state.connections):
+            connection.transport.abort()  # as if the process had died
+        server.should_exit = True
+        await serving
+        listener.close()
+
+
+class Visit:
+    """One request to a `Scripted` server, and the means to answer it, rightly or wrongly."""
+
+    def __init__(self, verb: str, path: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter) -> None:
+        self.verb = verb
+        self.path = path
+        self.headers = headers
+        self.body = body
+        self.message: Any = json.loads(body) if body[:1] in (b"{", b"[") else None
+        self._writer = writer
+
+    @property
+    def method(self) -> str | None:
+        return self.message.get("method") if isinstance(self.message, dict) else None
+
+    def head(self, status: int, headers: dict[str, str]) -> None:
+        lines = [f"HTTP/1.1 {status} Whatever", *(f"{name}: {value}" for name, value in headers.items())]
+        self._writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
+
+    def answer(self, status: int = 200, body: Any = b"", kind: str = "application/json", **headers: str) -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        fields = {"Content-Length": str(len(data)), **{k.replace("_", "-"): v for k, v in headers.items()}}
+        if data:
+            fields["Content-Type"] = kind
+        self.head(status, fields)
+        self._writer.write(data)
+
+    def result(self, value: Any, **headers: str) -> None:
+        self.answer(200, {"jsonrpc": "2.0", "id": self.message["id"], "result": value}, **headers)
+
+    def error(self, code: int, status: int = 200, message: str = "no", *, id: bool = True, data: Any = None) -> None:
+        error = {"code": code, "message": message, **({} if data is None else {"data": data})}
+        self.answer(status, {"jsonrpc": "2.0", **({"id": self.message["id"]} if id else {}), "error": error})
+
+    def stream(self, **headers: str) -> None:
+        fields = {k.replace("_", "-"): v for k, v in headers.items()}
+        self.head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked", **fields})
+
+    def event(self, message: Any = None, *, id: str | None = None, event: str | None = None, retry: int | None = None) -> None:
+        data = message if isinstance(message, str) else "" if message is None else json.dumps(message)
+        fields = {"id": id, "event": event, "retry": retry, "data": data}
+        self.chunk("".join(f"{name}: {value}\n" for name, value in fields.items() if value is not None) + "\n")
+
+    def chunk(self, text: str | bytes) -> None:
+        data = text.encode() if isinstance(text, str) else text
+        self._writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def end(self) -> None:
+        self._writer.write(b"0\r\n\r\n")
+
+    def cut(self) -> None:
+        """The connection breaks."""
+        self._writer.transport.abort()
+
+    async def gone(self) -> None:
+        """Wait until the client has left."""
+        while not self._writer.transport.is_closing():
+            await asyncio.sleep(0.005)
+
+
+Behaviour = Callable[[Visit], Awaitable[None] | None]
+INFO = {"name": "scripted", "version": "0"}
+DISCOVERED = {
+    "resultType": "complete",
+    "supportedVersions": ["2026-07-28"],
+    "capabilities": {"tools": {}},
+    "ttlMs": 0,
+    "cacheScope": "private",
+}
+
+
+class Scripted:
+    """A server whose every answer is a function of the test's. `async with Scripted(behave) as server`."""
+
+    def __init__(self, behave: Behaviour, port: int = 0) -> None:
+        self._behave = behave
+        self._port = port
+        self._connections: set[asyncio.Task[None]] = set()
+        self.visits: list[Visit] = []
+
+    async def __aenter__(self) -> "Scripted":
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        self._server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._server.wait_closed()
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.origin}/mcp"
+
+    def said(self) -> list[str]:
+        """The verbs and methods that came, in order."""
+        return [f"{visit.verb} {visit.method or ''}".strip() for visit in self.visits]
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            while await self._serve_one(reader, writer):
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.strip().split("\r\n")
+        headers = {line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines}
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        verb, path, _ = first.split(" ", 2)
+        visit = Visit(verb, path, headers, body, writer)
+        self.visits.append(visit)
+        outcome = self._behave(visit)
+        if outcome is not None:
+            watcher = asyncio.create_task(_until_left(reader, writer))
+            try:
+                await outcome
+            finally:
+                watcher.cancel()
+                await asyncio.gather(watcher, return_exceptions=True)
+        return not writer.transport.is_closing()
+
+
+async def _until_left(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Nothing more is sent on a connection that waits for an answer, but it may be closed."""
+    if not await reader.read(1):
+        writer.transport.abort()
+
+
+def handshake(visit: Visit, version: str = "2025-11-25", capabilities: Any = None, **headers: str) -> bool:
+    """Answer what every session begins with; False for anything else."""
+    if visit.method == "server/discover":
+        visit.error(-32601)
+    elif visit.method == "initialize":
+        offered = {"tools": {}} if capabilities is None else capabilities
+        visit.result({"protocolVersion": version, "capabilities": offered, "serverInfo": INFO}, **headers)
+    elif visit.verb in ("GET", "DELETE"):
+        visit.answer(405)
+    elif visit.message is not None and "id" not in visit.message:
+        visit.answer(202)
+    elif visit.message is not None and "method" not in visit.message:
+        visit.answer(202)
+    else:
+        return False
+    return True

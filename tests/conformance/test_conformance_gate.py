@@ -1,0 +1,289 @@
+"""The gate's own judgement, on results made by hand."""
+
+import http.server
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nodejs
+
+import conformance  # isort: skip  (scripts/ is on the path once nodejs is loaded)
+import conformance_fixtures  # isort: skip
+import conformance_verdict as verdict  # isort: skip
+import node_tools  # isort: skip
+
+TIME = "2026-10-28T09-30-00-123Z"
+FIXTURES: dict[str, list[str]] = {
+    "capabilities": ["tools.listChanged"],
+    "tools": ["one", "two"],
+    "prompts": ["ask"],
+    "resources": ["test://a"],
+    "templates": ["test://{id}"],
+}
+
+
+class Output:
+    """A folder as the suite leaves it behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, scenario: str, **statuses: str) -> None:
+        folder = self.folder / f"server-{scenario}-{TIME}"
+        folder.mkdir()
+        checks = [{"id": id, "status": status, "errorMessage": "why"} for id, status in statuses.items()]
+        (folder / "checks.json").write_text(json.dumps(checks))
+
+    def judge(self, *wanted: str, **failing: str) -> list[str]:
+        return verdict.judge_scenarios(set(wanted), verdict.read_checks(self.folder), failing)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Output:
+    return Output(tmp_path)
+
+
+# ── scenarios ──
+
+
+def test_success_and_information_pass(output: Output) -> None:
+    output.write("ping", a="SUCCESS", b="INFO")
+    assert output.judge("ping") == []
+
+
+@pytest.mark.parametrize("status", ["FAILURE", "WARNING", "SKIPPED", "SOMETHING_NEW"])
+def test_anything_else_fails(output: Output, status: str) -> None:
+    output.write("ping", a="SUCCESS", b=status)
+    assert output.judge("ping") == [f"{status} ping:b why"]
+
+
+def test_the_stub_of_the_suite_may_be_skipped_but_not_fail(output: Output) -> None:
+    output.write("tasks-status-notifications", a="SKIPPED")
+    assert output.judge("tasks-status-notifications") == []
+    output.write("tasks-status-notifications-2", a="SKIPPED")
+    assert output.judge("tasks-status-notifications", "tasks-status-notifications-2")
+
+
+def test_a_missing_scenario_fails(output: Output) -> None:
+    output.write("ping", a="SUCCESS")
+    (output.folder / f"server-caching-{TIME}").mkdir()  # it threw
+    assert output.judge("ping", "caching") == ["MISSING caching: the suite left no checks"]
+
+
+def test_a_scenario_without_any_check_fails(output: Output) -> None:
+    output.write("ping")
+    assert output.judge("ping") == ["MISSING ping: the suite left no checks"]
+
+
+def test_a_scenario_that_nobody_asked_for_fails(output: Output) -> None:
+    output.write("ping", a="SUCCESS")
+    assert output.judge() == ["UNKNOWN ping: ran, but is not in the list"]
+
+
+def test_an_expected_failure_passes_the_gate(output: Output) -> None:
+    output.write("caching", a="FAILURE", b="WARNING", c="SUCCESS")
+    assert output.judge("caching", caching="later") == []
+
+
+def test_a_malformed_message_is_never_expected(output: Output) -> None:
+    output.write("caching", **{"a": "FAILURE", "wire-schema-valid": "FAILURE"})
+    assert output.judge("caching", caching="later") == ["FAILURE caching:wire-schema-valid why"]
+
+
+def test_an_expected_failure_that_passes_fails_the_gate(output: Output) -> None:
+    output.write("caching", a="SUCCESS")
+    assert output.judge("caching", caching="later") == ["PASSES caching, though it is listed as failing (later)"]
+
+
+def test_an_expected_failure_of_another_leg_is_no_business_of_this_one(output: Output) -> None:
+    output.write("ping", a="SUCCESS")
+    assert output.judge("ping", caching="later") == []
+
+
+def test_an_expected_failure_is_no_excuse_for_leaving_nothing_behind(output: Output) -> None:
+    assert output.judge("caching", caching="later") == ["MISSING caching: the suite left no checks"]
+
+
+def test_one_check_may_be_expected_to_fail(output: Output) -> None:
+    output.write("caching", a="FAILURE", b="SUCCESS")
+    assert output.judge("caching", **{"caching:a": "later"}) == []
+    assert output.judge("caching", **{"caching:b": "later"}) == [
+        "FAILURE caching:a why",
+        "PASSES caching:b, though it is listed as failing (later)",
+    ]
+
+
+def test_the_listing_leaves_clients_out() -> None:
+    printed = (
+        "Required for 2026-07-28 (5 scenarios):\n\nServer scenarios (test against a server):\n  - ping [2025-06-18]\n"
+        "  - sep-2640-skills-manifest [extension]\n\nClient scenarios (test against a client):\n  - tools_call\n\n"
+        "Run and reported, but never scored:\n  pending (2):\n    - auth/dpop [client]\n    - dpop [client]\n"
+        "    - caching [server]\n"
+    )
+    assert verdict.read_listing(printed) == {"ping", "sep-2640-skills-manifest", "caching"}
+
+
+# ── fixtures ──
+
+
+def fixture_problems(found: dict[str, list[str]], **absent: list[str]) -> list[str]:
+    later = {kind: dict.fromkeys(names, "later") for kind, names in absent.items()}
+    return verdict.judge_fixtures(FIXTURES, found, later)
+
+
+def test_all_fixtures_listed() -> None:
+    assert fixture_problems(FIXTURES) == []
+
+
+@pytest.mark.parametrize("kind", verdict.KINDS)
+def test_a_missing_fixture_fails(kind: str) -> None:
+    name = FIXTURES[kind][0]
+    without = {**FIXTURES, kind: FIXTURES[kind][1:]}
+    assert fixture_problems(without) == [f"MISSING {kind}: {name} is not listed"]
+    assert fixture_problems(without, **{kind: [name]}) == []
+
+
+def test_a_fixture_that_is_there_must_be_taken_off_the_list() -> None:
+    assert fixture_problems(FIXTURES, tools=["two"]) == ["THERE tools: two is listed, though it is to come (later)"]
+
+
+def test_a_fixture_to_come_must_be_one() -> None:
+    assert fixture_problems(FIXTURES, tools=["tow"]) == ["UNKNOWN tools: tow is to come, but no fixture"]
+
+
+# ── the lists of the project ──
+
+
+def test_the_expected_failures_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "expected.toml"
+    path.write_text(
+        '[[later]]\nreason = "r"\nscenarios = ["a"]\ntools = ["t"]\n'
+        '[[later]]\nreason = "only there"\nchecks = ["b:c"]\nlegs = ["all"]\n'
+    )
+    assert verdict.read_expected(path, "all").failing == {"a": "r", "b:c": "only there"}
+    assert verdict.read_expected(path, "all-2025-06-18").failing == {"a": "r"}
+    assert verdict.read_expected(path, "all").absent["tools"] == {"t": "r"}
+
+
+def test_every_expected_failure_has_a_reason() -> None:
+    expected = verdict.read_expected(conformance.SERVER / "expected_failures.toml", "all")
+    assert all(expected.failing.values())
+    assert all(reason for group in expected.absent.values() for reason in group.values())
+
+
+def test_every_leg_of_the_issue_is_run() -> None:
+    assert set(conformance.NAMES) == {
+        "fixtures",
+        "requirements-2025-11-25",
+        "requirements-2026-07-28",
+        "all",
+        "all-2025-06-18",
+        "all-2025-11-25",
+        "all-2026-07-28",
+    }
+
+
+def test_a_suite_that_lists_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conformance, "OUTPUT", tmp_path)
+    monkeypatch.setattr(conformance, "run_suite", lambda *arguments, log: "")
+    (problem,) = conformance.run_leg("all", url="http://127.0.0.1:9/mcp").problems
+    assert problem.startswith("the suite lists 0 scenarios, not 65")
+
+
+# ── asking a server ──
+
+
+class Scripted(http.server.BaseHTTPRequestHandler):
+    """A server of both eras with a few fixtures: one list has two pages, handshake clients get event streams."""
+
+    tools: tuple[str, ...] = ("one", "two")
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if "id" not in message:
+            self._send(202, b"", "application/json")
+            return
+        answer = {"jsonrpc": "2.0", "id": message["id"], "result": self._result(message)}
+        body = json.dumps(answer).encode()
+        if "_meta" in message["params"]:
+            self._send(200, body, "application/json")
+        else:
+            self._send(200, b": comment\n\nid: 1\ndata:\n\ndata: " + body + b"\n\n", "text/event-stream")
+
+    def _result(self, message: dict[str, Any]) -> dict[str, Any]:
+        method, params = message["method"], message["params"]
+        if method in ("server/discover", "initialize"):
+            return {"capabilities": {"tools": {"listChanged": True}, "prompts": {"listChanged": False}}}
+        if method == "tools/list":
+            first, second = self.tools
+            return (
+                {"tools": [{"name": second}]} if "cursor" in params else {"tools": [{"name": first}], "nextCursor": "2"}
+            )
+        return {
+            "prompts/list": {"prompts": [{"name": "ask"}]},
+            "resources/list": {"resources": [{"uri": "test://a"}]},
+            "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "test://{id}"}]},
+        }[method]
+
+    def _send(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Mcp-Session-Id", "s")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *details: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def scripted() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/mcp"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_server_is_asked_in_both_eras(scripted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: dict[str, dict[str, str]] = {kind: {} for kind in verdict.KINDS}
+    assert conformance_fixtures.problems(scripted, FIXTURES, nothing)[0] == []
+    monkeypatch.setattr(Scripted, "tools", ("one", "three"))
+    problems, _ = conformance_fixtures.problems(scripted, FIXTURES, nothing)
+    assert problems == [f"{era}: MISSING tools: two is not listed" for era in ("2026-07-28", "2025-11-25")]
+
+
+def test_what_is_false_is_no_capability(scripted: str) -> None:
+    wanted = {**FIXTURES, "capabilities": ["prompts.listChanged"]}
+    nothing: dict[str, dict[str, str]] = {kind: {} for kind in verdict.KINDS}
+    problems, _ = conformance_fixtures.problems(scripted, wanted, nothing)
+    assert [problem.partition(": ")[2] for problem in problems] == [
+        "MISSING capabilities: prompts.listChanged is not listed"
+    ] * 2
+
+
+# ── what is missing is said ──
+
+
+def test_without_npm_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(node_tools, "TARGET", tmp_path)
+    monkeypatch.setattr(node_tools, "STAMP", tmp_path / ".installed")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CI", raising=False)
+    assert node_tools.main() == 0
+    assert "npm is not on the PATH" in capsys.readouterr().err
+    monkeypatch.setenv("CI", "true")
+    assert node_tools.main() == 1
+    with pytest.raises(pytest.fail.Exception, match="not installed"):
+        nodejs.demand()
+    monkeypatch.setenv("CI", "false")
+    with pytest.raises(pytest.skip.Exception, match="not installed"):
+        nodejs.demand()
+    assert not os.listdir(tmp_path)

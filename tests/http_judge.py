@@ -1,0 +1,77 @@
+"""Shows what an HTTP app in this process sends to a witness: every response of every test is judged."""
+
+from typing import Any
+
+import pytest
+
+import official
+from dovetail.protocol.sse import SseDecoder
+from dovetail.transports.http_calls import HttpCall
+from dovetail.transports.response import Response
+from dovetail.transports.sse import STREAM_ROUTE
+from dovetail.transports.tails import Tail
+from dovetail.transports.visit import Visit
+
+MAX_EVENT = 1 << 26
+
+
+class Gallery:
+    """One witness for each response; those of one session know what was asked in it."""
+
+    def __init__(self) -> None:
+        self.witnesses: list[official.Witness] = []
+        self._of_session: dict[str, dict[Any, tuple[str, str]]] = {}
+
+    def new(self) -> official.Witness:
+        witness = official.Witness()
+        self.witnesses.append(witness)
+        return witness
+
+    def in_session(self, witness: official.Witness, session: Any) -> None:
+        witness.session_revision = session.version
+        witness.replays = True
+        witness._asked = self._of_session.setdefault(session.id, witness._asked)
+
+
+def watch_http(monkeypatch: pytest.MonkeyPatch) -> list[official.Witness]:
+    gallery = Gallery()
+    watched: dict[int, tuple[Response, official.Witness]] = {}  # the response is kept: ids are used again
+
+    visit_init, call_init, tail_init = Visit.__init__, HttpCall.__init__, Tail.__init__
+    send_json, send_event = Response.json, Response.event
+
+    def watched_visit(self: Visit, *arguments: Any, **options: Any) -> None:
+        visit_init(self, *arguments, **options)
+        if self.route != STREAM_ROUTE:  # what that stream carries is judged where its connection writes it
+            watched[id(self.response)] = (self.response, gallery.new())
+
+    def watched_call(self: HttpCall, request, answer, *arguments: Any, **options: Any) -> None:
+        call_init(self, request, answer, *arguments, **options)
+        witness = watched[id(answer.response)][1]
+        if request.session is not None:
+            gallery.in_session(witness, request.session)
+        elif request.revision.handshake:
+            witness.session_revision = request.revision.name
+        witness.admitted(request)
+
+    def watched_tail(self: Tail, source, held, response, listener) -> None:
+        tail_init(self, source, held, response, listener)
+        gallery.in_session(watched[id(response)][1], held.record)
+
+    async def watched_json(self: Response, status: int, body: bytes, headers: Any = None) -> None:
+        if id(self) in watched and body and b'"jsonrpc"' in body:
+            watched[id(self)][1].received(body)
+        await send_json(self, status, body, headers)
+
+    async def watched_event(self: Response, frame: bytes, **options: Any) -> None:
+        for event in SseDecoder(max_bytes=MAX_EVENT).feed(frame):
+            if event.data and id(self) in watched:
+                watched[id(self)][1].received(event.data)
+        await send_event(self, frame, **options)
+
+    monkeypatch.setattr(Visit, "__init__", watched_visit)
+    monkeypatch.setattr(HttpCall, "__init__", watched_call)
+    monkeypatch.setattr(Tail, "__init__", watched_tail)
+    monkeypatch.setattr(Response, "json", watched_json)
+    monkeypatch.setattr(Response, "event", watched_event)
+    return gallery.witnesses

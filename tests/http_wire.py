@@ -1,0 +1,251 @@
+"""A bare HTTP client to an ASGI app in this process: tests say what is sent and see what is answered, byte for byte.
+
+`HttpWire(app)` for one request at a time; `await HttpWire.session(app, "2025-06-18")` shakes hands first.
+"""
+
+import asyncio
+import itertools
+import json
+from typing import Any
+
+from dovetail.protocol.sse import Event, SseDecoder
+
+MODERN = "2026-07-28"
+CLIENT = {"name": "wire", "version": "1.0.0"}
+META = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+    "io.modelcontextprotocol/clientInfo": CLIENT,
+}
+NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+BOTH = "application/json, text/event-stream"
+
+
+class Exchange:
+    """One HTTP request on its way: what has come back so far, and the means to leave early."""
+
+    def __init__(self, app: Any, scope: dict[str, Any], pieces: list[bytes]) -> None:
+        self.app = app
+        self.scope = scope
+        self.sent: list[dict[str, Any]] = []
+        self._pieces = list(pieces)
+        self._gone = asyncio.Event()
+        self._news = asyncio.Event()
+        self._decoder = SseDecoder(max_bytes=1 << 26)
+        self._events: list[Event] = []
+        self._taken = 0
+        self.raw = b""
+        self.ended = False
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self.app(self.scope, self._receive, self._send)
+        finally:
+            self.ended = True
+            self._news.set()
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._pieces:
+            piece = self._pieces.pop(0)
+            return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if self._gone.is_set():
+            raise OSError("the client is gone")
+        self.sent.append(message)
+        if message["type"] == "http.response.body":
+            body = message.get("body", b"")
+            self.raw += body
+            if self.is_stream:
+                self._events += self._decoder.feed(body)
+        self._news.set()
+
+    # ── what a test sees ──
+
+    @property
+    def status(self) -> int:
+        return self.sent[0]["status"]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode(): value.decode("latin-1") for name, value in self.sent[0]["headers"]}
+
+    @property
+    def is_stream(self) -> bool:
+        return bool(self.sent) and self.headers.get("content-type", "").startswith("text/event-stream")
+
+    @property
+    def json(self) -> Any:
+        assert self.headers["content-type"] == "application/json", self.headers
+        return json.loads(self.raw)
+
+    @property
+    def events(self) -> list[Event]:
+        return self._events
+
+    @property
+    def messages(self) -> list[Any]:
+        """What was sent, parsed: one JSON body, or the data of all events that have any."""
+        return [json.loads(event.data) for event in self._events if event.data] if self.is_stream else [self.json]
+
+    @property
+    def answer(self) -> Any:
+        """The last message: the answer to the request."""
+        return self.messages[-1]
+
+    async def done(self, timeout: float = 10) -> "Exchange":
+        """Wait until the app has returned."""
+        await asyncio.wait_for(asyncio.shield(self.task), timeout)
+        return self
+
+    async def started(self, timeout: float = 10) -> "Exchange":
+        await self._until(lambda: bool(self.sent), timeout)
+        return self
+
+    async def event(self, timeout: float = 10) -> Event:
+        """The next event that was not taken yet."""
+        await self._until(lambda: len(self._events) > self._taken or self.ended, timeout)
+        assert len(self._events) > self._taken, "the stream has ended"
+        self._taken += 1
+        return self._events[self._taken - 1]
+
+    async def message(self, timeout: float = 10) -> Any:
+        """The data of the next event that has any."""
+        while True:
+            event = await self.event(timeout)
+            if event.data:
+                return json.loads(event.data)
+
+    async def _until(self, holds: Any, timeout: float) -> None:
+        async with asyncio.timeout(timeout):
+            while not holds():
+                self._news.clear()
+                await self._news.wait()
+
+    def leave(self) -> None:
+        """The connection breaks."""
+        self._gone.set()
+
+
+class HttpWire:
+    """Everything a client says can be given; what is not given is what a correct client of the revision says."""
+
+    def __init__(self, app: Any, version: str = MODERN, *, path: str = "/mcp", accept: str = BOTH) -> None:
+        self.app = app
+        self.version = version
+        self.path = path
+        self.accept = accept
+        self.session_id: str | None = None
+        self.ids = itertools.count(1)
+        self.welcome: dict[str, Any] = {}
+
+    @classmethod
+    async def session(
+        cls, app: Any, version: str = "2025-11-25", *, capabilities: dict[str, Any] | None = None, **options: Any
+    ) -> "HttpWire":
+        wire = cls(app, version, **options)
+        params = {"protocolVersion": version, "capabilities": capabilities or {}, "clientInfo": CLIENT}
+        hello = {"jsonrpc": "2.0", "id": next(wire.ids), "method": "initialize", "params": params}
+        answer = await wire.raw("POST", json.dumps(hello).encode()).done()
+        assert answer.status == 200, answer.raw
+        wire.welcome = answer.answer["result"]
+        wire.session_id = answer.headers.get("mcp-session-id")
+        assert (await wire.notify("notifications/initialized")).status == 202
+        return wire
+
+    # ── requests ──
+
+    def raw(
+        self,
+        method: str,
+        body: bytes | list[bytes] = b"",
+        headers: dict[str, str | None] | None = None,
+        *,
+        path: str | None = None,
+        query: str = "",
+        more: list[tuple[bytes, bytes]] | None = None,
+        root_path: str = "",
+        server: tuple[str, int] | None = ("127.0.0.1", 8000),
+    ) -> Exchange:
+        """Begin any request. A header given as None is left out; `more` are added as they are."""
+        base = {"host": "localhost:8000", "accept": self.accept}
+        if method == "POST":
+            base["content-type"] = "application/json"
+        if self.session_id is not None:
+            base["mcp-session-id"] = self.session_id
+            base["mcp-protocol-version"] = self.version
+        named = {**base, **{name.lower(): value for name, value in (headers or {}).items()}}
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": self.path if path is None else path,
+            "raw_path": (self.path if path is None else path).encode(),
+            "root_path": root_path,
+            "query_string": query.encode(),
+            "headers": [
+                *((name.encode(), value.encode("latin-1")) for name, value in named.items() if value is not None),
+                *(more or []),
+            ],
+            "client": ("127.0.0.1", 50000),
+            "server": server,
+        }
+        return Exchange(self.app, scope, body if isinstance(body, list) else [body])
+
+    def message(self, method: str, params: dict[str, Any] | None = None, *, id: Any = None) -> dict[str, Any]:
+        params = dict(params or {})
+        if self.version == MODERN:
+            params["_meta"] = {**META, **params.get("_meta", {})}
+        number = next(self.ids) if id is None else id
+        return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+    def start(
+        self,
+        method: str,
+        params: dict[str, Any] | None = None,
+        *,
+        id: Any = None,
+        headers: dict[str, str | None] | None = None,
+    ) -> Exchange:
+        """Begin a request and do not wait for its answer."""
+        message = self.message(method, params, id=id)
+        standard: dict[str, str | None] = {}
+        if self.version == MODERN:
+            standard = {"mcp-protocol-version": MODERN, "mcp-method": method}
+            if method in NAMED_BY:
+                standard["mcp-name"] = message["params"][NAMED_BY[method]]
+        return self.raw("POST", json.dumps(message).encode(), {**standard, **(headers or {})})
+
+    async def post(self, method: str, params: dict[str, Any] | None = None, **options: Any) -> Exchange:
+        return await self.start(method, params, **options).done()
+
+    async def ask(self, method: str, params: dict[str, Any] | None = None, **options: Any) -> Any:
+        """The result; fails on an error."""
+        answer = (await self.post(method, params, **options)).answer
+        assert "result" in answer, answer
+        return answer["result"]
+
+    async def call(self, name: str, arguments: dict[str, Any] | None = None, **options: Any) -> Exchange:
+        return await self.post("tools/call", {"name": name, "arguments": arguments or {}}, **options)
+
+    def start_call(self, name: str, arguments: dict[str, Any] | None = None, **options: Any) -> Exchange:
+        meta = {"_meta": options.pop("meta")} if "meta" in options else {}
+        return self.start("tools/call", {"name": name, "arguments": arguments or {}, **meta}, **options)
+
+    async def notify(self, method: str, params: dict[str, Any] | None = None) -> Exchange:
+        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+        if params is not None:
+            message["params"] = params
+        return await self.raw("POST", json.dumps(message).encode()).done()
+
+    def get(self, last_event_id: str | None = None, headers: dict[str, str | None] | None = None) -> Exchange:
+        extra = {} if last_event_id is None else {"last-event-id": last_event_id}
+        return self.raw("GET", b"", {**extra, **(headers or {})})
+
+    async def delete(self) -> Exchange:
+        return await self.raw("DELETE").done()

@@ -1,0 +1,44 @@
+"""Runs the programs of tests/node with the Node that scripts/node_tools.py installed, and reads the JSON they print."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+
+import node_tools
+
+PROGRAMS = Path(__file__).parent / "node"
+PATIENCE = 60  # seconds for one program; only a hanging one needs them
+
+
+def why_missing() -> str | None:
+    """What keeps the programs from running, in words."""
+    try:
+        node_tools.require()
+    except node_tools.NodeMissing as missing:
+        return str(missing)
+    return None
+
+
+def demand() -> None:
+    """Skip loudly where the parts for Node are absent; in CI their absence is a failure."""
+    reason = why_missing()
+    if reason is None:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI: {reason}")
+    pytest.skip(f"! {reason}")
+
+
+def run(program: str, *arguments: str) -> dict[str, Any]:
+    command = [str(node_tools.node()), str(PROGRAMS / program), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, f"{program} failed:\n{done.stderr[-3000:]}"
+    assert not done.stderr, f"{program} complained:\n{done.stderr[-3000:]}"
+    return json.loads(done.stdout)

@@ -1,0 +1,262 @@
+"""Random histories: the memory backend does what a naive model does that knows neither heaps nor sweeps."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from without_loop import Clock, at_once
+
+from dovetail.state.base import Conflict, LogPage, NoRoom
+from dovetail.state.memory import RECORD_OVERHEAD, MemoryState
+
+MAX_ENTRIES = 5
+MAX_ENTRY_BYTES = 16
+MAX_LOG_BYTES = 5 * RECORD_OVERHEAD
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+VALUES = st.sampled_from([b"", b"7", b"-12", b"four", b"seven b", b"sixteen bytes ..."])
+RECORDS = st.sampled_from(
+    [b"x" * size for size in (0, 1, RECORD_OVERHEAD, MAX_LOG_BYTES - RECORD_OVERHEAD, MAX_LOG_BYTES)]
+)
+TIMES = st.integers(1, 8)
+Outcome = object  # what a call returned, or the type of what it raised
+
+
+@dataclass
+class Key:
+    value: bytes
+    version: int
+    expires: float
+
+
+@dataclass
+class Log:
+    expires: float = 0
+    last: int = 0
+    appended: int = 0  # a serial number
+    records: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+class NaiveState:
+    """Goes through everything, each time. A write's outcome is its key's new version, or the type of its error."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.keys: dict[str, Key] = {}
+        self.logs: dict[str, Log] = {}
+        self.serial = 0
+
+    def at(self, now: float) -> "NaiveState":
+        self.now = now
+        self.keys = {name: key for name, key in self.keys.items() if key.expires > now}
+        self.logs = {name: log for name, log in self.logs.items() if log.expires > now}
+        return self
+
+    def write(self, name: str, value: bytes, expires: float) -> Outcome:
+        others = sum(len(key) + len(self.keys[key].value) for key in self.keys if key != name)
+        if others + len(name) + len(value) > MAX_ENTRY_BYTES or (name not in self.keys and self.full()):
+            return NoRoom
+        self.serial += 1
+        self.keys[name] = Key(value, self.serial, expires)
+        return self.serial
+
+    def full(self) -> bool:
+        return len(self.keys) + len(self.logs) >= MAX_ENTRIES
+
+    def version(self, name: str) -> int:
+        return self.keys[name].version if name in self.keys else 0
+
+    def add(self, name: str, n: int, ttl: float) -> Outcome:
+        known = self.keys.get(name)
+        if known is not None and known.value not in {b"%d" % number for number in range(-100, 100)}:
+            return ValueError
+        total = n + (int(known.value) if known else 0)
+        written = self.write(name, b"%d" % total, known.expires if known else self.now + ttl)
+        return NoRoom if written is NoRoom else total
+
+    def append(self, name: str, data: bytes, keep: int, ttl: float) -> Outcome:
+        if len(data) + RECORD_OVERHEAD > MAX_LOG_BYTES or (name not in self.logs and self.full()):
+            return NoRoom
+        log = self.logs.setdefault(name, Log())
+        self.serial += 1
+        log.appended = self.serial
+        log.expires = self.now + ttl
+        log.last += 1
+        log.records = [*log.records, (log.last, data)][-keep:]
+        while self.log_bytes() > MAX_LOG_BYTES:
+            quietest = min((log for log in self.logs.values() if log.records), key=lambda log: log.appended)
+            del quietest.records[0]
+        return log.last
+
+    def log_bytes(self) -> int:
+        return sum(len(data) + RECORD_OVERHEAD for log in self.logs.values() for _, data in log.records)
+
+    def read(self, name: str, after: int, limit: int) -> LogPage:
+        if name not in self.logs:
+            return LogPage([], 0, 0)
+        log = self.logs[name]
+        first = log.records[0][0] if log.records else log.last + 1
+        return LogPage([record for record in log.records if record[0] > after][:limit], first, log.last)
+
+
+def outcome(call: Coroutine[Any, Any, Any]) -> Outcome:
+    try:
+        return at_once(call)
+    except (Conflict, NoRoom, ValueError) as error:
+        return type(error)
+
+
+class MemoryAgainstModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.state = MemoryState(
+            max_entries=MAX_ENTRIES,
+            max_entry_bytes=MAX_ENTRY_BYTES,
+            max_log_bytes=MAX_LOG_BYTES,
+            clock=self.clock,
+        )
+        self.naive = NaiveState()
+        self.versions: dict[int, int] = {0: 0}  # of the model to those of the state
+        self.topics = {"a", "b"}
+        self.told: set[str] = set()
+        self.listener = self.state.listen(self.topics)
+
+    @property
+    def model(self) -> NaiveState:
+        return self.naive.at(self.clock.now)
+
+    def tell(self, topic: str) -> None:
+        self.told |= self.topics & {topic}
+
+    @rule(seconds=st.integers(1, 5))
+    def time_passes(self, seconds: int) -> None:
+        self.clock.now += seconds
+
+    @rule(name=NAMES, value=VALUES, ttl=TIMES, expect=st.sampled_from(["anything", "nothing", "this", "older"]))
+    def put(self, name: str, value: bytes, ttl: int, expect: str) -> None:
+        model = self.model
+        expected = {"anything": None, "nothing": 0, "this": model.version(name), "older": max(model.serial - 1, 0)}
+        if_version = expected[expect]
+        if if_version not in (None, model.version(name)):
+            want: Outcome = Conflict
+        else:
+            want = model.write(name, value, model.now + ttl)
+        theirs = None if if_version is None else self.versions.get(if_version, 10**9)
+        self.compare_write(name, self.state.put(name, value, ttl=ttl, if_version=theirs), want)
+
+    def compare_write(self, name: str, call: Coroutine[Any, Any, int], want: Outcome) -> None:
+        got = outcome(call)
+        if isinstance(want, int):
+            assert isinstance(got, int)
+            assert got > max(self.versions.values())
+            self.versions[want] = got
+        else:
+            assert got is want
+
+    @rule(name=NAMES, ttl=TIMES)
+    def touch(self, name: str, ttl: int) -> None:
+        key = self.model.keys.get(name)
+        if key is not None:
+            key.expires = self.clock.now + ttl
+        assert outcome(self.state.touch(name, ttl)) is (key is not None)
+
+    @rule(name=NAMES)
+    def delete(self, name: str) -> None:
+        assert outcome(self.state.delete(name)) is (self.model.keys.pop(name, None) is not None)
+
+    @rule(name=NAMES, value=VALUES, ttl=TIMES)
+    def claim(self, name: str, value: bytes, ttl: int) -> None:
+        model = self.model
+        free = name not in model.keys
+        want = model.write(name, value, model.now + ttl) if free else False
+        assert outcome(self.state.claim(name, value, ttl)) is (True if isinstance(want, int) and free else want)
+        self.learn_version(name)
+
+    @rule(name=NAMES, n=st.integers(-9, 9), ttl=TIMES)
+    def add(self, name: str, n: int, ttl: int) -> None:
+        want = self.model.add(name, n, ttl)
+        assert outcome(self.state.add(name, n, ttl)) == want
+        self.learn_version(name)
+
+    def learn_version(self, name: str) -> None:
+        """`claim` and `add` do not tell it."""
+        if version := self.model.version(name):
+            self.versions[version] = at_once(self.state.get(name)).version
+
+    @rule(name=NAMES)
+    def get(self, name: str) -> None:
+        key = self.model.keys.get(name)
+        want = None if key is None else (key.value, self.versions[key.version])
+        assert at_once(self.state.get(name)) == want
+
+    @rule(name=NAMES, data=RECORDS, keep=st.integers(1, 6), ttl=TIMES)
+    def append(self, name: str, data: bytes, keep: int, ttl: int) -> None:
+        want = self.model.append(name, data, keep, ttl)
+        assert outcome(self.state.append(name, data, keep=keep, ttl=ttl)) == want
+        if isinstance(want, int):
+            self.tell(name)
+
+    @rule(name=NAMES, after=st.integers(-1, 12), limit=st.integers(0, 7))
+    def read(self, name: str, after: int, limit: int) -> None:
+        assert at_once(self.state.read(name, after, limit)) == self.model.read(name, after, limit)
+
+    @rule(name=NAMES)
+    def drop(self, name: str) -> None:
+        at_once(self.state.drop(name))
+        self.model.logs.pop(name, None)
+
+    @rule(topic=NAMES)
+    def publish(self, topic: str) -> None:
+        at_once(self.state.publish(topic))
+        self.tell(topic)
+
+    @rule(topic=NAMES, change=st.sampled_from(["add", "remove"]))
+    def change_topics(self, topic: str, change: str) -> None:
+        act: dict[str, Callable[[str], None]] = {"add": self.listener.add, "remove": self.listener.remove}
+        act[change](topic)
+        self.topics = self.topics | {topic} if change == "add" else self.topics - {topic}
+        self.told &= self.topics
+
+    @precondition(lambda self: self.told)
+    @rule()
+    def hear(self) -> None:
+        assert at_once(self.listener.wait()) == self.told
+        self.told = set()
+
+    @precondition(lambda self: not self.told)
+    @rule()
+    def hear_nothing(self) -> None:
+        async def wait() -> None:
+            waiting = asyncio.create_task(self.listener.wait())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            waiting.cancel()
+
+        asyncio.run(wait())
+
+    @invariant()
+    def bounds_hold_and_nothing_alive_is_missing(self) -> None:
+        model = self.model
+        assert len(model.keys) + len(model.logs) <= self.state.held <= MAX_ENTRIES
+        assert model.log_bytes() <= self.state.log_bytes <= MAX_LOG_BYTES
+
+    @invariant()
+    def sums_agree_with_their_parts(self) -> None:
+        logs, entries = self.state._logs, self.state._entries
+        assert logs.size == sum(len(d) + RECORD_OVERHEAD for log in logs.things.values() for d in log.records.values())
+        assert entries.size == sum(len(name) + len(slot.entry.value) for name, slot in entries.things.items())
+        assert set(logs._filled) == {name for name, log in logs.things.items() if log.records}
+
+    def teardown(self) -> None:
+        for name in "abcd":
+            self.get(name)
+            self.read(name, 0, 100)
+
+
+MemoryAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+TestMemoryAgainstModel = MemoryAgainstModel.TestCase

@@ -1,0 +1,121 @@
+"""The official TypeScript client lists, calls, hears progress, subscribes, resumes and leaves, in every revision."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import nodejs
+
+from server_process import serving  # isort: skip  (scripts/ is on the path once nodejs is loaded)
+
+pytestmark = pytest.mark.slow
+
+HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+MODERN = "2026-07-28"
+every_revision = pytest.mark.parametrize("revision", [*HANDSHAKES, MODERN])
+both_eras = pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+every_handshake = pytest.mark.parametrize("revision", HANDSHAKES)
+SERVED = nodejs.PROGRAMS / "served.py"
+NOTES = "reference://notes.md"
+
+
+class Served(NamedTuple):
+    url: str
+    notes: Path
+
+    def run(self, program: str, revision: str) -> dict[str, Any]:
+        said = nodejs.run(program, self.url, revision, str(self.notes))
+        assert said["negotiated"] == (MODERN if revision == "auto" else revision)
+        return said
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    nodejs.demand()
+    folder = tmp_path_factory.mktemp("served")
+    notes = folder / "notes.md"
+    notes.write_text("The first line.\n")
+    with serving([str(SERVED), "--notes", str(notes)], folder / "server.log") as process:
+        yield Served(f"{process.origin}/mcp", notes)
+    assert not process.complaints, (folder / "server.log").read_text()
+
+
+@every_revision
+def test_lists_and_reads(served: Served, revision: str) -> None:
+    said = served.run("list.mjs", revision)
+    assert said["server"] == "dovetail-reference"
+    assert said["tools"] == ["calculate", "roll_dice", "tell_fortune", "slow_operation"]
+    assert NOTES in said["resources"]
+    assert said["templates"] == ["reference://fortunes/{category}"]
+    assert said["prompts"] == ["code_review"]
+    assert said["about"].startswith("# Dovetail reference server")
+    assert said["prompt"] == "Please review this python code:\nx = 1"
+    assert said["completed"] == ["python"]
+    assert said["instructions"].startswith("calculate does arithmetic")
+
+
+@pytest.mark.parametrize("revision", [*HANDSHAKES, MODERN, "auto"])
+def test_calls(served: Served, revision: str) -> None:
+    said = served.run("call.mjs", revision)
+    assert '"result":5' in said["sum"]["text"]
+    assert (said["sum"]["structured"] is not None) == (revision >= "2025-06-18")
+    assert said["failed"] == {"isError": True, "text": "Tool 'calculate' failed: Division by zero is not allowed"}
+    assert said["unknown"]["code"] == -32602
+    assert said["many"] == list(range(1, 21))
+
+
+@every_revision
+def test_hears_progress(served: Served, revision: str) -> None:
+    said = served.run("progress.mjs", revision)
+    assert [each["progress"] for each in said["heard"]] == list(range(10))
+    assert "Slept for 300ms" in said["text"]
+    assert said["requests"][-1]["type"] == "text/event-stream"
+
+
+@both_eras
+def test_subscribes(served: Served, revision: str) -> None:
+    said = served.run("subscribe.mjs", revision)
+    assert set(said["heard"]) == {NOTES}
+    assert said["text"].rstrip().endswith("changed once")
+    assert said["afterwards"] == 0
+    if revision == MODERN:
+        assert said["filter"] == {"resourceSubscriptions": [NOTES]}
+        assert said["ended"] == "local"
+
+
+@pytest.mark.parametrize("revision", HANDSHAKES[1:])
+def test_comes_back_for_its_answer(served: Served, revision: str) -> None:
+    said = served.run("resume.mjs", revision)
+    assert "Slept for 1500ms" in said["outcome"]["text"]
+    assert said["heard"] == list(range(10)), "each report came once, and in order"
+    assert [request["status"] for request in said["resumed"]] == [200]
+
+
+def test_a_broken_call_has_no_answer_where_nothing_resumes(served: Served) -> None:
+    said = served.run("resume.mjs", MODERN)
+    assert said["heard"] == [0, 1, 2]
+    assert said["outcome"]["code"] == "REQUEST_TIMEOUT"
+    assert said["resumed"] == []
+    assert '"result":2' in said["afterwards"]
+
+
+@every_revision
+def test_leaves(served: Served, revision: str) -> None:
+    said = served.run("disconnect.mjs", revision)
+    assert said["given"]["message"] == "enough"
+    assert '"result":2' in said["next"]
+    if revision == MODERN:
+        assert said["session"] is None
+    else:
+        assert said["session"]
+        assert 200 <= said["deleted"] < 300
+        assert said["afterwards"] == 404
+
+
+@pytest.mark.parametrize("program", ["list.mjs", "call.mjs", "progress.mjs", "subscribe.mjs"])
+def test_the_oldest_transport(served: Served, program: str) -> None:
+    older = served._replace(url=served.url.removesuffix("/mcp") + "/sse")
+    said = older.run(program, "2024-11-05")
+    assert said["negotiated"] == "2024-11-05"
