@@ -41,4 +41,4 @@ $(STAMP): pyproject.toml scripts/setup
 	@touch $@
 
 clean:
-	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .cache build .mypy_cache .pytest_cache .ruff_cache

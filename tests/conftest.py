@@ -9,6 +9,7 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import nodejs
 import official
 from dovetail.engine.connection import Connection
 from http_judge import watch_http
@@ -80,6 +81,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not official.available():
         terminalreporter.section("no official judge", sep="!", red=True, bold=True)
         terminalreporter.write_line(official.MISSING, red=True, bold=True)
+    if (missing := nodejs.why_missing()) is not None:
+        terminalreporter.section("no conformance suite, no TypeScript client", sep="!", red=True, bold=True)
+        terminalreporter.write_line(missing, red=True, bold=True)
 
 
 def pytest_sessionstart() -> None:

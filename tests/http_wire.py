@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import json
 from typing import Any
+from urllib.parse import quote
 
 from dovetail.protocol.sse import Event, SseDecoder
 
@@ -24,11 +25,12 @@ BOTH = "application/json, text/event-stream"
 class Exchange:
     """One HTTP request on its way: what has come back so far, and the means to leave early."""
 
-    def __init__(self, app: Any, scope: dict[str, Any], pieces: list[bytes]) -> None:
+    def __init__(self, app: Any, scope: dict[str, Any], pieces: list[bytes], *, complete: bool = True) -> None:
         self.app = app
         self.scope = scope
         self.sent: list[dict[str, Any]] = []
         self._pieces = list(pieces)
+        self._complete = complete  # otherwise there is always more of the body to come, and it never does
         self._gone = asyncio.Event()
         self._news = asyncio.Event()
         self._decoder = SseDecoder(max_bytes=1 << 26)
@@ -48,7 +50,7 @@ class Exchange:
     async def _receive(self) -> dict[str, Any]:
         if self._pieces:
             piece = self._pieces.pop(0)
-            return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
+            return {"type": "http.request", "body": piece, "more_body": bool(self._pieces) or not self._complete}
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
@@ -133,11 +135,23 @@ class Exchange:
 class HttpWire:
     """Everything a client says can be given; what is not given is what a correct client of the revision says."""
 
-    def __init__(self, app: Any, version: str = MODERN, *, path: str = "/mcp", accept: str = BOTH) -> None:
+    def __init__(
+        self,
+        app: Any,
+        version: str = MODERN,
+        *,
+        path: str = "/mcp",
+        root_path: str = "",
+        accept: str = BOTH,
+        headers: dict[str, str | None] | None = None,
+    ) -> None:
+        """`headers` come with every request."""
         self.app = app
         self.version = version
         self.path = path
+        self.root_path = root_path
         self.accept = accept
+        self.headers = headers or {}
         self.session_id: str | None = None
         self.ids = itertools.count(1)
         self.welcome: dict[str, Any] = {}
@@ -167,17 +181,21 @@ class HttpWire:
         path: str | None = None,
         query: str = "",
         more: list[tuple[bytes, bytes]] | None = None,
-        root_path: str = "",
         server: tuple[str, int] | None = ("127.0.0.1", 8000),
+        complete: bool = True,
     ) -> Exchange:
-        """Begin any request. A header given as None is left out; `more` are added as they are."""
+        """Begin any request. A header given as None is left out; `more` are added as they are.
+
+        `complete=False`: the body stops after the pieces that are given, and its end does not come.
+        """
         base = {"host": "localhost:8000", "accept": self.accept}
         if method == "POST":
             base["content-type"] = "application/json"
         if self.session_id is not None:
             base["mcp-session-id"] = self.session_id
             base["mcp-protocol-version"] = self.version
-        named = {**base, **{name.lower(): value for name, value in (headers or {}).items()}}
+        given = {**self.headers, **(headers or {})}
+        named = {**base, **{name.lower(): value for name, value in given.items()}}
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -185,8 +203,8 @@ class HttpWire:
             "method": method,
             "scheme": "http",
             "path": self.path if path is None else path,
-            "raw_path": (self.path if path is None else path).encode(),
-            "root_path": root_path,
+            "raw_path": quote(self.path if path is None else path).encode(),
+            "root_path": self.root_path,
             "query_string": query.encode(),
             "headers": [
                 *((name.encode(), value.encode("latin-1")) for name, value in named.items() if value is not None),
@@ -195,7 +213,7 @@ class HttpWire:
             "client": ("127.0.0.1", 50000),
             "server": server,
         }
-        return Exchange(self.app, scope, body if isinstance(body, list) else [body])
+        return Exchange(self.app, scope, body if isinstance(body, list) else [body], complete=complete)
 
     def message(self, method: str, params: dict[str, Any] | None = None, *, id: Any = None) -> dict[str, Any]:
         params = dict(params or {})

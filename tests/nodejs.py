@@ -3,15 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-
 import node_tools
+import pytest
 
 PROGRAMS = Path(__file__).parent / "node"
 PATIENCE = 60  # seconds for one program; only a hanging one needs them

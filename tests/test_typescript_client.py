@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from server_process import serving
 
 import nodejs
-
-from server_process import serving  # isort: skip  (scripts/ is on the path once nodejs is loaded)
 
 pytestmark = pytest.mark.slow
 

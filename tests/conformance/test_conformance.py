@@ -2,9 +2,8 @@
 
 import pytest
 
+import conformance
 import nodejs
-
-import conformance  # isort: skip  (scripts/ is on the path once nodejs is loaded)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(conformance.SUITE_SECONDS)]
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import conformance_fixtures
+import conformance_verdict as verdict
+import node_tools
 import pytest
 
+import conformance
 import nodejs
-
-import conformance  # isort: skip  (scripts/ is on the path once nodejs is loaded)
-import conformance_fixtures  # isort: skip
-import conformance_verdict as verdict  # isort: skip
-import node_tools  # isort: skip
 
 TIME = "2026-10-28T09-30-00-123Z"
 FIXTURES: dict[str, list[str]] = {
