@@ -32,7 +32,10 @@ class Exchange:
         self._pieces = list(pieces)
         self._complete = complete  # otherwise there is always more of the body to come, and it never does
         self._gone = asyncio.Event()
+        self._quiet = False
         self._news = asyncio.Event()
+        self._flows = asyncio.Event()
+        self._flows.set()
         self._decoder = SseDecoder(max_bytes=1 << 26)
         self._events: list[Event] = []
         self._taken = 0
@@ -56,6 +59,8 @@ class Exchange:
 
     async def _send(self, message: dict[str, Any]) -> None:
         if self._gone.is_set():
+            if self._quiet:
+                return
             raise OSError("the client is gone")
         self.sent.append(message)
         if message["type"] == "http.response.body":
@@ -64,6 +69,10 @@ class Exchange:
             if self.is_stream:
                 self._events += self._decoder.feed(body)
         self._news.set()
+        if not self._flows.is_set():  # the buffer has taken it, but there is no room for more
+            await self._flows.wait()
+            if self._gone.is_set():
+                raise OSError("the client is gone")
 
     # ── what a test sees ──
 
@@ -127,9 +136,26 @@ class Exchange:
                 self._news.clear()
                 await self._news.wait()
 
-    def leave(self) -> None:
-        """The connection breaks."""
+    # ── how a client behaves ──
+
+    def leave(self, *, quietly: bool = False) -> None:
+        """The connection breaks. `quietly`: what is sent then is dropped without a word, as uvicorn does it."""
+        self._quiet = quietly
         self._gone.set()
+        self._flows.set()
+
+    def stall(self) -> None:
+        """Stop reading: from now on a send does not come back."""
+        self._flows.clear()
+
+    def read_on(self) -> None:
+        self._flows.set()
+
+    async def cut(self) -> None:
+        """The connection breaks, and the ASGI server cancels the task of the request."""
+        self.leave()
+        self.task.cancel()
+        await asyncio.wait({self.task})
 
 
 class HttpWire:

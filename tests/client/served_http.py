@@ -42,7 +42,9 @@ async def served(app: App, port: int = 0) -> AsyncIterator[str]:
 class Visit:
     """One request to a `Scripted` server, and the means to answer it, rightly or wrongly."""
 
-    def __init__(self, verb: str, path: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, verb: str, path: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter
+    ) -> None:
         self.verb = verb
         self.path = path
         self.headers = headers
@@ -77,7 +79,9 @@ class Visit:
         fields = {k.replace("_", "-"): v for k, v in headers.items()}
         self.head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked", **fields})
 
-    def event(self, message: Any = None, *, id: str | None = None, event: str | None = None, retry: int | None = None) -> None:
+    def event(
+        self, message: Any = None, *, id: str | None = None, event: str | None = None, retry: int | None = None
+    ) -> None:
         data = message if isinstance(message, str) else "" if message is None else json.dumps(message)
         fields = {"id": id, "event": event, "retry": retry, "data": data}
         self.chunk("".join(f"{name}: {value}\n" for name, value in fields.items() if value is not None) + "\n")
@@ -190,9 +194,7 @@ def handshake(visit: Visit, version: str = "2025-11-25", capabilities: Any = Non
         visit.result({"protocolVersion": version, "capabilities": offered, "serverInfo": INFO}, **headers)
     elif visit.verb in ("GET", "DELETE"):
         visit.answer(405)
-    elif visit.message is not None and "id" not in visit.message:
-        visit.answer(202)
-    elif visit.message is not None and "method" not in visit.message:
+    elif isinstance(visit.message, dict) and not {"id", "method"} <= visit.message.keys():
         visit.answer(202)
     else:
         return False

@@ -94,6 +94,17 @@ class TestBounds:
             await state.put(f"new {n}", b"", ttl=LONG)
         assert state.held == 100
 
+    async def test_what_has_expired_makes_room_however_deep_it_lies(self, clock: Clock) -> None:
+        state = MemoryState(max_entries=51, clock=clock)
+        for n in range(50):
+            await state.put(f"key {n:02}", b"", ttl=1)
+        await state.put("last", b"", ttl=1)
+        for n in range(50):
+            await state.touch(f"key {n:02}", LONG)
+        clock.now += 1
+        await state.put("new", b"", ttl=LONG)
+        assert state.held == 51
+
     async def test_the_bytes_of_values_are_bounded(self, clock: Clock) -> None:
         state = MemoryState(max_entry_bytes=100, clock=clock)
         await state.put("a", b"x" * 49, ttl=LONG)
@@ -106,6 +117,13 @@ class TestBounds:
         await state.put("b", b"x" * 50, ttl=1)
         clock.now += 1
         await state.put("c", b"x" * 50, ttl=LONG)
+
+    async def test_many_small_values_that_have_expired_make_room_for_a_large_one(self, clock: Clock) -> None:
+        state = MemoryState(max_entry_bytes=100, clock=clock)
+        for n in range(50):
+            await state.put(f"{n:02}", b"", ttl=1)
+        clock.now += 1
+        await state.put("k", b"x" * 99, ttl=LONG)
 
     async def test_a_refusal_becomes_503(self) -> None:
         with pytest.raises(ProtocolError) as caught:
@@ -151,6 +169,15 @@ class TestBounds:
         assert (await state.read("quiet", 0)).records == [record(1)]
         clock.now += 1
         await fill(state, "new", 2)
+        assert (await state.read("quiet", 0)).records == [record(1)]
+
+    async def test_many_logs_that_have_expired_make_room_for_a_large_record(self, clock: Clock) -> None:
+        state = MemoryState(max_log_bytes=51 * (8 + RECORD_OVERHEAD), clock=clock)
+        await fill(state, "quiet", 1)
+        for n in range(50):
+            await fill(state, f"log {n}", 1, ttl=1)
+        clock.now += 1
+        await state.append("large", b"x" * 40 * RECORD_OVERHEAD, keep=1, ttl=LONG)
         assert (await state.read("quiet", 0)).records == [record(1)]
 
     async def test_a_record_larger_than_everything_is_refused(self, clock: Clock) -> None:
@@ -216,6 +243,10 @@ class TestSweep:
             for n in range(100):
                 await backend.put("write", b"%d" % n, ttl=LONG)
         assert backend.held == 51
+        clock.now += 10
+        for n in range(100):
+            await backend.put("write", b"%d" % n, ttl=LONG)
+        assert backend.held == 1
 
     async def test_alarms_of_deleted_keys_do_not_pile_up(self, backend: MemoryState) -> None:
         for n in range(5000):
@@ -245,6 +276,7 @@ class TestSweep:
         for n in range(10):
             await backend.put("write", b"%d" % n, ttl=LONG)
         assert (await backend.get("key")).value == b"new"
+        assert len(backend._entries.alarms) == 3  # of `key`, of `write`, and the one that never rings
 
 
 class TestEventLoops:

@@ -18,7 +18,7 @@ OUR_OWN_HEADERS = frozenset(
 _SHOWN = 200  # characters of a URL that an error repeats
 _NOT_IN_A_URL = re.compile(r"[\x00-\x20\x7f\\]")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 _Origin = tuple[str, str, int]
 
@@ -87,7 +87,7 @@ def checked_headers(headers: Mapping[Any, Any]) -> dict[str, str]:
         if not isinstance(name, str) or not _TOKEN.fullmatch(name):
             raise SetupError(f"Client: headers={{{name!r}: …}}: that is not the name of a header")
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
-            raise SetupError(f"Client: headers={{{name!r}: …}}: the value must be text of one line, in latin-1")
+            raise SetupError(f"Client: headers={{{name!r}: …}}: the value must be one line of plain ASCII text")
         if name.lower() in OUR_OWN_HEADERS or name.lower().startswith("mcp-"):
             raise SetupError(f"Client: headers={{{name!r}: …}}: the client sets that one itself")
     return dict(headers)

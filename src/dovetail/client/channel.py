@@ -144,6 +144,7 @@ class Channel:
         """The next request opens another one; if somebody listens, that can't wait for a request."""
         log.info("%s", reason)
         self._session_over = True
+        self._on_change(Change("tools"))  # whatever is known of them may be old
         if self._feed.is_read and (self._renewal is None or self._renewal.done()):
             self._renewal = asyncio.create_task(self._renew_for_listeners())
 
@@ -204,6 +205,11 @@ class Channel:
     # ── tools whose arguments travel as headers ──
 
     @property
+    def hears(self) -> bool:
+        """Whether the server's announcements arrive at this moment."""
+        return self._link.hears
+
+    @property
     def mirrors(self) -> bool:
         return self._link.mirrored is not None and not self.revision.handshake
 
@@ -234,7 +240,9 @@ class Channel:
             yield listening
 
     def missed(self) -> None:
+        """Something may have changed unheard."""
         self._feed.suspect_all()
+        self._on_change(Change("tools"))
 
     def hear(self, method: str, params: Raw) -> None:
         if method == "notifications/message":

@@ -5,7 +5,7 @@ It finds out by itself which revision the server speaks, and its methods mean th
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -96,10 +96,11 @@ class Client:
         self._approve = approve
         self._progress_handler = progress_handler
         self._tools: dict[str, ToolDefinition] = {}  # as they were listed last, if nothing has changed since
+        self._unlisted: set[str] = set()  # names that were looked for in vain since
         self._changes = 0  # how often the server has said that its tools changed
 
     async def __aenter__(self) -> Self:
-        self._tools = {}
+        self._forget_tools()
         await self._channel.open()
         return self
 
@@ -186,15 +187,23 @@ class Client:
 
     async def _send_with_headers(self, name: str, send: Callable[[], Awaitable[Raw]]) -> Raw:
         """A call whose arguments travel as headers too, where the tool's listed schema says so."""
-        await self._tool(name)
+        await self._learn_headers(name)
         try:
             return await send()
         except ServerError as refused:
             if refused.code != HEADER_MISMATCH:
                 raise
-        self._tools = {}  # the schema has changed since it was listed; nothing has run yet
-        await self._tool(name)
+        self._forget_tools()  # the schema has changed since it was listed; nothing has run yet
+        await self._learn_headers(name)
         return await send()
+
+    async def _learn_headers(self, name: str) -> None:
+        if name in self._tools or name in self._unlisted:
+            return
+        with suppress(ServerError):  # a server that lists nothing may still have it
+            await self._tool(name)
+        if name not in self._tools:
+            self._unlisted.add(name)
 
     async def _ask_approval(self, approve: Approve, name: str, arguments: dict[str, Any]) -> None:
         if not self._hears_of_changed_tools():
@@ -214,12 +223,17 @@ class Client:
 
     def _hears_of_changed_tools(self) -> bool:
         offered = self.capabilities.get("tools")
-        return self._channel.revision.handshake and isinstance(offered, dict) and bool(offered.get("listChanged"))
+        announced = isinstance(offered, dict) and bool(offered.get("listChanged"))
+        return announced and self._channel.revision.handshake and self._channel.hears
 
     def _changed(self, change: Change) -> None:
         if change.kind == "tools":
             self._changes += 1
-            self._tools = {}
+            self._forget_tools()
+
+    def _forget_tools(self) -> None:
+        self._tools = {}
+        self._unlisted = set()
 
     async def _tool(self, name: str) -> ToolDefinition | None:
         """As the server offers it now; None if it does not, or if its list changes as often as it is read."""

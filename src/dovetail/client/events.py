@@ -1,5 +1,7 @@
 """One stream of a server's messages, over as many connections as it takes."""
 
+import asyncio
+import re
 from collections.abc import Callable
 
 from dovetail.client import requests
@@ -9,6 +11,8 @@ from dovetail.errors import BadAnswer, ConnectionLost, ProtocolError
 from dovetail.protocol.sse import Event, SseDecoder
 
 MAX_IDS = 10_000  # that are remembered, to know a replayed event by
+LONG_SECONDS = 30.0  # a connection that lasted so long did not fail
+_USABLE_ID = re.compile(r"[^\x00-\x1f\x7f]{1,1000}")  # what a header can carry
 
 
 class EventReader:
@@ -25,6 +29,7 @@ class EventReader:
     async def read(self, reply: HttpReply, enough: Callable[[], bool]) -> None:
         """Read one connection, until it ends, however it does, or until it was enough."""
         self.connections += 1
+        begun = asyncio.get_running_loop().time()
         earlier = frozenset(self._ids)  # on one connection nothing is a replay, even if a server repeats its ids
         decoder = SseDecoder(max_bytes=requests.MAX_MESSAGE_BYTES)
         try:
@@ -38,10 +43,13 @@ class EventReader:
         except ProtocolError as too_long:
             self.last_id = ""  # or it would come again
             raise BadAnswer(too_long.message) from None
+        finally:
+            if asyncio.get_running_loop().time() - begun > LONG_SECONDS:
+                self.backoff.succeeded()
 
     def _take_event(self, event: Event, earlier: frozenset[str]) -> None:
         self.backoff.succeeded()
-        if event.id:
+        if event.id and _USABLE_ID.fullmatch(event.id):
             self.last_id = event.id
             if event.id in earlier:
                 return

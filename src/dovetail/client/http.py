@@ -21,7 +21,6 @@ from dovetail.protocol.headers import HeaderParameter, encode_value
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
 
-LINGER_SECONDS = 1.0  # for the end of a stream after its answer, so that its connection can be used again
 ATTEND_SECONDS = 5.0  # for the first opening of the session's own stream
 OLDER_TRANSPORT = frozenset({400, 404, 405})  # refusals of a handshake that servers of HTTP+SSE give
 
@@ -51,6 +50,10 @@ class HttpLink(PostingLink):
         if self._session is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._session.attentive.wait(), ATTEND_SECONDS)
+
+    @property
+    def hears(self) -> bool:
+        return self._session is not None and self._session.hears
 
     def abandon(self, id: RequestId) -> bool:
         super().abandon(id)
@@ -89,9 +92,11 @@ class HttpLink(PostingLink):
                 return
             if not reply.ok:
                 await self._refused(out, reply)
-            elif out.id is not None:
+            elif out.id is not None and self._receiver.awaits(out.id):
                 await self._answered(out, out.id, reply)
-            elif out.method is None and not out.is_answer:
+            elif out.is_told:
+                await reply.finish()
+            else:
                 await self._take_anything(reply)
 
     async def _refused(self, out: Outgoing, reply: HttpReply) -> None:
@@ -123,20 +128,14 @@ class HttpLink(PostingLink):
         reader = EventReader(lambda message: self._receiver.receive(message, id))
         await reader.read(reply, answered)
         if answered():
-            await self._linger(reply)
+            await reply.finish()
         elif session is None:
             raise ConnectionLost(f"{reader.broken} before the answer came")
         else:
             await session.resume(reader, answered)
 
-    async def _linger(self, reply: HttpReply) -> None:
-        with contextlib.suppress(TimeoutError, ConnectionLost):
-            async with asyncio.timeout(LINGER_SECONDS):
-                while await reply.next():
-                    pass
-
     async def _take_anything(self, reply: HttpReply) -> None:
-        """What a server says to bytes that are no single message."""
+        """What a server says to something that the conversation knows nothing of."""
         if reply.kind == EVENTS:
             await EventReader(self._receiver.receive).read(reply, lambda: False)
         elif reply.kind == JSON and (body := await reply.read()):

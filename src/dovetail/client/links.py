@@ -63,5 +63,10 @@ class Link(ABC):
         """Nobody waits for this answer any more. True if that alone tells the server to stop."""
         return False
 
+    @property
+    def hears(self) -> bool:
+        """Whether what the server says unasked arrives at this moment."""
+        return True
+
     async def attend(self) -> None:  # noqa: B027
-        """Wait until what the server says unasked will be heard."""
+        """Wait until it does, or until it is clear that it will not."""

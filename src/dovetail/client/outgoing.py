@@ -48,6 +48,11 @@ class Outgoing(NamedTuple):
         return cls(message, id, method, envelope.params, _version(envelope.params))
 
     @property
+    def is_told(self) -> bool:
+        """Whether it is a notification or an answer: the server has nothing to say to it."""
+        return self.is_answer or (self.method is not None and self.id is None)
+
+    @property
     def subject(self) -> str:
         """What an error begins with."""
         return self.method or "a message"

@@ -34,7 +34,7 @@ class PostingLink(Link):
         await self._requests.open()
 
     async def drain(self) -> None:
-        if self._told is not None:
+        if self._told is not None and not self._told.done():
             await asyncio.wait([self._told])
 
     def abandon(self, id: RequestId) -> bool:

@@ -32,7 +32,8 @@ class RemoteSession:
             raise BadAnswer("the server's session id holds characters that are not allowed in it")
         self.revision: Revision | None = None
         self.over = False
-        self.attentive = asyncio.Event()  # its own stream is open, or there is none
+        self.hears = False  # its own stream is open
+        self.attentive = asyncio.Event()  # it is open, or there is none, or it will take its time
         self._requests = requests
         self._receiver = receiver
         self._on_gone = on_gone
@@ -59,7 +60,12 @@ class RemoteSession:
             if not reader.last_id:
                 raise ConnectionLost(f"{reader.broken} before the answer came")
             await asyncio.sleep(reader.backoff.seconds())
-            await self._connect(reader, enough)
+            try:
+                await self._connect(reader, enough)
+            except ServerError as refused:
+                raise ConnectionLost(
+                    f"{reader.broken} before the answer came, and can't be taken up again: {refused.message}"
+                ) from None
 
     async def hear(self, begun: "asyncio.Task[None]") -> None:
         """Read the session's own stream, for ever; `begun` is done when the server knows that the session may begin."""
@@ -68,18 +74,22 @@ class RemoteSession:
             await asyncio.wait([begun])
             while not self.over:
                 try:
-                    await self._connect(reader, lambda: self.over)
+                    await self._connect(reader, lambda: self.over, self._listens)
                 except BadAnswer as bad:
                     log.warning("the session's own stream: %s", bad)
+                self.hears = False
                 self.attentive.set()
                 await asyncio.sleep(reader.backoff.seconds())
         except ServerError as refused:
             if refused.code != 405:  # which says that there is no such stream
                 log.warning("the session's own stream: %s", refused.message)
         finally:
+            self.hears = False
             self.attentive.set()
 
-    async def _connect(self, reader: EventReader, enough: Callable[[], bool]) -> None:
+    async def _connect(
+        self, reader: EventReader, enough: Callable[[], bool], on_open: Callable[[], None] = lambda: None
+    ) -> None:
         """Read one connection. What may pass by itself is silently left for the next one."""
         headers = {**self.headers, "Accept": EVENTS}
         if reader.last_id:
@@ -87,14 +97,15 @@ class RemoteSession:
         with contextlib.suppress(ConnectionLost):
             async with self._requests.send("GET", headers) as reply:
                 if reply.ok and reply.kind == EVENTS:
-                    self._opened(reader)
+                    if reader.connections and not reader.last_id:
+                        self._receiver.missed()  # nothing is replayed
+                    on_open()
                     await reader.read(reply, enough)
                 elif self.check(reply) and not (reply.status in PASSING or reply.status >= 500):
                     raise ServerError(reply.status, f"the server answered {reply.words} with {reply.kind}")
 
-    def _opened(self, reader: EventReader) -> None:
-        if reader.connections and not reader.last_id:
-            self._receiver.missed()  # nothing is replayed
+    def _listens(self) -> None:
+        self.hears = True
         self.attentive.set()
 
     async def end(self) -> None:

@@ -4,6 +4,8 @@ Out go a verb, headers and a body; back come a status, headers and a body in pie
 ConnectionLost, in plain words. No request ever goes to another origin than the one that the user named.
 """
 
+import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -11,6 +13,7 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from dovetail import __version__
 from dovetail.client.address import ServerAddress
 from dovetail.errors import BadAnswer, ConnectionLost, SetupError
 
@@ -21,6 +24,7 @@ MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 4.0  # of a kept connection: common servers close theirs after 5, and a request must not meet that
 PROBE_SECONDS = 30  # of silence, after which the system looks whether the other side is still there
+FINISH_SECONDS = 1.0  # for the end of a body that nobody wants
 MAX_REDIRECTS = 5
 EVENTS, JSON = "text/event-stream", "application/json"
 
@@ -64,6 +68,13 @@ class HttpReply:
                 raise BadAnswer(f"the server sent a message of more than {MAX_MESSAGE_BYTES} bytes")
         return bytes(body)
 
+    async def finish(self) -> None:
+        """Read what is left and throw it away, if it comes soon: then the connection can be used again."""
+        with contextlib.suppress(TimeoutError, ConnectionLost):
+            async with asyncio.timeout(FINISH_SECONDS):
+                while await self.next():
+                    pass
+
 
 class HttpRequests:
     """A pool of connections, and the headers that go out with every request."""
@@ -78,11 +89,11 @@ class HttpRequests:
         if self._session is not None:
             return
         library = self._library = _aiohttp()
-        self.failures = (library.ClientError, TimeoutError, OSError)
+        self.failures = (library.ClientError, TimeoutError, OSError, ValueError)
         self._session = library.ClientSession(
             connector=library.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=_watched_socket),
             timeout=library.ClientTimeout(total=None, connect=CONNECT_SECONDS),
-            headers=self._headers,
+            headers={"User-Agent": f"dovetail/{__version__}", **self._headers},
         )
 
     async def close(self) -> None:

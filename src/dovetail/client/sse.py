@@ -33,6 +33,10 @@ class SseLink(PostingLink):
         else:
             self._send(out)
 
+    @property
+    def hears(self) -> bool:
+        return self._endpoint is not None
+
     # ── out ──
 
     async def _post(self, out: Outgoing) -> None:
@@ -44,6 +48,8 @@ class SseLink(PostingLink):
             elif not reply.ok:
                 failure, said = await refusal(out, reply)
                 self._receiver.failed(out.id, failure, said)
+            else:
+                await reply.finish()  # the answer comes on the stream
 
     # ── in ──
 

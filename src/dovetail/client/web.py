@@ -47,5 +47,9 @@ class WebLink(Link):
     def abandon(self, id: RequestId) -> bool:
         return self._link.abandon(id)
 
+    @property
+    def hears(self) -> bool:
+        return self._link.hears
+
     async def attend(self) -> None:
         await self._link.attend()

@@ -209,6 +209,8 @@ def notice_on_http(
     What is returned is the session that it belongs to; without one there is nothing to do about it.
     """
     version = _named_version(headers)
+    if version is None:
+        version = _own_version(message)
     if version in revisions.MODERN:
         if message.is_notification:
             return None  # none is defined over HTTP, and neither are headers for them: nothing to check
@@ -221,6 +223,15 @@ def notice_on_http(
 def _named_version(headers: Headers) -> str | None:
     version = headers.get("mcp-protocol-version")
     return None if version is None else version.strip(" \t")
+
+
+def _own_version(message: Envelope) -> str | None:
+    """What a notification names in its `_meta`, if that is a revision without a handshake."""
+    try:
+        version = DECODERS[Params].decode(message.params).meta.version
+    except UNREADABLE:
+        return None
+    return version if isinstance(version, str) and version in revisions.MODERN else None
 
 
 def _handshake_revision(version: str | None) -> Revision:
@@ -242,6 +253,12 @@ def known_session(headers: Headers, session: Session | None, stateless: bool) ->
     raise ProtocolError(message, code=INVALID_REQUEST, http_status=400)
 
 
+def session_of_verb(headers: Headers, session: Session | None) -> None:
+    """GET and DELETE, which only sessions have: raises unless the version (row 13) and the session are known."""
+    _handshake_revision(_named_version(headers))
+    known_session(headers, session, stateless=False)
+
+
 def allow_batch(revision: Revision | None) -> None:
     """Row 2 of both tables: raises unless the revision has batches."""
     if revision is None or not revision.batches:
@@ -249,10 +266,12 @@ def allow_batch(revision: Revision | None) -> None:
 
 
 def http_batch_revision(headers: Headers, session: Session | None) -> Revision | None:
-    """The revision that decides whether an HTTP body may be an array."""
-    if session is not None:
-        return session.revision
-    return revisions.BY_NAME.get(_named_version(headers) or revisions.UNNAMED.name)
+    """The revision that decides whether an HTTP body may be an array: the session's, unless the header denies it."""
+    version = _named_version(headers)
+    named = revisions.UNNAMED if version is None else revisions.BY_NAME.get(version)
+    if session is None or named is None or not named.handshake:
+        return named
+    return session.revision
 
 
 def _initialize(opened: Opened, headers: Headers | None = None) -> Request:

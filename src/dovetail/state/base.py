@@ -106,8 +106,8 @@ class StateBackend(Protocol):
         """Forget a log at once. One of the same name begins with id 1 again."""
         ...
 
-    async def publish(self, topic: str, data: bytes = b"") -> None:
-        """Wake who listens. No listener is handed `data`: what has happened stands in a key or a log."""
+    async def publish(self, topic: str) -> None:
+        """Wake who listens. A wake-up carries nothing: what has happened stands in a key or a log."""
         ...
 
     def listen(self, topics: Iterable[str]) -> "Listener":

@@ -72,7 +72,7 @@ class _Shelf(Generic[T]):
     """Things by name, each until it expires.
 
     There is a heap of alarms. A thing that is prolonged keeps its alarm, which is set anew when it rings, so that
-    prolonging is cheap. An alarm whose thing is gone, or has an earlier one, is stale and rings in vain.
+    prolonging is cheap. An alarm whose thing is gone, or has another one, is stale and rings in vain.
     """
 
     def __init__(self) -> None:
@@ -148,11 +148,11 @@ class _Logs(_Shelf[_Log]):
         if not log.records:
             self._filled.pop(name, None)
 
-    def shrink(self, size: int, spare: str) -> None:
-        """Drop records of the logs that were appended to least recently, those of `spare` last."""
+    def shrink(self, room: int, spare: str) -> None:
+        """Drop records, oldest first, of the logs that were appended to least recently; those of `spare` last."""
         if spare in self._filled:
             self._filled.move_to_end(spare)
-        while self.size > size:
+        while self.size > room:
             name, log = next(iter(self._filled.items()))
             self.trim(name, log, len(log.records) - 1)
 
@@ -275,7 +275,7 @@ class MemoryState(StateBackend):
     async def drop(self, log: str) -> None:
         self._logs.discard(log)
 
-    async def publish(self, topic: str, data: bytes = b"") -> None:  # noqa: ARG002 - a wake-up carries nothing
+    async def publish(self, topic: str) -> None:
         self._topics.tell(topic)
 
     def listen(self, topics: Iterable[str]) -> Listener:

@@ -4,6 +4,7 @@ Where the client has a session, the events of its stream are kept in a log, so t
 missed: `{stream}.{number}` names each of them.
 """
 
+import logging
 import re
 import secrets
 from typing import Protocol
@@ -11,13 +12,14 @@ from typing import Protocol
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import sse
 from dovetail.protocol.sse import encode_event, priming_event
-from dovetail.state.base import StateBackend
+from dovetail.state.base import NoRoom, StateBackend
 from dovetail.transports.response import Response
 from dovetail.transports.visit import Accepted
 
 KEEP_EVENTS = 1000  # of one stream
 RETRY_SECONDS = 1.0  # after which a client that lost its connection may come back
 END = b""  # the record behind the last event of a stream; no message is empty
+log = logging.getLogger("dovetail.http")
 _EVENT_ID = re.compile(r"([a-z0-9]{1,32})\.([0-9]{1,15})", re.ASCII)
 
 
@@ -86,16 +88,21 @@ class EventLog:
             self._logs.running[self._session, self.stream] = self
         return str(EventPlace(self.stream, 0))
 
-    async def append(self, message: bytes) -> str:
+    async def append(self, message: bytes) -> str | None:
+        """The id of the event; None if it can't be kept, which is no reason not to send it."""
         self.open()
         logs = self._logs
-        number = await logs.state.append(self.name, message, keep=KEEP_EVENTS, ttl=logs.ttl)
+        try:
+            number = await logs.state.append(self.name, message, keep=KEEP_EVENTS, ttl=logs.ttl)
+        except NoRoom as failure:
+            log.warning("an event can't be kept for a client that comes back: %s", failure.message)
+            return None
         return str(EventPlace(self.stream, number))
 
     async def end(self) -> None:
         """No more events; whoever comes for the rest is told so."""
         if self.stream:
-            await self._logs.state.append(self.name, END, keep=KEEP_EVENTS, ttl=self._logs.ttl)
+            await self.append(END)
             self._logs.running.pop((self._session, self.stream), None)
 
 

@@ -11,6 +11,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
 
 
+def is_below(path: str, root: str) -> bool:
+    """Whether a path is `root` or something below it."""
+    return path == root or path.startswith(f"{root}/")
+
+
 class Headers(Mapping[str, str]):
     """Names in lower case, values as latin-1 text; nothing is decoded that nobody asks for.
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
 from dovetail.engine.changes import ChangeLog
 from dovetail.engine.core import Engine
@@ -80,12 +81,7 @@ class Endpoint:
                 await self._notice(visit, message, await self._session(visit))
                 await visit.response.empty(202)
         except BadMessage as bad:
-            await self._refuse(visit, bad, bad.id)
-
-    async def _refuse(self, visit: Visit, failure: ProtocolError, id: RequestId | None) -> None:
-        if failure.http_status == 200:  # it can't be read at all, so there is no request to answer
-            failure.http_status = 400
-        await visit.refuse(failure, id)
+            await visit.refuse(bad, bad.id)
 
     async def _request(self, visit: Visit, message: Envelope) -> None:
         assert isinstance(message.id, (int, str))
@@ -96,9 +92,6 @@ class Endpoint:
                 call = self._modern_call(visit, request)
             else:
                 call = await self._session_call(visit, opened)
-        except BadMessage as bad:
-            await self._refuse(visit, bad, message.id)
-            return
         except ProtocolError as failure:
             await visit.refuse(failure, message.id)
             return
@@ -168,7 +161,7 @@ class Endpoint:
             visit.receive if answer is None else never,  # the connection of a batch is not one call's to watch
             held,
             keep_alive=self._options.keep_alive,
-            finish=None if answer is None else _later,
+            batched=answer is not None,
         )
         if held is not None:
             self._calls[held.record.id, request.id] = call
@@ -238,7 +231,8 @@ class Endpoint:
         if isinstance(message, BadMessage):
             return jsonrpc.error(message.id, message, id_optional=False)
         if not message.is_request:
-            await self._notice(visit, message, held)
+            with suppress(ProtocolError):  # nobody waits for an answer
+                await self._notice(visit, message, held)
             return None
         assert isinstance(message.id, (int, str))
         try:
@@ -246,19 +240,23 @@ class Endpoint:
             if opened.method == "initialize":
                 raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
             record = None if held is None else held.record
-            request = inbound.on_http(opened, visit.headers, record, stateless=self._options.stateless)
+            request = inbound.modern(opened, visit.headers) or inbound.on_http(
+                opened, visit.headers, record, stateless=self._options.stateless
+            )
             return self._admit(visit, request, held, answer=answer)
         except ProtocolError as failure:
             return jsonrpc.error(message.id, failure)
 
     async def _serve_batch(self, parts: Sequence[bytes | HttpCall], answer: Answer) -> None:
         """All answers together, when the last one is there; those that were cancelled have none."""
-        served = await asyncio.gather(*(self._serve_in_session(part) for part in parts if isinstance(part, HttpCall)))
-        answers = [*(part for part in parts if isinstance(part, bytes)), *(each for each in served if each is not None)]
-        if answers:
-            await answer.finish(jsonrpc.batch(answers), 200)
+        answers = await asyncio.gather(*(self._serve_part(part) for part in parts))
+        if given := [each for each in answers if each is not None]:
+            await answer.finish(jsonrpc.batch(given), 200)
         else:
             await answer.finish_silently()
+
+    async def _serve_part(self, part: bytes | HttpCall) -> bytes | None:
+        return part if isinstance(part, bytes) else await self._serve_in_session(part)
 
     # ── notifications and answers of the client ──
 
@@ -269,7 +267,8 @@ class Endpoint:
         if held is None:
             return
         if message.method == "notifications/cancelled":
-            call = self._calls.get((held.record.id, inbound.cancelled_request(message) or ""))
+            id = inbound.cancelled_request(message)
+            call = None if id is None else self._calls.get((held.record.id, id))
             if call is not None and call.request.method != "initialize":
                 log.debug("the client cancelled the request %r", call.request.id)
                 call.cancel()
@@ -281,11 +280,12 @@ class Endpoint:
     async def _get(self, visit: Visit) -> None:
         if self._has_no_sessions(visit):
             await self._not_allowed(visit, "There is no stream to GET here; POST a JSON-RPC message")
-        elif not visit.accepted.stream:
+            return
+        held = await self._own_session(visit)
+        if not visit.accepted.stream:
             text = "GET answers with text/event-stream, which Accept does not allow"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
-        else:
-            await self._tails.serve(visit, await self._own_session(visit))
+        await self._tails.serve(visit, held)
 
     async def _delete(self, visit: Visit) -> None:
         if self._has_no_sessions(visit):
@@ -304,7 +304,7 @@ class Endpoint:
 
     async def _own_session(self, visit: Visit) -> HeldSession:
         held = await self._session(visit)
-        inbound.known_session(visit.headers, None if held is None else held.record, stateless=False)
+        inbound.session_of_verb(visit.headers, None if held is None else held.record)
         assert held is not None
         return held
 
@@ -315,7 +315,3 @@ def end_listen(call: HttpCall) -> None:
         call.exchange.subscription.end()
     else:
         call.cancel()
-
-
-async def _later(_message: bytes, _status: int) -> None:
-    """One of several answers that go out together."""

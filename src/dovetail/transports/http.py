@@ -12,7 +12,7 @@ from dovetail.engine.core import Engine
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.state.memory import MemoryState
-from dovetail.transports.asgi import App, Receive, Scope, Send
+from dovetail.transports.asgi import App, Receive, Scope, Send, is_below
 from dovetail.transports.cors import Cors
 from dovetail.transports.endpoint import Endpoint
 from dovetail.transports.guard import Guard
@@ -74,7 +74,7 @@ class HttpApp:
         except ProtocolError as failure:
             await visit.refuse(failure)
         except ClientLeft:
-            return
+            await visit.response.settle()
         except Exception:
             log.exception("%s %s failed", visit.method, visit.route)
             await visit.refuse(ProtocolError("Internal error", code=INTERNAL_ERROR, http_status=500))
@@ -100,6 +100,8 @@ class HttpApp:
         if self._options.identify is not None:
             visit.owner = self._options.identify(scope)
         await place(visit)
+        if not visit.response.started:
+            await visit.response.settle()
 
     async def _health(self, visit: Visit) -> None:
         """Open to every Host and Origin: probes come with any."""
@@ -180,19 +182,20 @@ class HttpApp:
         """
         if not path.startswith("/") or path.endswith("/"):
             raise SetupError(f'mount_on: path={path!r} is not possible; it must be like "/mcp"')
-        host.add_route(path, _At(path, self))
+        host.add_route(path, _Here(self))
         host.mount(path, self)
 
 
-class _At:
-    """The app at exactly one path of a host; not a function, for those are wrapped by the host."""
+class _Here:
+    """The app at exactly the path that a host has found; not a function, for those are wrapped by the host."""
 
-    def __init__(self, path: str, app: App) -> None:
-        self._path = path
+    def __init__(self, app: App) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        inner = {**scope, "root_path": scope.get("root_path", "") + self._path}
+        root: str = scope.get("root_path", "")
+        whole = scope["path"] if is_below(scope["path"], root) else root + scope["path"]
+        inner = {**scope, "root_path": whole, "app_root_path": scope.get("app_root_path", root)}
         await self._app(inner, receive, send)
 
 
@@ -228,9 +231,14 @@ class _Stay:
 
 
 def route_of(scope: Scope) -> str:
-    """The path below where the app is mounted, without a slash at its end."""
+    """The path below where the app is mounted, without a slash at its end.
+
+    Some hosts leave `path` whole, some cut off where the app is mounted. Of what a proxy has cut off, only Starlette
+    tells how much that is.
+    """
     path: str = scope["path"]
     root: str = scope.get("root_path", "").rstrip("/")
-    if root and (path == root or path.startswith(f"{root}/")):
-        path = path[len(root) :]
+    for prefix in (root, root.removeprefix(scope.get("app_root_path", ""))):
+        if prefix and is_below(path, prefix):
+            return path[len(prefix) :].rstrip("/")
     return path.rstrip("/")

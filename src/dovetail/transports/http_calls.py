@@ -26,7 +26,7 @@ Finish = Callable[[bytes, int], Awaitable[None]]
 class HttpCall:
     """A request in flight. Once it is closed, nothing more is sent for it."""
 
-    __slots__ = ("_keep_alive", "answer", "exchange", "failed", "finish", "left", "open", "receive", "task")
+    __slots__ = ("_batched", "_keep_alive", "answer", "exchange", "failed", "finish", "left", "open", "receive", "task")
 
     def __init__(
         self,
@@ -36,11 +36,12 @@ class HttpCall:
         session: HeldSession | None,
         *,
         keep_alive: float,
-        finish: Finish | None = None,
+        batched: bool = False,
     ) -> None:
+        """`batched`: it shares its answer with others, and whoever has them all sends it."""
         self.answer = answer
         self.receive = receive
-        self.finish = finish or answer.finish  # what happens to the answer
+        self.finish: Finish = answer.finish  # what happens to the answer
         self.open = True
         self.failed = False  # its answer is an error
         self.left = False  # the client went away, and that means that it wants no answer
@@ -49,6 +50,7 @@ class HttpCall:
         if answer.can_close:
             self.exchange.close_stream = answer.close_stream
         self._keep_alive = keep_alive
+        self._batched = batched
 
     @property
     def request(self) -> Request:
@@ -78,12 +80,14 @@ class HttpCall:
         """In its own task or in that of the HTTP request. Gives the answer that was sent; None if there was none."""
         self.task = asyncio.current_task()
         try:
-            message, status = await self._outcome(engine)
+            if self.open:  # the batch that it is in may have cancelled it already
+                message, status = await self._outcome(engine)
             if not self.open:
                 await self._silence()
                 return None
             self.open = False
-            await self.finish(message, status)
+            if not self._batched:
+                await self.finish(message, status)
             return message
         except asyncio.CancelledError:
             if self.open or self.task is None:  # somebody else wants this task to end, and knows why
@@ -95,7 +99,7 @@ class HttpCall:
             return None
 
     async def _silence(self) -> None:
-        if not self.left:
+        if not self.left and not self._batched:
             await self.answer.finish_silently()
 
     async def _outcome(self, engine: Engine) -> tuple[bytes, int]:

@@ -6,6 +6,7 @@ from dovetail.engine.limits import CallTimeout, with_timeout
 from dovetail.transports.asgi import Message, RawHeaders, Send
 
 SEND_SECONDS = 30.0  # a client that takes nothing for so long is taken for gone
+LEFT = 499  # what proxies write into their logs for a client that did not wait
 JSON_TYPE = (b"content-type", b"application/json")
 STREAM_HEADERS: RawHeaders = [
     (b"content-type", b"text/event-stream"),
@@ -50,6 +51,11 @@ class Response:
             await with_timeout(_send_both(self._send, start, end), SEND_SECONDS)
         except (OSError, CallTimeout):
             return
+
+    async def settle(self) -> None:
+        """The client left before anything was said. Middleware of Starlette fails without an answer, so there is one."""
+        self.ended = False
+        await self.empty(LEFT)
 
     # ── as a stream ──
 

@@ -19,7 +19,7 @@ from dovetail.engine.limits import CallTimeout, with_timeout
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError, SetupError
 from dovetail.protocol import jsonrpc
 from dovetail.registry.functions import FunctionInfo, inspect_function
-from dovetail.transports.asgi import App, Message, RawHeaders, Receive, Scope, Send
+from dovetail.transports.asgi import App, Message, RawHeaders, Receive, Scope, Send, is_below
 from dovetail.transports.response import SEND_SECONDS
 from dovetail.transports.visit import ClientLeft, Visit
 
@@ -271,7 +271,7 @@ class RouteTable:
         if bare in self._exact or bare in self._reserved:
             return self._exact.get(bare)
         for prefix, mounted in self._mounts:
-            if path == prefix or path.startswith(f"{prefix}/"):
+            if is_below(path, prefix):
                 return mounted
         return None
 
@@ -311,8 +311,7 @@ def _mounted(prefix: str, app: App) -> App:
     async def mounted(scope: Scope, receive: Receive, send: Send) -> None:
         outer: str = scope.get("root_path", "").rstrip("/")
         path: str = scope["path"]
-        inside = path == outer or path.startswith(f"{outer}/")
-        whole = path if inside else outer + path  # some hosts cut their own prefix off
+        whole = path if is_below(path, outer) else outer + path  # some hosts cut their own prefix off
         await app({**scope, "root_path": outer + prefix, "path": whole}, receive, send)
 
     return mounted

@@ -21,7 +21,7 @@ from dovetail.transports.process import StopSignal, refuse_running_loop, run_pro
 from dovetail.transports.sockets import bind, port_of, url_of
 from dovetail.transports.sse import STREAM_ROUTE
 from dovetail.transports.stderr_log import log_to_stderr
-from dovetail.transports.wire_limits import Wire
+from dovetail.transports.wire import Wire
 from dovetail.transports.workers import Lifeline, Supervisor
 
 PATIENCE = 0.5  # seconds for clients to take the last bytes

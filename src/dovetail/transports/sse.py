@@ -7,7 +7,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote, unquote_to_bytes
 
 from dovetail.engine.connection import Connection
 from dovetail.engine.core import Engine
@@ -15,6 +15,7 @@ from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc, sse
 from dovetail.protocol.jsonrpc import BadMessage
 from dovetail.protocol.sse import encode_event
+from dovetail.transports.asgi import is_below
 from dovetail.transports.endpoint import NO_SESSIONS
 from dovetail.transports.http_calls import look_after
 from dovetail.transports.options import HttpOptions
@@ -163,8 +164,13 @@ class SseEndpoint:
             await response.close()
 
     def _messages_path(self, visit: Visit, client: SseClient) -> str:
-        root: str = visit.scope.get("root_path", "")
-        return f"{root.rstrip('/')}{MESSAGES_ROUTE}?session_id={client.id}"
+        """Beside the stream, as the client sees it: hosts and proxies may each have cut off some of the path."""
+        root: str = visit.scope.get("root_path", "").rstrip("/")
+        seen = unquote_to_bytes(visit.scope.get("raw_path") or b"").decode("utf-8", "replace").rstrip("/")
+        if seen.endswith(STREAM_ROUTE) and is_below(seen, root):
+            root = seen.removesuffix(STREAM_ROUTE)
+        path = f"{root}{MESSAGES_ROUTE}".lstrip("/")  # "//name" would be another host
+        return f"/{quote(path)}?session_id={client.id}"
 
     # ── POST /messages ──
 

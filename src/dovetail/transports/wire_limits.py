@@ -9,11 +9,8 @@ Nothing here costs a keep-alive request more than plain uvicorn: one timer for e
 
 import asyncio
 import logging
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dovetail.transports.asgi import App
-from dovetail.transports.options import HttpOptions
 from dovetail.transports.wire_refusals import (
     BAD_CODING,
     BAD_REQUEST,
@@ -32,6 +29,8 @@ from dovetail.transports.wire_refusals import (
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+    from dovetail.transports.wire import Wire
 else:
     HttpToolsProtocol = object
 
@@ -56,66 +55,6 @@ class _Unfit(Exception):
         self.refusal = refusal
 
 
-class Wire:
-    """All connections of one service. `connection` makes the protocol of a new one."""
-
-    def __init__(self, app: App, options: HttpOptions) -> None:
-        from uvicorn.config import Config
-        from uvicorn.server import ServerState
-
-        self.options = options
-        self.loop = asyncio.get_running_loop()
-        self._kind = _protocol_kind()
-        self.config = Config(
-            app, http=self._kind, ws="none", lifespan="off", loop="none", interface="asgi3", workers=1,
-            log_config=None, proxy_headers=False, server_header=False,
-        )  # fmt: skip
-        self.config.load()
-        self.state = ServerState()
-        self._all_closed: asyncio.Future[None] | None = None
-        self._tell_date()
-
-    def connection(self) -> asyncio.Protocol:
-        return self._kind(self)
-
-    def _tell_date(self) -> None:
-        from email.utils import formatdate  # uvicorn has loaded it
-
-        self.state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
-        self._clock = self.loop.call_later(1.0, self._tell_date)
-
-    def finish(self) -> None:
-        """Close what is idle now, and the rest after the answers that are under way."""
-        for connection in list(self.state.connections):
-            connection.shutdown()
-
-    async def close(self, seconds: float) -> None:
-        """Wait until all are closed, but no longer than that; then cut them."""
-        self._clock.cancel()
-        if self.state.connections:
-            self._all_closed = self.loop.create_future()
-            await asyncio.wait({self._all_closed}, timeout=seconds)
-        for connection in list(self.state.connections):
-            connection.transport.abort()
-
-    def one_less(self) -> None:
-        if self._all_closed is not None and not self.state.connections and not self._all_closed.done():
-            self._all_closed.set_result(None)
-
-
-@cache
-def _protocol_kind() -> "type[LimitedProtocol]":
-    import httptools
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-    members = {
-        "ParserError": httptools.HttpParserError,
-        "ParserUpgrade": httptools.HttpParserUpgrade,
-        "new_parser": httptools.HttpRequestParser,
-    }
-    return type("HttpConnection", (LimitedProtocol, HttpToolsProtocol), members)
-
-
 class LimitedProtocol(HttpToolsProtocol):
     """One connection. At run time uvicorn's protocol comes in as a second base, so that it is loaded late."""
 
@@ -123,7 +62,7 @@ class LimitedProtocol(HttpToolsProtocol):
     ParserUpgrade: ClassVar[type[Exception]]
     new_parser: ClassVar[Any]
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: "Wire") -> None:
         super().__init__(wire.config, wire.state, {}, wire.loop)
         options = wire.options
         self.logger = log

@@ -1,0 +1,653 @@
+"""The handshake era over HTTP: sessions, their own stream, answers that are taken up again, and servers that forget."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from served_http import Scripted, Visit, handshake
+
+from dovetail import Client
+from dovetail.client import backoff, requests
+from dovetail.client.http import HttpLink
+from dovetail.client.listening import Listening
+from dovetail.engine.streams import Change
+from dovetail.errors import BadAnswer, ConnectionLost, ServerError
+
+pytestmark = pytest.mark.usefixtures("brisk", "tidy")
+
+VERSION = "2025-11-25"
+CHANGING = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True}, "logging": {}}
+TOOLS_CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": value}]}
+
+
+def answer(visit: Visit, value: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": visit.message["id"], "result": value}
+
+
+def updated(uri: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}}
+
+
+def log_message(value: int) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": value}}
+
+
+async def until(happened: Callable[[], Any]) -> None:
+    async with asyncio.timeout(5):
+        while not happened():
+            await asyncio.sleep(0.003)
+
+
+async def next_of(listening: Listening) -> Change:
+    return await asyncio.wait_for(anext(listening), 5)
+
+
+# ── the session ──
+
+
+async def test_a_session_from_beginning_to_end() -> None:
+    def behave(visit: Visit) -> None:
+        if visit.verb == "DELETE":
+            visit.answer(204)
+        elif not handshake(visit, Mcp_Session_Id="s-!~1"):
+            visit.result(text("done"))
+
+    async with Scripted(behave) as server:
+        async with Client(server.url, protocol_version=VERSION) as client:
+            await client.call_tool("any")
+            await client._channel._link.attend()
+        assert server.said()[0] == "POST initialize"
+        assert sorted(server.said()[1:4]) == ["GET", "POST notifications/initialized", "POST tools/call"]
+        assert server.said()[4:] == ["DELETE"]
+        first, *later = server.visits
+        assert "mcp-session-id" not in first.headers
+        for visit in later:
+            assert visit.headers["mcp-session-id"] == "s-!~1"
+            assert visit.headers["mcp-protocol-version"] == VERSION
+        get = next(visit for visit in later if visit.verb == "GET")
+        assert get.headers["accept"] == "text/event-stream"
+        assert "last-event-id" not in get.headers
+
+
+@pytest.mark.parametrize("status", [200, 204, 404, 405, 500])
+async def test_however_a_session_may_be_ended(status: int) -> None:
+    def behave(visit: Visit) -> None:
+        if visit.verb == "DELETE":
+            visit.answer(status)
+        else:
+            handshake(visit, Mcp_Session_Id="s")
+
+    async with Scripted(behave) as server:
+        async with Client(server.url):
+            pass
+        assert server.said()[-1] == "DELETE"
+
+
+@pytest.mark.parametrize("id", ["two words", "Grüße", "\x7f", "tab\tbed", ""])
+async def test_a_session_id_that_is_none(id: str) -> None:
+    async with Scripted(lambda visit: handshake(visit, Mcp_Session_Id=id) and None) as server:
+        with pytest.raises(BadAnswer, match="initialize: the server's session id holds characters"):
+            async with Client(server.url):
+                pass
+
+
+async def test_a_server_without_sessions() -> None:
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/call":
+            return visit.answer(404)
+        return None if handshake(visit) else visit.result({})
+
+    async with Scripted(behave) as server:
+        async with Client(server.url) as client:
+            with pytest.raises(ServerError, match="404 Not Found"):
+                await client.call_tool("any")
+            await client.ping()
+        assert server.said().count("POST initialize") == 1
+        assert "DELETE" not in server.said()
+
+
+async def test_questions_on_a_stream_are_answered_by_post() -> None:
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/call":
+            visit.stream()
+            visit.event({"jsonrpc": "2.0", "id": "p", "method": "ping"})
+            visit.event({"jsonrpc": "2.0", "id": "r", "method": "roots/list"})
+            visit.event(answer(visit, text("done")))
+            visit.end()
+        else:
+            handshake(visit, Mcp_Session_Id="s")
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        await client.call_tool("any")
+        await until(
+            lambda: len([visit for visit in server.visits if "id" in (visit.message or {}) and not visit.method]) == 2
+        )
+        replies = {visit.message["id"]: visit for visit in server.visits if visit.message and not visit.method}
+        assert replies["p"].message["result"] == {}
+        assert replies["r"].message["error"]["code"] == -32601
+        assert replies["p"].headers["mcp-session-id"] == "s"
+
+
+# ── an answer that is taken up again ──
+
+
+class Resuming:
+    """A server that keeps the events of a call, and breaks the connection after each; `cut` says how."""
+
+    def __init__(self, steps: int = 3, *, cut: bool = True, retry: int | None = None, replay_all: bool = False) -> None:
+        self.steps, self.cut, self.retry, self.replay_all = steps, cut, retry, replay_all
+        self.call: Visit | None = None
+        self.resumed: list[str] = []
+
+    def __call__(self, visit: Visit) -> None:
+        if visit.method == "tools/call":
+            self.call = visit
+            visit.stream()
+            visit.event(None, id="c-0", retry=self.retry)
+            self.leave(visit)
+        elif visit.verb == "GET" and "last-event-id" in visit.headers:
+            assert "mcp-session-id" in visit.headers
+            self.resumed.append(visit.headers["last-event-id"])
+            visit.stream()
+            self.go_on(visit, int(visit.headers["last-event-id"].removeprefix("c-")) + 1)
+            self.leave(visit)
+        else:
+            handshake(visit, Mcp_Session_Id="s")
+
+    def go_on(self, visit: Visit, number: int) -> None:
+        for step in range(1 if self.replay_all else number, number + 1):
+            assert self.call is not None
+            token = self.call.message["params"]["_meta"]["progressToken"]
+            params = {"progressToken": token, "progress": step}
+            last = step == self.steps
+            notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+            visit.event(answer(self.call, text("finally")) if last else notice, id=f"c-{step}")
+
+    def leave(self, visit: Visit) -> None:
+        visit.cut() if self.cut else visit.end()
+
+
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize("replay_all", [True, False])
+async def test_an_answer_is_taken_up_again_as_often_as_it_takes(cut: bool, replay_all: bool) -> None:
+    behave = Resuming(12, cut=cut, retry=2, replay_all=replay_all)
+    heard: list[float] = []
+    async with Scripted(behave) as server, Client(server.url) as client:
+        result = await client.call_tool("any", progress_handler=lambda value, *_: heard.append(value))
+        assert result.text == "finally"
+        assert heard == list(range(1, 12))  # each once
+        assert behave.resumed == [f"c-{number}" for number in range(12)]
+        assert server.said().count("POST tools/call") == 1
+
+
+async def test_a_cut_in_the_middle_of_an_event_loses_nothing() -> None:
+    calls: list[Visit] = []
+
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/call":
+            calls.append(visit)
+            visit.stream()
+            visit.event(None, id="1")
+            visit.chunk('id: 2\ndata: {"jsonrpc": "2.0", "id"')
+            visit.cut()
+        elif "last-event-id" in visit.headers:
+            assert visit.headers["last-event-id"] == "1"
+            visit.stream()
+            visit.event(answer(calls[0], text("whole")), id="2")
+            visit.end()
+        else:
+            handshake(visit)  # it works without a session id, too
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        assert (await client.call_tool("any")).text == "whole"
+
+
+async def test_without_an_event_id_an_answer_is_lost() -> None:
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/call":
+            visit.stream()
+            visit.event(log_message(1))
+            visit.cut()
+        else:
+            handshake(visit, Mcp_Session_Id="s")
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(ConnectionLost, match="tools/call: .*broke before the answer came"):
+            await client.call_tool("any")
+        assert server.said().count("POST tools/call") == 1
+
+
+async def test_it_is_tried_until_the_request_times_out() -> None:
+    tries = 0
+
+    def behave(visit: Visit) -> None:
+        nonlocal tries
+        if visit.method == "tools/call":
+            visit.stream()
+            visit.event(None, id="1", retry=1)
+            visit.end()
+        elif "last-event-id" in visit.headers:
+            tries += 1
+            (visit.cut, lambda: visit.answer(503), lambda: visit.answer(500), lambda: visit.answer(429))[tries % 4]()
+        else:
+            handshake(visit, Mcp_Session_Id="s")
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(TimeoutError):
+            await client.call_tool("any", timeout=0.5)
+        assert tries > 5
+        seen = tries
+        await asyncio.sleep(0.1)
+        assert tries == seen  # and not any longer
+
+
+@pytest.mark.parametrize("status", [400, 405, 406])
+async def test_a_server_that_can_not_take_it_up(status: int) -> None:
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/call":
+            visit.stream()
+            visit.event(None, id="1")
+            visit.end()
+        elif "last-event-id" in visit.headers:
+            visit.answer(status)
+        else:
+            handshake(visit, Mcp_Session_Id="s")
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(ConnectionLost, match=f"before the answer came, and can't be taken up again: .*{status}"):
+            await client.call_tool("any")
+
+
+async def test_a_huge_event_is_not_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "MAX_MESSAGE_BYTES", 50_000)
+
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/call":
+            visit.stream()
+            visit.event(None, id="1")
+            visit.event("x" * 60_000, id="2")
+        else:
+            handshake(visit, Mcp_Session_Id="s")
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(BadAnswer, match="tools/call: A server-sent event is longer than 50000 bytes"):
+            await client.call_tool("any")
+
+
+# ── the session's own stream ──
+
+
+class Announcing:
+    """A server whose own stream the test holds in its hand: `streams` has one visit for each time it was opened."""
+
+    def __init__(self) -> None:
+        self.streams: list[Visit] = []
+        self.session = 0
+        self.refuse_stream: int | None = None
+        self.forgetful = False
+
+    async def __call__(self, visit: Visit) -> None:
+        known = visit.headers.get("mcp-session-id") == f"s{self.session}" and not self.forgetful
+        if visit.method == "initialize":
+            self.session += 1
+            self.forgetful = False
+            handshake(visit, capabilities=CHANGING, Mcp_Session_Id=f"s{self.session}")
+        elif visit.method == "server/discover":
+            handshake(visit)
+        elif not known:
+            visit.error(-32600, 404, "Session not found", id=False)
+        elif visit.verb == "GET" and self.refuse_stream is None:
+            self.streams.append(visit)
+            visit.stream()
+            await visit.gone()
+        elif visit.verb == "GET":
+            visit.answer(self.refuse_stream or 405)
+        elif not handshake(visit):
+            visit.result({"tools": []} if visit.method == "tools/list" else {})
+
+
+async def test_the_stream_is_opened_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    behave = Announcing()
+    async with (
+        Scripted(behave) as server,
+        Client(server.url, log_handler=lambda message: heard.append(message.data)) as client,
+    ):
+        for number in range(1, 8):
+            await until(lambda: len(behave.streams) == number)  # noqa: B023
+            stream = behave.streams[-1]
+            assert stream.headers.get("last-event-id") == (None if number == 1 else f"g-{number - 1}")
+            if number > 1:
+                stream.event(log_message(number - 1), id=f"g-{number - 1}")  # a replay of what has come already
+            stream.event(log_message(number), id=f"g-{number}", retry=1)
+            await until(lambda: len(heard) == number)  # noqa: B023
+            stream.cut() if number % 2 else stream.end()
+            if not number % 2:
+                stream._writer.close()
+        assert heard == [1, 2, 3, 4, 5, 6, 7]
+        await client.ping()
+        assert behave.session == 1
+
+
+@pytest.mark.parametrize("status", [405, 400, 401])
+async def test_a_server_without_a_stream(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    behave = Announcing()
+    behave.refuse_stream = status
+    async with Scripted(behave) as server, Client(server.url) as client:
+        async with client.listen(tools=True):
+            await client.ping()
+        assert server.said().count("GET") == 1
+    assert bool([record for record in caplog.records if record.levelno >= logging.WARNING]) == (status != 405)
+
+
+async def test_a_stream_that_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    def behave(visit: Visit) -> None:
+        if visit.verb == "GET":
+            visit.answer(200, b"<html>", "text/html")
+        else:
+            handshake(visit)
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        await client._channel._link.attend()
+        await until(lambda: "the server answered 200 OK with text/html" in caplog.text)
+        assert server.said().count("GET") == 1
+
+
+async def test_a_server_that_is_away_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    behave = Announcing()
+    async with Scripted(behave) as server:
+        async with Client(server.url) as client, client.listen(tools=True) as changes:
+            behave.refuse_stream = 503
+            behave.streams[0].event(log_message(0), id="g", retry=1)
+            await asyncio.sleep(0.02)
+            behave.streams[0].cut()
+            await until(lambda: server.said().count("GET") > 3)
+            behave.refuse_stream = None
+            await until(lambda: len(behave.streams) == 2)
+            behave.streams[-1].event(TOOLS_CHANGED, id="h")
+            assert await next_of(changes) == Change("tools")
+
+
+async def test_a_listener_is_heard_from_the_first_moment() -> None:
+    behave = Announcing()
+    async with (
+        Scripted(behave) as server,
+        Client(server.url) as client,
+        client.listen(tools=True, uris=["n://1"]) as changes,
+    ):
+        behave.streams[0].event(updated("n://1"))
+        assert await next_of(changes) == Change("updated", "n://1")
+
+
+async def test_what_may_have_been_missed_is_told() -> None:
+    """Without event ids nothing is replayed."""
+    behave = Announcing()
+    async with (
+        Scripted(behave) as server,
+        Client(server.url) as client,
+        client.listen(tools=True, uris=["n://1"]) as changes,
+    ):
+        behave.streams[0].cut()
+        assert {await next_of(changes), await next_of(changes)} == {Change("tools"), Change("updated", "n://1")}
+        assert len(behave.streams) == 2
+
+
+async def test_a_huge_event_does_not_end_the_hearing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(requests, "MAX_MESSAGE_BYTES", 50_000)
+    behave = Announcing()
+    async with Scripted(behave) as server, Client(server.url) as client, client.listen(tools=True) as changes:
+        behave.streams[0].event("x" * 60_000, id="big")
+        await until(lambda: len(behave.streams) == 2)
+        assert "last-event-id" not in behave.streams[1].headers
+        assert await next_of(changes) == Change("tools")
+        assert "longer than 50000 bytes" in caplog.text
+
+
+async def test_tools_are_listed_again_before_approval_if_nobody_hears_of_changes() -> None:
+    behave = Announcing()
+    behave.refuse_stream = 405
+
+    async with Scripted(behave) as server, Client(server.url, approve=lambda *_: True) as client:
+        await client._channel._link.attend()
+        assert not client._hears_of_changed_tools()
+    behave = Announcing()
+    async with Scripted(behave) as server, Client(server.url, approve=lambda *_: True) as client:
+        await client._channel._link.attend()
+        assert client._hears_of_changed_tools()
+        behave.streams[0].cut()
+        await until(lambda: not client._hears_of_changed_tools())
+
+
+# ── a session that the server forgot ──
+
+
+async def test_the_next_request_opens_a_new_session() -> None:
+    behave = Announcing()
+    async with Scripted(behave) as server, Client(server.url) as client:
+        await client.ping()
+        behave.forgetful = True
+        with pytest.raises(ConnectionLost, match="ping: the session ended: the server does not know it any more"):
+            await client.ping()
+        await asyncio.gather(*(client.ping() for _ in range(5)))
+        assert behave.session == 2
+        assert server.said().count("POST initialize") == 2
+        assert server.said().count("POST notifications/initialized") == 2
+
+
+async def test_all_that_waits_is_told() -> None:
+    session = 0
+
+    async def behave(visit: Visit) -> None:
+        nonlocal session
+        if visit.method == "initialize":
+            session += 1
+        if visit.method == "slow":
+            visit.stream()
+            await visit.gone()
+        elif visit.method == "gone":
+            visit.answer(404)
+        elif not handshake(visit, Mcp_Session_Id=f"s{session}"):
+            visit.result({})
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        slow = [asyncio.create_task(client.request("slow")) for _ in range(3)]
+        await until(lambda: server.said().count("POST slow") == 3)
+        with pytest.raises(ConnectionLost, match="gone: the session ended"):
+            await client.request("gone")
+        for task in slow:
+            with pytest.raises(ConnectionLost, match="slow: the session ended"):
+                await task
+        await client.ping()
+        assert session == 2
+        with pytest.raises(ConnectionLost):  # and again, once for each loss
+            await client.request("gone")
+        await client.ping()
+        assert session == 3
+
+
+async def test_a_resumed_answer_whose_session_is_gone() -> None:
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/call":
+            visit.stream()
+            visit.event(None, id="1", retry=1)
+            visit.cut()
+        elif "last-event-id" in visit.headers:
+            visit.answer(404)
+        elif not handshake(visit, Mcp_Session_Id="s"):
+            visit.result({})
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(ConnectionLost, match="tools/call: the session ended"):
+            await client.call_tool("any")
+        await client.ping()
+        assert server.said().count("POST initialize") == 2
+
+
+async def test_what_was_agreed_in_the_session_is_agreed_again() -> None:
+    behave = Announcing()
+    async with Scripted(behave) as server, Client(server.url) as client:
+        await client.set_log_level("warning")
+        async with client.listen(tools=True, uris=["n://1", "n://2"]) as changes:
+            begun = len(server.visits)
+            behave.forgetful = True
+            with pytest.raises(ConnectionLost):
+                await client.ping()
+            await client.ping()
+            seen = [
+                (visit.method, visit.message["params"].get("uri") or visit.message["params"].get("level"))
+                for visit in server.visits[begun:]
+                if visit.method in ("logging/setLevel", "resources/subscribe")
+            ]
+            assert seen == [
+                ("logging/setLevel", "warning"), ("resources/subscribe", "n://1"), ("resources/subscribe", "n://2"),
+            ]  # fmt: skip
+            told = [await next_of(changes) for _ in range(3)]
+            assert told == [Change("tools"), Change("updated", "n://1"), Change("updated", "n://2")]
+            behave.streams[-1].event(updated("n://2"))
+            assert await next_of(changes) == Change("updated", "n://2")
+        assert server.said()[-2:] == ["POST resources/unsubscribe"] * 2
+
+
+async def test_a_listener_does_not_wait_for_a_request() -> None:
+    behave = Announcing()
+    async with Scripted(behave) as server, Client(server.url) as client, client.listen(tools=True) as changes:
+        behave.forgetful = True
+        behave.streams[0].cut()
+        assert await next_of(changes) == Change("tools")
+        assert behave.session == 2
+        behave.streams[-1].event(TOOLS_CHANGED)
+        assert await next_of(changes) == Change("tools")
+
+
+async def test_nobody_opens_a_session_that_nobody_needs() -> None:
+    behave = Announcing()
+    async with Scripted(behave) as server:
+        async with Client(server.url) as client:
+            async with client.listen(uris=["n://1"]):
+                pass
+            behave.forgetful = True
+            behave.streams[0].cut()
+            await until(lambda: client._channel._session_over)
+            await asyncio.sleep(0.05)
+        assert behave.session == 1
+        assert "DELETE" not in server.said()
+
+
+async def test_leaving_after_the_loss_needs_no_new_session() -> None:
+    behave = Announcing()
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(ConnectionLost):  # noqa: PT012
+            async with client.listen(uris=["n://1"]):
+                behave.forgetful = True
+                await client.ping()
+        assert "POST resources/unsubscribe" not in server.said()
+
+
+async def test_a_server_that_starts_again() -> None:
+    """With a moment in between in which there is nobody."""
+    first, second = Announcing(), Announcing()
+    second.session = 10
+    client = None
+    async with Scripted(first) as server:
+        client = Client(server.url, timeout=5)
+        await client.__aenter__()
+        listening = client.listen(tools=True)
+        changes = await listening.__aenter__()
+    port = int(server.origin.rpartition(":")[2])
+    with pytest.raises(ConnectionLost, match="can't connect"):
+        await client.ping()
+    await asyncio.sleep(0.05)
+    async with Scripted(second, port):
+        assert await next_of(changes) == Change("tools")
+        await client.ping()
+        assert second.session == 11
+        second.streams[-1].event(TOOLS_CHANGED)
+        assert await next_of(changes) == Change("tools")
+        await listening.__aexit__(None, None, None)
+        await client.close()
+
+
+async def test_a_new_session_that_can_not_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = False
+
+    async def behave(visit: Visit) -> None:
+        if broken and visit.method == "initialize":
+            await visit.gone()
+        elif broken:
+            visit.answer(404)
+        elif not handshake(visit, Mcp_Session_Id="s"):
+            visit.result({})
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        broken = True
+        with pytest.raises(ConnectionLost, match="session ended"):
+            await client.ping()
+        for _ in range(2):
+            with pytest.raises(TimeoutError, match="ping: no new session within 0.05 s"):
+                await client.request("ping", timeout=0.05)
+        broken = False
+        await client.ping()
+
+
+async def test_a_new_session_of_another_revision() -> None:
+    version = "2025-11-25"
+
+    def behave(visit: Visit) -> None:
+        if visit.method == "gone":
+            visit.answer(404)
+        elif not handshake(visit, version, Mcp_Session_Id="s"):
+            visit.result({})
+
+    async with Scripted(behave) as server:
+        async with Client(server.url) as client, Client(server.url, protocol_version=version) as pinned:
+            version = "2025-06-18"
+            for each in (client, pinned):
+                with pytest.raises(ConnectionLost):
+                    await each.request("gone")
+            await client.ping()
+            assert client.protocol_version == "2025-06-18"
+            assert server.visits[-1].headers["mcp-protocol-version"] == "2025-06-18"
+            with pytest.raises(BadAnswer, match="does not speak 2025-11-25; it offers 2025-06-18"):
+                await pinned.ping()
+
+
+# ── back-off ──
+
+
+def test_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backoff, "FIRST_SECONDS", 1.0)
+    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 30.0)
+    monkeypatch.setattr(backoff, "SHORTEST_SECONDS", 0.05)
+    waits = backoff.Backoff()
+    for expected in (1, 2, 4, 8, 16, 30, 30, *[30] * 100):
+        assert expected <= waits.seconds() <= expected * 1.25
+    waits.succeeded()
+    assert waits.seconds() < 1.3
+    for retry, least in ((5.0, 5.0), (0.0, 0.05), (60.0, 60.0), (1e9, 300.0)):
+        waits.retry = retry
+        waits.succeeded()
+        assert least <= waits.seconds() <= least * 1.25
+
+
+async def test_an_unknown_session_stream_is_attended_to_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.client.http.ATTEND_SECONDS", 0.03)
+
+    async def behave(visit: Visit) -> None:
+        if visit.verb == "GET":
+            await visit.gone()  # no headers, ever
+        elif not handshake(visit, capabilities=CHANGING):
+            visit.result({})
+
+    async with Scripted(behave) as server, Client(server.url) as client, client.listen(tools=True):
+        assert isinstance(client._channel._link._newer, HttpLink)
+        await client.ping()
+        assert json.loads(server.visits[-1].body)["method"] == "ping"

@@ -1,0 +1,91 @@
+"""An HTTP app for one test, and the proof that it leaves nothing behind."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from dovetail.engine.sessions import Sessions
+from dovetail.state.memory import MemoryState
+from dovetail.transports.endpoint import Endpoint
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class PausingState(MemoryState):
+    """A backend that is far away: the loop turns before and after every call."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name in ("get", "put", "touch", "delete", "append", "read", "drop", "publish"):
+            return _with_pauses(found)
+        return found
+
+
+def _with_pauses(call: Any) -> Any:
+    async def paused(*arguments: Any, **options: Any) -> Any:
+        await asyncio.sleep(0)
+        try:
+            return await call(*arguments, **options)
+        finally:
+            await asyncio.sleep(0)
+
+    return paused
+
+
+@asynccontextmanager
+async def serving(
+    server: Any, *, clock: Clock | None = None, state: MemoryState | None = None, **options: Any
+) -> AsyncIterator[Any]:
+    """`server.asgi(...)`; at the end it is drained, and no task, listener, call or stream is left of it."""
+    others = asyncio.all_tasks()
+    app = server.asgi(**options)
+    if state is not None or clock is not None:
+        app._state = state or MemoryState(clock=clock or Clock())
+    await app.start()
+    if clock is not None:
+        sessions_of(app)._clock = clock
+    endpoint = endpoint_of(app)
+    traffic = app._stay.traffic
+    yield app
+    await asyncio.wait_for(app.drain(1), 10)
+    await settle()
+    assert asyncio.all_tasks() <= others, f"left behind: {asyncio.all_tasks() - others}"
+    assert not endpoint._calls
+    assert not endpoint._logs.running
+    assert not endpoint._tails._owners
+    assert not traffic._calls
+    assert not traffic._streams
+    assert not app._state._topics._by_name
+    assert not app._state._topics._open
+
+
+def endpoint_of(app: Any) -> Endpoint:
+    return app._stay._endpoint
+
+
+def sessions_of(app: Any) -> Sessions:
+    return endpoint_of(app)._sessions
+
+
+async def settle(turns: int = 20) -> None:
+    """Let everything run that can run at once."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+async def until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():
+            await asyncio.sleep(0.001)

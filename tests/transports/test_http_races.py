@@ -1,0 +1,198 @@
+"""Moments in which two things happen at once: each of these tests holds one of them still."""
+
+import asyncio
+import json
+
+import pytest
+from http_serving import Clock, PausingState, endpoint_of, serving, sessions_of, settle, until
+from http_stage import HANDSHAKE, Stage, text_of
+from http_wire import HttpWire
+
+from dovetail.engine.streams import Change
+from dovetail.state.memory import MemoryState
+
+
+# ── the connection breaks before anything was sent ──
+
+
+@pytest.mark.parametrize("version", HANDSHAKE)
+async def test_a_request_cut_at_once_goes_on_and_may_notify(version: str, caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    async with serving(stage.server) as app:
+        wire = await HttpWire.session(app, version)
+        call = wire.start_call("tell", {"times": 0})
+        await stage.entered.wait()
+        await call.cut()
+        await asyncio.sleep(0.07)  # the call outlives the patience of its attendant
+        stage.go.set()
+        await until(lambda: not endpoint_of(app)._calls)
+        assert text_of((await wire.call("add", {"a": 1, "b": 2})).answer) == "3"
+    assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
+
+
+# ── the first event of a stream ──
+
+
+async def test_the_priming_event_comes_first_even_if_the_headers_are_slow() -> None:
+    stage = Stage()
+    async with serving(stage.server) as app:
+        wire = await HttpWire.session(app)
+        call = wire.start_call("tell", {"times": 0})
+        await stage.entered.wait()
+        call.stall()
+        await call.started()  # after 50 ms the stream opens, and hangs in its first send
+        stage.go.set()
+        await settle()
+        call.read_on()
+        await call.done()
+        assert [bool(event.data) for event in call.events] == [False, True, True]
+        assert call.events[0].id.endswith(".0")
+
+
+# ── cancelled before the first step ──
+
+
+async def test_a_call_that_is_cancelled_before_it_runs_does_not_run() -> None:
+    stage = Stage()
+    async with serving(stage.server) as app:
+        wire = await HttpWire.session(app)
+        call = wire.start_call("work", id=7)
+        while not endpoint_of(app)._calls:
+            await asyncio.sleep(0)
+        for each in tuple(endpoint_of(app)._calls.values()):
+            each.cancel()
+        await call.done()
+        assert stage.ran == []
+        assert call.messages == []
+
+
+@pytest.mark.parametrize("id", [0, "", 1, "1"])
+async def test_whatever_the_id_is_its_call_can_be_cancelled(id: int | str) -> None:
+    stage = Stage()
+    async with serving(stage.server) as app:
+        wire = await HttpWire.session(app)
+        call = wire.start_call("work", id=id)
+        await stage.entered.wait()
+        assert (await wire.notify("notifications/cancelled", {"requestId": id})).status == 202
+        await call.done()
+        assert stage.cancelled.is_set()
+
+
+async def test_a_malformed_cancellation_cancels_nothing() -> None:
+    stage = Stage()
+    async with serving(stage.server) as app:
+        wire = await HttpWire.session(app)
+        call = wire.start_call("work", id="")
+        await stage.entered.wait()
+        for params in ({}, {"requestId": None}, {"requestId": [1]}, None):
+            assert (await wire.notify("notifications/cancelled", params)).status == 202
+        stage.go.set()
+        assert text_of((await call.done()).answer) == "done"
+
+
+# ── the log of a call that is silent for longer than logs are kept ──
+
+
+async def test_the_answer_of_a_very_long_call_is_found_by_who_is_resuming() -> None:
+    stage, clock = Stage(), Clock()
+    async with serving(stage.server, clock=clock) as app:
+        wire = await HttpWire.session(app)
+        call = wire.start_call("tell", {"times": 3})
+        await stage.entered.wait()
+        await until(lambda: len(call.events) == 4)
+        last = call.events[-1].id
+        call.leave()
+        tail = wire.get(last)
+        await tail.event()
+        clock.sleep(1000)  # more than event_timeout
+        stage.go.set()
+        await tail.done()
+        assert text_of(tail.answer) == "told"
+        assert text_of((await wire.get(last).done()).answer) == "told"
+
+
+async def test_the_log_is_forgotten_some_time_after_the_answer() -> None:
+    stage, clock = Stage(), Clock()
+    async with serving(stage.server, clock=clock) as app:
+        wire = await HttpWire.session(app)
+        stage.go.set()
+        call = await wire.start_call("tell", {"times": 1}).done()
+        first = call.events[0].id
+        assert len((await wire.get(first).done()).messages) == 3
+        clock.sleep(301)
+        assert (await wire.get(first).done()).status == 400
+
+
+async def test_a_stream_whose_events_were_dropped_ends() -> None:
+    stage = Stage()
+    async with serving(stage.server, state=MemoryState(max_log_bytes=2000)) as app:
+        wire = await HttpWire.session(app)
+        stage.go.set()
+        first = (await wire.start_call("tell").done()).events[0].id
+        for _ in range(10):
+            await wire.call("tell")
+        rest = await wire.get(first).done()
+        assert rest.messages == []
+
+
+# ── a log that has no room ──
+
+
+async def test_without_room_for_a_log_the_client_still_gets_everything() -> None:
+    stage = Stage()
+    async with serving(stage.server, state=MemoryState(max_entries=1)) as app:
+        wire = await HttpWire.session(app)
+        stage.go.set()
+        call = await wire.start_call("tell").done()
+        assert text_of(call.answer) == "told"
+        assert len(call.messages) == 3
+
+
+async def test_a_change_that_could_not_be_written_is_written_later(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    state = MemoryState(max_entries=1)
+    async with serving(stage.server, state=state) as app:
+        wire = await HttpWire.session(app)
+        stage.change_tools()
+        await settle()
+        state._max_entries = 10
+        stream = wire.get()
+        assert (await stream.message())["method"] == "notifications/tools/list_changed"
+        stream.leave()
+        await stream.done()
+
+
+# ── streams that are refused, or taken over ──
+
+
+async def test_a_refused_stream_costs_no_change_and_leaves_no_listener() -> None:
+    stage = Stage()
+    async with serving(stage.server, max_streams=1) as app:
+        other, wire = await HttpWire.session(app), await HttpWire.session(app)
+        stage.change_tools()
+        await settle()
+        taken = await other.get().started()
+        assert (await wire.get().done()).status == 503
+        taken.leave()
+        await taken.done()
+        stream = wire.get()
+        assert (await stream.message())["method"] == "notifications/tools/list_changed"
+        stream.leave()
+        await stream.done()
+
+
+async def test_a_change_at_the_moment_of_a_take_over_is_not_lost() -> None:
+    stage = Stage()
+    async with serving(stage.server) as app:
+        wire = await HttpWire.session(app)
+        older = wire.get()
+        await older.event()
+        stage.server.engine.publish(Change("tools"))
+        newer = wire.get()
+        await older.done()
+        await newer.event()
+        await settle()
+        heard = [*older.messages, *newer.messages]
+        assert [each["method"] for each in heard] == ["notifications/tools/list_changed"]
+        newer.leave()
+        await newer.done()

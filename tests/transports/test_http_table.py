@@ -1,0 +1,263 @@
+"""POST, row by row of the decision table: what is sent, and the status, code and id of the answer.
+
+Rows 15 to 19, which need a session, and the other verbs are in `test_http_verbs.py`.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from asked_server import (
+    ANSWER,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LEGACY,
+    MISMATCH,
+    MISSING_CAPABILITY,
+    NOT_FOUND,
+    PARSE_ERROR,
+    UNSUPPORTED,
+    H,
+    check_alive,
+    check_refusal,
+    hello,
+    message,
+    mirrored,
+    modern,
+    new_server,
+    post,
+    row,
+)
+
+from dovetail import Server
+from dovetail.protocol.revisions import SUPPORTED
+from http_wire import MODERN, HttpWire
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[Any]:
+    app = new_server().asgi()
+    yield app
+    await app.drain(0)
+
+
+LIST = modern("tools/list")
+CALL = modern("tools/call", {"name": "add", "arguments": {"a": 1}})
+READ = modern("resources/read", {"uri": "notes://all"})
+PROMPT = modern("prompts/get", {"name": "review"})
+REMOVED = (
+    *("initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"),
+    *("tasks/result", "tasks/list", "roots/list", "sampling/createMessage", "no/such"),
+)
+
+# ── POST: what concerns no session ──
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "code", "id"),
+    [
+        row("1-no-json", "BASE-9 BASE-20", b"{", {}, 400, PARSE_ERROR, None),
+        row("1-empty", "BASE-20", b"", {}, 400, PARSE_ERROR, None),
+        row("1-modern", "BASE-9 BASE-20", b"{nonsense}", mirrored("tools/list"), 400, PARSE_ERROR, None),
+        row("1-no-object", "BASE-20", b"5", {}, 400, INVALID_REQUEST, None),
+        row("1-wrong-jsonrpc", "BASE-1 BASE-20", {**LIST, "jsonrpc": "1.0"}, {}, 400, INVALID_REQUEST, "q"),
+        row("1-null-id", "BASE-3", {**LIST, "id": None}, mirrored("tools/list"), 400, INVALID_REQUEST, None),
+        row("1-true-id", "BASE-3", {**LIST, "id": True}, mirrored("tools/list"), 400, INVALID_REQUEST, None),
+        row("1-fraction-id", "BASE-3", {**LIST, "id": 1.5}, mirrored("tools/list"), 400, INVALID_REQUEST, None),
+        row("1-object-id", "BASE-3", {**LIST, "id": {}}, mirrored("tools/list"), 400, INVALID_REQUEST, None),
+        row("2-modern", "MH-4 BASE-11", [LIST], mirrored("tools/list"), 400, INVALID_REQUEST, None),
+        row("2-2025-06-18", "BASE-11 SH-5", [LIST], H("2025-06-18"), 400, INVALID_REQUEST, None),
+        row("2-2025-11-25", "BASE-11 SH-5", [LIST], H("2025-11-25"), 400, INVALID_REQUEST, None),
+        row("2-unknown", "BASE-11 SH-32", [LIST], H("banana"), 400, INVALID_REQUEST, None),
+        row("2-no-session", "SH-28", [message("ping")], {}, 400, INVALID_REQUEST, None),
+        row("2-empty", "BASE-20", [], {}, 400, INVALID_REQUEST, None),
+        row("4-no-version", "MH-14 MH-17 MH-21", LIST, mirrored("tools/list", version=None), 400, MISMATCH, "q"),
+        row("4-no-headers", "MH-14 MH-17 MH-21", LIST, {}, 400, MISMATCH, "q"),
+        row("5-differs", "MH-14 MH-20", LIST, mirrored("tools/list", version="2025-11-25"), 400, MISMATCH, "q"),
+        row("5-unknown", "MH-14 MH-20", LIST, mirrored("tools/list", version="2099-01-01"), 400, MISMATCH, "q"),
+        row("7-no-method", "MH-18 MH-21", LIST, H(MODERN), 400, MISMATCH, "q"),
+        row("7-differs", "MH-20 MH-21", LIST, mirrored("prompts/list"), 400, MISMATCH, "q"),
+        row("7-case", "MH-23", LIST, mirrored("TOOLS/LIST"), 400, MISMATCH, "q"),
+        row("8-call-none", "MH-18 MH-21", CALL, mirrored("tools/call"), 400, MISMATCH, "q"),
+        row("8-call-differs", "MH-20", CALL, mirrored("tools/call", "wait"), 400, MISMATCH, "q"),
+        row("8-read-none", "MH-18 MH-21", READ, mirrored("resources/read"), 400, MISMATCH, "q"),
+        row("8-read-differs", "MH-20", READ, mirrored("resources/read", "notes://ALL"), 400, MISMATCH, "q"),
+        row("8-prompt-none", "MH-18 MH-21", PROMPT, mirrored("prompts/get"), 400, MISMATCH, "q"),
+        row("8-prompt-differs", "MH-20", PROMPT, mirrored("prompts/get", "Review"), 400, MISMATCH, "q"),
+        row("9-none", "LIFE-12 MH-29", modern("tools/list", capabilities=...), mirrored("tools/list"), 400,
+            INVALID_PARAMS, "q"),
+        row("9-array", "LIFE-12 MH-29", modern("tools/list", capabilities=[]), mirrored("tools/list"), 400,
+            INVALID_PARAMS, "q"),
+        row("9-level", "LIFE-12 LOG-5", modern("tools/list", log="loud"), mirrored("tools/list"), 400,
+            INVALID_PARAMS, "q"),
+        row("11-no-header", "MH-25", modern("tools/call", {"name": "weather", "arguments": {"region": "eu"}}),
+            mirrored("tools/call", "weather"), 400, MISMATCH, "q"),
+        row("12-no-meta", "LIFE-12 MH-29", message("tools/list"), mirrored("tools/list"), 400, INVALID_PARAMS, "q"),
+        row("12-no-version", "LIFE-12 MH-29", modern("tools/list", version=...), mirrored("tools/list"), 400,
+            INVALID_PARAMS, "q"),
+        row("12-initialize", "LIFE-12", hello("2025-11-25"), H(MODERN), 400, INVALID_PARAMS, "q"),
+        row("17-no-session", "SH-28", message("tools/list"), {}, 400, INVALID_REQUEST, "q"),
+        row("17-ping", "SH-28", message("ping"), {}, 400, INVALID_REQUEST, "q"),
+        row("17-notification", "SH-7 SH-28", message("notifications/initialized", id=None), {}, 400,
+            INVALID_REQUEST, None),
+        row("17-answer", "SH-7 SH-28", ANSWER, {}, 400, INVALID_REQUEST, None),
+        row("21-result", "MH-4 MH-5", ANSWER, H(MODERN), 400, INVALID_REQUEST, None),
+        row("21-error", "MH-4 MH-5", {"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "m"}}, H(MODERN), 400,
+            INVALID_REQUEST, None),
+    ],
+)  # fmt: skip
+async def test_post_refuses(app: Any, body: Any, headers: Any, status: int, code: int, id: Any) -> None:
+    answer = await post(HttpWire(app), body, headers)
+    check_refusal(answer, status, code, id)
+    assert "mcp-session-id" not in answer.headers
+    await check_alive(app)
+
+
+@pytest.mark.rule("LIFE-14", "MH-29")
+async def test_post_refuses_who_lacks_a_capability(app: Any) -> None:
+    body = modern("tools/call", {"name": "asking"})
+    answer = await post(HttpWire(app), body, mirrored("tools/call", "asking"))
+    check_refusal(answer, 400, MISSING_CAPABILITY, "q")
+    assert answer.json["error"]["data"] == {"requiredCapabilities": {"elicitation": {}}}
+    declared = modern("tools/call", {"name": "asking"}, capabilities={"elicitation": {}})
+    assert (await post(HttpWire(app), declared, mirrored("tools/call", "asking"))).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "id"),
+    [
+        row("6-future", "MH-15 LIFE-13", modern("no/such", version="2099-01-01"), mirrored("x", version="2099-01-01"),
+            "q"),
+        row("6-older", "MH-15 LIFE-13", modern("tools/list", version="2025-11-25"), mirrored("x", version="2025-11-25"),
+            "q"),
+        row("6-only-version", "MH-15", modern("no/such", version="1"), H("1"), "q"),
+        row("13-request", "SH-32 LIFE-13", message("tools/list"), H("2099-01-01"), "q"),
+        row("13-initialize", "SH-32", hello("2025-11-25"), H("banana"), "q"),
+        row("13-notification", "SH-32 SH-7", message("notifications/initialized", id=None), H("banana"), None),
+        row("13-answer", "SH-32 SH-7", ANSWER, H("banana"), None),
+    ],
+)  # fmt: skip
+async def test_post_refuses_other_versions(app: Any, body: Any, headers: Any, id: Any) -> None:
+    answer = await post(HttpWire(app), body, headers)
+    check_refusal(answer, 400, UNSUPPORTED, id)
+    requested = headers["mcp-protocol-version"]
+    assert answer.json["error"]["data"] == {"supported": list(SUPPORTED), "requested": requested}
+    discovered = await HttpWire(app).ask("server/discover")
+    assert discovered["supportedVersions"] == list(SUPPORTED)
+
+
+@pytest.mark.rule("MH-16", "BASE-19")
+@pytest.mark.parametrize("method", [*REMOVED, "notifications/initialized"])
+async def test_row_10_what_is_not_there_is_404_with_a_body(app: Any, method: str) -> None:
+    answer = await post(HttpWire(app), modern(method), mirrored(method))
+    check_refusal(answer, 404, NOT_FOUND, "q")
+
+
+@pytest.mark.rule("MH-16", "BASE-19")
+@pytest.mark.parametrize("method", ["prompts/list", "resources/list", "completion/complete"])
+async def test_row_10_what_is_not_offered_is_404_too(method: str) -> None:
+    app = Server("bare", version="1").asgi()
+    params = {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "a", "value": ""}}
+    answer = await post(HttpWire(app), modern(method, params), mirrored(method))
+    check_refusal(answer, 404, NOT_FOUND, "q")
+
+
+@pytest.mark.rule("MH-16")
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("tools/call", {"name": "no such tool"}, INVALID_PARAMS),
+        ("tools/call", {"name": "add", "arguments": []}, INVALID_PARAMS),
+        ("prompts/get", {"name": "nothing"}, INVALID_PARAMS),
+        ("resources/read", {"uri": "nothing://here"}, INVALID_PARAMS),
+        ("tools/list", {"cursor": "forged"}, INVALID_PARAMS),
+    ],
+)
+async def test_all_other_errors_travel_with_200(app: Any, method: str, params: dict[str, Any], code: int) -> None:
+    answer = await HttpWire(app).post(method, params, id="q")
+    check_refusal(answer, 200, code, "q")
+
+
+# ── POST: what is served without a session ──
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        row("3-list", "MH-7 LIFE-21", LIST, mirrored("tools/list")),
+        row("3-call", "MH-7 MH-18", CALL, mirrored("tools/call", "add")),
+        row("3-read", "MH-7 MH-18", READ, mirrored("resources/read", "notes://all")),
+        row("3-prompt", "MH-7 MH-18", PROMPT, mirrored("prompts/get", "review")),
+        row("3-discover", "MH-7 LIFE-11", modern("server/discover"), mirrored("server/discover")),
+        row("3-nobody", "LIFE-17", modern("tools/list", client=...), mirrored("tools/list")),
+        row("3-extension", "LIFE-19", modern("tools/list", capabilities={"extensions": {"com.example/x": {}}}),
+            mirrored("tools/list")),
+        row("3-session", "MH-28", LIST, mirrored("tools/list", mcp_session_id="no such")),
+        row("3-last-event", "MH-28", LIST, mirrored("tools/list", last_event_id="no-such-event")),
+        row("3-string-id", "BASE-6", modern("tools/list", id="1"), mirrored("tools/list")),
+        row("3-zero-id", "BASE-6", modern("tools/list", id=0), mirrored("tools/list")),
+        row("3-empty-id", "BASE-6", modern("tools/list", id=""), mirrored("tools/list")),
+        row("3-large-id", "BASE-6", modern("tools/list", id=-(10**40)), mirrored("tools/list")),
+    ],
+)  # fmt: skip
+async def test_post_serves_2026_07_28(app: Any, body: Any, headers: Any) -> None:
+    answer = await post(HttpWire(app), body, headers)
+    assert answer.status == 200
+    assert (answer.json["id"], type(answer.json["id"])) == (body["id"], type(body["id"]))
+    assert answer.json["result"]["resultType"] == "complete"
+    assert "mcp-session-id" not in answer.headers
+
+
+@pytest.mark.rule("MH-28", "LIFE-21")
+async def test_row_3_a_live_session_means_nothing_to_a_modern_request(app: Any) -> None:
+    old = await HttpWire.session(app, "2025-06-18")
+    assert old.session_id is not None
+    answer = await post(HttpWire(app), LIST, mirrored("tools/list", mcp_session_id=old.session_id))
+    assert answer.json["result"]["resultType"] == "complete"
+    assert "mcp-session-id" not in answer.headers
+
+
+@pytest.mark.rule("LIFE-2", "LIFE-3", "SH-25", "SH-26", "SH-27")
+@pytest.mark.parametrize("version", LEGACY)
+@pytest.mark.parametrize("header", [None, *LEGACY])
+@pytest.mark.parametrize("stale", [None, "gone"])
+async def test_row_14_initialize_opens_a_session(app: Any, version: str, header: str, stale: str) -> None:
+    answer = await post(HttpWire(app), hello(version), {"mcp-protocol-version": header, "mcp-session-id": stale})
+    assert answer.status == 200
+    assert answer.json["id"] == "q"
+    assert answer.json["result"]["protocolVersion"] == version
+    id = answer.headers["mcp-session-id"]
+    assert len(id) >= 32
+    assert all(0x21 <= ord(each) <= 0x7E for each in id)
+
+
+@pytest.mark.rule("LIFE-4", "LIFE-5")
+@pytest.mark.parametrize("version", [MODERN, "2099-01-01", "1.0", ""])
+async def test_row_14_another_version_is_answered_with_the_newest_that_has_a_handshake(app: Any, version: str) -> None:
+    answer = await post(HttpWire(app), hello(version))
+    assert answer.json["result"]["protocolVersion"] == "2025-11-25"
+    assert "mcp-session-id" in answer.headers
+
+
+@pytest.mark.rule("LIFE-2")
+@pytest.mark.parametrize("params", [{}, {"protocolVersion": 5}, [], None])
+async def test_row_14_a_handshake_that_cannot_be_read_opens_nothing(app: Any, params: Any) -> None:
+    answer = await post(HttpWire(app), message("initialize", params))
+    check_refusal(answer, 200, INVALID_PARAMS, "q")
+    assert "mcp-session-id" not in answer.headers
+
+
+@pytest.mark.rule("MH-5", "MH-6")
+@pytest.mark.parametrize("method", ["notifications/cancelled", "notifications/initialized", "no/such"])
+@pytest.mark.parametrize(
+    "headers", [H(MODERN), mirrored("other"), mirrored("no/such", mcp_session_id="gone")], ids=["H", "other", "S"]
+)
+async def test_row_20_a_modern_notification_is_accepted(app: Any, method: str, headers: Any) -> None:
+    answer = await post(HttpWire(app), message(method, {"requestId": 1}, id=None), headers)
+    assert (answer.status, answer.raw) == (202, b"")
+
+
+@pytest.mark.rule("MH-6")
+async def test_row_20_a_notification_that_names_its_version_needs_no_header(app: Any) -> None:
+    answer = await post(HttpWire(app), modern("notifications/cancelled", {"requestId": 1}, id=None))
+    assert (answer.status, answer.raw) == (202, b"")

@@ -1,0 +1,301 @@
+"""A server process over HTTP: how it starts, what it says, and how it ends."""
+
+import asyncio
+import http.client
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from http_program import HELLO, PROMPTLY, SIGNALS, Start, http_programs, text
+
+from dovetail import Server, SetupError
+from dovetail.transports import sockets
+from dovetail.transports.http import HttpApp
+from dovetail.transports.options import HttpOptions
+from dovetail.transports.serve import serving
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with http_programs() as start:
+        yield start
+
+
+# ── the start ──
+
+
+def test_the_start_line_names_the_urls(start: Start) -> None:
+    program = start()
+    base = f"http://127.0.0.1:{program.port}"
+    assert f"over-http serves MCP at {base}/mcp (HTTP+SSE at {base}/sse)\n" in program.said
+    assert text(program.call("echo", text="hello")) == "hello"
+    assert program.get("/health") == (200, {"status": "ok"})
+    program.signal(signal.SIGTERM)
+    assert program.exits() == 0
+    assert "Traceback" not in program.said
+
+
+def test_another_path_without_sse(start: Start) -> None:
+    program = start(path="/there", sse=False)
+    assert f"serves MCP at http://127.0.0.1:{program.port}/there\n" in program.said
+
+
+def test_nothing_is_served_before_the_lifespan_has_begun(start: Start) -> None:
+    port = free_port()
+    program = start(ready=False, port=port, lifespan="hangs at the start")
+    program.hears("lifespan entered")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 1)
+    program.signal(signal.SIGTERM)
+    assert program.exits() == 0
+    assert "serves MCP" not in program.said
+
+
+def test_a_lifespan_that_fails_at_the_start(start: Start) -> None:
+    program = start(ready=False, lifespan="fails at the start")
+    assert program.exits() == 1
+    note = "The server's lifespan failed at its start: nothing is served"
+    assert f"RuntimeError: fails at the start\n{note}\n" in program.said
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return one.getsockname()[1]
+
+
+def test_a_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+        with pytest.raises(SetupError, match=rf"port={port}: another program listens there; end it, or choose"):
+            Server("second").run(transport="http", port=port)
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ("no such host", "is not known"),
+        ("host.invalid", "is not known"),
+        ("é" * 100, "is not known"),
+        ("203.0.113.1", "this machine has no such address"),
+    ],
+)
+def test_a_host_that_is_not_ours(host: str, words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        Server("nowhere").run(transport="http", host=host, port=0)
+
+
+def test_a_port_that_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(sockets, "_bind_one", refuse)
+    with pytest.raises(SetupError, match="ports from 1024 on need no special rights"):
+        sockets.bind("127.0.0.1", 80)
+
+
+async def test_not_inside_of_an_event_loop() -> None:
+    with pytest.raises(SetupError, match="outside of async functions"):
+        Server("nested").run(transport="http", port=0)
+
+
+def test_several_addresses_have_one_port() -> None:
+    bound = sockets.bind("localhost", 0)
+    assert len({one.getsockname()[1] for one in bound}) == 1
+    for one in bound:
+        one.close()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+@pytest.mark.parametrize(("host", "reached_at"), [("::1", ["::1"]), ("::", ["::1", "127.0.0.1"])])
+async def test_ipv6(host: str, reached_at: list[str]) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6")
+    options = HttpOptions(host=host, port=0)
+    async with serving(HttpApp(Server("six").engine, options, bound_to=host), options) as url:
+        assert url.startswith(f"http://[{host}]:")
+        for address in reached_at:
+            reader, writer = await asyncio.open_connection(address, int(url.rpartition(":")[2]))
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert b"200 OK" in await reader.read()
+            writer.close()
+            await writer.wait_closed()
+
+
+# ── the end ──
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_a_clean_end(start: Start, number: int) -> None:
+    program = start()
+    program.call("echo", text="hello")
+    program.signal(number)
+    assert program.exits() == 0
+    assert "lifespan left" in program.said
+    assert "after run" in program.said
+    assert "Traceback" not in program.said
+
+
+def test_open_streams_are_ended_properly_and_at_once(start: Start) -> None:
+    program = start()
+    streams = [program.listen() for _ in range(3)]
+    session = program.post("initialize", HELLO)
+    id = session.headers["mcp-session-id"]
+    session.read()
+    old = program.connect()
+    old.request("GET", "/mcp", headers={"accept": "text/event-stream", "mcp-session-id": id})
+    got = old.getresponse()
+    sse = program.connect()
+    sse.request("GET", "/sse", headers={"accept": "text/event-stream"})
+    legacy = sse.getresponse()
+    idle = program.connect()
+    idle.request("GET", "/health")
+    idle.getresponse().read()
+    began = time.monotonic()
+    program.signal(signal.SIGTERM)
+    for stream in streams:
+        assert b'"resultType":"complete"' in stream.read()  # and no IncompleteRead: the stream has its last chunk
+    got.read()
+    legacy.read()
+    assert program.exits() == 0
+    assert time.monotonic() - began < 1.5  # a second, on a busy machine
+
+
+def test_a_call_in_flight_may_finish(start: Start) -> None:
+    program = start()
+    connection = program.begin("nap", seconds=0.5)
+    program.signal(signal.SIGTERM)
+    response = connection.getresponse()
+    assert (response.status, response.headers["connection"]) == (200, "close")
+    assert b"rested" in response.read()
+    assert program.exits() == 0
+
+
+@pytest.mark.parametrize("tool", ["stuck", "nap"])
+def test_a_call_that_takes_too_long(start: Start, tool: str) -> None:
+    program = start(drain_timeout=0.2)
+    program.begin(tool, **({"seconds": 3600} if tool == "nap" else {}))
+    program.signal(signal.SIGTERM)
+    assert program.exits() == 0
+    assert "lifespan left" in program.said
+    assert "Traceback" not in program.said
+
+
+def test_it_accepts_on_while_it_says_that_it_is_not_ready(start: Start) -> None:
+    program = start(drain_delay=0.6)
+    assert program.get("/ready") == (200, {"status": "ok"})
+    program.signal(signal.SIGTERM)
+    program.until(lambda: program.get("/ready")[0] == 503)
+    assert program.get("/health/ready")[0] == 503
+    assert program.get("/health")[0] == 200
+    assert text(program.call("echo", text="still there")) == "still there"
+    assert program.exits() == 0
+
+
+def test_nothing_new_is_accepted_while_calls_finish(start: Start) -> None:
+    program = start()
+    connection = program.begin("nap", seconds=1.0)
+    program.signal(signal.SIGTERM)
+    program.until(lambda: refuses(program.port))
+    assert b"rested" in connection.getresponse().read()
+    assert program.exits() == 0
+
+
+def refuses(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("tool", ["blocks_the_loop", "stuck"])
+def test_a_second_signal_ends_it_at_once(start: Start, tool: str) -> None:
+    program = start()
+    program.begin(tool)
+    program.signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        program.exits(0.3)
+    program.signal(signal.SIGTERM)
+    assert program.exits() == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("trouble", "line"),
+    [
+        ("fails at the end", "the lifespan failed at its end"),
+        ("hangs at the end", "the lifespan did not end within 0.3 s"),
+    ],
+)
+def test_a_lifespan_that_does_not_end_well(start: Start, trouble: str, line: str) -> None:
+    program = start(lifespan=trouble, drain_timeout=0.1, constants={"serve.LIFESPAN_SECONDS": 0.3})
+    program.signal(signal.SIGTERM)
+    assert program.exits() == 0
+    assert line in program.said
+
+
+def test_a_client_that_does_not_read_does_not_delay_the_end(start: Start) -> None:
+    program = start()
+    with socket.create_connection(("127.0.0.1", program.port), PROMPTLY) as one:
+        one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10)
+        time.sleep(0.2)
+        program.signal(signal.SIGTERM)
+        assert program.exits() == 0
+
+
+def test_a_restart_on_the_same_port(start: Start) -> None:
+    port = free_port()
+    for _ in range(3):
+        program = start(port=port)
+        stream = program.listen()
+        assert text(program.call("echo", text="hello")) == "hello"
+        program.signal(signal.SIGTERM)
+        stream.read()
+        assert program.exits() == 0
+
+
+def test_a_restart_after_a_kill(start: Start) -> None:
+    port = free_port()
+    first = start(port=port)
+    stream = first.listen()
+    first.process.kill()
+    first.exits()
+    with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+        stream.read()
+    assert text(start(port=port).call("echo", text="again")) == "again"
+
+
+# ── the log ──
+
+
+def test_a_handlers_traceback_is_in_the_log_in_one_piece_and_never_with_the_client(start: Start) -> None:
+    program = start()
+    answers = [program.call("fails") for _ in range(5)]
+    assert all("secret" not in str(answer) and "Traceback" not in str(answer) for answer in answers)
+    program.signal(signal.SIGTERM)
+    assert program.exits() == 0
+    pieces = program.said.split("Traceback (most recent call last):\n")[1:]
+    assert len(pieces) == 5
+    for piece in pieces:
+        lines = piece.split("\n")
+        end = next(index for index, line in enumerate(lines) if not line.startswith(" "))
+        assert lines[end] == "ValueError: a secret detail"
+        assert "inner()" in piece
+
+
+def test_the_access_log_is_off_unless_asked_for(start: Start) -> None:
+    quiet, loud = start(), start(access_log=True)
+    for program in (quiet, loud):
+        program.get("/health?token=hunter2")
+        program.signal(signal.SIGTERM)
+        assert program.exits() == 0
+    assert "GET /health" not in quiet.said
+    assert loud.said.count('"GET /health?') == 1
+    assert "hunter2" not in loud.said

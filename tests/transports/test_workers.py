@@ -1,0 +1,217 @@
+"""Several worker processes: served together, replaced when they die, ended together."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from http_program import HELLO, SIGNALS, HttpProgram, Start, children_of, http_programs, is_alive, zombies_of
+
+from dovetail import Server, SetupError
+from dovetail.transports import workers
+
+pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.slow]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with http_programs() as start:
+        yield start
+
+
+def started(start: Start, count: int = 2, **options: object) -> tuple[HttpProgram, list[int]]:
+    program = start(workers=count, **options)
+    program.hears("lifespan entered", count)
+    return program, children_of(program.process.pid)
+
+
+def ends(program: HttpProgram, pids: list[int], code: int = 0) -> None:
+    assert program.exits() == code
+    program.until(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def test_all_workers_serve_at_one_port(start: Start) -> None:
+    program, pids = started(start, 3)
+    seen: dict[int, float] = {}
+    program.until(lambda: seen.update([who(program)]) or len(seen) > 1)
+    assert seen.keys() <= set(pids)
+    assert len(set(seen.values())) == len(seen)  # none draws the random numbers of another
+    assert program.said.count("serves MCP at") == 1
+    assert program.said.count("lifespan entered") == 3
+    program.signal(signal.SIGTERM)
+    ends(program, pids)
+    assert program.said.count("lifespan left") == 3
+    assert program.said.count("after run") == 1  # what follows `run` is for the parent alone
+    assert f"after run in {program.process.pid}" in program.said
+    assert "Traceback" not in program.said
+
+
+def who(program: HttpProgram) -> tuple[int, float]:
+    found = program.call("worker")["structuredContent"]
+    return found["pid"], found["drawn"]
+
+
+def test_a_handshake_is_refused_with_advice(start: Start) -> None:
+    program, _ = started(start)
+    response = program.post("initialize", HELLO)
+    body = response.read().decode()
+    assert '"error"' in body
+    assert "workers" in body
+
+
+def test_a_worker_that_is_killed_is_replaced(start: Start) -> None:
+    program, pids = started(start)
+    for _ in range(2):
+        time.sleep(workers.QUICK_SECONDS)  # or else it would count as one that can't start
+        victim = children_of(program.process.pid)[0]
+        os.kill(victim, signal.SIGKILL)
+        program.hears(f"worker {victim} ended by SIGKILL and is replaced")
+        program.until(lambda: len(set(children_of(program.process.pid)) - {victim}) == 2)  # noqa: B023
+    program.hears("lifespan entered", 4)
+    assert zombies_of(program.process.pid) == []
+    assert who(program)[0] in children_of(program.process.pid)
+    pids += children_of(program.process.pid)
+    program.signal(signal.SIGTERM)
+    ends(program, pids)
+
+
+def test_a_worker_that_is_told_to_end_finishes_and_is_replaced(start: Start) -> None:
+    program, pids = started(start)
+    time.sleep(workers.QUICK_SECONDS)
+    os.kill(pids[0], signal.SIGTERM)
+    program.hears(f"worker {pids[0]} ended with code 0 and is replaced")
+    program.hears("lifespan entered", 3)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("to_all", [False, True], ids=["parent", "everyone"])
+def test_a_signal_ends_them_all_after_their_calls(start: Start, number: int, to_all: bool) -> None:
+    """A terminal, and a service manager, may signal every process: workers do not take that for impatience."""
+    program, pids = started(start)
+    stream = program.listen()
+    connection = program.begin("nap", seconds=0.7)
+    for pid in [*(pids if to_all else []), program.process.pid]:
+        os.kill(pid, number)
+    assert b"rested" in connection.getresponse().read()
+    assert b'"resultType":"complete"' in stream.read()
+    ends(program, pids)
+    assert "replaced" not in program.said
+
+
+def test_a_second_signal_kills_them_all(start: Start) -> None:
+    program, pids = started(start)
+    program.begin("blocks_the_loop")
+    program.signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        program.exits(0.5)
+    program.signal(signal.SIGTERM)
+    ends(program, pids, -signal.SIGTERM)
+
+
+def test_a_worker_with_a_stuck_thread_ends(start: Start) -> None:
+    program, pids = started(start, drain_timeout=0.2)
+    program.begin("stuck")
+    program.signal(signal.SIGTERM)
+    ends(program, pids)
+
+
+def test_a_worker_that_does_not_end_is_killed(start: Start) -> None:
+    program, pids = started(start, drain_timeout=0.1, constants={"serve.LIFESPAN_SECONDS": -4.6})  # 0.5 s in all
+    program.begin("blocks_the_loop")
+    program.signal(signal.SIGTERM)
+    ends(program, pids)
+    assert "1 workers did not end in time and are killed" in program.said
+
+
+def test_the_workers_end_when_their_parent_is_killed(start: Start) -> None:
+    program, pids = started(start)
+    time.sleep(workers.QUICK_SECONDS)
+    os.kill(pids[0], signal.SIGKILL)  # the replacement must not hold the other one's lifeline
+    program.hears("lifespan entered", 3)
+    pids = children_of(program.process.pid)
+    connection = program.begin("nap", seconds=0.5)
+    program.process.kill()
+    assert b"rested" in connection.getresponse().read()
+    ends(program, pids, -signal.SIGKILL)
+    assert program.said.count("lifespan left") == 2
+
+
+def test_workers_that_can_not_start(start: Start) -> None:
+    quick = {"workers.FIRST_PAUSE": 0.01}
+    program = start(ready=False, workers=2, lifespan="fails at the start", constants=quick)
+    assert program.exits() == 1
+    assert "serves MCP at" not in program.said
+    assert program.said.count("RuntimeError: fails at the start") >= 5
+    assert "SetupError: 5 workers in a row ended within 1 s of their start" in program.said
+
+
+def test_a_restart_on_the_same_port(start: Start) -> None:
+    program, pids = started(start)
+    port = program.port
+    program.signal(signal.SIGTERM)
+    ends(program, pids)
+    started(start, port=port)
+
+
+def test_nothing_is_accepted_while_they_end(start: Start) -> None:
+    program, _ = started(start)
+    connection = program.begin("nap", seconds=1.0)
+    program.signal(signal.SIGTERM)
+    program.until(lambda: refuses(program))
+    assert b"rested" in connection.getresponse().read()
+
+
+def refuses(program: HttpProgram) -> bool:
+    try:
+        program.get("/health")
+    except ConnectionRefusedError:
+        return True
+    except ConnectionError:  # one that was still being accepted
+        return False
+    return False
+
+
+def test_their_log_is_written(start: Start) -> None:
+    program, pids = started(start)
+    program.call("logs", text="first")
+    program.hears("WARNING dovetail.mine: first")
+    program.call("logs", text="the last line")
+    program.signal(signal.SIGTERM)
+    ends(program, pids)
+    assert "the last line" in program.said
+
+
+def test_threads_from_before_are_mentioned(start: Start, tmp_path: Path) -> None:
+    source = tmp_path / "threaded.py"
+    source.write_text(
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "from dovetail import Server\nServer('threaded').run(transport='http', port=0, workers=2)\n"
+    )
+    program = start(command=[sys.executable, "-W", "ignore", str(source)])
+    assert "dovetail: threads were started before the workers" in program.said
+
+
+def test_without_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "fork")
+    with pytest.raises(SetupError, match=r"can't fork processes; use workers=1"):
+        Server("alone").run(transport="http", port=0, workers=2)
+
+
+def test_not_outside_of_the_main_thread() -> None:
+    caught: list[Exception] = []
+
+    def run() -> None:
+        try:
+            Server("aside").run(transport="http", port=0, workers=2)
+        except SetupError as failure:
+            caught.append(failure)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert "from the main thread" in str(caught[0])
