@@ -87,5 +87,5 @@ async def settle(turns: int = 20) -> None:
 
 async def until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
-        while not holds():
-            await asyncio.sleep(0.001)
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0)

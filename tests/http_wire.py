@@ -113,12 +113,12 @@ class Exchange:
         return self
 
     async def started(self, timeout: float = 10) -> "Exchange":
-        await self._until(lambda: bool(self.sent), timeout)
+        await self.until(lambda: bool(self.sent), timeout)
         return self
 
     async def event(self, timeout: float = 10) -> Event:
         """The next event that was not taken yet."""
-        await self._until(lambda: len(self._events) > self._taken or self.ended, timeout)
+        await self.until(lambda: len(self._events) > self._taken or self.ended, timeout)
         assert len(self._events) > self._taken, "the stream has ended"
         self._taken += 1
         return self._events[self._taken - 1]
@@ -130,7 +130,8 @@ class Exchange:
             if event.data:
                 return json.loads(event.data)
 
-    async def _until(self, holds: Any, timeout: float) -> None:
+    async def until(self, holds: Any, timeout: float = 10) -> None:
+        """Wait for something that comes with what is sent."""
         async with asyncio.timeout(timeout):
             while not holds():
                 self._news.clear()

@@ -5,10 +5,13 @@ A page marks a shown result with the request it answers, in a comment above the 
     <!-- tools.py 2025-11-25 tools/call {"name": "add", "arguments": {"a": 1, "b": 2}} | structuredContent -->
 
 What follows the bar is the part that is shown. A `json` block shows a result or an error, a `text` block its text.
-With `heard` before the program's name, the block shows the notifications that came before the answer.
+With `heard` before the program's name, the block shows the notifications that came before the answer. With `http` the
+block shows the body of an answer over HTTP:
+
+    <!-- http deploy.py GET /mcp {"Host": "api.example.com"} -->
 """
 
-import importlib.util
+import ast
 import inspect
 import json
 import re
@@ -16,26 +19,25 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
+import aiohttp
+import msgspec
 import pytest
 
 import dovetail
+from documented import PAGES, PROGRAMS, REVISIONS, ROOT, load, served
 from dovetail import Client, Field, Server, ServerError, ToolError
 from dovetail.engine.options import ServerOptions
 from dovetail.registry.prompts import PromptOptions
 from dovetail.registry.resources import ResourceOptions
 from dovetail.registry.tools import ToolOptions
 from dovetail.registry.validator import DIALECTS
+from dovetail.transports.options import KINDS, HttpOptions
 from official import Witness
 from stable_ids import stable
 
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROGRAMS = {path.stem: path for path in sorted((ROOT / "docs" / "programs").glob("*.py"))}
-REVISIONS = ("2025-11-25", "2026-07-28")  # one of each era; what the others change is shown in revisions.md
-LANGUAGES = {"python", "console", "json", "text"}
+LANGUAGES = {"python", "console", "json", "text", "nginx", "yaml"}
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
 
@@ -57,6 +59,7 @@ _BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#]+)")
+_HTTP_RESULT = re.compile(r"http (?P<program>\w+)\.py (?P<verb>[A-Z]+) (?P<path>\S+) (?P<headers>\{.*\})")
 _RESULT = re.compile(
     r"(?P<heard>heard )?(?P<program>\w+)\.py (?P<revision>[\d-]+) (?P<method>\S+) (?P<params>\{.*?\})"
     r"( \| (?P<part>\S+))?"
@@ -118,9 +121,13 @@ def test_the_supported_dialects_are_named() -> None:
         ("resources", ResourceOptions.__annotations__),
         ("prompts", PromptOptions.__annotations__),
         ("schemas", inspect.signature(Field).parameters.keys() - {"default"}),
+        ("client", inspect.signature(Client).parameters.keys() - {"target"}),
         ("*", dovetail.__all__),
     ],
-    ids=["options of Server", "options of tools", "of resources", "of prompts", "parameters of Field", "public names"],
+    ids=[
+        *("options of Server", "options of tools", "of resources", "of prompts", "parameters of Field", "of Client"),
+        "public names",
+    ],
 )
 def test_everything_public_is_documented(page: str, names: Collection[str]) -> None:
     text = "\n".join(path.read_text() for path in (ROOT / "docs").glob(f"{page}.md"))
@@ -128,26 +135,30 @@ def test_everything_public_is_documented(page: str, names: Collection[str]) -> N
     assert set(names) <= quoted, f"undocumented: {sorted(set(names) - quoted)}"
 
 
+def test_the_options_of_http_are_told_with_their_defaults_and_variables() -> None:
+    text = (ROOT / "docs" / "http.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \| `(.*?)` \| (?:`(\w+)`)? *\|", text, re.MULTILINE)
+    real = [
+        (name, default, f"DOVETAIL_{name.upper()}" if name in KINDS else "")
+        for name, default in msgspec.structs.asdict(HttpOptions()).items()
+    ]
+    assert [(name, ast.literal_eval(default), variable) for name, default, variable in told] == real
+
+
 # ── programs ──
 
-
-def load(name: str) -> ModuleType:
-    """A program as a fresh module."""
-    spec = importlib.util.spec_from_file_location(f"docs_program_{name}", PROGRAMS[name])
-    assert spec is not None and spec.loader is not None  # noqa: PT018
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+CLIENTS = ("client", "client_listen")  # programs that are no servers
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_is_shown_and_can_be_imported(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert name not in sys.stdlib_module_names, "started from its folder it would hide a module of Python"
     text = PROGRAMS[name].read_text()
-    assert text.endswith('\n\nif __name__ == "__main__":\n    server.run()\n')
+    guard = ast.parse(text).body[-1]
+    assert ast.unparse(guard).startswith("if __name__ == '__main__':\n")
     assert any(block.body == text for block in blocks("python")), "no page shows it"
-    assert isinstance(load(name).server, Server)
+    program = load(name)
+    assert callable(program.main) if name in CLIENTS else isinstance(program.server, Server)
     assert capfd.readouterr() == ("", "")
 
 
@@ -250,6 +261,7 @@ LETTER = [("user", ""), ("user", "Continue this letter."), ("assistant", "Dear")
 BOOKED = "Ada and 0 more, 2 nights from 2026-05-01, board: none"
 BOOKING = {"guests": [{"name": "Ada"}], "arrival": "2026-05-01", "nights": 2}
 ADA = {"name": "Ada", "email": "ada@example.org"}
+PRICE = call("price", article="hat", gives=9.5)
 
 SCENARIOS: dict[str, list[Step]] = {
     "readme": [call("days_between", start="2026-01-01", end="2026-03-01", gives=59)],
@@ -330,11 +342,22 @@ SCENARIOS: dict[str, list[Step]] = {
         call("weigh", grams=1500, gives=1.5),
     ],
     "stdio": [],  # in a process of its own, below
+    "http_server": [call("forecast", city="Rome", gives="Sun in Rome.")],
+    "http_long_calls": [call("render", frames=1, gives="1 frames")],
+    "http_identity": [call("whoami", gives="somebody")],
+    "http_pages": [call("count_books", gives=2)],
+    "deploy": [call("greet", name="Ada", gives="Hello, Ada!")],
+    "mounting_fastapi": [PRICE],
+    "mounting_starlette": [PRICE],
+    "mounting_litestar": [PRICE],
+    "mounting_by_path": [PRICE],
+    "mounting_drain": [call("pack", seconds=0, gives="packed")],
+    "mounting_lifespan": [call("pack", seconds=0, gives="packed")],
 }
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - set(CLIENTS)))
 async def test_a_program_does_what_its_page_says(name: str, revision: str) -> None:
     steps = SCENARIOS[name]
     async with Client(load(name).server, protocol_version=revision) as client:
@@ -383,6 +406,12 @@ async def answer_to(shown: re.Match[str], heard: list[Any]) -> Any:
     return answer
 
 
+async def http_answer_to(shown: re.Match[str]) -> Any:
+    headers = json.loads(shown["headers"])
+    async with served(shown["program"]) as url, aiohttp.ClientSession(url, headers=headers) as session:
+        return await (await session.request(shown["verb"], shown["path"])).json()
+
+
 def text_of(answer: dict[str, Any]) -> str:
     return answer["message"] if "message" in answer else "\n".join(block["text"] for block in answer["content"])
 
@@ -391,6 +420,9 @@ def text_of(answer: dict[str, Any]) -> str:
 async def test_a_shown_result_is_real(block: Block) -> None:
     if block.mark == "settings":  # of a host: nothing that a server says
         json.loads(block.body)
+        return
+    if over_http := _HTTP_RESULT.fullmatch(block.mark):
+        assert await http_answer_to(over_http) == json.loads(block.body)
         return
     shown = _RESULT.fullmatch(block.mark)
     assert shown, f"{block.page.name}: this result does not say what it answers:\n{block.body}"

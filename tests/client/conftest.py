@@ -15,6 +15,7 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.01)
     monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.05)
     monkeypatch.setattr(backoff, "SHORTEST_SECONDS", 0.001)
+    monkeypatch.setattr(backoff, "LONGEST_RETRY_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -9,6 +9,9 @@ from typing import Any
 
 import uvicorn
 
+from dovetail.client.listening import Listening
+from dovetail.engine.streams import Change
+
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
@@ -32,11 +35,23 @@ async def served(app: App, port: int = 0) -> AsyncIterator[str]:
             await asyncio.sleep(0.001)
         yield f"http://127.0.0.1:{port}"
     finally:
+        for listening in server.servers:  # as if the process had died
+            listening.close()
         for connection in tuple(server.server_state.connections):
-            connection.transport.abort()  # as if the process had died
+            connection.transport.abort()
         server.should_exit = True
         await serving
         listener.close()
+
+
+async def until(happened: Callable[[], Any], seconds: float = 5) -> None:
+    async with asyncio.timeout(seconds):
+        while not happened():  # noqa: ASYNC110
+            await asyncio.sleep(0.003)
+
+
+async def next_of(listening: Listening) -> Change:
+    return await asyncio.wait_for(anext(listening), 5)
 
 
 class Visit:
@@ -93,14 +108,18 @@ class Visit:
     def end(self) -> None:
         self._writer.write(b"0\r\n\r\n")
 
+    def finish(self) -> None:
+        """The stream ends properly, and the connection with it."""
+        self.end()
+        self._writer.close()
+
     def cut(self) -> None:
         """The connection breaks."""
         self._writer.transport.abort()
 
     async def gone(self) -> None:
         """Wait until the client has left."""
-        while not self._writer.transport.is_closing():
-            await asyncio.sleep(0.005)
+        await until(self._writer.transport.is_closing, 60)
 
 
 Behaviour = Callable[[Visit], Awaitable[None] | None]
@@ -199,3 +218,57 @@ def handshake(visit: Visit, version: str = "2025-11-25", capabilities: Any = Non
     else:
         return False
     return True
+
+
+class Wiretap:
+    """Stands between a client and a server, hands every byte on, and breaks connections when the test says so."""
+
+    def __init__(self, origin: str) -> None:
+        self._target = int(origin.rpartition(":")[2])
+        self._connections: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.count = 0
+
+    async def __aenter__(self) -> "Wiretap":
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.origin = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def cut(self) -> None:
+        """All connections, at once."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        self.count += 1
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, back}
+        try:
+            await asyncio.gather(_pump(reader, back), _pump(there, writer))
+        finally:
+            self._writers -= {writer, back}
+            self._connections.discard(task)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except (ConnectionError, asyncio.CancelledError):
+        pass
+    finally:
+        writer.transport.abort()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from served_http import DISCOVERED, Scripted, Visit
+from served_http import DISCOVERED, Scripted, Visit, next_of, until
 
 from dovetail import Client
 from dovetail.client.listening import Listening
@@ -17,16 +17,6 @@ pytestmark = pytest.mark.usefixtures("brisk", "tidy")
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 ALL = {"toolsListChanged": True, "resourceSubscriptions": ["n://1", "n://2"]}
-
-
-async def until(happened: Callable[[], Any]) -> None:
-    async with asyncio.timeout(5):
-        while not happened():
-            await asyncio.sleep(0.003)
-
-
-async def next_of(listening: Listening) -> Change:
-    return await asyncio.wait_for(anext(listening), 5)
 
 
 async def is_quiet(listening: Listening) -> bool:
@@ -100,7 +90,7 @@ async def test_a_stream_that_breaks_is_opened_again(cut: bool) -> None:
     async with Scripted(behave) as server, Client(server.url) as client, listen(client) as changes:
         for number in range(1, 7):
             stream = behave.streams[-1]
-            stream.cut() if cut else stream.end()
+            stream.cut() if cut else stream.finish()
             told = [await next_of(changes) for _ in range(3)]
             assert told == [Change("tools"), Change("updated", "n://1"), Change("updated", "n://2")]
             assert len(behave.streams) == number + 1

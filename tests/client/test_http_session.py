@@ -3,16 +3,14 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from served_http import Scripted, Visit, handshake
+from served_http import Scripted, Visit, handshake, next_of, until
 
 from dovetail import Client
 from dovetail.client import backoff, requests
 from dovetail.client.http import HttpLink
-from dovetail.client.listening import Listening
 from dovetail.engine.streams import Change
 from dovetail.errors import BadAnswer, ConnectionLost, ServerError
 
@@ -37,16 +35,6 @@ def updated(uri: str) -> dict[str, Any]:
 
 def log_message(value: int) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": value}}
-
-
-async def until(happened: Callable[[], Any]) -> None:
-    async with asyncio.timeout(5):
-        while not happened():
-            await asyncio.sleep(0.003)
-
-
-async def next_of(listening: Listening) -> Change:
-    return await asyncio.wait_for(anext(listening), 5)
 
 
 # ── the session ──
@@ -219,7 +207,7 @@ async def test_without_an_event_id_an_answer_is_lost() -> None:
             handshake(visit, Mcp_Session_Id="s")
 
     async with Scripted(behave) as server, Client(server.url) as client:
-        with pytest.raises(ConnectionLost, match="tools/call: .*broke before the answer came"):
+        with pytest.raises(ConnectionLost, match=r"tools/call: .*broke before the answer came"):
             await client.call_tool("any")
         assert server.said().count("POST tools/call") == 1
 
@@ -243,6 +231,7 @@ async def test_it_is_tried_until_the_request_times_out() -> None:
         with pytest.raises(TimeoutError):
             await client.call_tool("any", timeout=0.5)
         assert tries > 5
+        await asyncio.sleep(0.05)
         seen = tries
         await asyncio.sleep(0.1)
         assert tries == seen  # and not any longer
@@ -328,15 +317,13 @@ async def test_the_stream_is_opened_again_for_ever(monkeypatch: pytest.MonkeyPat
                 stream.event(log_message(number - 1), id=f"g-{number - 1}")  # a replay of what has come already
             stream.event(log_message(number), id=f"g-{number}", retry=1)
             await until(lambda: len(heard) == number)  # noqa: B023
-            stream.cut() if number % 2 else stream.end()
-            if not number % 2:
-                stream._writer.close()
+            stream.cut() if number % 2 else stream.finish()
         assert heard == [1, 2, 3, 4, 5, 6, 7]
         await client.ping()
         assert behave.session == 1
 
 
-@pytest.mark.parametrize("status", [405, 400, 401])
+@pytest.mark.parametrize("status", [405, 404, 400, 401])
 async def test_a_server_without_a_stream(status: int, caplog: pytest.LogCaptureFixture) -> None:
     behave = Announcing()
     behave.refuse_stream = status
@@ -344,7 +331,10 @@ async def test_a_server_without_a_stream(status: int, caplog: pytest.LogCaptureF
         async with client.listen(tools=True):
             await client.ping()
         assert server.said().count("GET") == 1
-    assert bool([record for record in caplog.records if record.levelno >= logging.WARNING]) == (status != 405)
+    assert bool([record for record in caplog.records if record.levelno >= logging.WARNING]) == (
+        status not in (404, 405)
+    )
+    assert behave.session == 1
 
 
 async def test_a_stream_that_is_none(caplog: pytest.LogCaptureFixture) -> None:
@@ -362,17 +352,33 @@ async def test_a_stream_that_is_none(caplog: pytest.LogCaptureFixture) -> None:
 
 async def test_a_server_that_is_away_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     behave = Announcing()
-    async with Scripted(behave) as server:
-        async with Client(server.url) as client, client.listen(tools=True) as changes:
-            behave.refuse_stream = 503
-            behave.streams[0].event(log_message(0), id="g", retry=1)
-            await asyncio.sleep(0.02)
-            behave.streams[0].cut()
-            await until(lambda: server.said().count("GET") > 3)
-            behave.refuse_stream = None
-            await until(lambda: len(behave.streams) == 2)
-            behave.streams[-1].event(TOOLS_CHANGED, id="h")
-            assert await next_of(changes) == Change("tools")
+    async with Scripted(behave) as server, Client(server.url) as client, client.listen(tools=True) as changes:
+        behave.refuse_stream = 503
+        behave.streams[0].event(log_message(0), id="g", retry=1)
+        await asyncio.sleep(0.02)
+        behave.streams[0].cut()
+        await until(lambda: server.said().count("GET") > 3)
+        behave.refuse_stream = None
+        await until(lambda: len(behave.streams) == 2)
+        behave.streams[-1].event(TOOLS_CHANGED, id="h")
+        assert await next_of(changes) == Change("tools")
+
+
+@pytest.mark.parametrize("status", [400, 401, 410])
+async def test_a_stream_that_was_there_is_never_given_up(status: int) -> None:
+    """Not even if the server refuses it for a while, or does not know the last event any more."""
+    behave = Announcing()
+    async with Scripted(behave) as server, Client(server.url) as client, client.listen(tools=True) as changes:
+        behave.refuse_stream = status
+        behave.streams[0].event(log_message(0), id="g")
+        await asyncio.sleep(0.02)
+        behave.streams[0].cut()
+        await until(lambda: server.said().count("GET") > 3)
+        behave.refuse_stream = None
+        assert await next_of(changes) == Change("tools")
+        assert [visit.headers.get("last-event-id") for visit in server.visits if visit.verb == "GET"][:3] == [
+            None, "g", None,
+        ]  # fmt: skip
 
 
 async def test_a_listener_is_heard_from_the_first_moment() -> None:
@@ -592,7 +598,7 @@ async def test_a_new_session_that_can_not_be_had(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(ConnectionLost, match="session ended"):
             await client.ping()
         for _ in range(2):
-            with pytest.raises(TimeoutError, match="ping: no new session within 0.05 s"):
+            with pytest.raises(TimeoutError, match=r"ping: no new session within 0\.05 s"):
                 await client.request("ping", timeout=0.05)
         broken = False
         await client.ping()
@@ -627,6 +633,7 @@ def test_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "FIRST_SECONDS", 1.0)
     monkeypatch.setattr(backoff, "LONGEST_SECONDS", 30.0)
     monkeypatch.setattr(backoff, "SHORTEST_SECONDS", 0.05)
+    monkeypatch.setattr(backoff, "LONGEST_RETRY_SECONDS", 300.0)
     waits = backoff.Backoff()
     for expected in (1, 2, 4, 8, 16, 30, 30, *[30] * 100):
         assert expected <= waits.seconds() <= expected * 1.25

@@ -1,31 +1,19 @@
 """HTTP+SSE, the transport of 2024-11-05: found out, or asked for, and kept alive."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from served_http import INFO, Scripted, Visit
+from served_http import INFO, Scripted, Visit, next_of, until
 
 from dovetail import Client
 from dovetail.client import requests, sse
-from dovetail.client.listening import Listening
 from dovetail.engine.streams import Change
 from dovetail.errors import BadAnswer, ConnectionLost, ServerError
 
 pytestmark = pytest.mark.usefixtures("brisk", "tidy")
 
 CAPABILITIES = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
-
-
-async def until(happened: Callable[[], Any]) -> None:
-    async with asyncio.timeout(5):
-        while not happened():
-            await asyncio.sleep(0.003)
-
-
-async def next_of(listening: Listening) -> Change:
-    return await asyncio.wait_for(anext(listening), 5)
 
 
 class Old:
@@ -112,7 +100,7 @@ async def test_only_the_new_transport_if_that_is_asked_for() -> None:
 
 async def test_neither_transport() -> None:
     async with Scripted(lambda visit: visit.answer(404)) as server:
-        with pytest.raises(ServerError, match="answered 404 Not Found; and over HTTP.SSE: .*404 Not Found") as caught:
+        with pytest.raises(ServerError, match=r"answered 404 Not Found; and over HTTP\+SSE: .*404 Not Found") as caught:
             async with Client(server.url):
                 pass
         assert caught.value.code == 404
@@ -126,7 +114,7 @@ async def test_a_refusal_in_words_is_kept() -> None:
             visit.error(-32600, 400, "The protocol version is not supported", id=False)
 
     async with Scripted(behave) as server:
-        with pytest.raises(ServerError, match="version is not supported; and over HTTP.SSE: .* text/html") as caught:
+        with pytest.raises(ServerError, match=r"version is not supported; and over HTTP\+SSE: .* text/html") as caught:
             async with Client(server.url):
                 pass
         assert caught.value.code == -32600
@@ -141,7 +129,7 @@ async def test_a_refusal_in_words_is_kept() -> None:
 )  # fmt: skip
 async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
     async with Scripted(Old(endpoint)) as server:
-        with pytest.raises(BadAnswer, match="initialize: the server names .* (another origin|can't be used)"):
+        with pytest.raises(BadAnswer, match=r"initialize: the server names .* (another origin|can't be used)"):
             async with Client(f"{server.origin}/sse", transport="sse"):
                 pass
         assert server.said() == ["GET"]
@@ -168,7 +156,7 @@ async def test_endpoints_of_the_same_origin(endpoint: str) -> None:
     [
         (lambda visit: None, "did not name the URL for messages within 0.03 s"),
         (lambda visit: visit.stream(), "did not name the URL"),
-        (lambda visit: (visit.stream(), visit.end(), visit._writer.close()), "ended before it named the URL"),
+        (lambda visit: (visit.stream(), visit.finish()), "ended before it named the URL"),
         (lambda visit: visit.answer(200, {"a": "page"}), "with application/json, and not with a stream"),
         (lambda visit: (visit.stream(), visit.event("x" * 60_000)), "longer than 50000 bytes"),
         (lambda visit: visit.cut(), "the connection broke"),
@@ -262,7 +250,7 @@ async def test_a_server_that_is_gone() -> None:
     async with Scripted(behave) as server:
         client = Client(f"{server.origin}/sse", timeout=5)
         await client.__aenter__()
-    with pytest.raises(ConnectionLost, match="can't connect"):  # the stream is lost; so is the next one
-        for _ in range(2):
-            await client.ping()
+    await until(lambda: client._channel._session_over)
+    with pytest.raises(ConnectionLost, match="can't connect"):
+        await client.ping()
     await client.close()

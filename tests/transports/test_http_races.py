@@ -4,13 +4,13 @@ import asyncio
 import json
 
 import pytest
+
+from dovetail import Context
+from dovetail.engine.streams import Change
+from dovetail.state.memory import MemoryState
 from http_serving import Clock, PausingState, endpoint_of, serving, sessions_of, settle, until
 from http_stage import HANDSHAKE, Stage, text_of
 from http_wire import HttpWire
-
-from dovetail.engine.streams import Change
-from dovetail.state.memory import MemoryState
-
 
 # ── the connection breaks before anything was sent ──
 
@@ -57,8 +57,7 @@ async def test_a_call_that_is_cancelled_before_it_runs_does_not_run() -> None:
     async with serving(stage.server) as app:
         wire = await HttpWire.session(app)
         call = wire.start_call("work", id=7)
-        while not endpoint_of(app)._calls:
-            await asyncio.sleep(0)
+        await until(lambda: bool(endpoint_of(app)._calls))
         for each in tuple(endpoint_of(app)._calls.values()):
             each.cancel()
         await call.done()
@@ -196,3 +195,164 @@ async def test_a_change_at_the_moment_of_a_take_over_is_not_lost() -> None:
         assert [each["method"] for each in heard] == ["notifications/tools/list_changed"]
         newer.leave()
         await newer.done()
+
+
+# ── the task of a request, and who may end it ──
+
+
+class Stubborn(Stage):
+    """Its tool answers although it was cancelled."""
+
+    async def work(self) -> str:
+        self.entered.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+        return "done all the same"
+
+
+@pytest.mark.parametrize("kind", [Stage, Stubborn])
+@pytest.mark.rule("CAN-2", "MH-13")
+async def test_the_task_of_a_request_has_no_cancellation_left_in_it(kind: type[Stage]) -> None:
+    """What we asked for, we take back; the ASGI server may have something to do in that task."""
+    stage = kind()
+    left: list[int] = []
+
+    async with serving(stage.server) as app:
+
+        async def host(scope, receive, send) -> None:
+            await app(scope, receive, send)
+            task = asyncio.current_task()
+            assert task is not None
+            left.append(task.cancelling())
+
+        call = HttpWire(host).start_call("work")
+        await stage.entered.wait()
+        call.leave()
+        await call.done()
+        assert stage.cancelled.is_set()
+        assert left == [0]
+        assert call.sent == []
+
+
+async def test_a_host_that_cancels_what_was_cancelled_already_is_obeyed() -> None:
+    stage = Stage()
+    async with serving(stage.server) as app:
+        call = HttpWire(app).start_call("work")
+        await stage.entered.wait()
+        for each in tuple(app._stay.traffic._calls):
+            each.client_left()
+        call.task.cancel()
+        await asyncio.wait({call.task})
+        assert call.task.cancelled()
+
+
+async def test_a_host_that_cancels_while_the_answer_is_sent_is_obeyed() -> None:
+    stage = Stage()
+    async with serving(stage.server) as app:
+        call = HttpWire(app).start_call("add", {"a": 1, "b": 2})
+        call.stall()
+        await call.started()
+        call.task.cancel()
+        done, _ = await asyncio.wait({call.task}, timeout=1)
+        assert done
+        assert call.task.cancelled()
+
+
+# ── a client that does not read, and comes back by another connection ──
+
+
+async def test_a_connection_that_hangs_does_not_hold_its_call_when_the_client_is_back() -> None:
+    stage = Stage()
+    async with serving(stage.server) as app:
+        wire = await HttpWire.session(app)
+        call = wire.start_call("tell")
+        await stage.entered.wait()
+        call.stall()
+        stage.go.set()
+        await until(lambda: len(call.events) == 3)  # the second notification hangs on its way
+        back = wire.get(call.events[1].id)
+        await back.done(1)
+        assert [each.get("method", "answer") for each in back.messages] == ["notifications/message", "answer"]
+        await call.done(1)
+
+
+async def test_two_who_notify_at_once_are_sent_in_the_order_of_the_log() -> None:
+    stage = Stage()
+
+    @stage.server.tool
+    async def both(ctx: Context) -> str:
+        await asyncio.gather(*(ctx.warning(number) for number in range(5)))
+        return "both"
+
+    async with serving(stage.server, state=PausingState()) as app:
+        wire = await HttpWire.session(app)
+        call = await wire.call("both")
+        numbers = [int(event.id.split(".")[1]) for event in call.events]
+        assert numbers == sorted(numbers)
+        assert text_of(call.answer) == "both"
+        again = await wire.get(call.events[0].id).done()
+        assert again.messages == call.messages
+
+
+async def test_a_notification_under_way_is_not_sent_after_the_answer() -> None:
+    stage = Stage()
+    tasks = []
+
+    @stage.server.tool
+    async def careless(ctx: Context) -> str:
+        tasks.append(asyncio.create_task(ctx.warning("late")))
+        await asyncio.sleep(0)
+        return "careless"
+
+    async with serving(stage.server, state=PausingState()) as app:
+        wire = await HttpWire.session(app)
+        call = await wire.call("careless")
+        assert text_of(call.answer) == "careless"
+        await asyncio.gather(*tasks)
+
+
+# ── sessions that end while they are used ──
+
+
+async def test_a_stream_of_an_ended_session_does_not_bring_it_back() -> None:
+    stage = Stage()
+    async with serving(stage.server) as app:
+        wire = await HttpWire.session(app)
+        await wire.ask("resources/subscribe", {"uri": "test://one"})
+        sessions = sessions_of(app)
+        held = await sessions.find(wire.session_id or "", None)
+        assert held is not None
+        await sessions.end(held.record.id)
+        await held.use()  # as a keep-alive at the same moment would
+        assert len(sessions) == 0
+        assert not stage.server.engine.hub._wanted
+
+
+# ── requests that are not complete when the server stops ──
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
+async def test_a_request_that_is_complete_too_late_is_refused(version: str) -> None:
+    stage = Stage()
+    async with serving(stage.server) as app:
+        wire = HttpWire(app) if version == "2026-07-28" else await HttpWire.session(app, version)
+        body = json.dumps(wire.message("tools/call", {"name": "work", "arguments": {}})).encode()
+        headers = {"mcp-protocol-version": version, "mcp-method": "tools/call", "mcp-name": "work"}
+        late = wire.raw("POST", [body[:10], body[10:]], headers)
+        gate = asyncio.Event()
+        original = late._receive
+
+        async def slowly() -> dict:
+            if len(late._pieces) == 1:
+                await gate.wait()
+            return await original()
+
+        late._receive = slowly  # type: ignore[method-assign]
+        await settle()
+        await app.drain()
+        gate.set()
+        await late.done()
+        assert late.status == 503
+        assert stage.ran == []

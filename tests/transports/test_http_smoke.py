@@ -2,9 +2,8 @@
 
 import asyncio
 
-from http_wire import HttpWire
-
 from dovetail import Context, Server
+from http_wire import HttpWire
 
 
 def make() -> Server:

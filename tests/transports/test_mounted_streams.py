@@ -9,13 +9,13 @@ import aiohttp
 import pytest
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
-from http_wire import MODERN, Exchange, HttpWire
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from dovetail import Context, Server
 from dovetail.transports.http import HttpApp
 from hosting import hosted
+from http_wire import MODERN, Exchange, HttpWire
 
 PAGE = "http://localhost:3000"
 PROMPTLY = 5.0
@@ -158,8 +158,7 @@ async def test_sse_streams(stage: Stage, add: Add) -> None:
     wire = HttpWire(wired(stage.app, add), headers=HEADERS)
     stream = wire.raw("GET", b"", ZIPPED, path="/x/sse")
     assert (await stream.event()).event == "endpoint"
-    while b": " not in stream.raw:  # a keep-alive
-        await asyncio.sleep(0.01)
+    await stream.until(lambda: b"\n: " in stream.raw)  # a keep-alive
     stream.leave(quietly=True)
     await stream.done()
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from fastapi import APIRouter, FastAPI
-from http_wire import HttpWire
 from litestar import Litestar, asgi
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -14,6 +13,7 @@ from starlette.routing import Mount
 from dovetail import Server
 from dovetail.errors import SetupError
 from dovetail.transports.http import HttpApp
+from http_wire import HttpWire
 
 SUM = {"a": 1, "b": 2}
 

@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from http_program import HELLO, PROMPTLY, SIGNALS, Start, http_programs, text
+from http_program import HELLO, PROGRAM, PROMPTLY, SIGNALS, Start, http_programs, text
 
 from dovetail import Server, SetupError
 from dovetail.transports import sockets
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.serve import serving
+from dovetail.transports.serve import HttpService, serving
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")
 
@@ -74,6 +74,29 @@ def test_a_port_in_use() -> None:
         port = one.getsockname()[1]
         with pytest.raises(SetupError, match=rf"port={port}: another program listens there; end it, or choose"):
             Server("second").run(transport="http", port=port)
+
+
+async def test_another_program_was_quicker_to_listen() -> None:
+    """Two may bind a port, as long as neither listens."""
+    first, second = sockets.bind("127.0.0.1", 0), []
+    try:
+        options = HttpOptions(port=sockets.port_of(first))
+        second = sockets.bind(options.host, options.port)
+        first[0].listen()
+        app = HttpApp(Server("late").engine, options)
+        with pytest.raises(SetupError, match="another program listens there"):
+            await HttpService(app, options, second).start()
+    finally:
+        for one in (*first, *second):
+            one.close()
+
+
+def test_stderr_may_be_closed(start: Start) -> None:
+    port = free_port()
+    source = f"import sys; sys.stderr.close(); sys.argv[1:] = ['{{\"port\": {port}}}']; import runpy\n"
+    source += f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
+    program = start(ready=False, command=[sys.executable, "-c", source])
+    program.until(lambda: not refuses(port))
 
 
 @pytest.mark.parametrize(
@@ -175,6 +198,16 @@ def test_a_call_in_flight_may_finish(start: Start) -> None:
     response = connection.getresponse()
     assert (response.status, response.headers["connection"]) == (200, "close")
     assert b"rested" in response.read()
+    assert program.exits() == 0
+
+
+def test_a_page_of_the_hosts_own_may_finish(start: Start) -> None:
+    program = start()
+    connection = program.connect()
+    connection.request("GET", "/page")
+    program.hears("page runs")
+    program.signal(signal.SIGTERM)
+    assert connection.getresponse().read() == b"turned"
     assert program.exits() == 0
 
 

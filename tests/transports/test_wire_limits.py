@@ -1,13 +1,18 @@
 """What the HTTP server of `run()` bears: bytes that are wrong, too many, too slow, or never read. On raw sockets."""
 
 import asyncio
+import contextlib
 import logging
+import re
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from http_bench import PROMPTLY, Bench, benches, eventually, get, memory, post
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dovetail.transports import wire_limits
 
@@ -150,6 +155,36 @@ BAD = {
         f"value with {number:#x}": (get("/echo", b"X-A: a" + bytes([number]) + b"b"), 400) for number in (0, 1, 27, 127)
     },
 }
+
+
+ALPHABET = [
+    b"GET",
+    b" ",
+    b"/echo",
+    b"HTTP/1.1",
+    b"\r\n",
+    b"\r\n\r\n",
+    b":",
+    b"Content-Length: 3",
+    CHUNKED,
+    b"abc",
+    b"0",
+]
+PIECES = st.lists(
+    st.one_of(st.sampled_from([*ALPHABET, get("/echo"), post("/echo", body=b"abc")]), st.binary(max_size=20))
+)
+
+
+@settings(max_examples=150)
+@given(PIECES)
+def test_whatever_comes_is_answered_in_json_or_not_at_all(lasting: Bench, pieces: list[bytes]) -> None:
+    with lasting.connect() as poke:
+        poke.send_until_refused(b"".join(pieces) or b" ", most=1)
+        with contextlib.suppress(OSError):
+            poke.socket.shutdown(socket.SHUT_WR)
+        for each in re.findall(rb"HTTP/1.1 \d+.*?\r\n\r\n", poke.rest(), re.DOTALL):
+            assert b"content-type: application/json" in each or b"100 Continue" in each
+    assert lasting.still_serves()
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ class HttpLink(PostingLink):
         self._session: RemoteSession | None = None
 
     async def open(self, receiver: Receiver) -> None:
-        self._revision = None
+        self._revision = self._session = None
         await super().open(receiver)
 
     def agreed(self, revision: Revision) -> None:

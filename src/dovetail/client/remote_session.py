@@ -16,6 +16,7 @@ from dovetail.client.requests import EVENTS, HttpReply, HttpRequests
 from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ServerError
 from dovetail.protocol.revisions import Revision
 
+NO_STREAM = frozenset({404, 405})  # the second is right, but servers without a page for GET say the first
 _SESSION_ID = re.compile(r"[\x21-\x7e]+")
 
 log = logging.getLogger("dovetail.client")
@@ -75,14 +76,14 @@ class RemoteSession:
             while not self.over:
                 try:
                     await self._connect(reader, lambda: self.over, self._listens)
-                except BadAnswer as bad:
-                    log.warning("the session's own stream: %s", bad)
+                except (BadAnswer, ServerError) as bad:
+                    if not reader.connections:
+                        return self._is_deaf(bad)
+                    log.warning("the session's own stream broke: %s", bad)
+                    reader.last_id = ""  # perhaps it asked for too much
                 self.hears = False
                 self.attentive.set()
                 await asyncio.sleep(reader.backoff.seconds())
-        except ServerError as refused:
-            if refused.code != 405:  # which says that there is no such stream
-                log.warning("the session's own stream: %s", refused.message)
         finally:
             self.hears = False
             self.attentive.set()
@@ -101,8 +102,14 @@ class RemoteSession:
                         self._receiver.missed()  # nothing is replayed
                     on_open()
                     await reader.read(reply, enough)
-                elif self.check(reply) and not (reply.status in PASSING or reply.status >= 500):
+                elif reader.connections and not self.check(reply):
+                    return
+                elif reply.status not in PASSING and reply.status < 500:
                     raise ServerError(reply.status, f"the server answered {reply.words} with {reply.kind}")
+
+    def _is_deaf(self, why: DovetailError) -> None:
+        if not isinstance(why, ServerError) or why.code not in NO_STREAM:
+            log.warning("nothing is heard of what the server says unasked: %s", why)
 
     def _listens(self) -> None:
         self.hears = True

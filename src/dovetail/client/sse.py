@@ -89,6 +89,7 @@ class SseLink(PostingLink):
             self._receiver.receive(event.data)
         elif event.event == "endpoint" and self._endpoint is None:
             self._endpoint = self._requests.address.join(event.data.decode(errors="replace").strip())
+            self._instead_of = None  # this is the right transport
             self._send(handshake)
 
     def _unreachable(self, handshake: Outgoing, failure: DovetailError) -> DovetailError:

@@ -1,6 +1,7 @@
 """The server's changes as a log in the state backend: written once, read by every stream from where it left off."""
 
 import asyncio
+import logging
 from typing import NamedTuple
 
 import msgspec
@@ -12,6 +13,10 @@ from dovetail.state.base import StateBackend
 LOG = "changes"
 KEEP = 10_000
 SECONDS = 30 * 86_400.0  # far longer than any session may be silent: a position never outlives the log it points into
+AGAIN_SECONDS = 1.0
+
+log = logging.getLogger("dovetail")
+
 _decoder = msgspec.msgpack.Decoder(Change)
 
 
@@ -43,7 +48,12 @@ class ChangeLog:
 
     async def _write(self, subscription: Subscription) -> None:
         async for change in subscription:
-            await self._state.append(LOG, msgspec.msgpack.encode(change), keep=KEEP, ttl=SECONDS)
+            try:
+                await self._state.append(LOG, msgspec.msgpack.encode(change), keep=KEEP, ttl=SECONDS)
+            except Exception:  # whatever it is: who waits for changes would wait for ever
+                log.exception("a change could not be written; it will be tried again")
+                subscription.offer(change)
+                await asyncio.sleep(AGAIN_SECONDS)
 
     async def position(self) -> int:
         return (await self._state.read(LOG, 0, 0)).last

@@ -135,8 +135,9 @@ class Connection:
             raise Busy(f"This connection has {MAX_LISTENS} listens open; end some of them")
         if batched and opened.method == "initialize":
             raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
-        modern = None if self._handshake_only else inbound.modern(opened)
-        request = modern or inbound.on_pipe(opened, self.session)
+        if self._handshake_only:
+            inbound.refuse_modern(opened)
+        request = inbound.modern(opened) or inbound.on_pipe(opened, self.session)
         if batched:
             inbound.allow_batch(request.revision)
         if request.method == "initialize":

@@ -149,7 +149,7 @@ class Context:
 
     def _threshold(self) -> LogLevel | None:
         """The least level that the client wants to hear; None for silence."""
-        if "logging" not in self._engine.offer.names:
+        if "logging" not in self._engine.offer_to(self._exchange).names:
             return None
         if self._exchange.request.revision.log_on_request:
             return self._exchange.request.log_level

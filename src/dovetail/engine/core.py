@@ -90,6 +90,11 @@ class Engine:
             self._offer = (made_of, offer)
         return self._offer[1]
 
+    def offer_to(self, exchange: Exchange) -> Offer:
+        """What is offered to whoever makes a request; less where a handshake client has no session."""
+        sessionless = exchange.sessions is None and exchange.request.revision.handshake
+        return self.offer.without_sessions() if sessionless else self.offer
+
     def _offered(self) -> frozenset[str]:
         # A tool's choices alone offer no completions: completing tools is our own addition, which no client looks for.
         completable: list[Prompt | Any] = [*self.prompts.all(), *self.library.templates.all()]

@@ -30,7 +30,7 @@ async def handle(engine: "Engine", exchange: Exchange) -> bytes:
     request = exchange.request
     shaper = engine.shapers[request.revision.name]
     try:
-        engine.offer.check(request.row, request.revision)
+        engine.offer_to(exchange).check(request.row, request.revision)
         body = (await engine.chain(exchange)).encode(shaper)
     except BaseException as failure:
         exchange.cancelled()  # for threads that still run

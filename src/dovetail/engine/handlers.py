@@ -61,7 +61,7 @@ EMPTY = Empty()
 
 
 async def initialize(engine: "Engine", exchange: Exchange) -> Result:
-    return Welcome(engine.offer, engine.options.instructions)
+    return Welcome(engine.offer_to(exchange), engine.options.instructions)
 
 
 async def discover(engine: "Engine", exchange: Exchange) -> Result:

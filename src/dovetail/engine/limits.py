@@ -143,10 +143,10 @@ def with_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:
     A cancellation from outside passes through as itself, also when it meets the expiry: the rules of
     `asyncio.timeout`.
     """
-    return beside(_Expiry(seconds), work)
+    return beside(Expiry(seconds), work)
 
 
-class _Expiry:
+class Expiry:
     """Cancels the current task when the time is up, unless it ends before."""
 
     __slots__ = ("_earlier", "_fired", "_seconds", "_task", "_timer")
@@ -161,19 +161,21 @@ class _Expiry:
         if self._task is None:
             raise RuntimeError("with_timeout works only in a task")
         self._earlier = self._task.cancelling()
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._fire)
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self.expire)
 
-    def _fire(self) -> None:
-        assert self._task is not None
-        self._fired = True
-        self._task.cancel()
+    def expire(self) -> None:
+        """The time is up; whoever knows that before the clock does may say so."""
+        if self._task is not None and not self._fired:
+            self._fired = True
+            self._task.cancel()
 
     def meant(self, cancelled: asyncio.CancelledError) -> BaseException:
         alone = self._task is not None and self._fired and self._task.cancelling() <= self._earlier + 1
         return CallTimeout(self._seconds) if alone else cancelled
 
     def end(self) -> None:
-        if self._task is not None:
+        task, self._task = self._task, None
+        if task is not None:
             self._timer.cancel()
             if self._fired:
-                self._task.uncancel()
+                task.uncancel()

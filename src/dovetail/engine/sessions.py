@@ -36,6 +36,9 @@ class HeldSession:
         self.record = record
         self.version = version
 
+    async def use(self) -> None:
+        await self._sessions.use(self.record)
+
     async def change(self, change: Callable[[Session], Session]) -> None:
         await self._sessions.change(self, change)
 
@@ -121,7 +124,8 @@ class Sessions:
         known.used = now
         if now - known.touched > self._timeout / 10:  # often enough
             known.touched = now
-            await self._state.touch(_key(record.id), self._timeout)
+            if not await self._state.touch(_key(record.id), self._timeout):
+                self._forget(record.id)
 
     async def change(self, held: HeldSession, change: Callable[[Session], Session]) -> None:
         """Raises what `change` raises. A session that has ended meanwhile stays ended."""

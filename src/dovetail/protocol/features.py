@@ -25,17 +25,26 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     names: frozenset[str]
     list_changed: bool = True
+    sessions: bool = True  # what a client asks for can be remembered
     experimental: Mapping[str, Any] = {}
     extensions: Mapping[str, Any] = {}
+
+    def without_sessions(self) -> "Offer":
+        """What is left for a client of the handshake era that has no session.
+
+        Nothing can be told unasked, and no wish is remembered: not for updates of a resource, nor for a log level.
+        """
+        return msgspec.structs.replace(self, names=self.names - {"logging"}, list_changed=False, sessions=False)
 
     def capabilities(self, revision: Revision) -> dict[str, Any]:
         """As `initialize` and `server/discover` show it; a feature that is not offered is left out altogether."""
         changes = {"listChanged": True} if self.list_changed else {}
+        updates = {"subscribe": True} if self.sessions else {}
         shapes: dict[str, dict[str, Any]] = {
             "logging": {},
             "completions": {},
             "prompts": changes,
-            "resources": {"subscribe": True, **changes},
+            "resources": {**updates, **changes},
             "tools": changes,
         }
         shown = {name: shape for name, shape in shapes.items() if name in self.names}
@@ -49,6 +58,9 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, row: Method, revision: Revision) -> None:
         """A method behind a capability that is not offered is not there at all."""
+        if row.in_session and not self.sessions:
+            text = f"Method not found: {row.name} needs a session, and this server keeps none"
+            raise ProtocolError(text, code=METHOD_NOT_FOUND)
         if row.capability is None or row.capability in self.names:
             return
         if row.capability == "completions" and not revision.completions_capability:

@@ -214,7 +214,8 @@ def _problem(path: tuple[str, ...] | None, part: Mapping[str, object]) -> str | 
     if not isinstance(name, str) or not _TOKEN.fullmatch(name):
         return f"{name!r} is not a header name; use letters, digits and dashes"
     if not isinstance(kind, str) or kind not in PARAMETER_TYPES:
-        return f"the property's type is {kind!r}; it must be 'string', 'integer' or 'boolean' alone"
+        hint = ", with a default that is not None" if "anyOf" in part else ""
+        return f"the property's type is {kind!r}; it must be 'string', 'integer' or 'boolean' alone{hint}"
     return None
 
 

@@ -4,7 +4,7 @@
 `on_http`, which know the handshake era. Errors are raised as ProtocolError with the HTTP status they deserve.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -316,13 +316,20 @@ def method_not_found(method: str, *, http_status: int = 200) -> ProtocolError:
     return ProtocolError(f"Method not found: {shown}", code=METHOD_NOT_FOUND, http_status=http_status)
 
 
-def unsupported(requested: str) -> ProtocolError:
+def refuse_modern(opened: Opened) -> None:
+    """Raises if a request names a version of its own: HTTP+SSE is older than that."""
+    version = opened.params.meta.version
+    if not isinstance(version, UnsetType):
+        raise unsupported(version, revisions.BY_HANDSHAKE)
+
+
+def unsupported(requested: str, supported: Sequence[str] = revisions.SUPPORTED) -> ProtocolError:
     hint = "; use initialize for it" if requested in revisions.HANDSHAKE else ""
     shown = requested if len(requested) <= 100 else requested[:100] + "…"
     return ProtocolError(
         f"Unsupported protocol version: {shown}{hint}",
         code=UNSUPPORTED_VERSION,
-        data={"supported": list(revisions.SUPPORTED), "requested": requested},
+        data={"supported": list(supported), "requested": requested},
         http_status=400,
     )
 

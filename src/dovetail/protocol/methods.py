@@ -127,6 +127,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     since: frozenset[str]
     params: type[Params] = Params
     capability: str | None = None
+    in_session: bool = False  # it has something remembered for later, so it needs a session
     cacheable: bool = False  # the result carries cache hints where the revision has them
 
 
@@ -143,12 +144,12 @@ REQUESTS = (
     Method(name="resources/list", since=EVERY, params=ListParams, capability="resources", cacheable=True),
     Method(name="resources/templates/list", since=EVERY, params=ListParams, capability="resources", cacheable=True),
     Method(name="resources/read", since=EVERY, params=ReadResourceParams, capability="resources", cacheable=True),
-    Method(name="resources/subscribe", since=HANDSHAKE, params=UriParams, capability="resources"),
-    Method(name="resources/unsubscribe", since=HANDSHAKE, params=UriParams, capability="resources"),
+    Method(name="resources/subscribe", since=HANDSHAKE, params=UriParams, capability="resources", in_session=True),
+    Method(name="resources/unsubscribe", since=HANDSHAKE, params=UriParams, capability="resources", in_session=True),
     Method(name="prompts/list", since=EVERY, params=ListParams, capability="prompts", cacheable=True),
     Method(name="prompts/get", since=EVERY, params=GetPromptParams, capability="prompts"),
     Method(name="completion/complete", since=EVERY, params=CompleteParams, capability="completions"),
-    Method(name="logging/setLevel", since=HANDSHAKE, params=SetLevelParams, capability="logging"),
+    Method(name="logging/setLevel", since=HANDSHAKE, params=SetLevelParams, capability="logging", in_session=True),
     Method(name="subscriptions/listen", since=MODERN, params=ListenParams),
 )
 NOTIFICATIONS = (

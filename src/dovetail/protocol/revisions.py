@@ -81,6 +81,7 @@ BY_NAME = {revision.name: revision for revision in ALL}
 HANDSHAKE = {revision.name: revision for revision in ALL if revision.handshake}
 MODERN = {revision.name: revision for revision in ALL if not revision.handshake}
 SUPPORTED = tuple(revision.name for revision in reversed(ALL))  # newest first, as clients are told
+BY_HANDSHAKE = tuple(name for name in SUPPORTED if name in HANDSHAKE)
 LATEST = ALL[-1]
 LATEST_HANDSHAKE = R2025_11_25
 UNNAMED = R2025_03_26  # what an HTTP request without a version header is taken for

@@ -22,7 +22,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: frozenset[str] = frozenset()
     announced: frozenset[str] = frozenset()  # the lists whose changes it was promised to hear of
     owner: str | None = None  # who opened it; nobody else may use it
-    unheard_since: int | None = None  # where its first stream of changes begins, until it has begun
+    unheard_since: int | None = None  # where a stream of changes begins if the client does not say
 
     @classmethod
     def open(

@@ -4,9 +4,11 @@ Where the client has a session, the events of its stream are kept in a log, so t
 missed: `{stream}.{number}` names each of them.
 """
 
+import asyncio
 import logging
 import re
 import secrets
+from collections import deque
 from typing import Protocol
 
 from dovetail.errors import INVALID_REQUEST, ProtocolError
@@ -18,9 +20,11 @@ from dovetail.transports.visit import Accepted
 
 KEEP_EVENTS = 1000  # of one stream
 RETRY_SECONDS = 1.0  # after which a client that lost its connection may come back
+MAX_LOGS = 20_000
+WHILE_RUNNING = 30 * 86_400.0  # seconds that a log is kept while its call runs: numbers must not begin anew meanwhile
 END = b""  # the record behind the last event of a stream; no message is empty
 log = logging.getLogger("dovetail.http")
-_EVENT_ID = re.compile(r"([a-z0-9]{1,32})\.([0-9]{1,15})", re.ASCII)
+_EVENT_ID = re.compile(r"([a-z0-9]{1,32})\.([0-9]{1,15})(?:\.[a-z0-9]{1,32})?", re.ASCII)
 
 
 class EventPlace:
@@ -55,10 +59,21 @@ class EventLogs:
     def __init__(self, state: StateBackend, *, ttl: float) -> None:
         self.state = state
         self.ttl = ttl
-        self.running: dict[tuple[str, str], EventLog] = {}
+        self.running: dict[str, EventLog] = {}  # by the names of their logs
+        self._kept: deque[str] = deque()  # names, oldest first; some may have expired
 
     def begin(self, session: str, response: Response) -> "EventLog":
         return EventLog(self, session, response)
+
+    async def keep(self, name: str) -> None:
+        """There is one more; if there are too many, the oldest gives way."""
+        self._kept.append(name)
+        if len(self._kept) > MAX_LOGS:
+            oldest = self._kept.popleft()
+            if oldest in self.running:
+                self._kept.append(oldest)
+            else:
+                await self.state.drop(oldest)
 
 
 class HangsUp(Protocol):
@@ -68,42 +83,46 @@ class HangsUp(Protocol):
 class EventLog:
     """The events of one stream, and the response that carries them as long as its connection holds."""
 
-    __slots__ = ("_logs", "_session", "response", "stream", "tail")
+    __slots__ = ("_logs", "_session", "name", "response", "stream", "tail", "turn")
 
     def __init__(self, logs: EventLogs, session: str, response: Response) -> None:
         self._logs = logs
         self._session = session
         self.response = response
         self.stream = ""  # until it has begun
+        self.name = ""
         self.tail: HangsUp | None = None  # the connection that carries it now, if the client came back
-
-    @property
-    def name(self) -> str:
-        return log_name(self._session, self.stream)
 
     def open(self) -> str:
         """Begin; gives the id that a client resumes from to get everything."""
         if not self.stream:
             self.stream = secrets.token_hex(8)
-            self._logs.running[self._session, self.stream] = self
+            self.name = log_name(self._session, self.stream)
+            self.turn = asyncio.Lock()  # events are sent in the order in which they are kept
+            self._logs.running[self.name] = self
         return str(EventPlace(self.stream, 0))
 
     async def append(self, message: bytes) -> str | None:
         """The id of the event; None if it can't be kept, which is no reason not to send it."""
-        self.open()
-        logs = self._logs
+        number = await self._append(message, WHILE_RUNNING)
+        return None if number is None else str(EventPlace(self.stream, number))
+
+    async def _append(self, record: bytes, ttl: float) -> int | None:
         try:
-            number = await logs.state.append(self.name, message, keep=KEEP_EVENTS, ttl=logs.ttl)
+            number = await self._logs.state.append(self.name, record, keep=KEEP_EVENTS, ttl=ttl)
         except NoRoom as failure:
             log.warning("an event can't be kept for a client that comes back: %s", failure.message)
             return None
-        return str(EventPlace(self.stream, number))
+        if number == 1:
+            await self._logs.keep(self.name)
+        return number
 
     async def end(self) -> None:
         """No more events; whoever comes for the rest is told so."""
-        if self.stream:
-            await self.append(END)
-            self._logs.running.pop((self._session, self.stream), None)
+        if self.name in self._logs.running:
+            del self._logs.running[self.name]
+            if await self._append(END, self._logs.ttl) is None:
+                await self._logs.state.publish(self.name)
 
 
 def log_name(session: str, stream: str) -> str:
@@ -128,17 +147,22 @@ class Answer:
         if not self._accepted.stream:
             return
         await self._open()
-        id = None if self._log is None else await self._log.append(message)
-        await self.response.event(encode_event(message, id=id))
+        if self._log is None:
+            await self.response.event(encode_event(message))
+        elif self.response.started:  # if not, the client left before it knew that there is something to come back to
+            async with self._log.turn:
+                id = await self._log.append(message)
+                await self.response.event(encode_event(message, id=id))
 
     async def _open(self) -> None:
-        if self.response.started:
+        if self.response.started or self.response.ended:
             return
-        await self.response.open()
+        first = b""
         if self._log is not None:
             id = self._log.open()
             if self._primes:
-                await self.response.event(priming_event(id, retry=milliseconds(RETRY_SECONDS)))
+                first = priming_event(id, retry=milliseconds(RETRY_SECONDS))
+        await self.response.open(first)
 
     async def outlived(self) -> None:
         """The call takes its time: a client that can come back is told how, while there is a connection."""
@@ -165,8 +189,8 @@ class Answer:
         await self.response.close()
 
     async def finish(self, message: bytes, status: int) -> None:
-        """The answer itself."""
-        if self.response.started or not self._accepted.json:
+        """The answer itself. A status that says something is said in JSON, also to who reads streams only."""
+        if self.response.started or (status == 200 and not self._accepted.json):
             await self.emit(message)
             await self._end()
         else:
@@ -175,7 +199,7 @@ class Answer:
     async def finish_silently(self) -> None:
         """The call was cancelled, so nothing may be answered; but the request has to end."""
         if self._accepted.stream:
-            await self._open()
+            await self.response.open()
             await self._end()
         else:
             await self.response.empty(204)

@@ -17,7 +17,7 @@ def is_below(path: str, root: str) -> bool:
 
 
 class Headers(Mapping[str, str]):
-    """Names in lower case, values as latin-1 text; nothing is decoded that nobody asks for.
+    """Names in lower case, values as latin-1 text, without the blanks around; what nobody asks for is not decoded.
 
     Of a header that came twice this shows the last; `repeated` tells which those are.
     """
@@ -29,7 +29,7 @@ class Headers(Mapping[str, str]):
         self._values: dict[bytes, bytes] = dict(raw)
 
     def __getitem__(self, name: str) -> str:
-        return self._values[name.encode("latin-1")].decode("latin-1")
+        return _text(self._values[name.encode("latin-1")])
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.encode("latin-1", "replace") in self._values
@@ -42,12 +42,12 @@ class Headers(Mapping[str, str]):
 
     def get(self, name: str, default: Any = None) -> Any:
         value = self._values.get(name.encode("latin-1", "replace"))
-        return default if value is None else value.decode("latin-1")
+        return default if value is None else _text(value)
 
     def all(self, name: str) -> list[str]:
         """Every value of a header that may come more than once."""
         wanted = name.encode("latin-1", "replace")
-        return [value.decode("latin-1") for key, value in self._raw if key == wanted]
+        return [_text(value) for key, value in self._raw if key == wanted]
 
     @property
     def repeated(self) -> frozenset[str]:
@@ -56,3 +56,7 @@ class Headers(Mapping[str, str]):
         seen: set[bytes] = set()
         twice = {name for name, _ in self._raw if name in seen or seen.add(name)}  # type: ignore[func-returns-value]
         return frozenset(name.decode("latin-1") for name in twice)
+
+
+def _text(value: bytes) -> str:
+    return value.strip(b" \t").decode("latin-1")

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from typing import Any
 
 from dovetail.engine.changes import ChangeLog
 from dovetail.engine.core import Engine
@@ -19,10 +20,11 @@ from dovetail.transports.http_calls import Finish, HttpCall, never
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.tails import Tails
 from dovetail.transports.traffic import Traffic
-from dovetail.transports.visit import Visit
+from dovetail.transports.visit import Accepted, Visit
 
 SESSION_HEADER = b"mcp-session-id"
-ALLOW = (b"allow", b"GET, POST, DELETE, OPTIONS")
+METHODS = b"GET, POST, DELETE, OPTIONS"
+WITHOUT_SESSIONS = b"POST, OPTIONS"
 NO_SESSIONS = (
     "This server runs as several workers that share no sessions. Use protocol version 2026-07-28, "
     "start it with one worker, or let it serve older clients without sessions (stateless)"
@@ -58,19 +60,16 @@ class Endpoint:
     async def __call__(self, visit: Visit) -> None:
         verb = self._verbs.get(visit.method)
         if verb is None:
-            await self._not_allowed(visit, f"{visit.method} is not used here; POST a JSON-RPC message")
+            await visit.refuse_method(METHODS, f"{visit.method} is not used here; POST a JSON-RPC message")
             return
         await verb(visit)
-
-    async def _not_allowed(self, visit: Visit, text: str) -> None:
-        body = jsonrpc.error(None, ProtocolError(text, code=INVALID_REQUEST))
-        await visit.response.json(405, body, [ALLOW])
 
     # ── POST ──
 
     async def _post(self, visit: Visit) -> None:
         visit.refuse_other_types()
         body = await visit.body(self._options.max_body_bytes, self._options.body_timeout)
+        self._traffic.refuse_if_closing()
         try:
             message = jsonrpc.decode(body)
             if isinstance(message, list):
@@ -106,16 +105,17 @@ class Endpoint:
         accepted = visit.accepted
         answer = Answer(visit.response, accepted)
         call = HttpCall(request, answer, visit.receive, None, keep_alive=self._options.keep_alive)
-        if request.method == "subscriptions/listen":
-            if not accepted.stream:
-                text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
-                raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
-            self._traffic.open_stream(call, lambda: end_listen(call))
+        if request.method != "subscriptions/listen":
+            self._traffic.enter(call, call.stop)
+        elif accepted.stream:
+            self._traffic.open_stream(call, lambda _: end_listen(call))
+        else:
+            text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
+            raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
         return call
 
     async def _serve_here(self, call: HttpCall) -> None:
         """In the task of the HTTP request: when that ends, so does the call."""
-        self._traffic.enter(call, call.cancel)
         try:
             await call.serve(self._engine)
         finally:
@@ -163,6 +163,7 @@ class Endpoint:
             keep_alive=self._options.keep_alive,
             batched=answer is not None,
         )
+        self._traffic.enter(call, call.stop)
         if held is not None:
             self._calls[held.record.id, request.id] = call
             if request.method == "initialize":
@@ -173,10 +174,13 @@ class Endpoint:
         self, visit: Visit, revision: revisions.Revision, held: HeldSession | None, *, lasting: bool = True
     ) -> Answer:
         """`lasting`: the client may come back for it; not before it has a session to come back with."""
-        if held is None or not lasting:
-            return Answer(visit.response, visit.accepted)
+        accepted = visit.accepted
+        if not lasting:  # no keep-alive may open a stream before the headers are complete
+            return Answer(visit.response, Accepted(accepted.json, accepted.stream and not accepted.json))
+        if held is None:
+            return Answer(visit.response, accepted)
         log = self._logs.begin(held.record.id, visit.response)
-        return Answer(visit.response, visit.accepted, log, primes=revision.resumable)
+        return Answer(visit.response, accepted, log, primes=revision.resumable)
 
     def _welcome(self, call: HttpCall, held: HeldSession) -> Finish:
         """The answer to `initialize` names the session, unless it is a refusal."""
@@ -200,13 +204,14 @@ class Endpoint:
             raise
 
     async def _serve_in_session(self, call: HttpCall) -> bytes | None:
-        self._traffic.enter(call, call.cancel)
+        """Whatever was admitted gets here, without a pause: only this takes it out again."""
+        request = call.request
         try:
             return await call.serve(self._engine)
         finally:
             self._traffic.leave(call)
-            if call.request.session is not None:
-                self._calls.pop((call.request.session.id, call.request.id), None)
+            if request.session is not None:
+                self._calls.pop((request.session.id, request.id), None)
 
     # ── batches, which one revision has ──
 
@@ -218,22 +223,25 @@ class Endpoint:
         assert revision is not None
         inbound.known_session(visit.headers, record, self._options.stateless)
         answer = self._answer(visit, revision, held)
-        parts = [part for message in messages if (part := await self._batched(visit, message, held, answer))]
-        if not parts:
+        parts = [self._part(visit, message, held, answer) for message in messages]
+        answered = any(isinstance(message, BadMessage) or message.is_request for message in messages)
+        task = asyncio.get_running_loop().create_task(self._serve_batch(parts, answer if answered else None))
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            visit.response.abandon()
+            raise
+        if not answered:
             await visit.response.empty(202)
-            return
-        await asyncio.shield(asyncio.get_running_loop().create_task(self._serve_batch(parts, answer)))
 
-    async def _batched(
+    def _part(
         self, visit: Visit, message: Envelope | BadMessage, held: HeldSession | None, answer: Answer
-    ) -> "bytes | HttpCall | None":
-        """Its answer, or the call that will have it; None for what is not answered."""
+    ) -> Coroutine[Any, Any, bytes | None]:
+        """What one message comes to: its answer, or None if it has none."""
         if isinstance(message, BadMessage):
-            return jsonrpc.error(message.id, message, id_optional=False)
+            return _said(jsonrpc.error(message.id, message, id_optional=False))
         if not message.is_request:
-            with suppress(ProtocolError):  # nobody waits for an answer
-                await self._notice(visit, message, held)
-            return None
+            return self._notice_in_batch(visit, message, held)
         assert isinstance(message.id, (int, str))
         try:
             opened = inbound.open_request(message)
@@ -243,20 +251,21 @@ class Endpoint:
             request = inbound.modern(opened, visit.headers) or inbound.on_http(
                 opened, visit.headers, record, stateless=self._options.stateless
             )
-            return self._admit(visit, request, held, answer=answer)
+            return self._serve_in_session(self._admit(visit, request, held, answer=answer))
         except ProtocolError as failure:
-            return jsonrpc.error(message.id, failure)
+            return _said(jsonrpc.error(message.id, failure))
 
-    async def _serve_batch(self, parts: Sequence[bytes | HttpCall], answer: Answer) -> None:
+    async def _notice_in_batch(self, visit: Visit, message: Envelope, held: HeldSession | None) -> None:
+        with suppress(ProtocolError):  # nobody waits for an answer
+            await self._notice(visit, message, held)
+
+    async def _serve_batch(self, parts: Sequence[Coroutine[Any, Any, bytes | None]], answer: Answer | None) -> None:
         """All answers together, when the last one is there; those that were cancelled have none."""
-        answers = await asyncio.gather(*(self._serve_part(part) for part in parts))
-        if given := [each for each in answers if each is not None]:
-            await answer.finish(jsonrpc.batch(given), 200)
-        else:
+        answers = [each for each in await asyncio.gather(*parts) if each is not None]
+        if answer is not None and answers:
+            await answer.finish(jsonrpc.batch(answers), 200)
+        elif answer is not None:
             await answer.finish_silently()
-
-    async def _serve_part(self, part: bytes | HttpCall) -> bytes | None:
-        return part if isinstance(part, bytes) else await self._serve_in_session(part)
 
     # ── notifications and answers of the client ──
 
@@ -279,7 +288,7 @@ class Endpoint:
 
     async def _get(self, visit: Visit) -> None:
         if self._has_no_sessions(visit):
-            await self._not_allowed(visit, "There is no stream to GET here; POST a JSON-RPC message")
+            await visit.refuse_method(WITHOUT_SESSIONS, "There is no stream to GET here; POST a JSON-RPC message")
             return
         held = await self._own_session(visit)
         if not visit.accepted.stream:
@@ -289,7 +298,7 @@ class Endpoint:
 
     async def _delete(self, visit: Visit) -> None:
         if self._has_no_sessions(visit):
-            await self._not_allowed(visit, "There is no session to DELETE here")
+            await visit.refuse_method(WITHOUT_SESSIONS, "There is no session to DELETE here")
             return
         session = (await self._own_session(visit)).record.id
         await self._sessions.end(session)
@@ -299,7 +308,7 @@ class Endpoint:
         await visit.response.empty(204)
 
     def _has_no_sessions(self, visit: Visit) -> bool:
-        version = visit.headers.get("mcp-protocol-version", "").strip(" \t")
+        version = visit.headers.get("mcp-protocol-version")
         return self._options.stateless or not self._alone or version in revisions.MODERN
 
     async def _own_session(self, visit: Visit) -> HeldSession:
@@ -315,3 +324,7 @@ def end_listen(call: HttpCall) -> None:
         call.exchange.subscription.end()
     else:
         call.cancel()
+
+
+async def _said(answer: bytes) -> bytes:
+    return answer

@@ -4,6 +4,7 @@ It needs no lifespan from its host: the server starts with the first request, un
 """
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -85,7 +86,7 @@ class HttpApp:
         is_mount_point = not visit.route and bool(scope.get("root_path"))
         page = None if is_mount_point else self._pages.find(visit.route)
         if page is not None:
-            await page(scope, receive, send)
+            await self._show(page, scope, receive, send)
             return
         if visit.method == "OPTIONS" and (allowed := self._cors.preflight(visit.headers)) is not None:
             await visit.response.empty(204, allowed)
@@ -103,11 +104,24 @@ class HttpApp:
         if not visit.response.started:
             await visit.response.settle()
 
+    async def _show(self, page: App, scope: Scope, receive: Receive, send: Send) -> None:
+        """A page of the users' own: it has its time like a call, and what the lifespan opened is there for it."""
+        traffic = (await self._here()).traffic
+        traffic.refuse_if_closing()
+        task = asyncio.current_task()
+        assert task is not None
+        traffic.enter(task, task.cancel)
+        try:
+            await page(scope, receive, send)
+        finally:
+            traffic.leave(task)
+
     async def _health(self, visit: Visit) -> None:
-        """Open to every Host and Origin: probes come with any."""
+        """Open to every Host and Origin, for probes come with any; but not every page may read it."""
+        if self._guard.allows(visit.headers, visit.scope.get("server")):
+            visit.response.add_headers(self._cors.response_headers(visit.headers.get("origin")))
         if visit.method not in ("GET", "HEAD"):
-            body = encode({"error": "GET this path"})
-            await visit.response.json(405, body, [(b"allow", b"GET, HEAD")])
+            await visit.refuse_method(b"GET, HEAD", "GET this path")
             return
         draining = self._draining and visit.route in READY
         body = b"" if visit.method == "HEAD" else encode({"status": "draining" if draining else "ok"})
@@ -119,19 +133,24 @@ class HttpApp:
         """The stay on this event loop; entered by the first request if nothing else has begun it."""
         stay = self._stay
         if stay is None or stay.loop is not asyncio.get_running_loop():
-            stay = await self._begin()
-        elif not stay.started.done():
-            await asyncio.shield(stay.started)
+            stay = self._begin()
+        if not stay.started.done():
+            await asyncio.wait([stay.started])
+            stay.traffic.refuse_if_closing()
+            stay.started.result()
         return stay
 
-    async def _begin(self) -> "_Stay":
+    def _begin(self) -> "_Stay":
+        """In a task of its own: others will wait for it when the client that came first has left."""
         self._stay = stay = _Stay(self._engine, self._options, self._state, alone=self._alone)
-        try:
-            await stay.start(self._owner)
-        except BaseException:
-            if self._stay is stay:
-                self._stay = None
-            raise
+
+        def begun(started: asyncio.Future[None]) -> None:
+            failed = started.cancelled() or started.exception() is not None
+            if failed and self._stay is stay and not stay.traffic.closing:
+                self._stay = None  # the next request tries again
+
+        stay.started = stay.loop.create_task(stay.start(self._owner), context=contextvars.Context())
+        stay.started.add_done_callback(begun)
         return stay
 
     async def start(self) -> None:
@@ -151,9 +170,7 @@ class HttpApp:
         stay = self._stay
         if stay is None:  # nobody ever came
             self._stay = stay = _Stay(self._engine, self._options, self._state, alone=self._alone)
-            stay.started.set_result(None)
-            stay.traffic.closing = True
-        elif stay.loop is asyncio.get_running_loop() and not stay.traffic.closing:
+        if stay.loop is asyncio.get_running_loop():
             await stay.end(self._options.drain_timeout if timeout is None else timeout)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
@@ -205,6 +222,7 @@ class _Stay:
     def __init__(self, engine: Engine, options: HttpOptions, state: MemoryState, *, alone: bool) -> None:
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
+        self._ended: asyncio.Task[None] | None = None
         self.traffic = Traffic(options.max_streams)
         self._engine = engine
         self._endpoint = Endpoint(engine, options, state, self.traffic, alone=alone)
@@ -214,20 +232,22 @@ class _Stay:
             self.places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
 
     async def start(self, owner: Any) -> None:
-        try:
-            await self._engine.start(owner)
-        except BaseException as failure:
-            told = failure if isinstance(failure, Exception) else RuntimeError("The server's start was interrupted")
-            self.started.set_exception(told)
-            self.started.exception()  # seen: there may be nobody else who waits for it
-            raise
+        await self._engine.start(owner)
         self._endpoint.start()
-        self.started.set_result(None)
 
     async def end(self, timeout: float) -> None:
+        """Whoever asks for it waits until it is over; it comes once."""
+        if self._ended is None:
+            self._ended = self.loop.create_task(self._end(timeout))
+        await asyncio.shield(self._ended)
+
+    async def _end(self, timeout: float) -> None:
         await self.traffic.close(timeout)
-        await self._endpoint.stop()
-        await self._engine.stop()
+        self.started.cancel()  # if it is not over yet, or never began
+        await asyncio.wait([self.started])
+        if not self.started.cancelled() and self.started.exception() is None:
+            await self._endpoint.stop()
+            await self._engine.stop()
 
 
 def route_of(scope: Scope) -> str:

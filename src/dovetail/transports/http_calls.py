@@ -26,7 +26,20 @@ Finish = Callable[[bytes, int], Awaitable[None]]
 class HttpCall:
     """A request in flight. Once it is closed, nothing more is sent for it."""
 
-    __slots__ = ("_batched", "_keep_alive", "answer", "exchange", "failed", "finish", "left", "open", "receive", "task")
+    __slots__ = (
+        "_batched",
+        "_keep_alive",
+        "_session",
+        "_verdict",
+        "answer",
+        "exchange",
+        "failed",
+        "finish",
+        "left",
+        "open",
+        "receive",
+        "task",
+    )
 
     def __init__(
         self,
@@ -51,6 +64,8 @@ class HttpCall:
             self.exchange.close_stream = answer.close_stream
         self._keep_alive = keep_alive
         self._batched = batched
+        self._session = session
+        self._verdict: ProtocolError | None = None  # why the server has stopped it
 
     @property
     def request(self) -> Request:
@@ -68,39 +83,59 @@ class HttpCall:
             if self.task is not None:
                 self.task.cancel()
 
+    def stop(self) -> None:
+        """The server can't go on with it; the client is told."""
+        if self.open:
+            self._verdict = ProtocolError("The server is shutting down and has stopped this call", http_status=503)
+            self.cancel()
+
     def client_left(self) -> None:
         self.answer.response.abandon()
         if self.request.revision.disconnect_cancels:
             self.left = True
             self.cancel()
 
+    async def beat(self) -> None:
+        """It takes its time: neither its connection nor its session is idle."""
+        if self._session is not None:
+            await self._session.use()
+        await self.answer.keep_alive()
+
     # ── serving ──
 
     async def serve(self, engine: Engine) -> bytes | None:
         """In its own task or in that of the HTTP request. Gives the answer that was sent; None if there was none."""
-        self.task = asyncio.current_task()
+        self.task = task = asyncio.current_task()
+        assert task is not None
+        earlier = task.cancelling()
+        outcome: tuple[bytes, int] | None = None
         try:
             if self.open:  # the batch that it is in may have cancelled it already
-                message, status = await self._outcome(engine)
-            if not self.open:
-                await self._silence()
-                return None
-            self.open = False
-            if not self._batched:
-                await self.finish(message, status)
-            return message
+                outcome = await self._outcome(engine)
         except asyncio.CancelledError:
-            if self.open or self.task is None:  # somebody else wants this task to end, and knows why
+            if self.open:  # somebody else wants this task to end, and knows why
                 self.open = False
                 self.answer.response.abandon()
                 raise
-            self.task.uncancel()
-            await self._silence()
-            return None
-
-    async def _silence(self) -> None:
-        if not self.left and not self._batched:
+        if not self.open:
+            if task.cancelling() > earlier and task.uncancel() > earlier:  # somebody else as well
+                raise asyncio.CancelledError
+            outcome = self._told_instead()
+        self.open = False
+        if outcome is not None and not self._batched:
+            await self.finish(*outcome)
+        elif outcome is None and not self._batched and not self.left:
             await self.answer.finish_silently()
+        return None if outcome is None else outcome[0]
+
+    def _told_instead(self) -> tuple[bytes, int] | None:
+        """It was cancelled; what the client hears then, which is nothing if it was the client's wish."""
+        return None if self._verdict is None else self._refusal(self._verdict)
+
+    def _refusal(self, failure: ProtocolError) -> tuple[bytes, int]:
+        self.failed = True
+        status = 200 if self.request.revision.handshake else failure.http_status
+        return jsonrpc.error(self.request.id, failure), status
 
     async def _outcome(self, engine: Engine) -> tuple[bytes, int]:
         request = self.request
@@ -108,17 +143,14 @@ class HttpCall:
             body = await beside(Attendant(self, self._keep_alive), handle(engine, self.exchange))
             return jsonrpc.result(request.id, body), 200
         except ProtocolError as failure:
-            self.failed = True
-            status = 200 if request.revision.handshake else failure.http_status
-            return jsonrpc.error(request.id, failure), status
+            return self._refusal(failure)
         except asyncio.CancelledError:
             raise
         except BaseException:  # whatever it is: while the client waits, it gets an answer
             if not self.open or not self._is_running():
                 raise
-            self.failed = True
             log.exception("%s could not be answered properly", request.method)
-            return jsonrpc.error(request.id, ProtocolError("Internal error", code=INTERNAL_ERROR)), 200
+            return self._refusal(ProtocolError("Internal error", code=INTERNAL_ERROR))
 
     def _is_running(self) -> bool:
         """Whether this is asked from its own task; what is left when a loop closes is torn down by others."""
@@ -160,9 +192,9 @@ class Attendant:
         loop.create_task(self._attend(self._over)).add_done_callback(_report)
 
     async def _attend(self, over: asyncio.Future[None]) -> None:
-        answer = self._call.answer
-        await answer.outlived()
-        await look_after(self._call.receive, over, self._keep_alive, answer.keep_alive, self._call.client_left)
+        call = self._call
+        await call.answer.outlived()
+        await look_after(call.receive, over, self._keep_alive, call.beat, call.client_left)
 
 
 async def look_after(

@@ -1,11 +1,15 @@
 """The HTTP response to one request: bytes go out in one piece or as a stream of events, until the client is gone."""
 
 import asyncio
+import logging
+from collections.abc import Iterator, Sequence
 
-from dovetail.engine.limits import CallTimeout, with_timeout
+from dovetail.engine.limits import CallTimeout, Expiry, beside, with_timeout
 from dovetail.transports.asgi import Message, RawHeaders, Send
 
 SEND_SECONDS = 30.0  # a client that takes nothing for so long is taken for gone
+HURRY_SECONDS = 0.1  # the same, where somebody waits for the end of this response
+PIECE = 256 * 1024  # bytes that go out at once, so that a large body may take its time
 LEFT = 499  # what proxies write into their logs for a client that did not wait
 JSON_TYPE = (b"content-type", b"application/json")
 STREAM_HEADERS: RawHeaders = [
@@ -14,16 +18,19 @@ STREAM_HEADERS: RawHeaders = [
     (b"x-accel-buffering", b"no"),
 ]
 
+log = logging.getLogger("dovetail")
+
 
 class Response:
     """One response. What is sent after its end, or after the client has left, goes nowhere and hurts nobody."""
 
-    __slots__ = ("_extra", "_lock", "_send", "ended", "started")
+    __slots__ = ("_extra", "_lock", "_send", "_sending", "ended", "started")
 
     def __init__(self, send: Send, extra: RawHeaders) -> None:
         self._send = send
         self._extra = extra  # headers that every response to this request carries
         self._lock: asyncio.Lock | None = None  # from the first event on: calls and keep-alives write at the same time
+        self._sending: Expiry | None = None  # what is on its way, and how long it may take
         self.started = False
         self.ended = False
 
@@ -46,59 +53,80 @@ class Response:
             return
         self.started = self.ended = True
         start: Message = {"type": "http.response.start", "status": status, "headers": headers}
-        end: Message = {"type": "http.response.body", "body": body}
-        try:
-            await with_timeout(_send_both(self._send, start, end), SEND_SECONDS)
-        except (OSError, CallTimeout):
-            return
+        await self._deliver(start, *_pieces(body, more=False))
 
     async def settle(self) -> None:
-        """The client left before anything was said. Middleware of Starlette fails without an answer, so there is one."""
+        """The client left before anything was said. Middleware of Starlette fails without an answer: there is one."""
         self.ended = False
         await self.empty(LEFT)
 
     # ── as a stream ──
 
-    async def open(self) -> None:
-        """Become a stream of events."""
+    async def open(self, first: bytes = b"") -> None:
+        """Become a stream of events; nothing gets between its start and the `first` frame."""
         if self.started or self.ended:
             return
         self.started = True
         self._lock = asyncio.Lock()
         start: Message = {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._extra]}
-        await self._put(start)
+        await self._put(start, *(_pieces(first, more=True) if first else ()))
 
     async def event(self, frame: bytes) -> None:
         """Send a framed event, or a comment; opens the stream if need be."""
         if not self.started:
             await self.open()
-        await self._put({"type": "http.response.body", "body": frame, "more_body": True})
+        await self._put(*_pieces(frame, more=True))
 
     async def close(self) -> None:
         """End the stream."""
-        if self.started and not self.ended:
-            await self._put({"type": "http.response.body", "body": b"", "more_body": False}, last=True)
+        if self.started:
+            await self._put(*_pieces(b"", more=False), last=True)
+
+    async def cut(self) -> None:
+        """End the stream, and do not wait for a client that takes nothing."""
+        try:
+            await with_timeout(self.close(), HURRY_SECONDS)
+        except CallTimeout:
+            self.abandon()
 
     def abandon(self) -> None:
-        """The client is gone: nothing more is sent."""
+        """The client is gone: nothing more is sent, and what hangs on its way is given up."""
         self.ended = True
+        if self._sending is not None:
+            self._sending.expire()
 
-    async def _put(self, message: Message, *, last: bool = False) -> None:
+    async def _put(self, *messages: Message, last: bool = False) -> None:
+        if self.ended:
+            return
         assert self._lock is not None
         async with self._lock:
-            if self.ended:
-                return
-            self.ended = last
+            if not self.ended:
+                self.ended = last
+                await self._deliver(*messages)
+
+    async def _deliver(self, *messages: Message) -> None:
+        """Each has its own time; but a start and what follows, which is most responses, share it."""
+        for some in (messages[:2], *((message,) for message in messages[2:])):
+            self._sending = Expiry(SEND_SECONDS)
             try:
-                await with_timeout(_send_one(self._send, message), SEND_SECONDS)
-            except (OSError, CallTimeout):
+                await beside(self._sending, _send_all(self._send, some))
+            except Exception:  # each ASGI server has its own way to say that there is nobody
+                log.debug("the client did not take what was sent", exc_info=True)
                 self.ended = True
+                return
+            finally:
+                self._sending = None
 
 
-async def _send_one(send: Send, message: Message) -> None:
-    await send(message)
+def _pieces(body: bytes, *, more: bool) -> Iterator[Message]:
+    """`more`: the body that it is part of goes on."""
+    begin = 0
+    while len(body) - begin > PIECE:
+        yield {"type": "http.response.body", "body": body[begin : begin + PIECE], "more_body": True}
+        begin += PIECE
+    yield {"type": "http.response.body", "body": body[begin:], "more_body": more}
 
 
-async def _send_both(send: Send, start: Message, body: Message) -> None:
-    await send(start)
-    await send(body)
+async def _send_all(send: Send, messages: Sequence[Message]) -> None:
+    for message in messages:
+        await send(message)

@@ -5,10 +5,10 @@ are ended, calls get their time (`drain_timeout`); what then is left is cut.
 """
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from functools import partial
 from socket import socket as Socket
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from dovetail.transports.asgi import Receive, Scope, Send
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.process import StopSignal, refuse_running_loop, run_process
-from dovetail.transports.sockets import bind, port_of, url_of
+from dovetail.transports.sockets import bind, explained, port_of, url_of
 from dovetail.transports.sse import STREAM_ROUTE
 from dovetail.transports.stderr_log import log_to_stderr
 from dovetail.transports.wire import Wire
@@ -78,7 +78,7 @@ def _work(
 def _announce(name: str, options: HttpOptions, port: int) -> None:
     base = url_of(options.host, port)
     more = f" (HTTP+SSE at {base}{STREAM_ROUTE})" if options.sse else ""
-    if sys.stderr is not None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # a stderr that is closed, or that is not there
         sys.stderr.write(f"{name} serves MCP at {base}{options.path}{more}\n")
         sys.stderr.flush()
 
@@ -135,6 +135,13 @@ class HttpService:
         except Exception as failure:
             failure.add_note("The server's lifespan failed at its start: nothing is served")
             raise
+        try:
+            await self._listen()
+        except OSError as failure:  # another program that had bound the same port was quicker
+            await self._app.drain(0)
+            raise explained(failure, self._options.host, self._options.port) from None
+
+    async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
         backlog = max(1, self._options.backlog)
         for each in self._sockets:
@@ -149,7 +156,9 @@ class HttpService:
         for each in self._sockets:
             each.close()
         self._wire.finish()
+        deadline = asyncio.get_running_loop().time() + self._options.drain_timeout
         await self._drain()
+        await self._wire.answer_all(deadline)
         await self._wire.close(PATIENCE)
 
     async def _drain(self) -> None:
@@ -161,7 +170,7 @@ class HttpService:
             log.error("the lifespan failed at its end", exc_info=failure)
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def serving(app: ServedApp, options: HttpOptions) -> AsyncIterator[str]:
     """The real thing on the running loop, without signals; gives the URL of its root."""
     sockets = bind(options.host, options.port)

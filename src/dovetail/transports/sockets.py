@@ -22,7 +22,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
             return _bind_all(addresses, port)
         except OSError as failure:
             if failure.errno != errno.EADDRINUSE or attempt == TRIES - 1 or port:
-                raise _explained(failure, host, port) from None
+                raise explained(failure, host, port) from None
     raise AssertionError("unreachable")
 
 
@@ -79,7 +79,7 @@ def _bind_one(family: socket.AddressFamily, host: str, port: int) -> socket.sock
     return one
 
 
-def _explained(failure: OSError, host: str, port: int) -> SetupError:
+def explained(failure: OSError, host: str, port: int) -> SetupError:
     where = f"host={host!r}, port={port}"
     if failure.errno == errno.EADDRINUSE:
         return SetupError(

@@ -125,17 +125,19 @@ class SseEndpoint:
 
     async def stream(self, visit: Visit) -> None:
         if visit.method != "GET":
-            await _not_allowed(visit, b"GET", "GET this path; it answers with the path to POST to")
+            await visit.refuse_method(b"GET", "GET this path; it answers with the path to POST to")
             return
         if not self._alone:
             raise ProtocolError(NO_SESSIONS, code=INVALID_REQUEST, http_status=400)
         client = SseClient(self._engine, visit.owner)
-        self._traffic.open_stream(client, lambda: client.end(self._options.drain_timeout))
+        self._traffic.open_stream(client, client.end)
+        self._traffic.enter(client, client.end)
         self._clients[client.id] = client
         try:
             await self._serve(visit, client)
         finally:
             del self._clients[client.id]
+            self._traffic.leave(client)
             self._traffic.close_stream(client)
 
     async def _serve(self, visit: Visit, client: SseClient) -> None:
@@ -176,7 +178,7 @@ class SseEndpoint:
 
     async def messages(self, visit: Visit) -> None:
         if visit.method != "POST":
-            await _not_allowed(visit, b"POST", "POST JSON-RPC messages here")
+            await visit.refuse_method(b"POST", "POST JSON-RPC messages here")
             return
         visit.refuse_other_types()
         client = self._client(visit)
@@ -198,8 +200,3 @@ class SseEndpoint:
             text = f"There is no such session; GET {STREAM_ROUTE} opens one"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=404 if given else 400)
         return client
-
-
-async def _not_allowed(visit: Visit, allowed: bytes, text: str) -> None:
-    body = jsonrpc.error(None, ProtocolError(text, code=INVALID_REQUEST))
-    await visit.response.json(405, body, [(b"allow", allowed)])

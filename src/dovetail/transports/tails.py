@@ -4,6 +4,7 @@ Both are read from a log, from where the client left off; neither belongs to the
 """
 
 import asyncio
+import secrets
 from typing import Protocol
 
 from dovetail.engine.changes import LOG as CHANGE_LOG
@@ -37,21 +38,28 @@ class Source(Protocol):
     place: EventPlace  # what the client has, or will have when what was read last has been sent
 
     @property
+    def ends_itself(self) -> bool:
+        """It is part of a call, and ends with it."""
+
+    @property
     def topic(self) -> str:
         """What is told when there is more."""
-
-    async def read(self) -> list[bytes]:
-        """The next framed events; an empty list if there are none at the moment."""
 
     @property
     def finished(self) -> bool:
         """Nothing more will come."""
 
+    async def read(self) -> list[bytes]:
+        """The next framed events; an empty list if there are none at the moment."""
+
+    async def leave(self, told: int) -> None:
+        """The tail ends, and so much was told."""
+
 
 class ChangeSource:
     """What a session is told unasked."""
 
-    finished = False
+    ends_itself = finished = False
     topic = CHANGE_LOG
 
     def __init__(self, changes: ChangeLog, held: HeldSession, position: int) -> None:
@@ -73,9 +81,16 @@ class ChangeSource:
                 frames.append(encode_event(change_notification(change), id=id))
         return frames
 
+    async def leave(self, told: int) -> None:
+        """A client that comes again without saying what it has is told the rest."""
+        if told != self._held.record.unheard_since:
+            await self._held.change(lambda record: record.replace(unheard_since=told))
+
 
 class CallSource:
     """The rest of a call's answer, whether it is still being made or not."""
+
+    ends_itself = True
 
     def __init__(self, logs: EventLogs, session: str, place: EventPlace) -> None:
         self._logs = logs
@@ -85,6 +100,7 @@ class CallSource:
 
     async def read(self) -> list[bytes]:
         frames: list[bytes] = []
+        running = self.topic in self._logs.running  # asked first, so that nothing is written between
         page = await self._logs.state.read(self.topic, self.place.number)
         for record in page.records:
             self.place.number = record.id
@@ -92,34 +108,47 @@ class CallSource:
                 self.finished = True
             else:
                 frames.append(encode_event(record.data, id=str(self.place)))
+        if not page.records and not running:  # its end was not kept
+            self.finished = True
         return frames
+
+    async def leave(self, told: int) -> None:
+        """The log stays for who comes again."""
 
 
 class Tail:
     """One such stream while its connection holds."""
 
     def __init__(self, source: Source, held: HeldSession, response: Response, listener: Listener) -> None:
-        self._source = source
+        self.source = source
         self._held = held
         self._response = response
         self._listener = listener
+        self._closed = False
+        self.told = source.place.number  # how far the client has come for sure
 
     async def run(self, sessions: Sessions) -> None:
         """Until nothing more can come, the session ends, or somebody closes it."""
-        await self._response.open()
-        if self._held.record.revision.resumable:
-            frame = priming_event(str(self._source.place), retry=milliseconds(RETRY_SECONDS))
-            await self._response.event(frame)
-        while not self._response.ended:
-            frames = await self._source.read()
+        await self._response.open(self._priming())
+        while not self._response.ended and not self._closed:
+            frames = await self.source.read()
             for frame in frames:
                 await self._response.event(frame)
-            if self._source.finished:
+            if not self._response.ended:
+                self.told = self.source.place.number
+            if self.source.finished:
                 return
             if not frames and (not await self._listener.wait() or not await sessions.reload(self._held)):
                 return
 
-    def close(self) -> None:
+    def _priming(self) -> bytes:
+        if not self._held.record.revision.resumable:
+            return b""
+        id = f"{self.source.place}.{secrets.token_hex(4)}"  # no two events of a session have the same
+        return priming_event(id, retry=milliseconds(RETRY_SECONDS))
+
+    def close(self, _grace: float = 0.0) -> None:
+        self._closed = True
         self._listener.close()
 
     async def hang_up(self, retry: float | None) -> None:
@@ -128,6 +157,15 @@ class Tail:
             await self._response.event(retry_frame(retry))
         await self._response.close()
         self.close()
+
+    def left(self) -> None:
+        """The client is gone."""
+        self._response.abandon()
+        self.close()
+
+    async def beat(self) -> None:
+        await self._held.use()
+        await self._response.event(sse.KEEP_ALIVE)
 
 
 class Tails:
@@ -141,71 +179,70 @@ class Tails:
         self._logs = logs
         self._traffic = traffic
         self._keep_alive = keep_alive
-        self._owners: dict[str, Tail] = {}  # by what they listen to
+        self._owners: dict[str, Tail] = {}  # by session and what they listen to
 
     async def serve(self, visit: Visit, held: HeldSession) -> None:
         id = visit.headers.get("last-event-id", "")
         place = EventPlace.read(id) if id else None
         if place is None or place.stream == CHANGES:
-            source: Source = ChangeSource(self._changes, held, await self._begin(held, place))
+            position = self._begin(held) if place is None else place.number
+            source: Source = ChangeSource(self._changes, held, position)
         else:
             await self._check(held.record.id, place)
             source = CallSource(self._logs, held.record.id, place)
-        await self._run(visit, held, source)
+        await self._serve(visit, held, source)
 
-    async def _begin(self, held: HeldSession, place: EventPlace | None) -> int:
-        """Where a stream of changes starts: where the client left off, at its session's beginning, or now."""
-        if place is not None:
-            return place.number
-        since = held.record.unheard_since
-        if since is None:
-            return await self._changes.position()
-        await held.change(lambda record: record.replace(unheard_since=None))
-        return since
+    def _begin(self, held: HeldSession) -> int:
+        """Where a stream of changes starts if the client does not say what it has."""
+        older = self._owners.get(_owned(held, CHANGE_LOG))
+        return older.told if older is not None else held.record.unheard_since or 0
 
     async def _check(self, session: str, place: EventPlace) -> None:
         """Raises unless there is such a stream, and it has come so far."""
-        running = self._logs.running.get((session, place.stream))
-        last = (await self._logs.state.read(log_name(session, place.stream), 0, 0)).last
+        name = log_name(session, place.stream)
+        last = (await self._logs.state.read(name, 0, 0)).last
+        running = self._logs.running.get(name)
         if place.number > last or (last == 0 and running is None):
             raise unknown_event()
         if running is not None:
-            await running.response.close()  # the client has given up that connection, whether we know it or not
+            await running.response.cut()  # the client has given up that connection, whether we know it or not
 
-    async def _run(self, visit: Visit, held: HeldSession, source: Source) -> None:
-        session = held.record.id
-        listener = self._logs.state.listen([source.topic, topic(session)])
+    async def _serve(self, visit: Visit, held: HeldSession, source: Source) -> None:
+        listener = self._logs.state.listen([source.topic, topic(held.record.id)])
         tail = Tail(source, held, visit.response, listener)
-        self._traffic.open_stream(tail, tail.close)
-        owned = f"{session} {source.topic}"
+        try:
+            self._traffic.open_stream(tail, _wait if source.ends_itself else tail.close)
+            await self._run(visit, tail, _owned(held, source.topic))
+        finally:
+            listener.close()
+            self._traffic.close_stream(tail)
+
+    async def _run(self, visit: Visit, tail: Tail, owned: str) -> None:
         if (older := self._owners.get(owned)) is not None:
             older.close()
         self._owners[owned] = tail
-        running = self._logs.running.get((session, source.place.stream))
-        if running is not None:
-            running.tail = tail
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        async def beat() -> None:
-            await self._sessions.use(held.record)
-            await visit.response.event(sse.KEEP_ALIVE)
-
-        def left() -> None:
-            visit.response.abandon()
-            tail.close()
-
-        attending = asyncio.get_running_loop().create_task(
-            look_after(visit.receive, over, self._keep_alive, beat, left)
-        )
+        call = self._logs.running.get(tail.source.topic)
+        if call is not None:
+            call.tail = tail
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+        attending = loop.create_task(look_after(visit.receive, over, self._keep_alive, tail.beat, tail.left))
         try:
             await tail.run(self._sessions)
         finally:
             over.set_result(None)
-            tail.close()
+            if call is not None and call.tail is tail:
+                call.tail = None
             if self._owners.get(owned) is tail:
                 del self._owners[owned]
-            if running is not None and running.tail is tail:
-                running.tail = None
-            self._traffic.close_stream(tail)
+                await tail.source.leave(tail.told)
             await visit.response.close()
             await attending
+
+
+def _owned(held: HeldSession, log: str) -> str:
+    return f"{held.record.id} {log}"
+
+
+def _wait(_grace: float) -> None:
+    """How to end what ends itself."""

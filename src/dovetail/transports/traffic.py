@@ -1,12 +1,12 @@
 """What goes on in an HTTP server: calls being served, streams held open, and how they come to an end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dovetail.errors import INTERNAL_ERROR, Busy, ProtocolError
 
-SETTLE_SECONDS = 1.0  # how long cancelled calls get to clean up
+SETTLE_SECONDS = 1.0  # how long stopped calls get to clean up, and streams to end
 
 
 class Traffic:
@@ -14,9 +14,9 @@ class Traffic:
 
     def __init__(self, max_streams: int) -> None:
         self._max_streams = max_streams
-        self._calls: dict[Any, Callable[[], None]] = {}  # a call, and how to cancel it
-        self._streams: dict[Any, Callable[[], None]] = {}  # a stream, and how to end it
-        self._empty = asyncio.Event()
+        self._calls: dict[Any, Callable[[], object]] = {}  # a call, and how to stop it
+        self._streams: dict[Any, Callable[[float], object]] = {}  # a stream, and how to end it
+        self._left = asyncio.Event()
         self.closing = False
 
     def refuse_if_closing(self) -> None:
@@ -25,16 +25,18 @@ class Traffic:
 
     # ── calls: they are waited for ──
 
-    def enter(self, call: object, cancel: Callable[[], None]) -> None:
-        self._calls[call] = cancel
+    def enter(self, call: object, stop: Callable[[], object]) -> None:
+        self.refuse_if_closing()
+        self._calls[call] = stop
 
     def leave(self, call: object) -> None:
         self._calls.pop(call, None)
-        self._check()
+        self._left.set()
 
     # ── streams: they are told to end ──
 
-    def open_stream(self, stream: object, end: Callable[[], None]) -> None:
+    def open_stream(self, stream: object, end: Callable[[float], object]) -> None:
+        """`end` is told how many seconds the calls get."""
         self.refuse_if_closing()
         if len(self._streams) >= self._max_streams:
             text = f"The server holds {self._max_streams} streams open; try again later, or raise max_streams"
@@ -43,26 +45,25 @@ class Traffic:
 
     def close_stream(self, stream: object) -> None:
         self._streams.pop(stream, None)
-        self._check()
-
-    def _check(self) -> None:
-        if self.closing and not self._calls and not self._streams:
-            self._empty.set()
+        self._left.set()
 
     async def close(self, timeout: float) -> None:
-        """End the streams now, wait for the calls, cancel those that take longer."""
+        """End the streams now, wait for the calls, stop those that take longer."""
         self.closing = True
         for end in tuple(self._streams.values()):
-            end()
-        if not await self._emptied(timeout):
-            for cancel in tuple(self._calls.values()):
-                cancel()
-            await self._emptied(SETTLE_SECONDS)
+            end(timeout)
+        if not await self._emptied(self._calls, timeout):
+            for stop in tuple(self._calls.values()):
+                stop()
+            await self._emptied(self._calls, SETTLE_SECONDS)
+        await self._emptied(self._streams, SETTLE_SECONDS)
 
-    async def _emptied(self, seconds: float) -> bool:
-        self._check()
+    async def _emptied(self, which: Mapping[Any, object], seconds: float) -> bool:
         try:
-            await asyncio.wait_for(self._empty.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                while which:
+                    self._left.clear()
+                    await self._left.wait()
         except TimeoutError:
             return False
         return True

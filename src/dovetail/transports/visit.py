@@ -14,7 +14,9 @@ from dovetail.transports.response import Response
 
 # Headers that decide something: two of them would let a proxy see one value and us another.
 SINGLE = frozenset({"host", "origin", "content-type", "content-length", "authorization", "last-event-id"})
-_JSON_TYPE = re.compile(r"\s*application/(?:[a-z0-9.\-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
+JSON = "application/json"
+UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
+_JSON_KIND = re.compile(r"application/(?:[a-z0-9.\-]+\+)?json")
 
 
 class ClientLeft(Exception):
@@ -51,7 +53,7 @@ class Visit:
 
     @property
     def accepted(self) -> Accepted:
-        return read_accept(",".join(self.headers.all("accept")))
+        return read_accept(",".join(self.headers.all("accept"))[:1000])
 
     async def refuse(self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True) -> None:
         """An error that has its place in the status; every refusal is JSON."""
@@ -59,23 +61,29 @@ class Visit:
         headers: RawHeaders = [(b"retry-after", b"1")] if status == 503 else []
         await self.response.json(status, jsonrpc.error(id, failure, id_optional=id_optional), headers)
 
+    async def refuse_method(self, allowed: bytes, text: str) -> None:
+        body = jsonrpc.error(None, ProtocolError(text, code=INVALID_REQUEST))
+        await self.response.json(405, body, [(b"allow", allowed)])
+
     # ── the body ──
 
     def refuse_other_types(self) -> None:
-        """Raises unless the body says that it is JSON, or says nothing."""
-        type = self.headers.get("content-type")
-        if type is not None and not _JSON_TYPE.fullmatch(type):
-            text = f"Content-Type must be application/json, not {type[:100]!r}"
+        """Raises unless the headers say that the body is JSON in UTF-8, or say nothing."""
+        type = self.headers.get("content-type", JSON)
+        if type != JSON and not is_json(type):
+            text = f"Content-Type must be application/json in UTF-8, not {type[:100]!r}"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=415)
         coding = self.headers.get("content-encoding")
-        if coding is not None and coding.strip().lower() != "identity":
+        if coding is not None and coding.lower() != "identity":
             text = f"Content-Encoding must be identity, not {coding[:100]!r}"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=415)
 
     async def body(self, most: int, seconds: float) -> bytes:
         """The whole body, bounded in size and time."""
-        length = self.headers.get("content-length")
-        if length is not None and (not length.isdecimal() or len(length) > 18 or int(length) > most):
+        length = self.headers.get("content-length", "0")
+        if not length.isdecimal():
+            raise ProtocolError("Content-Length is not a number", code=INVALID_REQUEST, http_status=400)
+        if len(length) > 18 or int(length) > most:
             raise _too_large(most)
         try:
             return await with_timeout(self._read(most), seconds)
@@ -84,19 +92,17 @@ class Visit:
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=408) from None
 
     async def _read(self, most: int) -> bytes:
-        pieces: list[bytes] = []
-        size = 0
+        body = bytearray()  # not a list of pieces: those may be tiny, and each would cost more than it holds
         while True:
             message = await self.receive()
             if message["type"] != "http.request":
                 raise ClientLeft
-            piece = message.get("body", b"")
-            size += len(piece)
-            if size > most:
+            piece: bytes = message.get("body", b"")
+            if len(body) + len(piece) > most:
                 raise _too_large(most)
             if not message.get("more_body", False):
-                return b"".join([*pieces, piece]) if pieces else piece
-            pieces.append(piece)
+                return bytes(body + piece) if body else piece
+            body += piece
 
 
 def _too_large(most: int) -> ProtocolError:
@@ -104,10 +110,17 @@ def _too_large(most: int) -> ProtocolError:
     return ProtocolError(text, code=INVALID_REQUEST, http_status=413)
 
 
+def is_json(type: str) -> bool:
+    """Whether a content type means JSON, and no encoding but UTF-8."""
+    kind, *parameters = (part.strip() for part in type.lower().split(";"))
+    charsets = (part.removeprefix("charset=").strip('"') for part in parameters if part.startswith("charset="))
+    return _JSON_KIND.fullmatch(kind) is not None and all(charset in UTF8 for charset in charsets)
+
+
 @lru_cache(maxsize=256)
 def read_accept(header: str) -> Accepted:
     """Leniently: without the header anything goes, and who reads neither gets JSON."""
-    ranges = {kind for part in header[:1000].split(",") if (kind := _media_range(part))}
+    ranges = {kind for part in header.split(",") if (kind := _media_range(part))}
     if not ranges:
         return Accepted(True, True)
     stream = not ranges.isdisjoint({"*/*", "text/*", "text/event-stream"})

@@ -41,8 +41,19 @@ class Wire:
 
     def finish(self) -> None:
         """Close what is idle now, and the rest after the answers that are under way."""
-        for connection in list(self.state.connections):
+        for connection in self._connections():
             connection.shutdown()
+
+    async def answer_all(self, deadline: float) -> None:
+        """Wait for answers that have not begun: those of the host's own pages, of which the app keeps no record."""
+        while any(connection.is_unanswered for connection in self._connections()):
+            left = deadline - self.loop.time()
+            if left <= 0 or not self.state.tasks:
+                return
+            await asyncio.wait(self.state.tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+
+    def _connections(self) -> list[LimitedProtocol]:
+        return [each for each in self.state.connections if isinstance(each, LimitedProtocol)]
 
     async def close(self, seconds: float) -> None:
         """Wait until all are closed, but no longer than that; then cut them."""
@@ -50,7 +61,7 @@ class Wire:
         if self.state.connections:
             self._all_closed = self.loop.create_future()
             await asyncio.wait({self._all_closed}, timeout=seconds)
-        for connection in list(self.state.connections):
+        for connection in self._connections():
             connection.transport.abort()
 
     def one_less(self) -> None:

@@ -105,6 +105,12 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         self._wire.one_less()
 
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the app is at a request whose answer has not begun."""
+        cycle = self._serving
+        return cycle is not None and not cycle.response_started and not cycle.disconnected
+
     def _leave_unanswered(self) -> None:
         """The app hears that the client has left. uvicorn would tell only the request that arrived last."""
         cycle = self._serving

@@ -94,6 +94,13 @@ async def logs(text: str) -> str:
     return "logged"
 
 
+@server.custom_route("/page")
+async def page(request: object) -> str:
+    say("page runs")
+    await asyncio.sleep(0.8)
+    return "turned"
+
+
 if __name__ == "__main__":
     server.run(transport="http", **{"port": 0, **options})
     say(f"after run in {os.getpid()}")

@@ -1,0 +1,117 @@
+"""`dovetail run`: a target and options come in; the server in it is served until it ends."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from dovetail.cli.target import BadTarget, load_target
+from dovetail.errors import SetupError
+from dovetail.registry.options import NAMES, SWITCH, TEXT, Kind
+from dovetail.transports.options import KINDS, HttpOptions, read_option
+
+BUNDLED = "dovetail.reference:server"
+
+EXAMPLES = """
+\b
+Examples:
+  dovetail run                                     the bundled reference server, http://127.0.0.1:8000/mcp
+  dovetail run server.py                           the Server object in server.py, over stdio
+  dovetail run server.py:weather                   the one of that name, or made by the function of that name
+  dovetail run package.module:server --transport http --port 9000
+  dovetail run server.py --transport http --host 0.0.0.0 --workers 4 --allowed-hosts mcp.example.com
+
+Every option can also be set by an environment variable: --max-body-bytes by DOVETAIL_MAX_BODY_BYTES.
+"""
+
+HELP = {
+    "host": "Address to listen at.",
+    "port": "Port to listen at; 0 for any that is free.",
+    "path": "Path of the MCP endpoint.",
+    "workers": "Number of processes.",
+    "sse": "Also serve HTTP+SSE of 2024-11-05, at /sse.",
+    "stateless": "Serve older clients without sessions.",
+    "allowed_hosts": "Host names that requests may carry, as in example.com or *.example.com. Repeat, or use commas.",
+    "allowed_origins": "Origins of web pages that may send requests. Repeat, or use commas.",
+    "cors": "Answer the browsers of allowed origins.",
+    "access_log": "One line in the log for each request.",
+    "max_body_bytes": "Largest body of a request.",
+    "body_timeout": "Seconds for a body to arrive.",
+    "max_header_bytes": "Largest head of a request.",
+    "max_headers": "Most headers of a request.",
+    "header_timeout": "Seconds for the headers to arrive.",
+    "max_connections": "Most connections of a worker.",
+    "max_sessions": "Most sessions.",
+    "session_timeout": "Seconds without a request that end a session.",
+    "max_streams": "Most open streams.",
+    "event_timeout": "Seconds that a stream can be resumed.",
+    "keep_alive": "Seconds between comments on a silent stream.",
+    "drain_delay": "Seconds to accept on after a signal, while /ready says no.",
+    "drain_timeout": "Seconds for calls in flight to finish after a signal.",
+    "backlog": "Connections that may wait to be accepted.",
+}
+DEFAULTS = HttpOptions()
+
+Command = Callable[..., Any]
+
+
+def http_options(command: Command) -> Command:
+    """One option of the command line for each that `Server.run` has, in the order of HELP."""
+    for name in reversed(HELP):
+        command = _option(name, KINDS[name])(command)
+    return command
+
+
+def _option(name: str, kind: Kind) -> Callable[[Command], Command]:
+    flag, default = f"--{name.replace('_', '-')}", getattr(DEFAULTS, name)
+    text = HELP[name] if default in (None, ()) else f"{HELP[name]} [default: {_shown(default)}]"
+    if kind is SWITCH:
+        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
+    metavar = "TEXT" if kind in (TEXT, NAMES) else "NUMBER"
+    return click.option(flag, name, metavar=metavar, multiple=kind is NAMES, callback=_read, help=text)
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _read(_context: click.Context, option: click.Parameter, given: Any) -> Any:
+    """Text becomes what `Server.run` takes; None is what was not given."""
+    name = str(option.name)
+    text = ",".join(given) if isinstance(given, tuple) else given
+    if not text:
+        return None
+    try:
+        return read_option(text, KINDS[name], option.opts[0])
+    except SetupError as failure:
+        raise click.UsageError(str(failure)) from None
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("target", required=False)
+@click.option(
+    "--transport", type=click.Choice(["stdio", "http"]), envvar="DOVETAIL_TRANSPORT",
+    help="How clients reach it. [default: stdio; http for the bundled server]",
+)  # fmt: skip
+@http_options
+def run(target: str | None, transport: str | None, **options: Any) -> None:
+    """Serve TARGET: a Python file, file.py:name or package.module:name.
+
+    Without TARGET the bundled reference server is served.
+    """
+    transport = transport or ("stdio" if target else "http")
+    given = {name: value for name, value in options.items() if value is not None}
+    if given and transport != "http":
+        raise click.UsageError(f"{_flags(given)}: only with --transport http")
+    try:
+        load_target(target or BUNDLED).run(transport, **given)  # type: ignore[arg-type]  # click has checked it
+    except BadTarget as failure:
+        raise click.UsageError(str(failure)) from None
+    except SetupError as failure:
+        raise click.ClickException(str(failure)) from None
+
+
+def _flags(names: Iterable[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)

@@ -1,0 +1,297 @@
+"""`dovetail run`: what it serves, what it says about wrong command lines, and how little `--help` loads."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dovetail import Client, Server
+from dovetail.cli.main import main
+from dovetail.cli.run import HELP
+from dovetail.transports.options import KINDS, RunOptions
+
+COMMAND = [sys.executable, "-m", "dovetail.cli"]
+PROMPTLY = 30.0
+PLAIN = """
+from dovetail import Server
+server = Server("plain")
+
+@server.tool
+def add(a: int, b: int) -> int:
+    return a + b
+"""
+GUARDED = PLAIN + "if __name__ == '__main__':\n    server.run()\n"
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes a file in the current folder, which is empty at first; imports are undone at the end."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    for name in [name for name in os.environ if name.startswith("DOVETAIL_")]:
+        monkeypatch.delenv(name)
+
+    def write(source: str, name: str = "server.py") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(source)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, dict[str, Any]]]:
+    """What would have been served: the server's name, the transport, the options."""
+    calls: list[tuple[str, str, dict[str, Any]]] = []
+
+    def record(self: Server, transport: str = "stdio", **options: Any) -> None:
+        calls.append((self.name, transport, options))
+
+    monkeypatch.setattr(Server, "run", record)
+    return calls
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, ["run", *words])
+
+
+# ── targets ──
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "server.py",
+        "./server.py",
+        "server.py:server",
+        "server:server",
+        "server",
+        "folder/other.py",
+        "folder.other:server",
+    ],
+)
+def test_targets(write: Write, ran: list, target: str) -> None:
+    write(PLAIN)
+    write(PLAIN, "folder/other.py")
+    assert run(target).exit_code == 0
+    assert ran == [("plain", "stdio", {})]
+
+
+def test_an_absolute_path_from_elsewhere(write: Write, ran: list) -> None:
+    path = write("from beside import NAME\nfrom dovetail import Server\nserver = Server(NAME)", "deep/er/server.py")
+    write("NAME = 'from its folder'", "deep/er/beside.py")
+    assert run(str(path)).exit_code == 0
+    assert ran == [("from its folder", "stdio", {})]
+
+
+SEVERAL = "from dovetail import Server\none, two = Server('one'), Server('two')\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "name"),
+    [
+        ("from dovetail import Server\nanything = Server('only')", "server.py", "only"),
+        ("from dovetail import Server\na = b = Server('same')", "server.py", "same"),
+        (SEVERAL + "mcp = one", "server.py", "one"),
+        (SEVERAL, "server.py:two", "two"),
+        (SEVERAL + "class Holder: held = two", "server.py:Holder.held", "two"),
+        ("from dovetail import Server\ndef make(name='made'): return Server(name)", "server.py:make", "made"),
+        ("import click as json\nfrom dovetail import Server\nserver = Server('json')", "json.py", "json"),
+        ("from dataclasses import dataclass\n@dataclass\nclass A: x: 'int'\n" + PLAIN, "my-server.py", "plain"),
+    ],
+)
+def test_which_server(write: Write, ran: list, source: str, target: str, name: str) -> None:
+    write(source, target.partition(":")[0])
+    result = run(target)
+    assert result.exit_code == 0, result.output
+    assert ran == [(name, "stdio", {})]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        (PLAIN, "missing.py", "there is no file missing.py"),
+        (PLAIN, "missing:server", "there is no module missing"),
+        (PLAIN, "folder/server", "is neither a Python file nor a module"),
+        (PLAIN, "server.deeper:server", "there is no module server.deeper"),
+        (PLAIN, "no-module", "'no-module' is neither a Python file nor a module"),
+        (PLAIN, "server.py:nothing", "server.py has no nothing; it has server"),
+        (PLAIN, "server.py:add", "server.py:add() gave"),
+        (SEVERAL, "server.py", "server.py has several servers: one, two; say which, as in server.py:one"),
+        ("x = 1", "server.py", "server.py has no server: it needs a line like `server = Server(...)`"),
+        ("x = 1", "server.py:x", "server.py:x is a int, not a dovetail.Server or a function that makes one"),
+        ("def make(): return 1", "server.py:make", "server.py:make() gave a int, not a dovetail.Server"),
+        ("async def make(): return 1", "server.py:make", "server.py:make is an async function"),
+    ],
+)
+def test_bad_targets(write: Write, ran: list, source: str, target: str, words: str) -> None:
+    write(source if "add" not in target else source.replace("a: int, b: int", "a: int = 1, b: int = 2"))
+    result = run(target)
+    assert (result.exit_code, ran) == (2, [])
+    assert words in result.output
+
+
+def test_what_the_program_raises_is_shown_as_it_is(write: Write) -> None:
+    write("import no_such_library")
+    for target in ("server.py", "server:x"):
+        result = run(target)
+        assert (result.exit_code, type(result.exception)) == (1, ModuleNotFoundError)
+
+
+def test_a_wrong_registration_needs_no_traceback(write: Write) -> None:
+    write(PLAIN + "server.add_tool(add)")
+    result = run("server.py")
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    "call", ["server.run()", "server.run(transport='http', port=0)", "server.run('http', workers=2)"]
+)
+def test_a_program_that_serves_when_it_is_imported(write: Write, call: str) -> None:
+    write(PLAIN + call)
+    for words in (["server.py"], ["server.py", "--transport", "http"], ["server:server"]):
+        result = run(*words)
+        assert result.exit_code == 1
+        assert 'put that call under `if __name__ == "__main__":`' in result.output
+        sys.modules.pop("server", None)
+
+
+def test_the_bundled_server(ran: list) -> None:
+    assert run().exit_code == 0
+    assert run("--port", "9000").exit_code == 0
+    assert run("--transport", "stdio").exit_code == 0
+    assert [(transport, options) for _, transport, options in ran] == [
+        ("http", {}),
+        ("http", {"port": 9000}),
+        ("stdio", {}),
+    ]
+
+
+# ── options ──
+
+
+def test_every_option_of_run_is_there() -> None:
+    assert set(HELP) == set(KINDS) & set(RunOptions.__annotations__) == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("--port 0 --workers 4 --drain-delay 1.5", {"port": 0, "workers": 4, "drain_delay": 1.5}),
+        ("--no-sse --stateless --access-log", {"sse": False, "stateless": True, "access_log": True}),
+        (
+            "--allowed-hosts a.example,b.example --allowed-hosts c.example",
+            {"allowed_hosts": ["a.example", "b.example", "c.example"]},
+        ),
+        ("--host ::1 --path /there", {"host": "::1", "path": "/there"}),
+    ],
+)
+def test_options(write: Write, ran: list, words: str, options: dict[str, Any]) -> None:
+    write(PLAIN)
+    result = run("server.py", "--transport", "http", *words.split())
+    assert result.exit_code == 0, result.output
+    assert ran == [("plain", "http", options)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--port 99999", "--port='99999' is not possible; it must be a port from 0 to 65535"),
+        ("--workers 0", "--workers='0' is not possible; it must be a whole number, 1 or more"),
+        ("--body-timeout soon", "--body-timeout='soon' is not possible; it must be a number of seconds above 0"),
+        ("--transport carrier-pigeon", "'carrier-pigeon' is not one of 'stdio', 'http'"),
+        ("--nonsense", "No such option"),
+        ("--transport stdio --port 1 --no-sse", "--port, --sse: only with --transport http"),
+    ],
+)
+def test_bad_options(write: Write, ran: list, words: str, said: str) -> None:
+    write(PLAIN)
+    result = run("server.py", *words.split())
+    assert (result.exit_code, ran) == (2, [])
+    assert said in result.output
+
+
+def test_the_transport_from_the_environment(write: Write, ran: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(PLAIN)
+    monkeypatch.setenv("DOVETAIL_TRANSPORT", "http")
+    monkeypatch.setenv("DOVETAIL_PORT", "1234")  # which `Server.run` reads
+    assert run("server.py").exit_code == 0
+    assert ran == [("plain", "http", {})]
+
+
+def test_a_wrong_variable_is_named(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(PLAIN)
+    monkeypatch.setenv("DOVETAIL_PORT", "many")
+    result = run("server.py", "--transport", "http")
+    assert result.exit_code == 1
+    assert "DOVETAIL_PORT='many' is not possible" in result.output
+
+
+# ── the real thing ──
+
+
+def test_help_is_light() -> None:
+    program = (
+        "import sys\nfrom dovetail.cli.main import main\n"
+        "try: main(['run', '--help'])\n"
+        "except SystemExit: pass\n"
+        "import json; print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PROMPTLY)
+    said, _, names = done.stdout.rpartition("\n[")
+    assert "Examples:" in said
+    loaded = set(json.loads("[" + names))
+    heavy = {"asyncio", "dovetail.server", "dovetail.engine", "dovetail.reference", "uvicorn", "uvloop", "httptools"}
+    assert not loaded & heavy
+
+
+async def test_a_file_over_stdio(write: Write) -> None:
+    path = write(GUARDED)
+    async with Client([*COMMAND, "run", str(path)]) as client:
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
+
+
+@pytest.fixture
+def served() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: str) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen([*COMMAND, "run", *words], stderr=subprocess.PIPE))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait(PROMPTLY)
+        process.stderr.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("words", [[], ["--workers", "2"]], ids=["one", "two workers"])
+def test_a_file_over_http(write: Write, served: Callable[..., Any], words: list[str]) -> None:
+    process = served(str(write(GUARDED)), "--transport", "http", "--port", "0", *words)
+    assert process.stderr.readline().startswith(b"plain serves MCP at http://127.0.0.1:")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PROMPTLY) == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_port_in_use_is_one_clear_line(write: Write, served: Callable[..., Any]) -> None:
+    path = str(write(GUARDED))
+    first = served(path, "--transport", "http", "--port", "0")
+    port = first.stderr.readline().split(b"/mcp")[0].rpartition(b":")[2].decode()
+    second = served(path, "--transport", "http", "--port", port)
+    assert second.wait(PROMPTLY) == 1
+    assert second.stderr.read().startswith(b"Error: host='127.0.0.1', port=%b: another program" % port.encode())

@@ -1,0 +1,49 @@
+"""The documentation's programs for tests: as modules, and as servers that are reached over HTTP."""
+
+import importlib.util
+import runpy
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from dovetail import HttpApp, transports
+from dovetail.engine.core import Engine
+from dovetail.transports.options import HttpOptions
+from dovetail.transports.serve import serving
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROGRAMS = {path.stem: path for path in sorted((ROOT / "docs" / "programs").glob("*.py"))}
+REVISIONS = ("2025-11-25", "2026-07-28")  # one of each era; what the others change is shown in revisions.md
+
+
+def load(name: str) -> ModuleType:
+    """A program as a fresh module."""
+    spec = importlib.util.spec_from_file_location(f"docs_program_{name}", PROGRAMS[name])
+    assert spec is not None and spec.loader is not None  # noqa: PT018
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@asynccontextmanager
+async def served(name: str) -> AsyncIterator[str]:
+    """A program at a free port, with the options that it runs with; gives the URL of its root."""
+    found: list[tuple[HttpApp, HttpOptions]] = []
+
+    def remember(engine: Engine, options: HttpOptions, *, owner: Any) -> None:
+        options = msgspec.structs.replace(options, port=0, drain_delay=0.0)
+        found.append((HttpApp(engine, options, owner=owner, bound_to=options.host), options))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transports, "serve_http", remember)
+        runpy.run_path(str(PROGRAMS[name]), run_name="__main__")
+    async with serving(*found[0]) as url:
+        yield url.replace("0.0.0.0", "127.0.0.1")
