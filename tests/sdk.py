@@ -114,6 +114,10 @@ class _Tapped:
         await self.aclose()
 
 
+def tapped(transcript: Transcript, read: Any, write: Any) -> tuple[Any, Any]:
+    return _Tapped(read, transcript.note_heard), _Tapped(write, transcript.note_said)
+
+
 class _Complaints(logging.Handler):
     """What the SDK found to warn of."""
 
@@ -147,7 +151,7 @@ async def started(transcript: Transcript, program: tuple[str, ...], folder: Path
     try:
         with no_complaints(), log.open("w") as errlog, anyio.fail_after(PATIENCE):
             async with stdio_client(server, errlog) as (read, write):
-                yield _Tapped(read, transcript.note_heard), _Tapped(write, transcript.note_said)
+                yield tapped(transcript, read, write)
     except Exception as failure:
         failure.add_note(f"The server's stderr: {log.read_text()[-2000:]}")
         raise

@@ -35,8 +35,8 @@ PURE_STDLIB = {
 WRAPPED = {
     "jsonschema_rs": {"dovetail.registry.validator"},
     "watchfiles": {"dovetail.engine.watch"},
-    "uvicorn": {"dovetail.transports.serve", "dovetail.transports.wire_limits"},
-    "httptools": {"dovetail.transports.wire_limits"},
+    "uvicorn": {"dovetail.transports.wire"},
+    "httptools": {"dovetail.transports.wire"},
     "uvloop": {"dovetail.transports.serve"},
     "aiohttp": {"dovetail.client.requests"},
 }

@@ -6,89 +6,113 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
+from click.testing import CliRunner
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from documented import REVISIONS, ROOT, load, served
 from dovetail import Client
+from dovetail.cli.run import run
 from hosting import hosted
 from official import Witness
 
 # ── programs over HTTP ──
 
 
-@pytest.mark.parametrize("name", ["http_server", "http_long_calls", "http_identity", "http_pages", "deploy"])
-async def test_a_program_is_reached_over_http_in_every_way(name: str, witness: Witness) -> None:
+@pytest.mark.parametrize(
+    ("name", "tool", "arguments", "gives"),
+    [
+        ("http_server", "forecast", {"city": "Rome"}, "Sun in Rome."),
+        ("http_long_calls", "render", {"frames": 1}, "1 frames"),
+        ("deploy", "greet", {"name": "Ada"}, "Hello, Ada!"),
+    ],
+)
+async def test_a_program_is_reached_over_http_in_every_way(
+    name: str, tool: str, arguments: dict[str, Any], gives: str, witness: Witness
+) -> None:
     async with served(name) as url:
         for revision, path in [*((revision, "/mcp") for revision in REVISIONS), ("2024-11-05", "/sse")]:
             async with Client(url + path, protocol_version=revision, transcript=witness.see) as client:
                 assert client.protocol_version == revision
-                for step in SCENARIOS[name]:
-                    await step(client)
+                assert (await client.call_tool(tool, arguments)).data == gives
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+
+async def ask(url: str, verb: str = "GET", **options: Any) -> Answer:
+    """One request, and its whole answer; redirects are not followed."""
+    async with aiohttp.request(verb, url, allow_redirects=False, **options) as answer:
+        return Answer(answer.status, answer.headers, await answer.text())
 
 
 async def test_pages_are_beside_the_endpoint() -> None:
-    async with served("http_pages") as url, aiohttp.ClientSession(url) as session:
-        home = await session.get("/")
-        assert (home.content_type, await home.text()) == ("text/html", "<h1>Library</h1>")
-        assert await (await session.get("/books?start=D")).json() == ["Dune"]
-        missing = await session.get("/books?start=X")
-        assert (missing.status, await missing.json()) == (404, {"error": "no book starts with X"})
-        assert (await session.post("/books")).status == 405
-        assert [
-            (await session.get(path)).status for path in ("/health", "/health/live", "/ready", "/health/ready")
-        ] == [200] * 4
+    async with served("http_pages") as url:
+        home = await ask(url)
+        assert (home.headers["Content-Type"], home.text) == ("text/html; charset=utf-8", "<h1>Library</h1>")
+        assert (await ask(f"{url}/books?start=D")).text == '["Dune"]'
+        missing = await ask(f"{url}/books?start=X")
+        assert (missing.status, missing.text) == (404, '{"error":"no book starts with X"}')
+        assert (await ask(f"{url}/books", "POST")).status == 405
+        for path in ("/health", "/health/live", "/ready", "/health/ready"):
+            assert (await ask(url + path)).status == 200
 
 
 async def test_a_session_belongs_to_who_opened_it() -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "docs", "version": "1"}}
-    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
-    async with served("http_identity") as url, aiohttp.ClientSession(url) as session:
-        opened = await session.post("/mcp", json=message, headers={"X-User": "ada"})
+    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+    async with served("http_identity") as url:
+        opened = await ask(f"{url}/mcp", "POST", json=initialize, headers={"X-User": "ada"})
         same = {"Mcp-Session-Id": opened.headers["Mcp-Session-Id"]}
-        ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
-        assert (await session.post("/mcp", json=ping, headers=same | {"X-User": "bob"})).status == 404
-        assert (await session.post("/mcp", json=ping, headers=same)).status == 404
-        assert (await session.post("/mcp", json=ping, headers=same | {"X-User": "ada"})).status == 200
+        for who, status in [({}, 404), ({"X-User": "bob"}, 404), ({"X-User": "ada"}, 200)]:
+            assert (await ask(f"{url}/mcp", "POST", json=ping, headers=same | who)).status == status
         async with Client(f"{url}/mcp", headers={"X-User": "ada"}) as client:
             assert (await client.call_tool("whoami")).data == "ada"
 
 
-async def test_names_that_are_not_known_are_refused() -> None:
-    async with served("deploy") as url, aiohttp.ClientSession(url) as session:
-
-        async def status(**headers: str) -> int:
-            return (await session.get("/mcp", headers=headers)).status
-
-        assert await status(Host="mcp.example.com") == 400  # it has no session, but it is let in
-        assert await status(Host="mcp.example.com", Origin="https://app.example.com") == 400
-        assert await status(Host="mcp.example.com", Origin="https://mcp.example.com") == 400
-        assert await status(Host="evil.example.com") == 403
-        assert await status(Origin="https://evil.example.com") == 403
-        assert (await session.get("/ready", headers={"Host": "10.0.0.1:8000"})).status == 200
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/mcp", {"Host": "mcp.example.com"}, 400),  # it has no session, but it is let in
+        ("/mcp", {"Host": "mcp.example.com", "Origin": "https://app.example.com"}, 400),
+        ("/mcp", {"Host": "mcp.example.com", "Origin": "https://mcp.example.com"}, 400),
+        ("/mcp", {"Host": "evil.example.com"}, 403),
+        ("/mcp", {"Origin": "https://evil.example.com"}, 403),
+        ("/ready", {"Host": "10.0.0.1:8000"}, 200),
+    ],
+)
+async def test_names_that_are_not_known_are_refused(path: str, headers: dict[str, str], status: int) -> None:
+    async with served("deploy") as url:
+        assert (await ask(url + path, headers=headers)).status == status
 
 
 @pytest.mark.parametrize("name", ["fastapi", "starlette", "litestar", "by_path"])
 async def test_an_app_is_mounted_at_its_path_and_below(name: str, witness: Witness) -> None:
     program = load(f"mounting_{name}")
-    async with hosted(program.app) as url, aiohttp.ClientSession(url) as session:
-        assert (await session.get("/")).status == 200
-        below = () if name == "by_path" else (("2024-11-05", "/mcp/sse"),)
-        for revision, path in [("2026-07-28", "/mcp"), ("2025-11-25", "/mcp/"), *below]:
-            assert (await session.get(path, allow_redirects=False)).status in (200, 400)
+    async with hosted(program.app) as url:
+        assert (await ask(url)).status == 200
+        below = [] if name == "by_path" else [("2024-11-05", "/mcp/sse", 405)]
+        for revision, path, status in [("2026-07-28", "/mcp", 400), ("2025-11-25", "/mcp/", 400), *below]:
+            assert (await ask(url + path, "POST", json={})).status == status
             async with Client(url + path, protocol_version=revision, transcript=witness.see) as client:
-                assert (await client.call_tool("price", {"article": "hat"})).data == 9.5
+                assert (await client.call_tool("price", {"article": "hat"})).text == "9.5"
         await program.mcp.drain()
 
 
 async def test_a_plain_mount_redirects() -> None:
     app = Starlette(routes=[Mount("/mcp", load("mounting_starlette").mcp)])
-    async with hosted(app) as url, aiohttp.ClientSession(url) as session:
-        assert (await session.post("/mcp", allow_redirects=False)).status == 307
+    async with hosted(app) as url:
+        assert (await ask(f"{url}/mcp", "POST")).status == 307
 
 
 async def test_the_client_of_its_page_works(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,11 +142,11 @@ async def test_the_client_that_listens_hears(capsys: pytest.CaptureFixture[str])
 class Running:
     """A program that was started, and the URL that it told on stderr."""
 
-    def __init__(self, *command: str, **environment: str) -> None:
+    def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, *command],
             cwd=ROOT / "docs" / "programs",
-            env=os.environ | {"DOVETAIL_PORT": "0"} | environment,
+            env=os.environ | {"DOVETAIL_PORT": "0"},
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -170,23 +194,59 @@ async def test_a_server_says_where_it_is_and_ends_with_code_0() -> None:
             assert await program.exit_code() == 0
 
 
+async def test_the_command_serves_a_program_as_well() -> None:
+    with Running("-m", "dovetail.cli", "run", "readme.py", "--transport", "http", "--no-sse") as program:
+        assert program.said == f"calendar serves MCP at {program.url}/mcp\n"
+        async with Client(f"{program.url}/mcp") as client:
+            assert [tool.name for tool in await client.list_tools()] == ["days_between"]
+        program.process.terminate()
+        assert await program.exit_code() == 0
+
+
+def test_the_command_knows_every_flag_that_is_shown() -> None:
+    known = {flag for option in run.params for flag in (*option.opts, *option.secondary_opts)} | {"--help"}
+    shown = re.findall(r"--[a-z][a-z-]+", (ROOT / "docs" / "command.md").read_text())
+    assert set(shown) <= known
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "says"),
+    [("nothing.py", 2, "there is no file"), ("readme.py:calendar", 2, "it has server"), ("readme.py", 1, "path=")],
+)
+def test_the_command_says_what_is_wrong(target: str, code: int, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "docs" / "programs")
+    done = CliRunner().invoke(run, [target, "--transport", "http", "--path", "no-slash"])
+    assert done.exit_code == code
+    assert says in done.output
+
+
 async def test_ready_says_no_before_the_end_and_a_second_signal_ends_at_once() -> None:
     with Running("deploy.py") as program:
-        async with aiohttp.ClientSession(program.url) as session:
-            assert (await session.get("/ready")).status == 200
-            program.process.terminate()
-            async with asyncio.timeout(10):
-                while (await session.get("/ready")).status != 503:
-                    await asyncio.sleep(0.01)
-            assert (await session.get("/health")).status == 200
+        assert (await ask(f"{program.url}/ready")).status == 200
+        program.process.terminate()
+        async with asyncio.timeout(10):
+            while (await ask(f"{program.url}/ready")).status == 200:
+                pass
+        assert (await ask(f"{program.url}/health")).status == 200
         async with Client(f"{program.url}/mcp") as client:
             assert (await client.call_tool("greet", {"name": "Ada"})).data == "Hello, Ada!"
         program.process.terminate()
         assert await program.exit_code() == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("command", [("mounting_drain.py",), ("-m", "uvicorn", "mounting_lifespan:app")])
+DRAINING_SERVER = """
+import functools, runpy, uvicorn
+uvicorn.Config = functools.partial(uvicorn.Config, port=0)
+runpy.run_path("mounting_drain.py", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("-c", DRAINING_SERVER), ("-m", "uvicorn", "mounting_lifespan:app", "--port", "0")],
+    ids=["a server of one's own", "a lifespan"],
+)
 async def test_uvicorn_ends_in_time_with_a_drain(command: tuple[str, ...]) -> None:
-    with Running(*command, UVICORN_PORT="0") as program:
+    with Running(*command) as program:
         assert await end_with_open_streams(program) == -signal.SIGTERM
     assert "Traceback" not in program.errors

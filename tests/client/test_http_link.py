@@ -518,6 +518,16 @@ async def test_a_modern_client_answers_no_questions(caplog: pytest.LogCaptureFix
         assert "is not answered" in caplog.text
 
 
+async def test_whatever_goes_wrong_nobody_waits_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Scripted(modern()) as server, Client(server.url) as client:
+        monkeypatch.setattr(requests.HttpReply, "read", None)
+        with pytest.raises(ConnectionLost, match="no/such: it could not be sent; the log says why"):
+            await client.request("no/such")
+        assert "TypeError" in caplog.text
+
+
 # ── leaving ──
 
 

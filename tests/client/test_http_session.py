@@ -523,6 +523,33 @@ async def test_what_was_agreed_in_the_session_is_agreed_again() -> None:
         assert server.said()[-2:] == ["POST resources/unsubscribe"] * 2
 
 
+async def test_a_session_that_was_told_only_half_is_not_kept() -> None:
+    behave = Announcing()
+    broken = False
+
+    async def sometimes(visit: Visit) -> None:
+        if broken and visit.method == "resources/subscribe":
+            visit.cut()
+        else:
+            await behave(visit)
+
+    async with (
+        Scripted(sometimes) as server,
+        Client(server.url) as client,
+        client.listen(uris=["n://1"]) as changes,
+    ):
+        behave.forgetful = broken = True
+        with pytest.raises(ConnectionLost, match="session ended"):
+            await client.ping()
+        with pytest.raises(ConnectionLost, match=r"resources/subscribe: .*broke"):
+            await client.ping()
+        broken = False
+        await client.ping()
+        assert await next_of(changes) == Change("updated", "n://1")
+        behave.streams[-1].event(updated("n://1"))
+        assert await next_of(changes) == Change("updated", "n://1")
+
+
 async def test_a_listener_does_not_wait_for_a_request() -> None:
     behave = Announcing()
     async with Scripted(behave) as server, Client(server.url) as client, client.listen(tools=True) as changes:
@@ -613,17 +640,20 @@ async def test_a_new_session_of_another_revision() -> None:
         elif not handshake(visit, version, Mcp_Session_Id="s"):
             visit.result({})
 
-    async with Scripted(behave) as server:
-        async with Client(server.url) as client, Client(server.url, protocol_version=version) as pinned:
-            version = "2025-06-18"
-            for each in (client, pinned):
-                with pytest.raises(ConnectionLost):
-                    await each.request("gone")
-            await client.ping()
-            assert client.protocol_version == "2025-06-18"
-            assert server.visits[-1].headers["mcp-protocol-version"] == "2025-06-18"
-            with pytest.raises(BadAnswer, match="does not speak 2025-11-25; it offers 2025-06-18"):
-                await pinned.ping()
+    async with (
+        Scripted(behave) as server,
+        Client(server.url) as client,
+        Client(server.url, protocol_version=version) as pinned,
+    ):
+        version = "2025-06-18"
+        for each in (client, pinned):
+            with pytest.raises(ConnectionLost):
+                await each.request("gone")
+        await client.ping()
+        assert client.protocol_version == "2025-06-18"
+        assert server.visits[-1].headers["mcp-protocol-version"] == "2025-06-18"
+        with pytest.raises(BadAnswer, match="does not speak 2025-11-25; it offers 2025-06-18"):
+            await pinned.ping()
 
 
 # ── back-off ──

@@ -41,6 +41,7 @@ def test_the_start_line_names_the_urls(start: Start) -> None:
     assert "Traceback" not in program.said
 
 
+@pytest.mark.slow
 def test_another_path_without_sse(start: Start) -> None:
     program = start(path="/there", sse=False)
     assert f"serves MCP at http://127.0.0.1:{program.port}/there\n" in program.said
@@ -91,6 +92,7 @@ async def test_another_program_was_quicker_to_listen() -> None:
             one.close()
 
 
+@pytest.mark.slow
 def test_stderr_may_be_closed(start: Start) -> None:
     port = free_port()
     source = f"import sys; sys.stderr.close(); sys.argv[1:] = ['{{\"port\": {port}}}']; import runpy\n"
@@ -201,6 +203,7 @@ def test_a_call_in_flight_may_finish(start: Start) -> None:
     assert program.exits() == 0
 
 
+@pytest.mark.slow
 def test_a_page_of_the_hosts_own_may_finish(start: Start) -> None:
     program = start()
     connection = program.connect()
@@ -211,6 +214,7 @@ def test_a_page_of_the_hosts_own_may_finish(start: Start) -> None:
     assert program.exits() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["stuck", "nap"])
 def test_a_call_that_takes_too_long(start: Start, tool: str) -> None:
     program = start(drain_timeout=0.2)
@@ -221,6 +225,7 @@ def test_a_call_that_takes_too_long(start: Start, tool: str) -> None:
     assert "Traceback" not in program.said
 
 
+@pytest.mark.slow
 def test_it_accepts_on_while_it_says_that_it_is_not_ready(start: Start) -> None:
     program = start(drain_delay=0.6)
     assert program.get("/ready") == (200, {"status": "ok"})
@@ -232,6 +237,7 @@ def test_it_accepts_on_while_it_says_that_it_is_not_ready(start: Start) -> None:
     assert program.exits() == 0
 
 
+@pytest.mark.slow
 def test_nothing_new_is_accepted_while_calls_finish(start: Start) -> None:
     program = start()
     connection = program.begin("nap", seconds=1.0)
@@ -249,6 +255,7 @@ def refuses(port: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["blocks_the_loop", "stuck"])
 def test_a_second_signal_ends_it_at_once(start: Start, tool: str) -> None:
     program = start()
@@ -260,6 +267,7 @@ def test_a_second_signal_ends_it_at_once(start: Start, tool: str) -> None:
     assert program.exits() == -signal.SIGTERM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trouble", "line"),
     [
@@ -274,6 +282,7 @@ def test_a_lifespan_that_does_not_end_well(start: Start, trouble: str, line: str
     assert line in program.said
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_does_not_delay_the_end(start: Start) -> None:
     program = start()
     with socket.create_connection(("127.0.0.1", program.port), PROMPTLY) as one:
@@ -283,6 +292,7 @@ def test_a_client_that_does_not_read_does_not_delay_the_end(start: Start) -> Non
         assert program.exits() == 0
 
 
+@pytest.mark.slow
 def test_a_restart_on_the_same_port(start: Start) -> None:
     port = free_port()
     for _ in range(3):
@@ -294,6 +304,7 @@ def test_a_restart_on_the_same_port(start: Start) -> None:
         assert program.exits() == 0
 
 
+@pytest.mark.slow
 def test_a_restart_after_a_kill(start: Start) -> None:
     port = free_port()
     first = start(port=port)
@@ -323,6 +334,7 @@ def test_a_handlers_traceback_is_in_the_log_in_one_piece_and_never_with_the_clie
         assert "inner()" in piece
 
 
+@pytest.mark.slow
 def test_the_access_log_is_off_unless_asked_for(start: Start) -> None:
     quiet, loud = start(), start(access_log=True)
     for program in (quiet, loud):

@@ -20,12 +20,15 @@ Start = Callable[..., Bench]
 
 
 def loop_kinds() -> list[object]:
-    kinds = [pytest.param(asyncio.new_event_loop, id="asyncio")]
-    if sys.platform != "win32":
-        import uvloop
+    """Both in `make test`; in `make check` the one that a server has where there is a choice."""
+    if sys.platform == "win32":
+        return [asyncio.new_event_loop]
+    import uvloop
 
-        kinds.append(pytest.param(uvloop.new_event_loop, id="uvloop"))
-    return kinds
+    return [
+        pytest.param(uvloop.new_event_loop, id="uvloop"),
+        pytest.param(asyncio.new_event_loop, id="asyncio", marks=pytest.mark.slow),
+    ]
 
 
 @pytest.fixture(params=loop_kinds())

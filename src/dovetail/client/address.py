@@ -51,7 +51,7 @@ class ServerAddress(NamedTuple):
     def join(self, reference: str, base: str | None = None) -> str:
         """A URL that the server names, relative or not; BadAnswer if it leads to another origin."""
         try:
-            url = urljoin(base or self.url, reference)
+            url = "" if _NOT_IN_A_URL.search(reference) else urljoin(base or self.url, reference)
         except ValueError:
             url = ""
         split, problem = _read(url)

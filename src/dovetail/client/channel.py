@@ -7,7 +7,7 @@ pages, and passes on what the server says unasked.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,7 +20,7 @@ from dovetail.client.links import Link
 from dovetail.client.listening import ChangeFeed, Listening
 from dovetail.client.results import ListPage, LogHandler, LogMessage, read, read_page
 from dovetail.engine.streams import Change
-from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, SetupError
+from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ServerError, SetupError
 from dovetail.protocol.definitions import ToolDefinition
 from dovetail.protocol.headers import header_parameters
 from dovetail.protocol.jsonrpc import UNREADABLE
@@ -171,10 +171,18 @@ class Channel:
             self.conversation, self._identity, self.revision, self._pinned, self._timeout
         )
         self._session_over = False
+        try:
+            await self._tell_again(self._agreement.capabilities)
+        except BaseException:
+            self._session_over = True  # one that knows only half of it is of no use
+            raise
+
+    async def _tell_again(self, capabilities: Mapping[str, Any]) -> None:
         if self._session_log_level is not None:
-            await self._send_in_session("logging/setLevel", {"level": self._session_log_level})
+            with suppress(ServerError):
+                await self._send_in_session("logging/setLevel", {"level": self._session_log_level})
         await self._link.attend()
-        await self._feed.renew(self._agreement.capabilities, self._send_in_session)
+        await self._feed.renew(capabilities, self._send_in_session)
 
     async def _send_in_session(self, method: str, params: Mapping[str, Any]) -> Raw:
         """Never in a new one."""

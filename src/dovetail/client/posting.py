@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from abc import abstractmethod
 from collections.abc import Coroutine
 from typing import Any
@@ -14,6 +15,8 @@ from dovetail.protocol.methods import RequestId
 
 LEAVE_SECONDS = 2.0  # for the last words: what is still on its way, and the end of the session
 ERRAND_SECONDS = 30.0  # for a message that has no answer, and so no timeout of its own
+
+log = logging.getLogger("dovetail.client")
 
 
 class PostingLink(Link):
@@ -111,3 +114,6 @@ class PostingLink(Link):
             self._receiver.failed(out.id, type(failure)(f"{out.subject}: {failure}"))
         except ServerError as failure:
             self._receiver.failed(out.id, failure)
+        except Exception:  # or somebody would wait for ever
+            log.exception("%s could not be sent", out.subject)
+            self._receiver.failed(out.id, ConnectionLost(f"{out.subject}: it could not be sent; the log says why"))

@@ -13,7 +13,7 @@ from dovetail.state.base import StateBackend
 LOG = "changes"
 KEEP = 10_000
 SECONDS = 30 * 86_400.0  # far longer than any session may be silent: a position never outlives the log it points into
-AGAIN_SECONDS = 1.0
+AGAIN_SECONDS = 0.5  # what could not be written is tried again
 
 log = logging.getLogger("dovetail")
 
@@ -51,9 +51,10 @@ class ChangeLog:
             try:
                 await self._state.append(LOG, msgspec.msgpack.encode(change), keep=KEEP, ttl=SECONDS)
             except Exception:  # whatever it is: who waits for changes would wait for ever
-                log.exception("a change could not be written; it will be tried again")
-                subscription.offer(change)
-                await asyncio.sleep(AGAIN_SECONDS)
+                log.exception("a change could not be written")
+                if not subscription.closed:
+                    subscription.offer(change)
+                    await asyncio.sleep(AGAIN_SECONDS)
 
     async def position(self) -> int:
         return (await self._state.read(LOG, 0, 0)).last

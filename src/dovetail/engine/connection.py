@@ -292,11 +292,17 @@ class Connection:
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=grace)
-        for call in self._calls.values():
-            call.open = False  # nobody waits for them any more
-            if call.exchange is not None:
-                call.exchange.cancelled()
+        self.abandon()
         for task in late:
             task.cancel()
         if late:
             await asyncio.wait(late, timeout=SETTLE_SECONDS)
+
+    def abandon(self) -> None:
+        """Nobody waits for the calls any more; who is in the middle of `close` need not wait for them either."""
+        for call in self._calls.values():
+            call.open = False
+            if call.exchange is not None:
+                call.exchange.cancelled()
+            if call.task is not None:
+                call.task.cancel()

@@ -5,7 +5,15 @@ from collections.abc import Iterable
 
 from dovetail.engine.redaction import RedactingFilter, Redactor
 
-OURS = ("dovetail", "dovetail.client", "dovetail.files", "dovetail.http", "dovetail.threads", "dovetail.watch")
+OURS = (
+    "dovetail",
+    "dovetail.access",
+    "dovetail.client",
+    "dovetail.files",
+    "dovetail.http",
+    "dovetail.threads",
+    "dovetail.watch",
+)
 
 _extra_keys: set[str] = set()
 

@@ -68,27 +68,31 @@ class Sessions:
     async def open(
         self, params: InitializeParams, revision: Revision, *, owner: str | None, unheard_since: int
     ) -> HeldSession:
-        await self._make_room()
+        silent = self._make_room()
+        id = secrets.token_urlsafe(24)
+        self._known[id] = _Known(self._engine.hub, self._clock())  # first of all: others may open one meanwhile
         record = Session.open(
-            secrets.token_urlsafe(24),
-            params,
-            revision,
-            announced=self._engine.announced_kinds(),
-            owner=owner,
-            unheard_since=unheard_since,
+            id, params, revision, announced=self._engine.announced_kinds(), owner=owner, unheard_since=unheard_since
         )
-        version = await self._state.put(_key(record.id), _encode(record), ttl=self._timeout, if_version=0)
-        self._known[record.id] = _Known(self._engine.hub, self._clock())
+        try:
+            if silent is not None:
+                await self.end(silent)
+            version = await self._state.put(_key(id), _encode(record), ttl=self._timeout, if_version=0)
+        except BaseException:
+            self._forget(id)
+            raise
         return HeldSession(self, record, version)
 
-    async def _make_room(self) -> None:
+    def _make_room(self) -> str | None:
+        """Gives the session that has to end, if there is no other way."""
         self._forget_expired()
         if len(self._known) < self._most:
-            return
+            return None
         id, oldest = next(iter(self._known.items()))
         if self._clock() - oldest.used < FRESH_SECONDS:
             raise Busy(f"There are {self._most} sessions, all of them in use; try again later", http_status=503)
-        await self.end(id)
+        self._forget(id)
+        return id
 
     async def find(self, id: str, owner: str | None) -> HeldSession | None:
         """The session, if there is one and it belongs to who is asking."""

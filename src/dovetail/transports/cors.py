@@ -13,7 +13,7 @@ from dovetail.transports.asgi import Headers, RawHeaders
 METHODS = b"GET, POST, DELETE, OPTIONS"
 REQUEST_HEADERS = frozenset(
     {
-        *("accept", "content-type", "authorization", "dpop", "x-requested-with"),
+        *("accept", "cache-control", "content-type", "authorization", "dpop", "x-requested-with"),
         *("mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id"),
         *("traceparent", "tracestate", "baggage"),
     }

@@ -107,7 +107,6 @@ class HttpApp:
     async def _show(self, page: App, scope: Scope, receive: Receive, send: Send) -> None:
         """A page of the users' own: it has its time like a call, and what the lifespan opened is there for it."""
         traffic = (await self._here()).traffic
-        traffic.refuse_if_closing()
         task = asyncio.current_task()
         assert task is not None
         traffic.enter(task, task.cancel)

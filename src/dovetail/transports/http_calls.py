@@ -100,6 +100,8 @@ class HttpCall:
         if self._session is not None:
             await self._session.use()
         await self.answer.keep_alive()
+        if self.answer.response.ended:  # it takes nothing any more, or has come back by another connection
+            self.client_left()
 
     # ── serving ──
 

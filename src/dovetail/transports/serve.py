@@ -34,12 +34,15 @@ log = logging.getLogger("dovetail")
 def serve_http(engine: Engine, options: HttpOptions, *, owner: Any = None) -> None:
     """Serve until a signal comes; `owner` is what the lifespan is called with."""
     refuse_running_loop()
+    alone = options.workers == 1
+    if alone:  # several set up their logs for themselves, for that takes a thread
+        log_to_stderr(engine.redactor)
+    app = HttpApp(engine, options, owner=owner, bound_to=options.host, alone=alone)
     sockets = bind(options.host, options.port)
     announce = partial(_announce, engine.info.name, options, port_of(sockets))
-    alone = options.workers == 1
+    work = partial(_work, engine, app, options, sockets)
     try:
         _allow_descriptors(options.max_connections)
-        work = partial(_work, engine, options, owner, sockets, alone)
         if alone:
             work(announce, None)
         else:
@@ -51,26 +54,24 @@ def serve_http(engine: Engine, options: HttpOptions, *, owner: Any = None) -> No
 
 def _work(
     engine: Engine,
+    app: HttpApp,
     options: HttpOptions,
-    owner: Any,
     sockets: list[Socket],
-    alone: bool,
     started: Callable[[], None],
     lifeline: Lifeline | None,
 ) -> None:
+    """What one process does, be it alone or a worker."""
     log_to_stderr(engine.redactor)
 
     async def live() -> None:
-        app = HttpApp(engine, options, owner=owner, bound_to=options.host, alone=alone)
+        service = HttpService(app, options, sockets)
         with StopSignal() as signal:
             if lifeline is not None:
                 lifeline.watch(signal.give)
-            service = HttpService(app, options, sockets)
-            if await signal.interrupts(service.start()):
-                return
-            started()
-            await signal.wait()
-            await service.stop()
+            if not await signal.interrupts(service.start()):
+                started()
+                await signal.wait()
+                await service.stop()
 
     run_process(live, engine.threads, _new_loop)
 

@@ -25,7 +25,9 @@ from dovetail.transports.visit import Visit
 
 STREAM_ROUTE = "/sse"
 MESSAGES_ROUTE = "/messages"
-FULL_BYTES = 1024 * 1024  # what may wait for a slow client before its calls wait too
+FULL_BYTES = 1024 * 1024  # what may wait for a slow client before its calls, and what it asks for, wait too
+MAX_QUERY = 1000  # bytes
+LAST_SECONDS = 0.5  # for a client to take what is left when its stream ends
 
 log = logging.getLogger("dovetail")
 
@@ -64,18 +66,19 @@ class EventPipe:
         self._room.set()
 
     async def carry(self, response: Response) -> None:
-        """Send what is written, until the end."""
-        while True:
-            while self._waiting:
+        """Send what is written, until the end, or until the client takes no more."""
+        while not response.ended:
+            if self._waiting:
                 message = self._waiting.popleft()
                 await response.event(encode_event(message, event="message"))
                 self._bytes -= len(message)
                 if self._bytes <= FULL_BYTES:
                     self._room.set()
-            if self.ended:
+            elif self.ended:
                 return
-            self._more.clear()
-            await self._more.wait()
+            else:
+                self._more.clear()
+                await self._more.wait()
 
 
 class SseClient:
@@ -86,12 +89,22 @@ class SseClient:
         self.owner = owner
         self.pipe = EventPipe()
         self.connection = Connection(engine, self.pipe, handshake_only=True)
-        self.grace = 0.0  # seconds that its calls get when it ends
+        self._grace = 0.0  # seconds that its calls get when it ends
         self._ending = asyncio.Event()
 
+    @property
+    def is_ending(self) -> bool:
+        return self._ending.is_set()
+
     def end(self, grace: float = 0.0) -> None:
-        self.grace = grace
+        self._grace = grace
         self._ending.set()
+
+    def leave(self) -> None:
+        """Nobody is there any more."""
+        self.pipe.give_up()
+        self.connection.abandon()
+        self.end()
 
     async def close_in_time(self, initialize_timeout: float | None) -> None:
         """Wait for the end, which also comes if no client has introduced itself in time; then let the calls finish."""
@@ -100,7 +113,7 @@ class SseClient:
             await self._ending.wait()
         finally:
             greeting.cancel()
-        await self.connection.close(self.grace)
+        await self.connection.close(self._grace)
         self.pipe.end()
 
     async def _expect_greeting(self, timeout: float | None) -> None:
@@ -147,22 +160,28 @@ class SseEndpoint:
 
         def left() -> None:
             response.abandon()
-            client.pipe.give_up()
-            client.end()
+            client.leave()
 
         async def beat() -> None:
             await response.event(sse.KEEP_ALIVE)
+            if response.ended:  # it takes nothing any more
+                left()
+
+        async def end_in_time() -> None:
+            await client.close_in_time(self._engine.options.initialize_timeout)
+            await asyncio.wait([over], timeout=LAST_SECONDS)
+            if not over.done():
+                response.abandon()
 
         attending = loop.create_task(look_after(visit.receive, over, self._options.keep_alive, beat, left))
-        closing = loop.create_task(client.close_in_time(self._engine.options.initialize_timeout))
+        ending = loop.create_task(end_in_time())
         try:
             await response.event(encode_event(self._messages_path(visit, client).encode(), event="endpoint"))
             await client.pipe.carry(response)
         finally:
-            client.pipe.give_up()
-            client.end()
+            client.leave()
             over.set_result(None)
-            await asyncio.wait({attending, closing})
+            await asyncio.wait({attending, ending})
             await response.close()
 
     def _messages_path(self, visit: Visit, client: SseClient) -> str:
@@ -181,7 +200,7 @@ class SseEndpoint:
             await visit.refuse_method(b"POST", "POST JSON-RPC messages here")
             return
         visit.refuse_other_types()
-        client = self._client(visit)
+        self._client(visit)
         body = await visit.body(self._options.max_body_bytes, self._options.body_timeout)
         try:
             jsonrpc.decode(body)
@@ -189,14 +208,15 @@ class SseEndpoint:
             bad.http_status = 400
             await visit.refuse(bad, bad.id, id_optional=False)
             return
-        client.connection.feed(body)
+        await self._client(visit).pipe.drain()  # who does not read may not ask for more
+        self._client(visit).connection.feed(body)  # if it is still there
         await visit.response.empty(202)
 
     def _client(self, visit: Visit) -> SseClient:
-        query = parse_qs(visit.scope.get("query_string", b"")[:1000].decode("latin-1"), max_num_fields=20)
+        query = parse_qs(visit.scope.get("query_string", b"")[:MAX_QUERY].decode("latin-1"))
         given = query.get("session_id", [])
         client = self._clients.get(given[0]) if len(given) == 1 else None
-        if client is None or client.owner != visit.owner:
+        if client is None or client.is_ending or client.owner != visit.owner:
             text = f"There is no such session; GET {STREAM_ROUTE} opens one"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=404 if given else 400)
         return client

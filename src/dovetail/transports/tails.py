@@ -166,6 +166,8 @@ class Tail:
     async def beat(self) -> None:
         await self._held.use()
         await self._response.event(sse.KEEP_ALIVE)
+        if self._response.ended:  # it takes nothing any more
+            self.left()
 
 
 class Tails:

@@ -1,0 +1,299 @@
+"""Sessions as records: found, used, changed, ended, and only so many of them."""
+
+import asyncio
+
+import pytest
+
+from dovetail import Server
+from dovetail.engine.sessions import FRESH_SECONDS, MAX_ID, HeldSession, Sessions
+from dovetail.errors import Busy
+from dovetail.protocol.methods import InitializeParams
+from dovetail.protocol.revisions import R2025_06_18
+from dovetail.state.memory import MemoryState
+from http_serving import Clock, PausingState
+
+TIMEOUT = 100.0
+
+
+class Counting(MemoryState):
+    """Counts how often a session is touched."""
+
+    touches = 0
+
+    async def touch(self, key: str, ttl: float) -> bool:
+        self.touches += 1
+        return await super().touch(key, ttl)
+
+
+class Book:
+    """The sessions of a server, and a clock to turn."""
+
+    def __init__(self, *, most: int = 10, state: type[MemoryState] = Counting) -> None:
+        self.server = Server("book", version="1.0.0")
+        for name in ("one", "two", "three"):
+            self.server.add_resource(f"test://{name}", lambda: "1", name=name)
+        self.clock = Clock()
+        self.state = state(clock=self.clock)
+        self.sessions = self.reopened(most)
+
+    def reopened(self, most: int = 10) -> Sessions:
+        """As another process with the same state would."""
+        return Sessions(self.server.engine, self.state, timeout=TIMEOUT, most=most, clock=self.clock)
+
+    async def open(self, owner: str | None = None) -> HeldSession:
+        params = InitializeParams(protocol_version="2025-06-18", capabilities={}, client_info={"name": "x"})
+        return await self.sessions.open(params, R2025_06_18, owner=owner, unheard_since=7)
+
+    async def find(self, held: HeldSession, owner: str | None = None) -> HeldSession | None:
+        return await self.sessions.find(held.record.id, owner)
+
+    async def subscribe(self, held: HeldSession, *uris: str) -> None:
+        await held.change(lambda record: record.replace(subscriptions=record.subscriptions | set(uris)))
+
+    @property
+    def watched(self) -> set[str]:
+        return set(self.server.engine.hub._wanted)
+
+
+# ── found again ──
+
+
+async def test_what_was_opened_is_found() -> None:
+    book = Book()
+    held = await book.open()
+    found = await book.find(held)
+    assert found is not None
+    assert found.record == held.record
+    assert found.record.version == "2025-06-18"
+    assert found.record.unheard_since == 7
+    assert found.record.announced == {"resources"}
+    assert not found.record.initialized
+
+
+@pytest.mark.rule("SH-26", "SH-27")
+async def test_ids_are_long_random_and_visible_ascii() -> None:
+    book = Book(most=200)
+    ids = {(await book.open()).record.id for _ in range(200)}
+    assert len(ids) == 200
+    assert all(len(id) >= 32 and all(0x21 <= ord(character) <= 0x7E for character in id) for id in ids)
+    assert len({id[:6] for id in ids}) == 200  # nothing is counted up
+
+
+@pytest.mark.parametrize("id", ["", "unknown", "x" * MAX_ID, "x" * 100_000, "ÿ", "../state", "a\x00b"])
+async def test_other_ids_find_nothing(id: str) -> None:
+    book = Book()
+    await book.open()
+    assert await book.sessions.find(id, None) is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "asking"), [("ann", "bob"), ("ann", None), (None, "ann"), ("ann", "Ann"), ("", None)]
+)
+async def test_nobody_else_finds_it(owner: str | None, asking: str | None) -> None:
+    book = Book()
+    held = await book.open(owner)
+    book.clock.sleep(TIMEOUT - 1)
+    assert await book.find(held, asking) is None
+    book.clock.sleep(2)  # and who asked in vain has not kept it alive
+    assert await book.find(held, owner) is None
+
+
+async def test_another_process_finds_it_and_watches_for_it() -> None:
+    book = Book()
+    held = await book.open()
+    await book.subscribe(held, "test://one")
+    book.sessions.forget_all()
+    assert book.watched == set()
+    book.sessions = book.reopened()
+    assert await book.find(held) is not None
+    assert book.watched == {"test://one"}
+
+
+# ── time ──
+
+
+@pytest.mark.rule("SH-29")
+async def test_silence_ends_it() -> None:
+    book = Book()
+    held = await book.open()
+    await book.subscribe(held, "test://one")
+    book.clock.sleep(TIMEOUT - 0.1)
+    assert await book.find(held) is not None
+    book.clock.sleep(TIMEOUT + 0.1)
+    assert await book.find(held) is None
+    assert len(book.sessions) == 0
+    assert book.watched == set()
+
+
+async def test_use_keeps_it_for_ever_and_touches_it_every_tenth() -> None:
+    book = Book()
+    held = await book.open()
+    for _ in range(1000):  # ten times its life, a hundredth at a time
+        book.clock.sleep(TIMEOUT / 100)
+        assert await book.find(held) is not None
+    assert isinstance(book.state, Counting)
+    assert 80 <= book.state.touches <= 100
+
+
+async def test_who_was_used_just_before_the_next_touch_lives_nine_tenths() -> None:
+    book = Book()
+    held = await book.open()
+    book.clock.sleep(TIMEOUT / 10 - 0.1)
+    assert await book.find(held) is not None
+    book.clock.sleep(TIMEOUT * 0.9 - 0.1)
+    assert await book.find(held) is not None
+
+
+async def test_those_that_fell_silent_are_forgotten_when_a_new_one_comes() -> None:
+    book = Book()
+    for _ in range(5):
+        await book.subscribe(await book.open(), "test://one")
+    book.clock.sleep(TIMEOUT + 1)
+    await book.open()
+    assert len(book.sessions) == 1
+    assert book.watched == set()
+
+
+# ── the cap ──
+
+
+async def test_the_longest_silent_one_gives_way() -> None:
+    book = Book(most=3)
+    first, second, third = [await book.open() for _ in range(3)]
+    book.clock.sleep(1)
+    assert await book.find(first) is not None
+    book.clock.sleep(FRESH_SECONDS + 1)
+    fourth = await book.open()
+    assert [await book.find(each) is not None for each in (first, second, third, fourth)] == [True, False, True, True]
+    assert len(book.sessions) == 3
+
+
+async def test_but_not_if_it_was_used_a_moment_ago() -> None:
+    book = Book(most=2)
+    both = [await book.open() for _ in range(2)]
+    book.clock.sleep(FRESH_SECONDS - 0.1)
+    with pytest.raises(Busy) as refusal:
+        await book.open()
+    assert refusal.value.http_status == 503
+    assert "2 sessions" in refusal.value.message
+    assert all([await book.find(each) is not None for each in both])
+
+
+async def test_an_ended_one_makes_room_at_once() -> None:
+    book = Book(most=1)
+    await book.sessions.end((await book.open()).record.id)
+    await book.open()
+
+
+async def test_who_gives_way_is_told() -> None:
+    book = Book(most=1)
+    held = await book.open()
+    listener = book.state.listen([f"session/{held.record.id}"])
+    book.clock.sleep(FRESH_SECONDS + 1)
+    await book.open()
+    assert await asyncio.wait_for(listener.wait(), 1)
+    assert not await book.sessions.reload(held)
+    listener.close()
+
+
+async def test_many_at_once_do_not_exceed_the_cap() -> None:
+    book = Book(most=3, state=PausingState)
+    opened = await asyncio.gather(*(book.open() for _ in range(10)), return_exceptions=True)
+    assert sum(isinstance(each, HeldSession) for each in opened) == 3
+    assert sum(isinstance(each, Busy) for each in opened) == 7
+    assert len(book.sessions) == 3
+
+
+# ── changes ──
+
+
+async def test_changes_that_meet_are_all_kept() -> None:
+    book = Book(state=PausingState)
+    held = await book.open()
+    requests = [await book.find(held) for _ in range(30)]
+    await asyncio.gather(*(book.subscribe(each, f"test://{n}") for n, each in enumerate(requests) if each))
+    found = await book.find(held)
+    assert found is not None
+    assert found.record.subscriptions == {f"test://{n}" for n in range(30)}
+    assert book.watched == found.record.subscriptions
+
+
+async def test_a_change_is_told() -> None:
+    book = Book()
+    held = await book.open()
+    listener = book.state.listen([f"session/{held.record.id}"])
+    await held.change(lambda record: record.replace(initialized=True))
+    assert await asyncio.wait_for(listener.wait(), 1)
+    other = await book.find(held)
+    assert other is not None
+    assert other.record.initialized
+    listener.close()
+
+
+async def test_reloading_shows_what_others_have_changed() -> None:
+    book = Book()
+    held = await book.open()
+    other = await book.find(held)
+    assert other is not None
+    await other.change(lambda record: record.replace(log_level="error"))
+    assert held.record.log_level is None
+    assert await book.sessions.reload(held)
+    assert held.record.log_level == "error"
+
+
+async def test_a_refused_change_changes_nothing() -> None:
+    book = Book()
+    held = await book.open()
+
+    def refuse(_record: object) -> None:
+        raise Busy("no")
+
+    with pytest.raises(Busy):
+        await held.change(refuse)  # type: ignore[arg-type]
+    assert await book.find(held) is not None
+
+
+async def test_a_change_does_not_bring_back_what_has_ended() -> None:
+    book = Book()
+    held = await book.open()
+    await book.sessions.end(held.record.id)
+    await book.subscribe(held, "test://one")
+    assert await book.find(held) is None
+    assert book.watched == set()
+
+
+async def test_neither_does_use() -> None:
+    book = Book()
+    held = await book.open()
+    await book.subscribe(held, "test://one")
+    await book.sessions.end(held.record.id)
+    await held.use()
+    assert len(book.sessions) == 0
+    assert book.watched == set()
+
+
+# ── what is watched for whom ──
+
+
+async def test_a_resource_is_watched_as_long_as_one_session_wants_it() -> None:
+    book = Book()
+    ann, bob = await book.open(), await book.open()
+    await book.subscribe(ann, "test://one", "test://two")
+    await book.subscribe(bob, "test://one")
+    assert book.watched == {"test://one", "test://two"}
+    await ann.change(lambda record: record.replace(subscriptions=frozenset()))
+    assert book.watched == {"test://one"}
+    await book.sessions.end(bob.record.id)
+    assert book.watched == set()
+
+
+async def test_when_the_process_stops_nothing_is_watched_and_all_records_stay() -> None:
+    book = Book()
+    held = await book.open()
+    await book.subscribe(held, "test://one")
+    book.sessions.forget_all()
+    assert book.watched == set()
+    assert len(book.sessions) == 0
+    found = await book.find(held)
+    assert found is not None
+    assert found.record.subscriptions == {"test://one"}

@@ -1,0 +1,337 @@
+"""The official Python SDK talks to the reference server over HTTP: Streamable in both eras, and HTTP+SSE."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import ClientSession, MCPError, types
+from mcp.client.subscriptions import ResourceUpdated, SubscriptionLost, ToolsListChanged, listen
+
+from sdk import (
+    HANDSHAKE,
+    HANDSHAKES,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MODERN,
+    NOTES,
+    deprecations_are_expected,
+    no_complaints,
+    only_text,
+    refused,
+)
+from sdk_http import HttpTalk, Served, Wire, rewrite
+
+pytestmark = [*deprecations_are_expected, pytest.mark.slow]
+
+SESSIONS = [*(("streamable", revision) for revision in HANDSHAKES), *(("sse", revision) for revision in HANDSHAKES)]
+WAYS = [*SESSIONS, ("streamable", MODERN)]
+every_way = pytest.mark.parametrize(("transport", "revision"), WAYS)
+every_session = pytest.mark.parametrize(("transport", "revision"), SESSIONS)
+ADDITION = {"operation": "add", "a": 2, "b": 3}
+UPDATED = "notifications/resources/updated"
+LIST_CHANGED = "notifications/tools/list_changed"
+PROGRESS = "notifications/progress"
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    notes = tmp_path / "notes.md"
+    notes.write_text("the first edition\n")
+    async with Served(notes).live() as served:
+        yield served
+
+
+@pytest.fixture
+def talk(served: Served) -> HttpTalk:
+    return HttpTalk(served.root)
+
+
+# ── asked and answered ──
+
+
+@every_way
+async def test_it_lists_reads_and_calls(talk: HttpTalk, transport: str, revision: str) -> None:
+    with no_complaints():
+        async with talk(revision, transport) as session:
+            assert session.server_info is not None
+            assert session.server_info.name == "dovetail-reference"
+            tools = [tool.name for tool in (await session.list_tools()).tools]
+            assert tools == ["calculate", "roll_dice", "tell_fortune", "slow_operation", "linger"]
+            result = await session.call_tool("calculate", {"operation": "divide", "a": 1, "b": 8})
+            assert json.loads(only_text(result)) == {"result": 0.125, "expression": "1 / 8 = 0.125"}
+            assert (await session.call_tool("calculate", {"operation": "divide", "a": 1, "b": 0})).is_error
+            assert NOTES in [resource.uri for resource in (await session.list_resources()).resources]
+            (about,) = (await session.read_resource("reference://about")).contents
+            assert isinstance(about, types.TextResourceContents)
+            assert about.text.startswith("# Dovetail reference server")
+            prompt = await session.get_prompt("code_review", {"code": "x = 1"})
+            assert prompt.messages[0].content == types.TextContent(text="Please review this python code:\nx = 1")
+            completed = await session.complete(
+                types.PromptReference(name="code_review"), {"name": "language", "value": "py"}
+            )
+            assert completed.completion.values == ["python"]
+            with refused(INVALID_PARAMS):
+                await session.call_tool("no_such_tool", {})
+
+
+@pytest.mark.parametrize(
+    ("transport", "mode", "revision"),
+    [("streamable", "auto", MODERN), ("streamable", MODERN, MODERN), ("streamable", "legacy", HANDSHAKE)]
+    + [("sse", "auto", HANDSHAKE), ("sse", "legacy", HANDSHAKE)],
+)
+async def test_the_high_level_client_finds_out_what_to_speak(
+    talk: HttpTalk, transport: str, mode: str, revision: str
+) -> None:
+    with no_complaints(), anyio.fail_after(20):
+        async with talk.client(transport, mode=mode) as client:
+            assert client.protocol_version == revision
+            result = await client.call_tool("calculate", {"operation": "multiply", "a": 6, "b": 7})
+            assert result.structured_content == {"result": 42, "expression": "6 * 7 = 42"}
+    talk.transcript.assert_clean()
+
+
+async def test_eras_do_not_mix(talk: HttpTalk) -> None:
+    async with talk(MODERN) as session:
+        for ask in (session.send_ping, lambda: session.set_logging_level("debug")):
+            with refused(METHOD_NOT_FOUND):
+                await ask()
+        assert {asked.status for asked in talk.asked} == {200, 404}
+
+
+@every_way
+async def test_many_calls_at_once(talk: HttpTalk, transport: str, revision: str) -> None:
+    sums: dict[int, Any] = {}
+
+    async def add(session: ClientSession, number: int) -> None:
+        result = await session.call_tool("calculate", {"operation": "add", "a": number, "b": 1})
+        sums[number] = json.loads(only_text(result))["result"]
+
+    async with talk(revision, transport) as session, anyio.create_task_group() as tasks:
+        await session.list_tools()
+        for number in range(50):
+            tasks.start_soon(add, session, number)
+    assert sums == {number: number + 1 for number in range(50)}
+
+
+# ── told on the way ──
+
+
+@every_way
+async def test_progress_streams(talk: HttpTalk, transport: str, revision: str) -> None:
+    reports: list[float] = []
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        reports.append(progress)
+
+    with no_complaints():
+        async with talk(revision, transport) as session:
+            result = await session.call_tool("slow_operation", {"duration_ms": 200}, progress_callback=report)
+            assert json.loads(only_text(result))["message"] == "Slept for 200ms"
+    assert reports == list(range(10))
+    if transport == "streamable":
+        assert "text/event-stream" in [asked.kind for asked in talk.asked if asked.method == "POST"]
+
+
+@every_session
+async def test_a_session_hears_the_log(talk: HttpTalk, transport: str, revision: str) -> None:
+    async with talk(revision, transport) as session:
+        await session.call_tool("calculate", ADDITION)
+        assert talk.logged == []
+        await session.set_logging_level("debug")
+        await session.call_tool("calculate", ADDITION)
+    assert [(entry.level, entry.data) for entry in talk.logged] == [("debug", ADDITION)]
+
+
+async def test_a_modern_request_hears_its_log(talk: HttpTalk) -> None:
+    async with talk(MODERN) as session:
+        await session.call_tool("calculate", ADDITION)
+        await session.call_tool("calculate", ADDITION, meta={types.LOG_LEVEL_META_KEY: "debug"})
+    assert [(entry.level, entry.data) for entry in talk.logged] == [("debug", ADDITION)]
+
+
+# ── told unasked ──
+
+
+async def _heard(talk: HttpTalk, method: str) -> dict[str, Any]:
+    return await talk.transcript.until(lambda message: message.get("method") == method)
+
+
+@every_session
+async def test_a_session_subscribes(served: Served, talk: HttpTalk, transport: str, revision: str) -> None:
+    with no_complaints():
+        async with talk(revision, transport) as session:
+            await session.subscribe_resource(NOTES)
+            rewrite(served.notes, "the second edition\n")
+            assert (await _heard(talk, UPDATED))["params"] == {"uri": NOTES}
+            (contents,) = (await session.read_resource(NOTES)).contents
+            assert isinstance(contents, types.TextResourceContents)
+            assert contents.text == "the second edition\n"
+            await session.unsubscribe_resource(NOTES)
+            served.grow("fern")
+            await _heard(talk, LIST_CHANGED)
+            assert (await session.list_tools()).tools[-1].name == "fern"
+
+
+async def test_a_modern_client_listens(served: Served, talk: HttpTalk) -> None:
+    with no_complaints():
+        async with talk(MODERN) as session:
+            async with (
+                listen(session, resource_subscriptions=[NOTES]) as updates,
+                listen(session, tools_list_changed=True) as lists,
+            ):
+                rewrite(served.notes, "the second edition\n")
+                assert await anext(updates) == ResourceUpdated(NOTES)
+                served.grow("fern")
+                assert await anext(lists) == ToolsListChanged()
+                assert (await session.list_tools()).tools[-1].name == "fern"
+            assert (await session.call_tool("fern")).content
+
+
+async def test_a_server_that_stops_ends_the_listening_gracefully(served: Served, talk: HttpTalk) -> None:
+    async with talk(MODERN) as session, listen(session, tools_list_changed=True) as changes:
+        await served.app.drain()
+        assert [change async for change in changes] == []  # without SubscriptionLost
+
+
+# ── cancelled ──
+
+
+class Interest:
+    """A scope for a call that is given up at its first sign of life."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+
+    async def lose(self, progress: float, total: float | None, message: str | None) -> None:
+        self.scope.cancel()
+
+
+@every_way
+async def test_a_cancelled_tool_is_stopped(served: Served, talk: HttpTalk, transport: str, revision: str) -> None:
+    interest = Interest()
+    async with talk(revision, transport) as session:
+        with interest.scope:
+            await session.call_tool("linger", progress_callback=interest.lose)
+        assert interest.scope.cancelled_caught
+        await served.interrupted.wait()
+        assert (await session.call_tool("calculate", ADDITION)).content
+    said = [message["method"] for message in talk.transcript.said]
+    assert "notifications/cancelled" in said
+    posted = [asked for asked in talk.asked if asked.method == "POST"]
+    assert all(asked.status in (200, 202) for asked in posted)
+
+
+# ── gone ──
+
+
+@pytest.mark.parametrize("revision", HANDSHAKES)
+async def test_a_session_is_deleted(talk: HttpTalk, revision: str) -> None:
+    with no_complaints():
+        async with talk(revision) as session:
+            await session.list_tools()
+    assert [(asked.method, asked.status) for asked in talk.asked][-1] == ("DELETE", 204)
+    session_id = talk.asked[-1].headers["mcp-session-id"]
+    async with talk._http() as http:
+        headers = {"mcp-session-id": session_id, "mcp-protocol-version": revision}
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        assert (await http.post(f"{talk.root}/mcp", json=ping, headers=headers)).status_code == 404
+
+
+async def test_a_modern_client_has_nothing_to_delete(talk: HttpTalk) -> None:
+    async with talk(MODERN) as session:
+        await session.list_tools()
+    assert {asked.method for asked in talk.asked} == {"POST"}
+    assert not [asked for asked in talk.asked if "mcp-session-id" in asked.headers]
+
+
+async def test_an_old_client_that_leaves_stops_its_calls(served: Served, talk: HttpTalk) -> None:
+    interest = Interest()
+    async with talk("2024-11-05", "sse") as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: session.call_tool("linger", progress_callback=interest.lose))
+        await _heard(talk, PROGRESS)
+        tasks.cancel_scope.cancel()
+    with anyio.fail_after(5):
+        await served.interrupted.wait()
+
+
+# ── the wire breaks ──
+
+
+@pytest.fixture
+async def wire(served: Served) -> AsyncIterator[Wire]:
+    async with Wire(served.root).laid() as wire:
+        yield wire
+
+
+@pytest.mark.parametrize("revision", HANDSHAKES)
+async def test_a_session_comes_back_for_its_answer(wire: Wire, revision: str) -> None:
+    talk = HttpTalk(wire.root)
+    reports: list[float] = []
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        reports.append(progress)
+        if progress == 3:
+            wire.cut()
+
+    async with talk(revision) as session:
+        result = await session.call_tool("slow_operation", {"duration_ms": 1000}, progress_callback=report)
+        assert json.loads(only_text(result))["message"] == "Slept for 1000ms"
+    assert reports == list(range(10))  # each once, and in order
+    resumed = [asked for asked in talk.asked if asked.method == "GET" and "last-event-id" in asked.headers]
+    assert {asked.status for asked in resumed} == {200}
+
+
+async def test_a_silent_call_can_be_resumed_too(wire: Wire) -> None:
+    """In 2025-11-25 a call that takes its time begins with an event to come back to."""
+    talk = HttpTalk(wire.root)
+    results: list[Any] = []
+
+    async with talk(HANDSHAKE) as session, anyio.create_task_group() as tasks:
+
+        async def call() -> None:
+            results.append(await session.call_tool("slow_operation", {"duration_ms": 1000}))
+
+        tasks.start_soon(call)
+        await anyio.sleep(0.4)
+        wire.cut()
+    assert json.loads(only_text(results[0]))["message"] == "Slept for 1000ms"
+    assert not talk.transcript.notifications(PROGRESS)
+
+
+@pytest.mark.parametrize("revision", HANDSHAKES)
+async def test_what_changed_meanwhile_is_told_afterwards(served: Served, wire: Wire, revision: str) -> None:
+    talk = HttpTalk(wire.root)
+    async with talk(revision) as session:
+        await session.list_tools()
+        served.grow("fern")
+        await _heard(talk, LIST_CHANGED)
+        wire.cut()
+        await anyio.sleep(0.1)
+        served.grow("moss")
+        changes = [message for message in talk.transcript.heard if message.get("method") == LIST_CHANGED]
+        await talk.transcript.until(lambda message: message.get("method") == LIST_CHANGED and message not in changes)
+        assert (await session.list_tools()).tools[-1].name == "moss"
+
+
+async def test_where_nothing_resumes_the_call_is_cancelled(served: Served, wire: Wire) -> None:
+    talk = HttpTalk(wire.root)
+
+    async def cut(progress: float, total: float | None, message: str | None) -> None:
+        wire.cut()
+
+    async with talk(MODERN) as session:
+        with pytest.raises(MCPError, match="ended without a response"):
+            await session.call_tool("linger", progress_callback=cut)
+        await served.interrupted.wait()
+        assert (await session.call_tool("calculate", ADDITION)).content
+
+        async with listen(session, tools_list_changed=True) as changes:
+            wire.cut()
+            with pytest.raises(SubscriptionLost):
+                await anext(changes)
+        async with listen(session, tools_list_changed=True) as changes:
+            served.grow("fern")
+            assert await anext(changes) == ToolsListChanged()
