@@ -243,7 +243,7 @@ async def one_round(pid: int, port: int, count: int, show: Callable[[str], None]
     before = await settled(pid)
     all_streams = [Stream(port) for _ in range(count)]
     kinds = (Stream.listen, Stream.get, Stream.sse)
-    opening = [lambda one=one, kind=kinds[place % 3]: kind(one) for place, one in enumerate(all_streams)]  # type: ignore[misc]
+    opening = [lambda one=one, kind=kinds[place % 3]: kind(one) for place, one in enumerate(all_streams)]
     await together(opening)
     each = (resident_bytes(pid) - before) / count
     hearing = asyncio.gather(*(asyncio.wait_for(one.hear(), SECONDS) for one in all_streams))

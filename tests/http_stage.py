@@ -5,8 +5,11 @@ from typing import Any
 
 from dovetail import Context, Server
 from dovetail.engine.streams import Change
+from http_wire import HttpWire
 
 HANDSHAKE = ["2025-03-26", "2025-06-18", "2025-11-25"]
+MODERN = "2026-07-28"
+REVISIONS = [*HANDSHAKE, MODERN]
 
 
 class Stage:
@@ -49,6 +52,11 @@ class Stage:
 
     async def add(self, a: int, b: int) -> int:
         return a + b
+
+
+async def open_wire(app: Any, version: str, **options: Any) -> HttpWire:
+    """A client of any revision."""
+    return HttpWire(app, **options) if version == MODERN else await HttpWire.session(app, version, **options)
 
 
 def text_of(answer: Any) -> str:

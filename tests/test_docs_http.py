@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 from click.testing import CliRunner
+from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -113,6 +114,16 @@ async def test_a_plain_mount_redirects() -> None:
     app = Starlette(routes=[Mount("/mcp", load("mounting_starlette").mcp)])
     async with hosted(app) as url:
         assert (await ask(f"{url}/mcp", "POST")).status == 307
+
+
+def test_a_mounted_app_lives_as_often_as_its_host() -> None:
+    app = load("mounting_lifespan").app
+    for _ in range(2):
+        with TestClient(app, base_url="http://localhost") as session:
+            assert session.get("/mcp/ready").status_code == 200
+            assert session.post("/mcp", json={}).status_code == 400
+    with TestClient(app) as session:
+        assert session.post("/mcp", json={}).status_code == 403
 
 
 async def test_the_client_of_its_page_works(capsys: pytest.CaptureFixture[str]) -> None:

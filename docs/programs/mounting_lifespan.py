@@ -1,9 +1,6 @@
 import asyncio
-import signal
-import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -21,34 +18,10 @@ async def pack(seconds: float) -> str:
     return "packed"
 
 
-def on_signal(number: int, do: Callable[[], object]) -> None:
-    """Before what uvicorn does then."""
-    uvicorns = signal.getsignal(number)
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        do()
-        if callable(uvicorns):
-            uvicorns(number, frame)
-
-    signal.signal(number, handle)
-
-
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    loop = asyncio.get_running_loop()
-    ending = asyncio.Event()
-
-    async def drain() -> None:
-        await ending.wait()
-        await mcp.drain()
-
-    draining = asyncio.create_task(drain())
-    if threading.current_thread() is threading.main_thread():  # it is not in FastAPI's TestClient
-        for number in (signal.SIGINT, signal.SIGTERM):
-            on_signal(number, lambda: loop.call_soon_threadsafe(ending.set))
-    yield
-    ending.set()
-    await draining
+    async with mcp.lifetime():
+        yield
 
 
 app = FastAPI(lifespan=lifespan)

@@ -12,6 +12,7 @@ from asked_server import (
     PARSE_ERROR,
     check_alive,
     check_refusal,
+    hello,
     message,
     mirrored,
     modern,
@@ -284,6 +285,28 @@ async def test_an_event_of_another_session_is_400(app: Any) -> None:
     for id in ids:
         check_refusal(await other.get(id).done(), 400, INVALID_REQUEST)
         assert (await one.get(id).done()).status == 200
+
+
+async def test_a_session_holds_only_so_much(roomy: Any) -> None:
+    padded = {"name": "padded", "version": "1", "padding": "x" * 3_000_000}
+    for changes in ({"clientInfo": padded}, {"capabilities": {"experimental": padded}}):
+        refused = await post(HttpWire(roomy), hello("2025-11-25", **changes))
+        assert "bytes" in check_refusal(refused, 200, INVALID_PARAMS, "q")
+        assert "mcp-session-id" not in refused.headers
+    wire = await HttpWire.session(roomy, "2025-11-25")
+    for size, works in ((100, True), (3_000_000, False), (200, True)):
+        answer = await post(wire, message("resources/subscribe", {"uri": "notes://" + "x" * size}))
+        assert ("result" in answer.json) == works
+
+
+@pytest.mark.slow
+async def test_fat_sessions_do_not_keep_others_out(roomy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.engine.sessions.FRESH_SECONDS", 0.0)
+    fat = {"name": "fat", "version": "1", "padding": "x" * 60_000}
+    first = await HttpWire.session(roomy, "2025-11-25")
+    for _ in range(1_200):  # more than the store has room for
+        assert (await post(HttpWire(roomy), hello("2025-11-25", clientInfo=fat))).status == 200
+    assert (await post(first, message("ping"))).status == 404, "who was silent longest has given way"
 
 
 # ── values that would like to be headers or events ──

@@ -231,6 +231,15 @@ async def test_row_14_initialize_opens_a_session(app: Any, version: str, header:
     assert all(0x21 <= ord(each) <= 0x7E for each in id)
 
 
+@pytest.mark.rule("SH-25")
+async def test_row_14_a_handshake_within_a_session_opens_another_one(app: Any) -> None:
+    wire = await HttpWire.session(app, "2025-06-18")
+    answer = await post(wire, hello("2025-11-25"))
+    assert answer.json["result"]["protocolVersion"] == "2025-11-25"
+    assert answer.headers["mcp-session-id"] != wire.session_id
+    assert (await post(wire, message("ping"))).status == 200
+
+
 @pytest.mark.rule("LIFE-4", "LIFE-5")
 @pytest.mark.parametrize("version", [MODERN, "2099-01-01", "1.0", ""])
 async def test_row_14_another_version_is_answered_with_the_newest_that_has_a_handshake(app: Any, version: str) -> None:

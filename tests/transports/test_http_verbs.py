@@ -263,6 +263,7 @@ async def test_other_verbs_are_405(app: Any, verb: str) -> None:
     await check_alive(app)
 
 
+@pytest.mark.rule("MH-1", "SH-1")
 @pytest.mark.parametrize("path", ["/", "/mcp", "/mcp/"])
 async def test_the_endpoint_has_no_other_name(app: Any, path: str) -> None:
     assert (await HttpWire(app, path=path).call("add", {"a": 1})).status == 200

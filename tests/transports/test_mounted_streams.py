@@ -202,7 +202,7 @@ async def test_a_session_may_leave_and_come_back(stage: Stage, add: Add) -> None
     await call.done()
 
 
-@every_middleware
+@pytest.mark.parametrize("add", [bare, base_http, gzip, cors], ids=lambda add: add.__name__)
 async def test_a_client_that_leaves_before_it_has_said_all(stage: Stage, add: Add) -> None:
     call = HttpWire(wired(stage.app, add), path="/x", headers=HEADERS).raw("POST", b"{", complete=False)
     await asyncio.sleep(0.05)

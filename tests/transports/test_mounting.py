@@ -1,9 +1,11 @@
 """The app inside of other apps: every path where it should be, streams that stream, nothing to wire."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import aiohttp
 import pytest
 from fastapi import APIRouter, FastAPI
 from litestar import Litestar, asgi
@@ -13,6 +15,7 @@ from starlette.routing import Mount
 from dovetail import Server
 from dovetail.errors import SetupError
 from dovetail.transports.http import HttpApp
+from hosting import hosted
 from http_wire import HttpWire
 
 SUM = {"a": 1, "b": 2}
@@ -288,3 +291,15 @@ async def test_two_servers_in_one_host() -> None:
     assert (await HttpWire(host, path="/one").call("who")).status == 503
     assert (await HttpWire(host, path="/two").call("who")).status == 200
     await two.drain()
+
+
+@pytest.mark.parametrize("mount", [in_fastapi, in_litestar, in_another_server], ids=lambda mount: mount.__name__)
+async def test_uvicorn_with_a_root_path(app: HttpApp, mount: Callable[..., Any]) -> None:
+    """`uvicorn --root-path /proxy`: the proxy has cut that off, uvicorn puts it in front again."""
+    async with hosted(mount(app), root_path="/proxy") as url, aiohttp.ClientSession() as client:
+        for path in ("/x", "/x/"):
+            async with client.post(url + path, json={}, allow_redirects=False) as answer:
+                assert (answer.status, (await answer.json())["error"]["code"]) == (400, -32600)
+        async with client.get(f"{url}/x/sse") as stream:
+            first = await asyncio.wait_for(stream.content.readuntil(b"\n\n"), 5)
+            assert b"data: /proxy/x/messages?session_id=" in first

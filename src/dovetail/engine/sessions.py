@@ -13,12 +13,13 @@ import msgspec
 
 from dovetail.engine.core import Engine
 from dovetail.engine.streams import Hub
-from dovetail.errors import Busy
+from dovetail.errors import INVALID_PARAMS, Busy, ProtocolError
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.session import Session
-from dovetail.state.base import Conflict, StateBackend
+from dovetail.state.base import Conflict, NoRoom, StateBackend
 
+MAX_RECORD = 64 * 1024  # bytes: what a client says of itself, and the resources that it subscribes to
 FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to a new one
 MAX_ID = 128
 MAX_TRIES = 100  # of a change that others are always quicker with
@@ -77,20 +78,32 @@ class Sessions:
         try:
             if silent is not None:
                 await self.end(silent)
-            version = await self._state.put(_key(id), _encode(record), ttl=self._timeout, if_version=0)
+            version = await self._put_first(record)
         except BaseException:
             self._forget(id)
             raise
         return HeldSession(self, record, version)
+
+    async def _put_first(self, record: Session) -> int:
+        data = _encoded(record)
+        while True:
+            try:
+                return await self._state.put(_key(record.id), data, ttl=self._timeout, if_version=0)
+            except NoRoom:  # others are large, though they may be few
+                await self.end(self._silent_longest())
 
     def _make_room(self) -> str | None:
         """Gives the session that has to end, if there is no other way."""
         self._forget_expired()
         if len(self._known) < self._most:
             return None
+        return self._silent_longest()
+
+    def _silent_longest(self) -> str:
+        """The one that gives way; raises if even that one is in use."""
         id, oldest = next(iter(self._known.items()))
         if self._clock() - oldest.used < FRESH_SECONDS:
-            raise Busy(f"There are {self._most} sessions, all of them in use; try again later", http_status=503)
+            raise Busy(f"There are {len(self._known)} sessions, all of them in use; try again later", http_status=503)
         self._forget(id)
         return id
 
@@ -137,7 +150,7 @@ class Sessions:
             record = change(held.record)
             try:
                 held.version = await self._state.put(
-                    _key(record.id), _encode(record), ttl=self._timeout, if_version=held.version
+                    _key(record.id), _encoded(record), ttl=self._timeout, if_version=held.version
                 )
             except Conflict:
                 entry = await self._state.get(_key(record.id))
@@ -195,6 +208,13 @@ class _Known:
         for uri in self._watched - uris:
             self._hub.uri_released(uri)
         self._watched = uris
+
+
+def _encoded(record: Session) -> bytes:
+    data = _encode(record)
+    if len(data) > MAX_RECORD:
+        raise ProtocolError(f"That is more than a session may hold ({MAX_RECORD} bytes)", code=INVALID_PARAMS)
+    return data
 
 
 def topic(id: str) -> str:

@@ -149,7 +149,7 @@ class Answer:
         await self._open()
         if self._log is None:
             await self.response.event(encode_event(message))
-        elif self.response.started:  # if not, the client left before it knew that there is something to come back to
+        elif self._log.stream:  # else the client left before it knew that there is something to come back to
             async with self._log.turn:
                 id = await self._log.append(message)
                 await self.response.event(encode_event(message, id=id))

@@ -5,9 +5,9 @@ from typing import Any
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Receive = Callable[[], Awaitable[Any]]  # a Message, but hosts have types of their own for it
+Send = Callable[[Any], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from dovetail.engine.changes import ChangeLog
@@ -29,6 +30,8 @@ NO_SESSIONS = (
     "This server runs as several workers that share no sessions. Use protocol version 2026-07-28, "
     "start it with one worker, or let it serve older clients without sessions (stateless)"
 )
+
+MAX_LISTEN_BYTES = 256 * 1024  # they stay in memory as long as the stream is open
 
 log = logging.getLogger("dovetail")
 
@@ -107,6 +110,9 @@ class Endpoint:
         call = HttpCall(request, answer, visit.receive, None, keep_alive=self._options.keep_alive)
         if request.method != "subscriptions/listen":
             self._traffic.enter(call, call.stop)
+        elif memoryview(request.raw_params).nbytes > MAX_LISTEN_BYTES:
+            text = f"subscriptions/listen takes {MAX_LISTEN_BYTES} bytes at most; ask for less, or in several listens"
+            raise ProtocolError(text, code=INVALID_REQUEST, http_status=413)
         elif accepted.stream:
             self._traffic.open_stream(call, lambda _: end_listen(call))
         else:
@@ -196,9 +202,11 @@ class Endpoint:
 
     async def _serve_apart(self, call: HttpCall) -> None:
         """In a task of its own: it goes on when the connection, and with it the HTTP request, has ended."""
-        task = asyncio.get_running_loop().create_task(self._serve_in_session(call))
+        loop = asyncio.get_running_loop()
+        over = call.answer.response.over = loop.create_future()
+        loop.create_task(self._serve_in_session(call)).add_done_callback(partial(_pass_on, over))
         try:
-            await asyncio.shield(task)
+            await over
         except asyncio.CancelledError:
             call.client_left()
             raise
@@ -328,3 +336,15 @@ def end_listen(call: HttpCall) -> None:
 
 async def _said(answer: bytes) -> bytes:
     return answer
+
+
+def _pass_on(over: asyncio.Future[None], task: asyncio.Task[bytes | None]) -> None:
+    """What became of a call, to the HTTP request if that still waits."""
+    failure = None if task.cancelled() else task.exception()
+    if over.done():
+        if failure is not None:
+            log.error("a call failed after its request had ended", exc_info=failure)
+    elif failure is not None:
+        over.set_exception(failure)
+    else:
+        over.set_result(None)

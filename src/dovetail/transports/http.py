@@ -6,7 +6,8 @@ It needs no lifespan from its host: the server starts with the first request, un
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from dovetail.engine.core import Engine
@@ -18,6 +19,7 @@ from dovetail.transports.cors import Cors
 from dovetail.transports.endpoint import Endpoint
 from dovetail.transports.guard import Guard
 from dovetail.transports.options import HttpOptions
+from dovetail.transports.process import beside_signals
 from dovetail.transports.routes import RouteTable
 from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
 from dovetail.transports.traffic import Traffic
@@ -54,6 +56,7 @@ class HttpApp:
         self._pages = RouteTable(options.routes, reserved=taken)
         self._stay: _Stay | None = None
         self._draining = False
+        self._drain_task: asyncio.Task[None] | None = None  # begun by a signal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -93,7 +96,6 @@ class HttpApp:
             return
         visit.response.add_headers(self._cors.response_headers(visit.headers.get("origin")))
         stay = await self._here()
-        stay.traffic.refuse_if_closing()
         place = stay.places.get(visit.route)
         if place is None:
             text = f"There is nothing at this path; the MCP endpoint is {self._options.path}"
@@ -135,8 +137,8 @@ class HttpApp:
             stay = self._begin()
         if not stay.started.done():
             await asyncio.wait([stay.started])
-            stay.traffic.refuse_if_closing()
-            stay.started.result()
+        stay.traffic.refuse_if_closing()
+        stay.started.result()  # raises what the start has raised
         return stay
 
     def _begin(self) -> "_Stay":
@@ -174,22 +176,33 @@ class HttpApp:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """For hosts that send one; none is needed."""
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                try:
-                    await self.start()
-                except Exception as failure:
-                    log.exception("the server could not start")
-                    await send({"type": "lifespan.startup.failed", "message": f"the server could not start: {failure}"})
-                    return
-                await send({"type": "lifespan.startup.complete"})
-            elif message["type"] == "lifespan.shutdown":
-                await self.drain()
-                await send({"type": "lifespan.shutdown.complete"})
+        for stage, act in (("startup", self.start), ("shutdown", self.drain)):
+            await receive()
+            try:
+                await act()
+            except Exception as failure:
+                log.exception("the server's %s failed", stage)
+                await send({"type": f"lifespan.{stage}.failed", "message": f"the server's {stage} failed: {failure}"})
                 return
+            await send({"type": f"lifespan.{stage}.complete"})
 
     # ── in other people's apps ──
+
+    @asynccontextmanager
+    async def lifetime(self) -> AsyncIterator[None]:
+        """For the lifespan of a host: start now, drain when a signal comes or the host ends.
+
+        A host ends its lifespan when the last response is over, and streams are not over by themselves.
+        """
+        await self.start()
+        try:
+            with beside_signals(self._drain_soon):
+                yield
+        finally:
+            await self.drain()
+
+    def _drain_soon(self) -> None:
+        self._drain_task = asyncio.get_running_loop().create_task(self.drain())
 
     def mount_on(self, host: Any, path: str) -> None:
         """Mount this app in a FastAPI or Starlette app, so that `path` itself is served too.

@@ -26,6 +26,9 @@ MEBIBYTE = 1024 * 1024
 DELAY = Kind(Annotated[float, Meta(ge=0)], "a number of seconds, 0 or more")
 PORT = Kind(Annotated[int, Meta(ge=0, le=65535)], "a port from 0 to 65535; with 0 the system chooses one")
 
+SWITCHED = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
+SERVICE_LINK = " (Kubernetes sets it for a Service of that name; enableServiceLinks: false in the Pod stops it)"
+
 KINDS = {
     **dict.fromkeys(("path", "host"), TEXT),
     **dict.fromkeys(("sse", "stateless", "cors", "access_log"), SWITCH),
@@ -142,10 +145,10 @@ def read_option(text: str, kind: Kind, where: str) -> Any:
     """An option's value from text; lists are divided by commas or blanks."""
     value: Any = text.replace(",", " ").split() if kind is NAMES else text
     if kind is SWITCH:
-        value = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False}.get(
-            text.lower(), text
-        )
+        value = SWITCHED.get(text.lower(), text)
     try:
         return msgspec.convert(value, kind.type, strict=False)
     except msgspec.ValidationError:
-        raise SetupError(f"{where}={text!r} is not possible; it must be {kind.words}") from None
+        hint = SERVICE_LINK if text.startswith("tcp://") else ""
+        words = "on or off" if kind is SWITCH else kind.words
+        raise SetupError(f"{where}={text!r} is not possible; it must be {words}{hint}") from None

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import FrameType
@@ -173,3 +173,32 @@ class StopSignal:
         task.cancel()
         await asyncio.wait({task}, timeout=SETTLE_SECONDS)
         return True
+
+
+@contextlib.contextmanager
+def beside_signals(act: Callable[[], object]) -> Iterator[None]:
+    """In somebody else's process: call `act` on the loop when a signal comes, and let them do what they do then."""
+    loop = asyncio.get_running_loop()
+    taken: dict[signal.Signals, tuple[Any, Any]] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            theirs = signal.getsignal(number)
+            if callable(theirs):
+                ours = _joint_handler(loop, act, theirs)
+                signal.signal(number, ours)
+                taken[number] = (ours, theirs)
+    try:
+        yield
+    finally:
+        for number, (ours, theirs) in taken.items():
+            if signal.getsignal(number) is ours:
+                signal.signal(number, theirs)
+
+
+def _joint_handler(loop: asyncio.AbstractEventLoop, act: Callable[[], object], theirs: Any) -> Any:
+    def handle(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(act)
+        theirs(number, frame)
+
+    return handle

@@ -24,13 +24,14 @@ log = logging.getLogger("dovetail")
 class Response:
     """One response. What is sent after its end, or after the client has left, goes nowhere and hurts nobody."""
 
-    __slots__ = ("_extra", "_lock", "_send", "_sending", "ended", "started")
+    __slots__ = ("_extra", "_lock", "_send", "_sending", "ended", "over", "started")
 
     def __init__(self, send: Send, extra: RawHeaders) -> None:
         self._send = send
         self._extra = extra  # headers that every response to this request carries
         self._lock: asyncio.Lock | None = None  # from the first event on: calls and keep-alives write at the same time
         self._sending: Expiry | None = None  # what is on its way, and how long it may take
+        self.over: asyncio.Future[None] | None = None  # where somebody waits for its end
         self.started = False
         self.ended = False
 
@@ -91,9 +92,14 @@ class Response:
 
     def abandon(self) -> None:
         """The client is gone: nothing more is sent, and what hangs on its way is given up."""
-        self.ended = True
+        self._end()
         if self._sending is not None:
             self._sending.expire()
+
+    def _end(self) -> None:
+        self.ended = True
+        if self.over is not None and not self.over.done():
+            self.over.set_result(None)
 
     async def _put(self, *messages: Message, last: bool = False) -> None:
         if self.ended:
@@ -103,6 +109,8 @@ class Response:
             if not self.ended:
                 self.ended = last
                 await self._deliver(*messages)
+                if last:
+                    self._end()
 
     async def _deliver(self, *messages: Message) -> None:
         """Each has its own time; but a start and what follows, which is most responses, share it."""
@@ -112,7 +120,7 @@ class Response:
                 await beside(self._sending, _send_all(self._send, some))
             except Exception:  # each ASGI server has its own way to say that there is nobody
                 log.debug("the client did not take what was sent", exc_info=True)
-                self.ended = True
+                self._end()
                 return
             finally:
                 self._sending = None

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 else:
     HttpToolsProtocol = object
 
-IDLE_SECONDS = 75.0  # between two requests; longer than the proxies and clients in the field keep a connection
+IDLE_SECONDS = 150.0  # between two requests; longer than the proxies and clients in the field keep a connection
 LINGER_SECONDS = 2.0  # for a client to take the last answer before the connection is cut
 MAX_THROWN_AWAY = 1024 * 1024  # bytes that it may still send in that time
 STALL_SECONDS = 60.0  # in which a client that is being answered must have read something
@@ -46,6 +46,18 @@ UNFRAMED = {b"expect", b"transfer-encoding"}  # headers that mean something to t
 
 log = logging.getLogger("dovetail")
 access_log = logging.getLogger("dovetail.access")
+
+
+class _WithoutQuery(logging.Filter):
+    """The query of HTTP+SSE holds the name of a session, which nobody else may know."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(each.partition("?")[0] if isinstance(each, str) else each for each in record.args)
+        return True
+
+
+access_log.addFilter(_WithoutQuery())
 
 
 class _Unfit(Exception):

@@ -147,9 +147,14 @@ class Supervisor:
                     self._fork()
                     continue
             self._wait(pause)
-            for child, end in self._reap():
-                _say(f"worker {child.pid} ended {end} and is replaced")
-                self._account_for(child)
+            self._replace_ended()
+
+    def _replace_ended(self) -> None:
+        if self._asked_to_end:  # and so, perhaps, was every worker
+            return
+        for child, end in self._reap():
+            _say(f"worker {child.pid} ended {end} and is replaced")
+            self._account_for(child)
 
     def _wait(self, seconds: float | None) -> None:
         """Until a signal comes, or a worker has started."""
