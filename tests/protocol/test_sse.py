@@ -159,3 +159,19 @@ def test_what_is_written_is_read_however_it_is_cut(
 def test_any_bytes_can_be_fed(chunks: list[bytes]):
     whole = decode(b"".join(chunks))
     assert decode(*chunks) == whole
+
+
+def test_an_event_that_is_cut_off_has_to_come_again() -> None:
+    decoder = SseDecoder(max_bytes=1000)
+    decoder.feed(b"id: 1\ndata: whole\n\nid: 2\ndata: ha")
+    assert decoder.last_event_id == "1"
+    decoder.feed(b"lf\n\n")
+    assert decoder.last_event_id == "2"
+
+
+def test_an_id_without_data_counts_when_its_event_ends() -> None:
+    decoder = SseDecoder(max_bytes=1000)
+    assert decoder.feed(b"id: 7\n") == []
+    assert decoder.last_event_id == ""
+    assert decoder.feed(b"\n") == []
+    assert decoder.last_event_id == "7"

@@ -114,12 +114,14 @@ class SseDecoder:
         elif field == b"event":
             self._event = value.decode(errors="replace")
         elif field == b"id" and b"\0" not in value:
-            self._id = self.last_event_id = value.decode(errors="replace")
+            self._id = value.decode(errors="replace")
         elif field == b"retry" and value.isdigit() and len(value) <= _LONGEST_RETRY:
             self.retry = int(value)
         return None
 
     def _finish(self) -> Event | None:
+        if self._id is not None:
+            self.last_event_id = self._id  # only now: what was cut off in the middle has to come again
         found = Event(bytes(self._data[:-1]), self._event or "message", self._id) if self._data else None
         self._data.clear()
         self._event, self._id = "", None
