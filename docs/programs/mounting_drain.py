@@ -1,4 +1,5 @@
 import asyncio
+from contextlib import suppress
 from socket import socket
 
 import uvicorn
@@ -25,4 +26,5 @@ class DrainingServer(uvicorn.Server):
 
 
 if __name__ == "__main__":
-    DrainingServer(uvicorn.Config(app)).run()
+    with suppress(KeyboardInterrupt):
+        DrainingServer(uvicorn.Config(app)).run()

@@ -1,8 +1,5 @@
-from typing import Any
-
 import uvicorn
 from litestar import Litestar, asgi, get
-from litestar.types import Scope
 
 from dovetail import Server
 
@@ -21,12 +18,7 @@ async def home() -> str:
     return "open"
 
 
-@asgi("/mcp", is_mount=True, copy_scope=True)
-async def mcp_here(scope: Scope, receive: Any, send: Any) -> None:
-    await mcp({**scope, "root_path": "/mcp"}, receive, send)  # Litestar cuts off "/mcp" and tells nobody
-
-
-app = Litestar([home, mcp_here])
+app = Litestar([home, asgi("/mcp", is_mount=True, copy_scope=True)(mcp)])
 
 if __name__ == "__main__":
     uvicorn.run(app)
