@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from typing import Any
 
 import pytest
@@ -435,3 +436,32 @@ async def test_a_client_that_reads_nothing_holds_up_nobody() -> None:
         slow.read_on()
         await until(lambda: len(slow.messages) == 2)  # what it missed, once
         await leave(slow, *others)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("state", [MemoryState, PausingState])
+async def test_who_loses_every_connection_hears_of_everything(state: type[MemoryState], seed: int) -> None:
+    chance = random.Random(seed)
+    stage = Stage()
+    uris = [f"test://n{number}" for number in range(20)]
+    for uri in uris:
+        stage.server.add_resource(uri, lambda: "x", name=uri)
+    async with serving(stage.server, state=state()) as app:
+        wire = await HttpWire.session(app)
+        for uri in uris:
+            await wire.ask("resources/subscribe", {"uri": uri})
+        stream, last, heard = wire.get(), None, []
+        for uri in uris:
+            stage.server.notify_resource_updated(uri)
+            await settle(chance.randrange(12))
+            if stream.events and chance.random() < 0.5:
+                taken = stream.events[: chance.randrange(1, 4)]  # the rest was lost on its way
+                heard += [json.loads(event.data).get("params", {}).get("uri") for event in taken if event.data]
+                last = taken[-1].id
+                if chance.random() < 0.5:
+                    stream.leave()
+                stream = wire.get(last)
+        await stream.until(lambda: any(uris[-1].encode() in event.data for event in stream.events))
+        heard += [message["params"].get("uri") for message in stream.messages if "params" in message]
+        assert [uri for uri in heard if uri] == uris
+        await leave(stream)

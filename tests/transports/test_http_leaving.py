@@ -376,3 +376,24 @@ async def test_a_large_answer_may_take_longer_than_one_send(monkeypatch: pytest.
         call._send = slowly  # type: ignore[method-assign]
         await call.done()
         assert len(text_of(call.json)) == 10_000
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_a_host_that_gives_the_body_again_and_again_stops_nobody(version: str) -> None:
+    """A common way for middleware to read a body and pass it on; such a host never says that a client has left."""
+    stage = Stage()
+    async with serving(stage.server) as app:
+        wire = await open_wire(app, version)
+        call = wire.start_call("work")
+        body = call._pieces[0]
+
+        async def again() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        call._receive = again  # type: ignore[method-assign]
+        await asyncio.wait_for(stage.entered.wait(), 2)
+        await asyncio.sleep(0.07)
+        assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
+        stage.go.set()
+        await call.done()
+        assert text_of(call.answer) == "done"

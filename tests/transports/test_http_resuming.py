@@ -1,6 +1,8 @@
 """Coming back for the rest of an answer: by `Last-Event-ID`, after a broken connection or one that was closed."""
 
 import asyncio
+import json
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 
 from dovetail import Context
+from dovetail.state.memory import MemoryState
 from dovetail.transports import answers
 from http_serving import PausingState, endpoint_of, serving, settle, until
 from http_stage import HANDSHAKE, Stage, text_of
@@ -425,3 +428,38 @@ async def test_a_thread_that_lets_go_of_a_client_that_reads_nothing_is_not_held_
         call.leave()
         await call.done()
         await until(back.is_set)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("state", [MemoryState, PausingState])
+@pytest.mark.parametrize("version", HANDSHAKE)
+async def test_who_loses_every_connection_misses_nothing(version: str, state: type[MemoryState], seed: int) -> None:
+    chance = random.Random(seed)
+    stage = Stage()
+
+    @stage.server.tool
+    async def count(ctx: Context) -> str:
+        for number in range(40):
+            await ctx.error(number)
+            await settle(chance.randrange(3))
+            if chance.random() < 0.1:
+                await ctx.close_stream(0)
+        return "counted"
+
+    async with serving(stage.server, state=state()) as app:
+        wire = await HttpWire.session(app, version)
+        connection = wire.start_call("count")
+        last, taken = "", []
+        while not taken or b"counted" not in taken[-1].data:
+            wanted = chance.randrange(1, 8)
+            await connection.until(lambda c=connection, n=wanted: len(c.events) >= n or c.ended)
+            for event in connection.events[:wanted]:
+                last = event.id
+                taken += [event] if event.data else []
+            if chance.random() < 0.5:
+                connection.leave()
+            connection = wire.get(last)
+        connection.leave()
+        await connection.done()
+        assert [json.loads(event.data)["params"]["data"] for event in taken[:-1]] == list(range(40))
+        assert len({event.id for event in taken}) == 41

@@ -479,6 +479,6 @@ def test_the_access_log(bench: Start, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "dovetail.access"):
         bench().ask(get("/echo"))
         assert not caplog.records
-        bench(access_log=True).ask(get("/echo?a=b%0Ac"))
+        bench(access_log=True).ask(get("/echo?session_id=secret%0A"))
     (record,) = caplog.records
-    assert '"GET /echo?a=b%0Ac HTTP/1.1" 200' in record.getMessage()
+    assert '"GET /echo HTTP/1.1" 200' in record.getMessage()  # a query may name a session

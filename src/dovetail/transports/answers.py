@@ -183,10 +183,8 @@ class Answer:
         await self._open()
         if self._log is not None and self._log.tail is not None:
             await self._log.tail.hang_up(retry)
-            return
-        if retry is not None:
-            await self.response.event(retry_frame(retry))
-        await self.response.close()
+        else:
+            await self.response.hang_up(retry_frame(retry))
 
     async def finish(self, message: bytes, status: int) -> None:
         """The answer itself. A status that says something is said in JSON, also to who reads streams only."""
@@ -214,5 +212,5 @@ def milliseconds(seconds: float) -> int:
     return max(0, round(seconds * 1000))
 
 
-def retry_frame(seconds: float) -> bytes:
-    return b"retry: %d\n\n" % milliseconds(seconds)
+def retry_frame(seconds: float | None) -> bytes:
+    return b"" if seconds is None else b"retry: %d\n\n" % milliseconds(seconds)

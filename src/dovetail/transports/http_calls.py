@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from itertools import chain, repeat
 from typing import Any
 
 from dovetail.engine.core import Engine
@@ -16,6 +17,7 @@ from dovetail.protocol.inbound import Request
 from dovetail.transports.answers import Answer
 from dovetail.transports.asgi import Message, Receive
 
+AGAIN_SECONDS = 0.05  # some hosts' middleware gives the body again and again, however often it is asked
 PATIENCE = 0.05  # seconds; a call that takes longer is looked after
 
 log = logging.getLogger("dovetail")
@@ -223,8 +225,10 @@ async def look_after(
 async def until_gone(receive: Receive) -> None:
     """Returns when the client has left; an ASGI server that fails to say so counts as well."""
     try:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        for pause in chain([0.0], repeat(AGAIN_SECONDS)):  # once a body may come that nobody has read
+            if (await receive())["type"] == "http.disconnect":
+                return
+            await asyncio.sleep(pause)
     except Exception:
         log.debug("waiting for the client to leave failed", exc_info=True)
 

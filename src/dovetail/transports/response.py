@@ -83,12 +83,17 @@ class Response:
         if self.started:
             await self._put(*_pieces(b"", more=False), last=True)
 
-    async def cut(self) -> None:
-        """End the stream, and do not wait for a client that takes nothing."""
+    async def hang_up(self, last: bytes = b"") -> None:
+        """End the stream after a last frame, and do not wait for a client that takes nothing."""
         try:
-            await with_timeout(self.close(), HURRY_SECONDS)
+            await with_timeout(self._end_with(last), HURRY_SECONDS)
         except CallTimeout:
             self.abandon()
+
+    async def _end_with(self, last: bytes) -> None:
+        if last:
+            await self.event(last)
+        await self.close()
 
     def abandon(self) -> None:
         """The client is gone: nothing more is sent, and what hangs on its way is given up."""

@@ -130,9 +130,11 @@ class Tail:
     async def run(self, sessions: Sessions) -> None:
         """Until nothing more can come, the session ends, or somebody closes it."""
         await self._response.open(self._priming())
-        while not self._response.ended and not self._closed:
+        while not self._response.ended:
             frames = await self.source.read()
             for frame in frames:
+                if self._closed:  # whoever comes next is told
+                    return
                 await self._response.event(frame)
             if not self._response.ended:
                 self.told = self.source.place.number
@@ -153,9 +155,7 @@ class Tail:
 
     async def hang_up(self, retry: float | None) -> None:
         """The server closes the connection; the client comes back for the rest."""
-        if retry is not None:
-            await self._response.event(retry_frame(retry))
-        await self._response.close()
+        await self._response.hang_up(retry_frame(retry))
         self.close()
 
     def left(self) -> None:
@@ -207,7 +207,7 @@ class Tails:
         if place.number > last or (last == 0 and running is None):
             raise unknown_event()
         if running is not None:
-            await running.response.cut()  # the client has given up that connection, whether we know it or not
+            await running.response.hang_up()  # the client has given up that connection, whether we know it or not
 
     async def _serve(self, visit: Visit, held: HeldSession, source: Source) -> None:
         listener = self._logs.state.listen([source.topic, topic(held.record.id)])

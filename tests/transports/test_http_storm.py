@@ -1,0 +1,158 @@
+"""Everything at once: many clients do whatever clients may do, in an order that a seed decides."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from dovetail import Context
+from dovetail.engine.streams import Change
+from dovetail.state.memory import MemoryState
+from http_serving import PausingState, serving, settle
+from http_stage import HANDSHAKE, MODERN, Stage, open_wire
+from http_wire import Exchange, HttpWire
+
+pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
+LOGS = {"io.modelcontextprotocol/logLevel": "debug", "progressToken": 1}
+LISTEN = {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}}
+
+
+class Storm:
+    """Some clients, and all that they have begun."""
+
+    def __init__(self, app: Any, stage: Stage, seed: int) -> None:
+        self.app = app
+        self.stage = stage
+        self.chance = random.Random(seed)
+        self.wires: list[HttpWire] = []
+        self.begun: list[tuple[HttpWire, Exchange]] = []
+        self.stalled: list[Exchange] = []
+
+    async def run(self, steps: int) -> None:
+        for version in (*HANDSHAKE, "2025-11-25", MODERN):
+            self.wires.append(await open_wire(self.app, version))
+        deeds = [
+            *[self.call] * 6, *[self.cancel] * 2, *[self.leave] * 2, *[self.resume] * 3, *[self.get] * 2,
+            *[self.listen] * 2, *[self.change] * 3, self.cut, self.stall, self.read_on, self.subscribe, self.delete,
+        ]  # fmt: skip
+        for _ in range(steps):
+            self.chance.choice(deeds)()
+            await settle(self.chance.randrange(4))
+
+    async def end(self) -> None:
+        for each in self.stalled:
+            each.read_on()
+        for _, exchange in self.begun:
+            if self.chance.random() < 0.5:
+                exchange.leave()
+        await self.app.drain(0.2)
+        done, late = await asyncio.wait({exchange.task for _, exchange in self.begun}, timeout=3)
+        assert not late
+        for task in done:
+            assert task.cancelled() or task.exception() is None
+
+    # ── what clients do ──
+
+    def begin(self, wire: HttpWire, exchange: Exchange) -> None:
+        self.begun.append((wire, exchange))
+
+    def any_wire(self, *, modern: bool | None = None) -> HttpWire:
+        return self.chance.choice([wire for wire in self.wires if modern in (None, wire.version == MODERN)])
+
+    def any_exchange(self) -> tuple[HttpWire, Exchange] | None:
+        return self.chance.choice(self.begun) if self.begun else None
+
+    def call(self) -> None:
+        wire = self.any_wire()
+        arguments = {"pauses": self.chance.randrange(6), "closes": self.chance.random() < 0.2}
+        self.begin(wire, wire.start_call("busy", arguments, meta=LOGS, id=self.chance.randrange(5)))
+
+    def cancel(self) -> None:
+        wire = self.any_wire(modern=False)
+        body = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}'
+        self.begin(wire, wire.raw("POST", body % self.chance.randrange(5)))
+
+    def leave(self) -> None:
+        if (found := self.any_exchange()) is not None:
+            found[1].leave()
+
+    def cut(self) -> None:
+        if (found := self.any_exchange()) is not None:
+            found[1].leave()
+            found[1].task.cancel()
+
+    def stall(self) -> None:
+        if (found := self.any_exchange()) is not None:
+            found[1].stall()
+            self.stalled.append(found[1])
+
+    def read_on(self) -> None:
+        if self.stalled:
+            self.stalled.pop().read_on()
+
+    def resume(self) -> None:
+        known = [(wire, each.id) for wire, exchange in self.begun for each in exchange.events if each.id]
+        if known:
+            wire, id = self.chance.choice(known)
+            self.begin(wire, wire.get(id))
+
+    def get(self) -> None:
+        wire = self.any_wire(modern=False)
+        self.begin(wire, wire.get())
+
+    def listen(self) -> None:
+        wire = self.any_wire(modern=True)
+        self.begin(wire, wire.start("subscriptions/listen", LISTEN))
+
+    def subscribe(self) -> None:
+        wire = self.any_wire(modern=False)
+        self.begin(wire, wire.start("resources/subscribe", {"uri": "test://one"}))
+
+    def delete(self) -> None:
+        if self.chance.random() < 0.2:
+            wire = self.any_wire(modern=False)
+            self.begin(wire, wire.raw("DELETE"))
+
+    def change(self) -> None:
+        change = self.chance.choice([Change("tools"), Change("resources"), Change("updated", "test://one")])
+        self.stage.server.engine.publish(change)
+
+    # ── what must hold ──
+
+    def check(self) -> None:
+        for wire, exchange in self.begun:
+            starts = [message for message in exchange.sent if message["type"] == "http.response.start"]
+            assert len(starts) <= 1
+            ends = [message for message in exchange.sent[1:] if not message.get("more_body", False)]
+            assert len(ends) <= 1
+            assert not ends or exchange.sent[-1] is ends[0]
+            if exchange.is_stream:
+                messages = exchange.messages
+                assert not any("method" not in message for message in messages[:-1])  # the answer comes last
+                if wire.version == "2025-11-25":
+                    assert exchange.events == [] or exchange.events[0].data == b""
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("state", [MemoryState, PausingState])
+async def test_a_storm(state: type[MemoryState], seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+
+    @stage.server.tool
+    async def busy(ctx: Context, pauses: int, closes: bool) -> str:
+        for number in range(pauses):
+            await ctx.report_progress(number)
+            await ctx.warning(f"{number}")
+            await asyncio.sleep(0.001 * number)
+            if closes:
+                await ctx.close_stream(0)
+        return "busy"
+
+    async with serving(stage.server, state=state(), keep_alive=0.01, max_streams=20, max_sessions=50) as app:
+        storm = Storm(app, stage, seed)
+        await storm.run(150)
+        await storm.end()
+        storm.check()
+    assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+    assert not stage.server.engine.hub._wanted
