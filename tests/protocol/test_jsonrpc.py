@@ -279,7 +279,7 @@ def test_a_batch_that_is_not_json_is_one_parse_error(data: bytes) -> None:
 
 
 @pytest.mark.rule("BASE-11", "BASE-20")
-@pytest.mark.parametrize("depth", [1, 10, 300, 600])
+@pytest.mark.parametrize("depth", [1, 10, 300, 490])
 def test_a_batch_in_a_batch_is_not_looked_into(depth: int) -> None:
     items = jsonrpc.decode(b"[%b%b%b,%b]" % (b"[" * depth, GOOD, b"]" * depth, GOOD))
     assert isinstance(items, list)
@@ -484,3 +484,31 @@ def test_any_text_of_the_library_becomes_words(text: str) -> None:
     words = jsonrpc.in_words(ValueError(text))
     assert "`" not in words
     assert words
+
+
+@pytest.mark.rule("BASE-20")
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_the_same_depth_on_every_interpreter(opening: str, closing: str) -> None:
+    def nested(depth: int) -> bytes:
+        inside = opening * (depth - 1) + "1" + closing * (depth - 1)
+        return b'{"jsonrpc":"2.0","id":1,"method":"ping","params":%s}' % inside.encode()
+
+    assert isinstance(jsonrpc.decode(nested(jsonrpc.MAX_DEPTH)), Envelope)
+    with pytest.raises(BadMessage, match="nested too deeply") as caught:
+        jsonrpc.decode(nested(jsonrpc.MAX_DEPTH + 1))
+    assert caught.value.id == 1
+
+
+def test_brackets_in_strings_are_no_depth() -> None:
+    text = "[{" * 2_000 + '\\" ]'
+    message = jsonrpc.encode(
+        {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"text": text, "list": [[]] * 1_000}}
+    )
+    assert isinstance(jsonrpc.decode(message), Envelope)
+    assert isinstance(jsonrpc.decode(memoryview(message)), Envelope)
+
+
+def test_closing_brackets_in_strings_hide_no_depth() -> None:
+    inside = '["]]]]\\"]", ' * 600 + "1" + "]" * 600
+    with pytest.raises(BadMessage, match="nested too deeply"):
+        jsonrpc.decode(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":%s}' % inside.encode())

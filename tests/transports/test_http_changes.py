@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail.engine.streams import Change
+from dovetail.state.base import NoRoom
 from dovetail.state.memory import MemoryState
 from http_serving import Clock, PausingState, endpoint_of, serving, settle, until
 from http_stage import HANDSHAKE, Stage
@@ -465,3 +466,20 @@ async def test_who_loses_every_connection_hears_of_everything(state: type[Memory
         heard += [message["params"].get("uri") for message in stream.messages if "params" in message]
         assert [uri for uri in heard if uri] == uris
         await leave(stream)
+
+
+async def test_a_stream_ends_properly_even_if_its_place_can_not_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    async with serving(stage.server) as app:
+        wire = await HttpWire.session(app)
+        stream = await wire.get().started()
+        stage.change_tools()
+        await stream.message()
+
+        async def full(*_arguments: Any, **_options: Any) -> int:
+            raise NoRoom("full")
+
+        monkeypatch.setattr(app._state, "put", full)
+        await app.drain()
+        await stream.done()
+        assert stream.sent[-1]["more_body"] is False

@@ -357,8 +357,8 @@ async def test_who_reads_nothing_for_too_long_is_taken_for_gone(version: str, mo
 
 
 async def test_a_large_answer_may_take_longer_than_one_send(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response, "SEND_SECONDS", 0.05)
-    monkeypatch.setattr(response, "PIECE", 1000)
+    monkeypatch.setattr(response, "SEND_SECONDS", 0.3)
+    monkeypatch.setattr(response, "PIECE", 500)
     stage = Stage()
 
     @stage.server.tool
@@ -370,7 +370,7 @@ async def test_a_large_answer_may_take_longer_than_one_send(monkeypatch: pytest.
         send = call._send
 
         async def slowly(message: Any) -> None:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.02)
             await send(message)
 
         call._send = slowly  # type: ignore[method-assign]

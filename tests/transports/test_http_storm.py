@@ -66,11 +66,11 @@ class Storm:
     def call(self) -> None:
         wire = self.any_wire()
         arguments = {"pauses": self.chance.randrange(6), "closes": self.chance.random() < 0.2}
-        self.begin(wire, wire.start_call("busy", arguments, meta=LOGS, id=self.chance.randrange(5)))
+        self.begin(wire, wire.start_call("busy", arguments, meta=LOGS, id=f"c{self.chance.randrange(5)}"))
 
     def cancel(self) -> None:
         wire = self.any_wire(modern=False)
-        body = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}'
+        body = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c%d"}}'
         self.begin(wire, wire.raw("POST", body % self.chance.randrange(5)))
 
     def leave(self) -> None:

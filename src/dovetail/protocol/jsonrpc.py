@@ -4,6 +4,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, Literal
 
 import msgspec
@@ -72,6 +73,10 @@ _decode_batch = msgspec.json.Decoder(list[Raw]).decode
 _decode_any = msgspec.json.Decoder(float_hook=float).decode  # 1e999 is JSON too
 _CHUNK = 1 << 20
 TOO_DEEP = "The JSON is nested too deeply"
+MAX_DEPTH = 500
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = tuple({91: 1, 123: 1, 93: -1, 125: -1}.get(byte, 0) for byte in range(256))  # of [ { ] and }
 NOT_JSON = "The message is not valid JSON in UTF-8"
 # An id among the first members of a message, before anything that is nested.
 _LEADING_ID = re.compile(
@@ -85,6 +90,7 @@ def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | B
     try:
         message = _decode_message(data)
         _check_encoding(data)
+        _check_depth(data)
     except UNREADABLE:
         return _decode_carefully(data)
     if message.method is not UNSET and message.result is UNSET and message.error is UNSET:
@@ -100,6 +106,16 @@ def _check_encoding(data: bytes | bytearray | memoryview) -> None:
         for start in range(0, len(data), _CHUNK):  # in pieces: the text of a large message is never there as a whole
             reader.decode(data[start : start + _CHUNK])
         reader.decode(b"", True)
+
+
+def _check_depth(data: bytes | bytearray | memoryview) -> None:
+    """Raises RecursionError. Interpreters have bounds of their own, but not all of them the same, and some none."""
+    text = bytes(data) if isinstance(data, memoryview) else data
+    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:  # which is true of nearly every message
+        return
+    brackets = _STRING.sub(b"", text).translate(None, _NO_BRACKETS)
+    if max(accumulate(map(_STEPS.__getitem__, brackets))) > MAX_DEPTH:
+        raise RecursionError
 
 
 def _check_reply(message: Envelope) -> None:
@@ -121,6 +137,7 @@ def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[E
     """The fast reading failed: find out whether it is a batch, and otherwise what is wrong."""
     try:
         value = _decode_any(data)
+        _check_depth(data)
     except RecursionError:
         found = _LEADING_ID.match(bytes(data[:4096]))
         raise BadMessage(PARSE_ERROR, TOO_DEEP, _decode_any(found[1]) if found else None) from None

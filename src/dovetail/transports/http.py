@@ -14,6 +14,7 @@ from dovetail.engine.core import Engine
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.state.memory import MemoryState
+from dovetail.transports.answers import MAX_LOGS
 from dovetail.transports.asgi import App, Receive, Scope, Send, is_below
 from dovetail.transports.cors import Cors
 from dovetail.transports.endpoint import Endpoint
@@ -49,7 +50,7 @@ class HttpApp:
         self._options = options
         self._owner = owner
         self._alone = alone
-        self._state = MemoryState()
+        self._state = MemoryState(max_entries=options.max_sessions + 2 * MAX_LOGS)
         self._guard = Guard(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
         taken = {options.path, *LIVE, *READY, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}

@@ -5,12 +5,14 @@ Both are read from a log, from where the client left off; neither belongs to the
 
 import asyncio
 import secrets
+from contextlib import suppress
 from typing import Protocol
 
 from dovetail.engine.changes import LOG as CHANGE_LOG
 from dovetail.engine.changes import ChangeLog
 from dovetail.engine.handlers import change_notification
 from dovetail.engine.sessions import HeldSession, Sessions, topic
+from dovetail.errors import ProtocolError
 from dovetail.protocol import sse
 from dovetail.protocol.sse import encode_event, priming_event
 from dovetail.state.base import Listener
@@ -84,7 +86,8 @@ class ChangeSource:
     async def leave(self, told: int) -> None:
         """A client that comes again without saying what it has is told the rest."""
         if told != self._held.record.unheard_since:
-            await self._held.change(lambda record: record.replace(unheard_since=told))
+            with suppress(ProtocolError):  # no room for it: then it is told some things twice
+                await self._held.change(lambda record: record.replace(unheard_since=told))
 
 
 class CallSource:
