@@ -211,9 +211,10 @@ async def settled(pid: int) -> int:
 async def measure(streams: int, sessions: int, rounds: int, show: Callable[[str], None] = print) -> Figures:
     allow_descriptors(streams + 500)
     async with load_server() as (pid, port):
-        await one_round(pid, port, min(streams, 100), show, "warm-up")
+        await idle_sessions(pid, port, 50)  # first, and before any stream: what those leave free would hide the cost
         session_bytes = await idle_sessions(pid, port, sessions)
         show(f"{sessions} idle sessions: {session_bytes:.0f} bytes each")
+        await one_round(pid, port, min(streams, 100), show, "warm-up")
         told, resident, stream_bytes = [], [], 0.0
         for number in range(1, rounds + 1):
             milliseconds, each = await one_round(pid, port, streams, show, f"round {number} of {rounds}")

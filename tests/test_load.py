@@ -1,11 +1,13 @@
 """Many streams and sessions on one worker: all of them hear of a change, and what they cost comes back."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from benchmarks.load import measure
 
 MEBIBYTE = 2**20
+MEASURED = Path("/proc/self/status").exists()
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the load client raises its limit of open files")
 
@@ -22,5 +24,6 @@ async def test_streams_and_idle_sessions(streams: int, sessions: int) -> None:
     assert len(figures.heard_ms) == 10
     early, late = figures.resident[2], figures.resident[-1]  # the first rounds still fill the allocator's pools
     assert late - early <= max(2 * MEBIBYTE, early * 0.05), [size // 1024 for size in figures.resident]
-    assert figures.session_bytes < 20_000
-    assert figures.stream_bytes < 200_000
+    if MEASURED:
+        assert 100 < figures.session_bytes < 5_000
+        assert 1_000 < figures.stream_bytes < 100_000

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from dovetail.transports.http import HttpApp
     from dovetail.transports.options import AsgiOptions, HttpOptions, RunOptions
 
+Transport = Literal["stdio", "http", "streamable-http", "sse"]
+HTTP_NAMES = ("http", "streamable-http", "sse")  # the names that others have for it; one server answers them all
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -192,14 +194,14 @@ class Server:
         """The server as an ASGI callable: mount it anywhere, no lifespan wiring needed."""
         return transports.HttpApp(self.engine, self._http(options), owner=self)
 
-    def run(self, transport: Literal["stdio", "http"] = "stdio", **options: "Unpack[RunOptions]") -> None:
-        """Serve until the client leaves or a signal comes."""
-        if transport == "http":
+    def run(self, transport: Transport = "stdio", **options: "Unpack[RunOptions]") -> None:
+        """Serve until the client leaves or a signal comes. Over HTTP both old and new clients find their way."""
+        if transport in HTTP_NAMES:
             transports.serve_http(self.engine, self._http(options, running=True), owner=self)
         elif transport != "stdio":
             raise SetupError(f'Server.run: transport={transport!r} is unknown; use "stdio" or "http"')
         elif options:
-            raise SetupError(f'Server.run: {", ".join(sorted(options))} are for transport="http"')
+            raise SetupError(f'Server.run: only for transport="http": {", ".join(sorted(options))}')
         else:
             transports.serve_stdio(self.engine, owner=self)
 

@@ -2,14 +2,16 @@
 
 import asyncio
 import json
+from typing import Any
 
+import msgspec
 import pytest
 
 from dovetail import Context
 from dovetail.engine.streams import Change
 from dovetail.state.memory import MemoryState
 from http_serving import Clock, PausingState, endpoint_of, serving, sessions_of, settle, until
-from http_stage import HANDSHAKE, Stage, text_of
+from http_stage import HANDSHAKE, Stage, open_wire, text_of
 from http_wire import HttpWire
 
 # ── the connection breaks before anything was sent ──
@@ -356,3 +358,24 @@ async def test_a_request_that_is_complete_too_late_is_refused(version: str) -> N
         await late.done()
         assert late.status == 503
         assert stage.ran == []
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_middleware_that_changes_ids_confuses_nobody(version: str, fails: bool) -> None:
+    stage = Stage()
+
+    @stage.server.middleware
+    async def rename(request: Any, call_next: Any) -> Any:
+        if request.method != "tools/call":
+            return await call_next(request)
+        result = await call_next(msgspec.structs.replace(request, id="renamed"))
+        if fails:
+            raise ValueError("broken")
+        return result
+
+    async with serving(stage.server) as app:
+        wire = await open_wire(app, version)
+        answer = await wire.call("add", {"a": 1, "b": 2}, id=5)
+        assert answer.answer["id"] == 5
+        assert not endpoint_of(app)._calls

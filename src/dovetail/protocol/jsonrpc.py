@@ -114,7 +114,7 @@ def _check_depth(data: bytes | bytearray | memoryview) -> None:
     if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:  # which is true of nearly every message
         return
     brackets = _STRING.sub(b"", text).translate(None, _NO_BRACKETS)
-    if max(accumulate(map(_STEPS.__getitem__, brackets))) > MAX_DEPTH:
+    if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > MAX_DEPTH:
         raise RecursionError
 
 

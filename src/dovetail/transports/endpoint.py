@@ -46,10 +46,12 @@ class Endpoint:
         self._options = options
         self._traffic = traffic
         self._alone = alone
+        # A connection that says nothing is kept alive, and so is the session that it belongs to.
+        self._beat = min(options.keep_alive, options.session_timeout / 3)
         self._changes = ChangeLog(engine.hub, state)
         self._sessions = Sessions(engine, state, timeout=options.session_timeout, most=options.max_sessions)
         self._logs = EventLogs(state, ttl=options.event_timeout)
-        self._tails = Tails(self._sessions, self._changes, self._logs, traffic, keep_alive=options.keep_alive)
+        self._tails = Tails(self._sessions, self._changes, self._logs, traffic, keep_alive=self._beat)
         self._calls: dict[tuple[str, RequestId], HttpCall] = {}  # of sessions; an id alone says nothing
         self._verbs = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
 
@@ -107,7 +109,7 @@ class Endpoint:
     def _modern_call(self, visit: Visit, request: Request) -> HttpCall:
         accepted = visit.accepted
         answer = Answer(visit.response, accepted)
-        call = HttpCall(request, answer, visit.receive, None, keep_alive=self._options.keep_alive)
+        call = HttpCall(request, answer, visit.receive, None, keep_alive=self._beat)
         if request.method != "subscriptions/listen":
             self._traffic.enter(call, call.stop)
         elif memoryview(request.raw_params).nbytes > MAX_LISTEN_BYTES:
@@ -166,7 +168,7 @@ class Endpoint:
             answer or self._answer(visit, request.revision, held, lasting=request.method != "initialize"),
             visit.receive if answer is None else never,  # the connection of a batch is not one call's to watch
             held,
-            keep_alive=self._options.keep_alive,
+            keep_alive=self._beat,
             batched=answer is not None,
         )
         self._traffic.enter(call, call.stop)

@@ -19,7 +19,7 @@ from dovetail.transports.asgi import App, Receive, Scope, Send, is_below
 from dovetail.transports.cors import Cors
 from dovetail.transports.endpoint import Endpoint
 from dovetail.transports.guard import Guard
-from dovetail.transports.options import HttpOptions
+from dovetail.transports.options import HttpOptions, Identify
 from dovetail.transports.process import beside_signals
 from dovetail.transports.routes import RouteTable
 from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
@@ -53,8 +53,10 @@ class HttpApp:
         self._state = MemoryState(max_entries=options.max_sessions + 2 * MAX_LOGS)
         self._guard = Guard(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
-        taken = {options.path, *LIVE, *READY, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
-        self._pages = RouteTable(options.routes, reserved=taken)
+        taken = {*LIVE, *READY, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
+        if options.path in taken:
+            raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")
+        self._pages = RouteTable(options.routes, reserved={options.path, *taken})
         self._stay: _Stay | None = None
         self._draining = False
         self._drain_task: asyncio.Task[None] | None = None  # begun by a signal
@@ -102,7 +104,7 @@ class HttpApp:
             text = f"There is nothing at this path; the MCP endpoint is {self._options.path}"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)
         if self._options.identify is not None:
-            visit.owner = self._options.identify(scope)
+            visit.owner = await _identity(self._options.identify, scope)
         await place(visit)
         if not visit.response.started:
             await visit.response.settle()
@@ -212,8 +214,19 @@ class HttpApp:
         """
         if not path.startswith("/") or path.endswith("/"):
             raise SetupError(f'mount_on: path={path!r} is not possible; it must be like "/mcp"')
+        if getattr(host, "prefix", ""):
+            raise SetupError(f"mount_on: a router with prefix={host.prefix!r} forgets it for mounts; mount on the app")
         host.add_route(path, _Here(self))
         host.mount(path, self)
+
+
+async def _identity(identify: Identify, scope: Scope) -> str | None:
+    found = identify(scope)
+    if isinstance(found, Awaitable):
+        found = await found
+    if found is not None and not isinstance(found, str):
+        raise TypeError(f"identify must give a string or None, not {type(found).__name__}")
+    return found
 
 
 class _Here:

@@ -37,6 +37,7 @@ class HttpCall:
         "exchange",
         "failed",
         "finish",
+        "id",
         "left",
         "open",
         "receive",
@@ -54,6 +55,7 @@ class HttpCall:
         batched: bool = False,
     ) -> None:
         """`batched`: it shares its answer with others, and whoever has them all sends it."""
+        self.id = request.id  # whatever a middleware makes of the request
         self.answer = answer
         self.receive = receive
         self.finish: Finish = answer.finish  # what happens to the answer
@@ -124,28 +126,28 @@ class HttpCall:
         if not self.open:
             if task.cancelling() > earlier and task.uncancel() > earlier:  # somebody else as well
                 raise asyncio.CancelledError
-            outcome = self._told_instead()
+            outcome = None if self._verdict is None else self._refusal(self._verdict)
         self.open = False
-        if outcome is not None and not self._batched:
-            await self.finish(*outcome)
-        elif outcome is None and not self._batched and not self.left:
-            await self.answer.finish_silently()
+        if not self._batched:
+            await self._send(outcome)
         return None if outcome is None else outcome[0]
 
-    def _told_instead(self) -> tuple[bytes, int] | None:
-        """It was cancelled; what the client hears then, which is nothing if it was the client's wish."""
-        return None if self._verdict is None else self._refusal(self._verdict)
+    async def _send(self, outcome: tuple[bytes, int] | None) -> None:
+        if outcome is not None:
+            await self.finish(*outcome)
+        elif not self.left:
+            await self.answer.finish_silently()
 
     def _refusal(self, failure: ProtocolError) -> tuple[bytes, int]:
         self.failed = True
         status = 200 if self.request.revision.handshake else failure.http_status
-        return jsonrpc.error(self.request.id, failure), status
+        return jsonrpc.error(self.id, failure), status
 
     async def _outcome(self, engine: Engine) -> tuple[bytes, int]:
         request = self.request
         try:
             body = await beside(Attendant(self, self._keep_alive), handle(engine, self.exchange))
-            return jsonrpc.result(request.id, body), 200
+            return jsonrpc.result(self.id, body), 200
         except ProtocolError as failure:
             return self._refusal(failure)
         except asyncio.CancelledError:

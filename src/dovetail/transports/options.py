@@ -1,7 +1,8 @@
 """How a server is reached over HTTP: keyword options and the environment come in, one frozen record goes out."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
 import msgspec
@@ -20,7 +21,7 @@ from dovetail.registry.options import (
 )
 from dovetail.transports.asgi import App, Scope
 
-Identify = Callable[[Scope], str | None]
+Identify = Callable[[Scope], str | Awaitable[str | None] | None]
 
 MEBIBYTE = 1024 * 1024
 DELAY = Kind(Annotated[float, Meta(ge=0)], "a number of seconds, 0 or more")
@@ -28,6 +29,8 @@ PORT = Kind(Annotated[int, Meta(ge=0, le=65535)], "a port from 0 to 65535; with 
 
 SWITCHED = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
 SERVICE_LINK = " (Kubernetes sets it for a Service of that name; enableServiceLinks: false in the Pod stops it)"
+
+_PATH = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
 
 KINDS = {
     **dict.fromkeys(("path", "host"), TEXT),
@@ -118,7 +121,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         names = known.__annotations__.keys()
         checked = checked_options(given, names, where, KINDS)
         options = cls(**{**_from_environment(names, os.environ), **checked})
-        if not options.path.startswith("/") or options.path.endswith("/"):
+        if not _PATH.fullmatch(options.path):
             raise SetupError(f'{where}: path={options.path!r} is not possible; it must be like "/mcp"')
         for name in ("routes", "identify"):
             _check_callables(where, name, getattr(options, name))
