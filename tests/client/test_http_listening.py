@@ -1,4 +1,4 @@
-"""`client.listen()` over HTTP since 2026-07-28: a request whose stream is opened again whenever it breaks."""
+"""`client.listen()` over HTTP since 2026-07-28: a request that is made again whenever its stream breaks or ends."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import pytest
 from served_http import DISCOVERED, Scripted, Visit, next_of, until
 
 from dovetail import Client
+from dovetail.client import backoff
 from dovetail.client.listening import Listening
 from dovetail.engine.streams import Change
 from dovetail.errors import ConnectionLost, ServerError
@@ -17,6 +18,11 @@ pytestmark = pytest.mark.usefixtures("brisk", "tidy")
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 ALL = {"toolsListChanged": True, "resourceSubscriptions": ["n://1", "n://2"]}
+ALL_CHANGED = [Change("tools"), Change("updated", "n://1"), Change("updated", "n://2")]
+
+
+async def all_of(listening: Listening) -> list[Change]:
+    return [await next_of(listening) for _ in ALL_CHANGED]
 
 
 async def is_quiet(listening: Listening) -> bool:
@@ -35,6 +41,7 @@ class Listened:
         self.streams: list[Visit] = []
         self.refusal: Callable[[Visit], None] | None = None
         self.left = 0
+        self.ends_at_once = False
 
     async def __call__(self, visit: Visit) -> None:
         if visit.method == "server/discover":
@@ -47,12 +54,19 @@ class Listened:
             self.streams.append(visit)
             visit.stream()
             self.say(visit, "subscriptions/acknowledged", notifications=self.honoured)
+            if self.ends_at_once:
+                self.end(visit)
             await visit.gone()
             self.left += 1
 
     def say(self, visit: Visit, what: str, **params: Any) -> None:
         meta = {SUBSCRIPTION: visit.message["id"]}
         visit.event({"jsonrpc": "2.0", "method": f"notifications/{what}", "params": {**params, "_meta": meta}})
+
+    def end(self, visit: Visit) -> None:
+        """As a server does that is about to stop."""
+        visit.event({"jsonrpc": "2.0", "id": visit.message["id"], "result": {"resultType": "complete"}})
+        visit.finish()
 
 
 def listen(client: Client) -> Any:
@@ -91,8 +105,7 @@ async def test_a_stream_that_breaks_is_opened_again(cut: bool) -> None:
         for number in range(1, 7):
             stream = behave.streams[-1]
             stream.cut() if cut else stream.finish()
-            told = [await next_of(changes) for _ in range(3)]
-            assert told == [Change("tools"), Change("updated", "n://1"), Change("updated", "n://2")]
+            assert await all_of(changes) == ALL_CHANGED
             assert len(behave.streams) == number + 1
             assert await is_quiet(changes) if number == 6 else True
         behave.say(behave.streams[-1], "tools/list_changed")
@@ -128,30 +141,64 @@ async def test_what_is_honoured_may_be_less_afterwards() -> None:
     async with Scripted(behave) as server, Client(server.url) as client, listen(client) as changes:
         behave.honoured = {"resourceSubscriptions": ["n://2"]}
         behave.streams[0].cut()
-        told = [await next_of(changes) for _ in range(3)]
-        assert told == [Change("tools"), Change("updated", "n://1"), Change("updated", "n://2")]
+        assert await all_of(changes) == ALL_CHANGED
         assert changes.honoured == ListenFilter(resource_subscriptions=["n://2"])
 
 
-async def test_a_server_that_does_not_want_it_any_more() -> None:
+@pytest.mark.parametrize("cut", [True, False])
+async def test_a_server_that_does_not_want_it_any_more(cut: bool) -> None:
     behave = Listened()
     async with Scripted(behave) as server, Client(server.url) as client, listen(client) as changes:
         behave.refusal = lambda visit: visit.answer(401)
-        behave.streams[0].cut()
+        behave.streams[0].cut() if cut else behave.end(behave.streams[0])
         with pytest.raises(ServerError, match="401 Unauthorized"):
             await next_of(changes)
         assert server.said().count("POST subscriptions/listen") == 2
 
 
-async def test_the_server_may_end_it() -> None:
+ENDS: dict[str, Callable[[Listened, Visit], None]] = {
+    "by its result": lambda behave, stream: behave.end(stream),
+    "by a cancellation": lambda behave, stream: behave.say(stream, "cancelled", requestId=stream.message["id"]),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
+async def test_the_server_may_end_it_and_is_asked_again(end: Callable[[Listened, Visit], None]) -> None:
+    behave = Listened()
+    async with Scripted(behave) as server, Client(server.url) as client:
+        async with listen(client) as changes:
+            for number in range(1, 4):
+                stream = behave.streams[-1]
+                behave.say(stream, "tools/list_changed")
+                assert await next_of(changes) == Change("tools")
+                end(behave, stream)
+                assert await all_of(changes) == ALL_CHANGED
+                assert await is_quiet(changes)  # it is told once
+                assert len(behave.streams) == number + 1
+                await until(lambda ended=number: behave.left == ended)
+        await until(lambda: behave.left == 4)
+        assert "POST notifications/cancelled" not in server.said()
+
+
+async def test_a_server_that_ends_it_at_once_is_asked_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 60.0)
     behave = Listened()
     async with Scripted(behave) as server, Client(server.url) as client, listen(client) as changes:
-        stream = behave.streams[0]
-        behave.say(stream, "tools/list_changed")
-        stream.event({"jsonrpc": "2.0", "id": stream.message["id"], "result": {"resultType": "complete"}})
-        stream.end()
-        assert [change async for change in changes] == [Change("tools")]
-        assert len(behave.streams) == 1
+        behave.ends_at_once = True
+        behave.end(behave.streams[0])
+        await asyncio.sleep(0.4)
+        assert 3 < len(behave.streams) < 9  # after 10, 20, 40, 80, 160 milliseconds
+        assert await all_of(changes) == ALL_CHANGED
+
+
+async def test_after_a_while_it_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 60.0)
+    monkeypatch.setattr(backoff, "LONG_SECONDS", 0.0)
+    behave = Listened()
+    async with Scripted(behave) as server, Client(server.url) as client, listen(client):
+        behave.ends_at_once = True
+        behave.end(behave.streams[0])
+        await until(lambda: len(behave.streams) > 12)  # else after 41 seconds
 
 
 @pytest.mark.parametrize(

@@ -191,16 +191,21 @@ async def test_listening_survives_broken_connections(version: str | None, transp
         assert len(await client.list_tools()) == 6
 
 
+@pytest.mark.parametrize("graceful", [True, False])
 @every_way
-async def test_a_server_that_starts_again(version: str | None, transport: Any) -> None:
+async def test_a_server_that_starts_again(version: str | None, transport: Any, graceful: bool) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}/{'sse' if transport else 'mcp'}"
-    async with served(Notes().server.asgi(), port):
+    app = Notes().server.asgi()
+    async with served(app, port):
         client = Client(url, protocol_version=version, transport=transport, timeout=5)
         await client.__aenter__()
         listening = client.listen(tools=True)
         changes = await listening.__aenter__()
         assert (await client.call_tool("add", {"a": 1, "b": 1})).text == "2"
+        if graceful:
+            await app.drain(1)
+            await asyncio.sleep(0.05)  # it still listens, but refuses
     with pytest.raises(ConnectionLost):
         await client.list_tools()
     again = Notes()

@@ -197,6 +197,50 @@ async def test_a_cut_in_the_middle_of_an_event_loses_nothing() -> None:
         assert (await client.call_tool("any")).text == "whole"
 
 
+@pytest.mark.parametrize(
+    ("events", "resumed_after"),
+    [
+        ("id: 1\n\n", "1"),  # it has no data, so it is no event, but its id counts
+        ("id: 1\ndata:\n\nid: 2\n\n", "2"),
+        ("id: 1\ndata:\n\ndata:\n\n", "1"),
+        ("id: 1\ndata:\n\nid: \x07\ndata:\n\n", "1"),  # what no header can carry is not asked for
+        ("id: 1\ndata:\n\nid: 2\n", "1"),  # it is not complete
+    ],
+)
+async def test_the_id_that_counts(events: str, resumed_after: str) -> None:
+    calls: list[Visit] = []
+
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/call":
+            calls.append(visit)
+            visit.stream()
+            visit.chunk(events)
+            visit.end()
+        elif "last-event-id" in visit.headers:
+            visit.stream()
+            visit.event(answer(calls[0], text(visit.headers["last-event-id"])))
+            visit.end()
+        else:
+            handshake(visit)
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        assert (await client.call_tool("any")).text == resumed_after
+
+
+async def test_a_server_may_take_its_ids_back() -> None:
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/call":
+            visit.stream()
+            visit.chunk("id: 1\ndata:\n\nid\n\n")
+            visit.end()
+        else:
+            handshake(visit)
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(ConnectionLost, match="before the answer came"):
+            await client.call_tool("any")
+
+
 async def test_without_an_event_id_an_answer_is_lost() -> None:
     def behave(visit: Visit) -> None:
         if visit.method == "tools/call":
@@ -667,7 +711,9 @@ def test_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = backoff.Backoff()
     for expected in (1, 2, 4, 8, 16, 30, 30, *[30] * 100):
         assert expected <= waits.seconds() <= expected * 1.25
-    waits.succeeded()
+    waits.lasted(3.0)
+    assert waits.seconds() >= 30
+    waits.lasted(31.0)
     assert waits.seconds() < 1.3
     for retry, least in ((5.0, 5.0), (0.0, 0.05), (60.0, 60.0), (1e9, 300.0)):
         waits.retry = retry

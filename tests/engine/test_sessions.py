@@ -1,12 +1,13 @@
 """Sessions as records: found, used, changed, ended, and only so many of them."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from dovetail import Server
 from dovetail.engine.sessions import FRESH_SECONDS, MAX_ID, HeldSession, Sessions
-from dovetail.errors import Busy
+from dovetail.errors import Busy, ProtocolError
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import R2025_06_18
 from dovetail.state.memory import MemoryState
@@ -40,8 +41,9 @@ class Book:
         """As another process with the same state would."""
         return Sessions(self.server.engine, self.state, timeout=TIMEOUT, most=most, clock=self.clock)
 
-    async def open(self, owner: str | None = None) -> HeldSession:
-        params = InitializeParams(protocol_version="2025-06-18", capabilities={}, client_info={"name": "x"})
+    async def open(self, owner: str | None = None, client: dict[str, Any] | None = None) -> HeldSession:
+        client = client or {"name": "x"}
+        params = InitializeParams(protocol_version="2025-06-18", capabilities={}, client_info=client)
         return await self.sessions.open(params, R2025_06_18, owner=owner, unheard_since=7)
 
     async def find(self, held: HeldSession, owner: str | None = None) -> HeldSession | None:
@@ -157,9 +159,49 @@ async def test_those_that_fell_silent_are_forgotten_when_a_new_one_comes() -> No
 # ── the cap ──
 
 
+async def came_back(held: HeldSession) -> HeldSession:
+    await held.change(lambda record: record.replace(initialized=True))
+    return held
+
+
+async def test_who_never_came_back_gives_way_before_all_others() -> None:
+    book = Book(most=3)
+    real = await came_back(await book.open())
+    flood = [await book.open() for _ in range(20)]
+    late = await came_back(await book.open())
+    assert len(book.sessions) == 3
+    assert await book.find(real) is not None
+    assert await book.find(late) is not None
+    assert [await book.find(each) is not None for each in flood] == [False] * 19 + [True]
+
+
+async def test_what_a_client_says_of_itself_is_bounded() -> None:
+    book = Book()
+    icons = [{"src": "data:image/png;base64," + "A" * 200_000}]
+    held = await book.open(client={"name": "vain", "version": "1", "icons": icons})
+    assert held.record.client == {"name": "vain", "version": "1"}
+    with pytest.raises(ProtocolError, match="more than a session may hold"):
+        await book.open(client={"name": "x" * 20_000, "version": "1"})
+    assert len(book.sessions) == 1
+
+
+async def test_a_large_record_is_not_decoded_for_every_request() -> None:
+    book = Book()
+    held = await book.open()
+    await held.change(lambda record: record.replace(subscriptions=frozenset(f"test://{n}" for n in range(500))))
+    first, second = await book.find(held), await book.find(held)
+    assert first is not None
+    assert second is not None
+    assert first.record is second.record
+    await first.change(lambda record: record.replace(initialized=True))
+    third = await book.find(held)
+    assert third is not None
+    assert third.record.initialized
+
+
 async def test_the_longest_silent_one_gives_way() -> None:
     book = Book(most=3)
-    first, second, third = [await book.open() for _ in range(3)]
+    first, second, third = [await came_back(await book.open()) for _ in range(3)]
     book.clock.sleep(1)
     assert await book.find(first) is not None
     book.clock.sleep(FRESH_SECONDS + 1)
@@ -170,7 +212,7 @@ async def test_the_longest_silent_one_gives_way() -> None:
 
 async def test_but_not_if_it_was_used_a_moment_ago() -> None:
     book = Book(most=2)
-    both = [await book.open() for _ in range(2)]
+    both = [await came_back(await book.open()) for _ in range(2)]
     book.clock.sleep(FRESH_SECONDS - 0.1)
     with pytest.raises(Busy) as refusal:
         await book.open()

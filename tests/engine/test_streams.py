@@ -247,3 +247,20 @@ async def test_the_first_and_the_last_who_want_a_uri_are_told_of() -> None:
     two.remove_uri("a")
     hub.end_all()
     assert told == [("a", True), ("b", True), ("a", False), ("b", False)]
+
+
+def test_a_loop_that_died_is_no_listener() -> None:
+    """It was closed without a word, and what it left behind must not break what comes after."""
+    server = Server("revenant", version="1.0.0")
+    loop = asyncio.new_event_loop()
+
+    async def listen() -> None:
+        subscription = server.engine.hub.subscribe(["tools"])
+        waiting = asyncio.ensure_future(subscription.__anext__())
+        await asyncio.sleep(0)
+        waiting.cancel()
+
+    loop.run_until_complete(listen())
+    loop.close()
+    server.add_tool(lambda: "x", name="later")
+    assert not server.engine.hub._subscriptions

@@ -314,3 +314,25 @@ def test_calls_are_finished(recipe: Recipe) -> None:
     assert b"packed" in connection.getresponse().read()
     assert b'"result"' in stream.read()
     assert recipe.exits() in (-signal.SIGTERM, 143, 0)
+
+
+async def test_a_second_loop_does_not_disturb_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server("one", version="1.0.0")
+    app = server.asgi()
+    wire = await HttpWire.session(app)
+    stream = await wire.get().started()
+
+    def elsewhere() -> tuple[int, str]:
+        async def visit() -> tuple[int, str]:
+            answer = await HttpWire(app).post("server/discover")
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await app.drain()
+            return answer.status, answer.json["error"]["message"]
+
+        return asyncio.run(visit())
+
+    assert await asyncio.to_thread(elsewhere) == (500, "Internal error")
+    assert "another event loop" in caplog.text
+    assert (await wire.post("ping")).status == 200
+    await app.drain()
+    await stream.done()

@@ -1,13 +1,15 @@
 """Sessions of the handshake era over HTTP: records in a state backend that any request may be the next to use.
 
 A session lives as long as it is used, belongs to whoever opened it, and there are only so many: when no more fit, the
-one that has been silent longest gives way, unless even that one was used a moment ago.
+one that has been silent longest gives way, unless even that one was used a moment ago. Who never came back after
+`initialize` gives way before all others: opening sessions is cheap.
 """
 
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -17,9 +19,11 @@ from dovetail.errors import INVALID_PARAMS, Busy, ProtocolError
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.session import Session
-from dovetail.state.base import Conflict, NoRoom, StateBackend
+from dovetail.state.base import Conflict, Entry, NoRoom, StateBackend
 
 MAX_RECORD = 64 * 1024  # bytes: what a client says of itself, and the resources that it subscribes to
+MAX_FIRST = 16 * 1024  # of what it says of itself
+LARGE = 2 * 1024  # bytes of a record that is not decoded anew for every request
 FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to a new one
 MAX_ID = 128
 MAX_TRIES = 100  # of a change that others are always quicker with
@@ -37,8 +41,9 @@ class HeldSession:
         self.record = record
         self.version = version
 
-    async def use(self) -> None:
-        await self._sessions.use(self.record)
+    async def use(self) -> bool:
+        """Its time begins anew; False if it is gone."""
+        return await self._sessions.use(self.record)
 
     async def change(self, change: Callable[[Session], Session]) -> None:
         await self._sessions.change(self, change)
@@ -62,6 +67,7 @@ class Sessions:
         self._most = most
         self._clock = clock
         self._known: OrderedDict[str, _Known] = OrderedDict()  # the one that was used longest ago comes first
+        self._new: OrderedDict[str, None] = OrderedDict()  # those of them that have not been used since they began
 
     def __len__(self) -> int:
         return len(self._known)
@@ -75,6 +81,8 @@ class Sessions:
         record = Session.open(
             id, params, revision, announced=self._engine.announced_kinds(), owner=owner, unheard_since=unheard_since
         )
+        if len(_encode(record)) > LARGE:
+            record = record.replace(client=_without_pictures(record.client))
         try:
             if silent is not None:
                 await self.end(silent)
@@ -82,10 +90,11 @@ class Sessions:
         except BaseException:
             self._forget(id)
             raise
+        self._new[id] = None
         return HeldSession(self, record, version)
 
     async def _put_first(self, record: Session) -> int:
-        data = _encoded(record)
+        data = _encoded(record, MAX_FIRST)
         while True:
             try:
                 return await self._state.put(_key(record.id), data, ttl=self._timeout, if_version=0)
@@ -101,6 +110,10 @@ class Sessions:
 
     def _silent_longest(self) -> str:
         """The one that gives way; raises if even that one is in use."""
+        if self._new:
+            id = next(iter(self._new))
+            self._forget(id)
+            return id
         id, oldest = next(iter(self._known.items()))
         if self._clock() - oldest.used < FRESH_SECONDS:
             raise Busy(f"There are {len(self._known)} sessions, all of them in use; try again later", http_status=503)
@@ -115,10 +128,10 @@ class Sessions:
         if entry is None:
             self._forget(id)
             return None
-        record = _decoder.decode(entry.value)
-        if record.owner != owner:
+        known = self._known.get(id)
+        record = _decoder.decode(entry.value) if known is None else known.decoded(entry)
+        if record.owner != owner or not await self.use(record):
             return None
-        await self.use(record)
         return HeldSession(self, record, entry.version)
 
     async def reload(self, held: HeldSession) -> bool:
@@ -130,19 +143,27 @@ class Sessions:
             held.record, held.version = _decoder.decode(entry.value), entry.version
         return True
 
-    async def use(self, record: Session) -> None:
-        """It is in use: its time begins anew."""
+    async def use(self, record: Session) -> bool:
+        """It is in use: its time begins anew. False if it is gone."""
         now = self._clock()
         known = self._known.get(record.id)
         if known is None:
             known = self._known[record.id] = _Known(self._engine.hub, now - self._timeout)
             known.watch(record.subscriptions)
         self._known.move_to_end(record.id)
+        self._came_back(record)
         known.used = now
-        if now - known.touched > self._timeout / 10:  # often enough
-            known.touched = now
-            if not await self._state.touch(_key(record.id), self._timeout):
-                self._forget(record.id)
+        if now - known.touched <= self._timeout / 10:  # often enough
+            return True
+        known.touched = now
+        if await self._state.touch(_key(record.id), self._timeout):
+            return True
+        self._forget(record.id)
+        return False
+
+    def _came_back(self, record: Session) -> None:
+        if record.initialized:
+            self._new.pop(record.id, None)
 
     async def change(self, held: HeldSession, change: Callable[[Session], Session]) -> None:
         """Raises what `change` raises. A session that has ended meanwhile stays ended."""
@@ -159,6 +180,7 @@ class Sessions:
                 held.record, held.version = _decoder.decode(entry.value), entry.version
                 continue
             held.record = record
+            self._came_back(record)
             if (known := self._known.get(record.id)) is not None:
                 known.watch(record.subscriptions)
             await self._state.publish(topic(record.id))
@@ -180,6 +202,7 @@ class Sessions:
             self._forget(id)
 
     def _forget(self, id: str) -> None:
+        self._new.pop(id, None)
         if (known := self._known.pop(id, None)) is not None:
             known.watch(frozenset())
 
@@ -192,13 +215,21 @@ class Sessions:
 class _Known:
     """What this process remembers of a session: when it was used, and which resources are watched for its sake."""
 
-    __slots__ = ("_hub", "_watched", "touched", "used")
+    __slots__ = ("_decoded", "_hub", "_watched", "touched", "used")
 
     def __init__(self, hub: Hub, now: float) -> None:
+        self._decoded: tuple[int, Session] | None = None  # of a large record: its version, and the record
         self._hub = hub
         self._watched: frozenset[str] = frozenset()
         self.used = now
         self.touched = now
+
+    def decoded(self, entry: Entry) -> Session:
+        if self._decoded is not None and self._decoded[0] == entry.version:
+            return self._decoded[1]
+        record = _decoder.decode(entry.value)
+        self._decoded = (entry.version, record) if len(entry.value) > LARGE else None
+        return record
 
     def watch(self, uris: frozenset[str]) -> None:
         if uris == self._watched:
@@ -210,11 +241,16 @@ class _Known:
         self._watched = uris
 
 
-def _encoded(record: Session) -> bytes:
+def _encoded(record: Session, most: int = MAX_RECORD) -> bytes:
     data = _encode(record)
-    if len(data) > MAX_RECORD:
-        raise ProtocolError(f"That is more than a session may hold ({MAX_RECORD} bytes)", code=INVALID_PARAMS)
+    if len(data) > most:
+        raise ProtocolError(f"That is more than a session may hold ({most} bytes)", code=INVALID_PARAMS)
     return data
+
+
+def _without_pictures(client: dict[str, Any]) -> dict[str, Any]:
+    """What a client says of itself, without the icons that may be many times as large."""
+    return {name: value for name, value in client.items() if name != "icons"}
 
 
 def topic(id: str) -> str:

@@ -58,7 +58,9 @@ class Subscription:
 
     def offer(self, change: Change) -> None:
         """From any thread."""
-        if threading.get_ident() == self._thread:
+        if self._loop.is_closed():  # nobody listens any more, and nobody has said so
+            self._hub.forget(self)
+        elif threading.get_ident() == self._thread:
             self._put(change)
         else:
             try:

@@ -83,7 +83,7 @@ class HttpApp:
         except ClientLeft:
             await visit.response.settle()
         except Exception:
-            log.exception("%s %s failed", visit.method, visit.route)
+            log.exception("%s %r failed", visit.method, visit.route[:200])
             await visit.refuse(ProtocolError("Internal error", code=INTERNAL_ERROR, http_status=500))
 
     async def _guarded(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,13 +136,21 @@ class HttpApp:
     async def _here(self) -> "_Stay":
         """The stay on this event loop; entered by the first request if nothing else has begun it."""
         stay = self._stay
-        if stay is None or stay.loop is not asyncio.get_running_loop():
+        if stay is None or not self._is_mine(stay):
             stay = self._begin()
         if not stay.started.done():
             await asyncio.wait([stay.started])
         stay.traffic.refuse_if_closing()
         stay.started.result()  # raises what the start has raised
         return stay
+
+    def _is_mine(self, stay: "_Stay") -> bool:
+        """Whether it is on this loop. One on a loop that has ended counts no more; one on another that runs is refused."""
+        if stay.loop is asyncio.get_running_loop():
+            return True
+        if stay.loop.is_running() and not stay.traffic.closing:
+            raise RuntimeError("This app is served on another event loop; call server.asgi() once for each loop")
+        return False
 
     def _begin(self) -> "_Stay":
         """In a task of its own: others will wait for it when the client that came first has left."""
@@ -174,7 +182,7 @@ class HttpApp:
         stay = self._stay
         if stay is None:  # nobody ever came
             self._stay = stay = _Stay(self._engine, self._options, self._state, alone=self._alone)
-        if stay.loop is asyncio.get_running_loop():
+        if self._is_mine(stay):
             await stay.end(self._options.drain_timeout if timeout is None else timeout)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
