@@ -127,7 +127,9 @@ def test_which_server(write: Write, ran: list, source: str, target: str, name: s
         (PLAIN, "server.deeper:server", "there is no module server.deeper"),
         (PLAIN, "no-module", "'no-module' is neither a Python file nor a module"),
         (PLAIN, "server.py:nothing", "server.py has no nothing; it has server"),
-        (PLAIN, "server.py:add", "server.py:add() gave"),
+        (PLAIN, "server.py:add", "server.py:add needs arguments (a, b): name a dovetail.Server, or a function"),
+        ("def make(name, *, version, more=1): ...", "server.py:make", "server.py:make needs arguments (name, version)"),
+        ("class Made:\n    def __init__(self, name): ...", "server.py:Made", "server.py:Made needs arguments (name)"),
         (SEVERAL, "server.py", "server.py has several servers: one, two; say which, as in server.py:one"),
         ("x = 1", "server.py", "server.py has no server: it needs a line like `server = Server(...)`"),
         ("x = 1", "server.py:x", "server.py:x is a int, not a dovetail.Server or a function that makes one"),
@@ -136,7 +138,7 @@ def test_which_server(write: Write, ran: list, source: str, target: str, name: s
     ],
 )
 def test_bad_targets(write: Write, ran: list, source: str, target: str, words: str) -> None:
-    write(source if "add" not in target else source.replace("a: int, b: int", "a: int = 1, b: int = 2"))
+    write(source)
     result = run(target)
     assert (result.exit_code, ran) == (2, [])
     assert words in result.output

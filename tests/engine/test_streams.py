@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail import Server
+from dovetail.engine.handlers import MAX_LISTENED
 from dovetail.engine.streams import MAX_URIS, Change, Hub
 from wire import MODERN, Wire
 
@@ -136,8 +137,8 @@ async def test_a_listen_needs_a_filter_and_its_own_era() -> None:
 
 async def test_too_many_uris_are_cut() -> None:
     async with Wire(new_server(), MODERN) as wire:
-        honoured = await listen(wire, 1, resourceSubscriptions=[f"n://{number}" for number in range(MAX_URIS + 5)])
-        assert len(honoured["resourceSubscriptions"]) == MAX_URIS
+        honoured = await listen(wire, 1, resourceSubscriptions=[f"n://{number}" for number in range(MAX_LISTENED + 5)])
+        assert len(honoured["resourceSubscriptions"]) == MAX_LISTENED
         wire.server.engine.hub.end_all()
 
 

@@ -334,5 +334,6 @@ async def test_a_second_loop_does_not_disturb_the_first(caplog: pytest.LogCaptur
     assert await asyncio.to_thread(elsewhere) == (500, "Internal error")
     assert "another event loop" in caplog.text
     assert (await wire.post("ping")).status == 200
+    assert (await HttpWire(app).raw("GET", path="/ready").done()).status == 200
     await app.drain()
     await stream.done()

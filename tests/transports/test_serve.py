@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import re
 import signal
 import socket
 import subprocess
@@ -45,6 +46,31 @@ def test_the_start_line_names_the_urls(start: Start) -> None:
 def test_another_path_without_sse(start: Start) -> None:
     program = start(path="/there", sse=False)
     assert f"serves MCP at http://127.0.0.1:{program.port}/there\n" in program.said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["0.0.0.0", "0"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_addresses_are_no_url(start: Start, host: str, workers: int) -> None:
+    """Nor do they vouch for a name; that is said once, in the form of the log."""
+    program = start(host=host, workers=workers)
+    program.hears("lifespan entered", workers)
+    base = f"http://localhost:{program.port}"
+    line = f"over-http listens at all addresses ({host}) and serves MCP at {base}/mcp (HTTP+SSE at {base}/sse)\n"
+    assert line in program.said
+    program.signal(signal.SIGTERM)
+    assert program.exits() == 0
+    assert program.said.count("The Host header is not checked") == 1
+    assert re.search(r"^\d{4}-\d\d-\d\d [\d:,]+ WARNING dovetail: The Host header is not", program.said, re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_host_that_is_not_ours_is_not_warned_of(start: Start, workers: int) -> None:
+    program = start(ready=False, host="203.0.113.1", workers=workers)
+    assert program.exits() == 1
+    assert "this machine has no such address" in program.said
+    assert "The Host header" not in program.said
 
 
 def test_nothing_is_served_before_the_lifespan_has_begun(start: Start) -> None:
@@ -338,9 +364,9 @@ def test_a_handlers_traceback_is_in_the_log_in_one_piece_and_never_with_the_clie
 def test_the_access_log_is_off_unless_asked_for(start: Start) -> None:
     quiet, loud = start(), start(access_log=True)
     for program in (quiet, loud):
-        program.get("/health?token=hunter2")
+        program.get("/health?session_id=hunter2")
         program.signal(signal.SIGTERM)
         assert program.exits() == 0
     assert "GET /health" not in quiet.said
-    assert loud.said.count('"GET /health?') == 1
+    assert loud.said.count('"GET /health HTTP/1.1" 200') == 1
     assert "hunter2" not in loud.said

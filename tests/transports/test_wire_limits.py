@@ -220,6 +220,65 @@ def test_the_app_hears_that_a_bad_body_was_refused(bench: Start) -> None:
     eventually(lambda: "left in mid-body" in running.app.seen)
 
 
+CUT_SHORT = {
+    "request line": get("/echo")[:7],
+    "headers": get("/echo")[:-2],
+    "body": post("/echo", b"Content-Length: 100") + b"abcd",
+    "no body": post("/echo", b"Content-Length: 100"),
+    "chunks": post("/echo", CHUNKED) + b"3\r\nabc\r\n",
+    "last chunk": post("/echo", CHUNKED) + b"3\r\nabc\r\n0\r\n",
+}
+
+
+@pytest.mark.parametrize("case", CUT_SHORT)
+@pytest.mark.parametrize("before", [b"", get("/echo")], ids=["first", "second"])
+def test_a_request_that_is_cut_short_is_refused(bench: Start, case: str, before: bytes) -> None:
+    """The client says that nothing more comes, but it can still read."""
+    running = bench()
+    with running.connect() as poke:
+        if before:
+            poke.send(before)
+            assert poke.answer().status == 200
+        poke.send(CUT_SHORT[case])
+        poke.socket.shutdown(socket.SHUT_WR)
+        answer = poke.answer()
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert answer.refusal == "The request ends before it is complete"
+        assert poke.rest() == b""
+    if b"\r\n\r\n" in CUT_SHORT[case]:
+        eventually(lambda: "left in mid-body" in running.app.seen)
+    assert running.still_serves()
+
+
+@pytest.mark.parametrize("data", [b"", get("/echo")], ids=["nothing", "a request"])
+def test_a_client_that_ends_between_requests_is_let_go_without_a_word(bench: Start, data: bytes) -> None:
+    with bench().connect() as poke:
+        if data:
+            poke.send(data)
+            assert poke.answer().status == 200
+        poke.socket.shutdown(socket.SHUT_WR)
+        assert poke.rest() == b""
+
+
+def test_a_body_that_nobody_wanted_is_not_answered_twice(bench: Start) -> None:
+    with bench().connect() as poke:
+        poke.send(post("/unread", b"Content-Length: 100") + b"abcd")
+        assert poke.answer().status == 413
+        poke.socket.shutdown(socket.SHUT_WR)
+        assert poke.rest() == b""
+
+
+def test_a_client_that_ends_during_an_answer_has_left(bench: Start) -> None:
+    """It may still read, but one that is gone looks the same."""
+    running = bench()
+    with running.connect() as poke:
+        poke.send(get("/stream"))
+        poke.wait_for(b"begun")
+        poke.socket.shutdown(socket.SHUT_WR)
+        assert b"HTTP/1.1" not in poke.rest().partition(b"begun")[2]
+    assert running.app.left.wait(PROMPTLY)
+
+
 def test_garbage_during_an_answer_is_not_answered(bench: Start) -> None:
     running = bench()
     with running.connect() as poke:
@@ -324,7 +383,7 @@ def test_connections(bench: Start) -> None:
         poke.send(get("/echo"))
         answer = poke.answer()
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-        assert "too many connections" in answer.refusal
+        assert "more than 3 connections, try again; max_connections" in answer.refusal
         assert poke.rest() == b""
     open_pokes[0].__exit__()
     eventually(running.still_serves)
@@ -354,7 +413,7 @@ def test_half_a_head(bench: Start, part: bytes) -> None:
         poke.send(part)
         answer = poke.answer()
         assert (answer.status, answer.headers["connection"]) == (408, "close")
-        assert "in time" in answer.refusal
+        assert "within 0.3 s; header_timeout" in answer.refusal
         assert poke.rest() == b""
     assert running.still_serves()
 
@@ -482,3 +541,35 @@ def test_the_access_log(bench: Start, caplog: pytest.LogCaptureFixture) -> None:
         bench(access_log=True).ask(get("/echo?session_id=secret%0A"))
     (record,) = caplog.records
     assert '"GET /echo HTTP/1.1" 200' in record.getMessage()  # a query may name a session
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b"GARBAGE\r\n\r\n", '"-" 400'),
+        ("GET /é HTTP/1.1\r\n\r\n".encode(), '"-" 400'),
+        (get("/echo?session_id=secret", *[b"X-A: b"] * 200), '"-" 431'),
+        (post("/echo?session_id=secret", CHUNKED) + b"nonsense\r\n", '"POST /echo HTTP/1.1" 400'),
+    ],
+)
+def test_the_access_log_has_refusals_too(
+    bench: Start, caplog: pytest.LogCaptureFixture, data: bytes, line: str
+) -> None:
+    with caplog.at_level(logging.INFO, "dovetail.access"):
+        bench().ask(data)
+        assert not caplog.records
+        bench(access_log=True).ask(data)
+    (record,) = caplog.records
+    assert re.fullmatch(rf"127\.0\.0\.1:\d+ - {line}", record.getMessage())
+
+
+def test_a_refusal_is_not_logged_as_the_request_before_it(bench: Start, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "dovetail.access"), bench(access_log=True).connect() as poke:
+        poke.send(get("/echo"))
+        poke.answer()
+        poke.send(b"GARBAGE\r\n\r\n")
+        poke.answer()
+    assert [record.getMessage().partition(" - ")[2] for record in caplog.records] == [
+        '"GET /echo HTTP/1.1" 200',
+        '"-" 400',
+    ]

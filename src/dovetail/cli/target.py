@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import iscoroutine
+from inspect import Parameter, iscoroutine, signature
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -106,6 +106,9 @@ def _named(module: ModuleType, name: str, place: str) -> Any:
 
 def _made_by(factory: Any, label: str) -> Any:
     """A factory is called without arguments."""
+    if needed := _needed_arguments(factory):
+        advice = "name a dovetail.Server, or a function that makes one without any"
+        raise BadTarget(f"{label} needs arguments ({', '.join(needed)}): {advice}")
     made = factory()
     if iscoroutine(made):
         made.close()
@@ -113,6 +116,15 @@ def _made_by(factory: Any, label: str) -> Any:
     if not isinstance(made, dovetail.Server):
         raise BadTarget(f"{label}() gave {_kind(made)}, not a dovetail.Server")
     return made
+
+
+def _needed_arguments(function: Any) -> list[str]:
+    try:
+        parameters = signature(function).parameters.values()
+    except (ValueError, TypeError):  # not written in Python: calling it will tell
+        return []
+    various = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return [each.name for each in parameters if each.default is Parameter.empty and each.kind not in various]
 
 
 def _kind(value: Any) -> str:

@@ -51,9 +51,9 @@ class ServerAddress(NamedTuple):
     def join(self, reference: str, base: str | None = None) -> str:
         """A URL that the server names, relative or not; BadAnswer if it leads to another origin."""
         try:
-            url = "" if _NOT_IN_A_URL.search(reference) else urljoin(base or self.url, reference)
+            url = reference if _NOT_IN_A_URL.search(reference) else urljoin(base or self.url, reference)
         except ValueError:
-            url = ""
+            url = reference
         split, problem = _read(url)
         if split is None or split.username is not None or split.password is not None:
             raise BadAnswer(f"the server names {reference[:_SHOWN]!r}, which can't be used: {problem or 'credentials'}")
@@ -71,8 +71,10 @@ def _read(url: str) -> tuple[SplitResult | None, str]:
     try:
         split = urlsplit(url)
         _origin(split)
-    except (ValueError, KeyError):
-        return None, "it is no URL with http:// or https://, a host and a port"
+    except KeyError:
+        return None, "a URL has to begin with http:// or https://"
+    except ValueError:
+        return None, "its host or its port can't be read"
     return (split, "") if split.hostname else (None, "it has no host")
 
 

@@ -6,6 +6,7 @@ FIRST_SECONDS = 1.0
 LONGEST_SECONDS = 30.0
 SHORTEST_SECONDS = 0.05  # even if the server says that it may be sooner
 LONGEST_RETRY_SECONDS = 300.0  # even if the server says that it should be later
+LONG_SECONDS = 30.0  # a connection that lasted so long did not fail
 _DOUBLINGS = 20
 
 
@@ -18,6 +19,11 @@ class Backoff:
 
     def succeeded(self) -> None:
         self._failures = 0
+
+    def lasted(self, seconds: float) -> None:
+        """A connection ended that was open for so long."""
+        if seconds > LONG_SECONDS:
+            self.succeeded()
 
     def seconds(self) -> float:
         """Count a failure, and tell how long to wait for the next try."""

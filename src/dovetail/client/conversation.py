@@ -160,6 +160,11 @@ class Conversation:
         """Whether a revision without a handshake may be tried."""
         return self._link.modern
 
+    @property
+    def reconnects(self) -> bool:
+        """Whether a request may get through after another one was lost."""
+        return self._link.reconnects
+
     def agreed(self, revision: Revision) -> None:
         """What follows is said in this revision."""
         self.answers_ping = revision.handshake

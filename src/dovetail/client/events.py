@@ -11,8 +11,7 @@ from dovetail.errors import BadAnswer, ConnectionLost, ProtocolError
 from dovetail.protocol.sse import Event, SseDecoder
 
 MAX_IDS = 10_000  # that are remembered, to know a replayed event by
-LONG_SECONDS = 30.0  # a connection that lasted so long did not fail
-_USABLE_ID = re.compile(r"[^\x00-\x1f\x7f]{1,1000}")  # what a header can carry
+_USABLE_ID = re.compile(r"[^\x00-\x1f\x7f]{0,1000}")  # what a header can carry
 
 
 class EventReader:
@@ -32,10 +31,12 @@ class EventReader:
         begun = asyncio.get_running_loop().time()
         earlier = frozenset(self._ids)  # on one connection nothing is a replay, even if a server repeats its ids
         decoder = SseDecoder(max_bytes=requests.MAX_MESSAGE_BYTES)
+        decoder.last_event_id = self.last_id  # it holds until there is another one
         try:
             while not enough() and (piece := await reply.next()):
                 for event in decoder.feed(piece):
                     self._take_event(event, earlier)
+                self._reached(decoder.last_event_id)
                 if decoder.retry is not None:
                     self.backoff.retry = decoder.retry / 1000
         except ConnectionLost as lost:
@@ -44,13 +45,17 @@ class EventReader:
             self.last_id = ""  # or it would come again
             raise BadAnswer(too_long.message) from None
         finally:
-            if asyncio.get_running_loop().time() - begun > LONG_SECONDS:
-                self.backoff.succeeded()
+            self.backoff.lasted(asyncio.get_running_loop().time() - begun)
+
+    def _reached(self, id: str) -> None:
+        """Remember how far the stream has come; an event of nothing but an id counts, too."""
+        if id != self.last_id and _USABLE_ID.fullmatch(id):
+            self.last_id = id
+            self.backoff.succeeded()
 
     def _take_event(self, event: Event, earlier: frozenset[str]) -> None:
         self.backoff.succeeded()
         if event.id and _USABLE_ID.fullmatch(event.id):
-            self.last_id = event.id
             if event.id in earlier:
                 return
             self._ids[event.id] = None

@@ -37,6 +37,7 @@ class Receiver(Protocol):
 class Link(ABC):
     """One connection to one server. Only what all of them have to do is left open here."""
 
+    reconnects = False  # whether it still works after the server has gone away and come back
     modern = True  # whether a server behind it may speak a revision without a handshake
     # The arguments of each tool that travel as headers too; None where there are no headers.
     mirrored: dict[str, tuple[HeaderParameter, ...]] | None = None

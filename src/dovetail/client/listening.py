@@ -17,7 +17,7 @@ from dovetail.client.conversation import Conversation, Pending
 from dovetail.client.refusals import passes
 from dovetail.engine.streams import LIST_KINDS, MAX_URIS, Change, ChangeKind
 from dovetail.errors import ConnectionLost, DovetailError, ServerError
-from dovetail.protocol.jsonrpc import UNREADABLE
+from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE
 from dovetail.protocol.methods import ListenFilter, RequestId
 from dovetail.protocol.outbound import SUBSCRIPTION_KEY
 
@@ -44,21 +44,21 @@ class _Notice(msgspec.Struct, frozen=True, rename="camel"):
 class Listening:
     """The changes that one `client.listen(...)` asked for: read them with `async for`.
 
-    A change that comes again before it was read is told once. After a connection that broke and was made again, all
-    that was asked for is told as changed, because it may be. It ends when the server ends it; if the server is lost for
-    good, reading raises ConnectionLost.
+    A change that comes again before it was read is told once. Over HTTP it goes on after a broken connection and after
+    a restart of the server; then all that was asked for is told as changed once, because it may be. Elsewhere it ends
+    when the server ends it. If the server is lost for good, reading raises ConnectionLost.
     """
 
-    def __init__(self, wanted: ListenFilter, subscription: RequestId | None) -> None:
+    def __init__(self, wanted: ListenFilter, request: Pending | None) -> None:
         self.wanted = wanted
         self.honoured = wanted  # the part of what was asked for that the server serves
-        self.subscription = subscription  # the id of the listen request, where there is one
+        self.request = request  # the listen request, in revisions that have one
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changes: dict[Change, None] = {}
         self._wake = asyncio.Event()
         self._ended = False
         self._failure: BaseException | None = None
-        self.reopening = False  # its request was sent again, and is not acknowledged yet
+        self._reopening = False  # its request was made again, and is not acknowledged yet
 
     def __aiter__(self) -> "Listening":
         return self
@@ -89,9 +89,13 @@ class Listening:
         if not self._ready.done():
             self.honoured = honoured
             self._ready.set_result(None)
-        elif self.reopening:
-            self.reopening = False
+        elif self._reopening:
+            self._reopening = False
             self.honour_again(honoured)
+
+    def reopen(self, request: Pending) -> None:
+        self.request = request
+        self._reopening = True
 
     def honour_again(self, honoured: ListenFilter) -> None:
         """Nobody listened for a while; whatever could be told may have changed."""
@@ -106,8 +110,18 @@ class Listening:
             self.offer(Change("updated", uri))
 
     @property
+    def subscription(self) -> RequestId | None:
+        """By which the server's notifications name it."""
+        return None if self.request is None else self.request.id
+
+    @property
     def is_acknowledged(self) -> bool:
         return self._ready.done() and not self._ended
+
+    def cancelled(self) -> None:
+        """The server will not answer the request; that means the same as an answer."""
+        if self.request is not None and not self.request.answer.done():
+            self.request.answer.set_result(NO_PARAMS)
 
     def end(self, failure: BaseException | None = None) -> None:
         if not self._ended:
@@ -149,7 +163,7 @@ class ChangeFeed:
                 listening.acknowledge(notice.notifications)
         elif method == CANCELLED and notice.request_id is not None:
             for listening in self._of(notice.request_id):
-                listening.end()
+                listening.cancelled()
         return None
 
     def _pass_on(self, change: Change, subscription: RequestId | None) -> Change:
@@ -180,10 +194,10 @@ class ChangeFeed:
     ) -> AsyncIterator[Listening]:
         """Since 2026-07-28: a request that stays open as long as somebody listens."""
         params = {**params, "notifications": wanted}
-        pending = conversation.start(LISTEN, params)
-        listening = Listening(wanted, pending.id)
+        request = conversation.start(LISTEN, params)
+        listening = Listening(wanted, request)
         self._listenings.add(listening)
-        keeper = asyncio.create_task(_keep_open(listening, conversation, params, pending))
+        keeper = asyncio.create_task(_keep_open(listening, request, params, conversation))
         try:
             await listening.acknowledged(timeout)
             yield listening
@@ -225,29 +239,37 @@ class ChangeFeed:
 
 
 async def _keep_open(
-    listening: Listening, conversation: Conversation, params: Mapping[str, Any], pending: Pending
+    listening: Listening, request: Pending, params: Mapping[str, Any], conversation: Conversation
 ) -> None:
-    """See to the end of a listen request; one that only lost its connection is sent again, as often as it takes."""
+    """See to the end of a listen request. Where one can connect again, it is made again, until the server refuses."""
     backoff = Backoff()
+    clock = asyncio.get_running_loop().time
     while True:
-        try:
-            await pending.answer
-            return listening.end()
-        except asyncio.CancelledError:
-            conversation.abandon(pending, "nobody listens any more")
-            raise
-        except DovetailError as failure:
-            if conversation.is_over or not listening.is_acknowledged or not passes(failure):
-                return listening.end(failure)
-        if not listening.reopening:
-            backoff.succeeded()
+        begun = clock()
+        failure = await _end_of(request, conversation)
+        may_go_on = conversation.reconnects and not conversation.is_over and listening.is_acknowledged
+        if not may_go_on or (failure is not None and not passes(failure)):
+            return listening.end(failure)
+        backoff.lasted(clock() - begun)
         await asyncio.sleep(backoff.seconds())
         try:
-            pending = conversation.start(LISTEN, params)
+            request = conversation.start(LISTEN, params)
         except ConnectionLost as over:
             return listening.end(over)
-        listening.reopening = True
-        listening.subscription = pending.id
+        listening.reopen(request)
+
+
+async def _end_of(request: Pending, conversation: Conversation) -> DovetailError | None:
+    """Wait until the server ends a listen request; tells what went wrong, if anything did."""
+    try:
+        await request.answer
+    except asyncio.CancelledError:
+        conversation.abandon(request, "nobody listens any more")
+        raise
+    except DovetailError as failure:
+        return failure
+    conversation.abandon(request, "the server cancelled it", tell=False)
+    return None
 
 
 async def _subscribed(announced: ListenFilter, send: "Send") -> ListenFilter:

@@ -22,6 +22,8 @@ log = logging.getLogger("dovetail.client")
 class PostingLink(Link):
     """Requests go out side by side; notifications arrive in order, and before whatever is written after them."""
 
+    reconnects = True
+
     def __init__(self, requests: HttpRequests) -> None:
         self._requests = requests
         self._posts: dict[RequestId, asyncio.Task[None]] = {}  # of requests

@@ -12,6 +12,8 @@ from dovetail.protocol.revisions import Revision
 class WebLink(Link):
     """Hands everything on to the one of the two that fits."""
 
+    reconnects = True
+
     def __init__(self, requests: HttpRequests) -> None:
         self._requests = requests
         self._newer = HttpLink(requests, self._fall_back)

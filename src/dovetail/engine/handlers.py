@@ -1,5 +1,6 @@
 """What each request does: one function for each row of the method table, all of the same shape."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 Handler = Callable[["Engine", Exchange], Awaitable[Result]]
 log = logging.getLogger("dovetail")
 EMPTY = Empty()
+MAX_LISTENED = 1_000  # resources of one listen; who wants more opens several
+LOOKED_UP_AT_ONCE = 50  # of them; then others have their turn
 
 
 # ── lifecycle ──
@@ -172,7 +175,7 @@ async def listen(engine: "Engine", exchange: Exchange) -> Result:
     """Stays until the client cancels or the server stops: acknowledgement first, then what was asked for."""
     params = exchange.request.params
     assert isinstance(params, ListenParams)
-    honoured = _honoured(engine, params.notifications)
+    honoured = await _honoured(engine, params.notifications)
     kinds = [kind for kind, wanted in _wanted_kinds(honoured) if wanted]
     mark = {SUBSCRIPTION_KEY: exchange.request.id}
     exchange.subscription = subscription = engine.hub.subscribe(kinds, honoured.resource_subscriptions)
@@ -187,11 +190,15 @@ async def listen(engine: "Engine", exchange: Exchange) -> Result:
     return ListenEnded(mark)
 
 
-def _honoured(engine: "Engine", asked: ListenFilter) -> ListenFilter:
+async def _honoured(engine: "Engine", asked: ListenFilter) -> ListenFilter:
     """The part of what was asked for that this server really serves."""
     names = engine.offer.names if engine.options.list_changed else frozenset[str]()
-    some = asked.resource_subscriptions[:MAX_URIS]  # each has to be looked up, so their number is bounded first
-    uris = [uri for uri in dict.fromkeys(some) if uri in engine.library]
+    uris: list[str] = []
+    for place, uri in enumerate(dict.fromkeys(asked.resource_subscriptions[:MAX_LISTENED])):
+        if uri in engine.library:  # which may mean looking at many templates
+            uris.append(uri)
+        if place % LOOKED_UP_AT_ONCE == LOOKED_UP_AT_ONCE - 1:
+            await asyncio.sleep(0)
     return ListenFilter(
         tools_list_changed=asked.tools_list_changed and "tools" in names,
         prompts_list_changed=asked.prompts_list_changed and "prompts" in names,

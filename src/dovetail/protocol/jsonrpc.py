@@ -14,7 +14,7 @@ from dovetail.errors import INVALID_REQUEST, PARSE_ERROR, ProtocolError
 from dovetail.protocol.methods import CHOICES, RequestId
 
 NO_PARAMS = Raw(b"{}")
-MAX_BATCH = 1_000
+MAX_BATCH = 100
 NO_KIND = "A message needs a method, or an id with exactly one of result and error"
 
 

@@ -178,11 +178,12 @@ class HttpApp:
 
     async def drain(self, timeout: float | None = None) -> None:
         """Refuse new requests, end the streams, let calls finish for `timeout` seconds, leave the lifespan."""
-        self._draining = True
         stay = self._stay
         if stay is None:  # nobody ever came
             self._stay = stay = _Stay(self._engine, self._options, self._state, alone=self._alone)
-        if self._is_mine(stay):
+        is_mine = self._is_mine(stay)
+        self._draining = True
+        if is_mine:
             await stay.end(self._options.drain_timeout if timeout is None else timeout)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

@@ -18,11 +18,11 @@ from dovetail.transports.asgi import Receive, Scope, Send
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.process import StopSignal, refuse_running_loop, run_process
-from dovetail.transports.sockets import bind, explained, port_of, url_of
+from dovetail.transports.sockets import are_everywhere, bind, explained, port_of, url_of
 from dovetail.transports.sse import STREAM_ROUTE
 from dovetail.transports.stderr_log import log_to_stderr
 from dovetail.transports.wire import Wire
-from dovetail.transports.workers import Lifeline, Supervisor
+from dovetail.transports.workers import Lifeline, Supervisor, log_of_parent
 
 PATIENCE = 0.5  # seconds for clients to take the last bytes
 LIFESPAN_SECONDS = 5.0  # for the user's own cleaning up, after the calls had their time
@@ -37,11 +37,12 @@ def serve_http(engine: Engine, options: HttpOptions, *, owner: Any = None) -> No
     alone = options.workers == 1
     if alone:  # several set up their logs for themselves, for that takes a thread
         log_to_stderr(engine.redactor)
-    app = HttpApp(engine, options, owner=owner, bound_to=options.host, alone=alone)
     sockets = bind(options.host, options.port)
-    announce = partial(_announce, engine.info.name, options, port_of(sockets))
-    work = partial(_work, engine, app, options, sockets)
     try:
+        with contextlib.nullcontext() if alone else log_of_parent():
+            app = HttpApp(engine, options, owner=owner, bound_to=options.host, alone=alone)
+        announce = partial(_announce, engine.info.name, options, sockets)
+        work = partial(_work, engine, app, options, sockets)
         _allow_descriptors(options.max_connections)
         if alone:
             work(announce, None)
@@ -76,11 +77,13 @@ def _work(
     run_process(live, engine.threads, _new_loop)
 
 
-def _announce(name: str, options: HttpOptions, port: int) -> None:
-    base = url_of(options.host, port)
+def _announce(name: str, options: HttpOptions, sockets: list[Socket]) -> None:
+    everywhere = are_everywhere(sockets)
+    base = url_of("localhost" if everywhere else options.host, port_of(sockets))
+    where = f" listens at all addresses ({options.host}) and" if everywhere else ""
     more = f" (HTTP+SSE at {base}{STREAM_ROUTE})" if options.sse else ""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # a stderr that is closed, or that is not there
-        sys.stderr.write(f"{name} serves MCP at {base}{options.path}{more}\n")
+        sys.stderr.write(f"{name}{where} serves MCP at {base}{options.path}{more}\n")
         sys.stderr.flush()
 
 

@@ -10,6 +10,7 @@ from dovetail.errors import SetupError
 
 Address = tuple[socket.AddressFamily, tuple[str, int]]
 
+ANY_IPV4 = "0.0.0.0"
 ANY_IPV6 = "::"  # also takes in IPv4, where the system can do that
 TRIES = 5  # to find one free port for several addresses
 
@@ -28,6 +29,11 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 def port_of(sockets: list[socket.socket]) -> int:
     return int(sockets[0].getsockname()[1])
+
+
+def are_everywhere(sockets: list[socket.socket]) -> bool:
+    """Whether they are bound to no address in particular, in whatever way that was written."""
+    return any(each.getsockname()[0] in (ANY_IPV4, ANY_IPV6) for each in sockets)
 
 
 def url_of(host: str, port: int) -> str:

@@ -9,22 +9,24 @@ Nothing here costs a keep-alive request more than plain uvicorn: one timer for e
 
 import asyncio
 import logging
+import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dovetail.transports.wire_refusals import (
     BAD_CODING,
     BAD_REQUEST,
     BAD_VERSION,
-    CROWDED,
+    CUT_SHORT,
     FAILED,
     NO_TUNNEL,
     OLD_CODING,
     TOO_MUCH_AHEAD,
-    TOO_MUCH_FRAMING,
-    TOO_SLOW,
     Refusal,
+    crowded,
     too_large,
     too_many,
+    too_much_framing,
+    too_slow,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ MAX_TURNED_AWAY = 100  # connections beyond the limit that are told so; further 
 
 HANDSHAKES = {b"upgrade", b"http2-settings"}  # offers of another protocol that we leave unanswered, as HTTP allows
 UNFRAMED = {b"expect", b"transfer-encoding"}  # headers that mean something to this module
+QUERY = re.compile(r"\?\S*")
 
 log = logging.getLogger("dovetail")
 access_log = logging.getLogger("dovetail.access")
@@ -52,8 +55,7 @@ class _WithoutQuery(logging.Filter):
     """The query of HTTP+SSE holds the name of a session, which nobody else may know."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.args, tuple):
-            record.args = tuple(each.partition("?")[0] if isinstance(each, str) else each for each in record.args)
+        record.msg, record.args = QUERY.sub("", record.getMessage()), ()  # other filters may have made it one text
         return True
 
 
@@ -137,7 +139,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._throw_away(data)
             return
         if self._crowded:
-            self._refuse(CROWDED)
+            self._refuse(crowded(self._wire.options.max_connections))
             return
         self._unread += len(data)
         try:
@@ -151,6 +153,16 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._unread or "method" not in self.scope:
                 self._check_unfinished()
 
+    def eof_received(self) -> None:
+        """Nothing more comes. Who is in mid-request may still read why that won't do; then the transport closes.
+
+        Who has sent a whole request and waits is taken for gone: one that is gone looks just the same.
+        """
+        cycle = self.cycle
+        in_body = cycle is not None and cycle.more_body and not cycle.response_complete
+        if not self._over and (in_body or self._head_since is not None):
+            self._refuse(CUT_SHORT)
+
     def _throw_away(self, data: bytes) -> None:
         self._unread += len(data)
         if self._unread > self._max_header_bytes + MAX_THROWN_AWAY:
@@ -163,7 +175,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _check_unfinished(self) -> None:
         if self._unread > self._max_header_bytes:
-            self._refuse(too_large(self._max_header_bytes) if self._in_head else TOO_MUCH_FRAMING)
+            self._refuse((too_large if self._in_head else too_much_framing)(self._max_header_bytes))
         elif self._in_head and len(self.headers) > self._max_headers:
             self._refuse(too_many(self._max_headers))
         elif self._in_head and self._head_since is None:
@@ -295,11 +307,20 @@ class LimitedProtocol(HttpToolsProtocol):
         if not self._may_answer:
             self.transport.close()
         elif not self.transport.is_closing():
+            self._log_refusal(refusal)
             self.transport.write(refusal.response(self.server_state.default_headers))
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             self.flow.resume_reading()
         self._look_in(LINGER_SECONDS)
+
+    def _log_refusal(self, refusal: Refusal) -> None:
+        """As uvicorn logs what the app answers; but here not every request could be read."""
+        if self.access_log:
+            line, scope = "-", self.scope
+            if "raw_path" in scope:
+                line = f"{scope['method']} {scope['raw_path'].decode('ascii')} HTTP/{scope['http_version']}"
+            access_log.info('%s - "%s" %d', "%s:%d" % self.client if self.client else "", line, refusal.status)
 
     @property
     def _may_answer(self) -> bool:
@@ -331,7 +352,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if remaining > 0:
             self._look_in(min(remaining, self._look_seconds))
         elif self._head_since is not None:
-            self._refuse(TOO_SLOW)
+            self._refuse(too_slow(self._header_timeout))
         else:
             self.transport.close()
             self._look_in(STALL_SECONDS)

@@ -31,21 +31,39 @@ class Refusal(NamedTuple):
 
 
 BAD_REQUEST = Refusal(HTTPStatus.BAD_REQUEST, "This is not a valid HTTP/1.1 request")
+CUT_SHORT = Refusal(HTTPStatus.BAD_REQUEST, "The request ends before it is complete")
 TOO_MUCH_AHEAD = Refusal(HTTPStatus.BAD_REQUEST, "Too many requests were sent ahead of their answers")
-TOO_MUCH_FRAMING = Refusal(HTTPStatus.BAD_REQUEST, "The chunked body holds too much besides its content")
 OLD_CODING = Refusal(HTTPStatus.BAD_REQUEST, "Transfer-Encoding is not possible in HTTP/1.0")
 NO_TUNNEL = Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "This server is no proxy")
-TOO_SLOW = Refusal(HTTPStatus.REQUEST_TIMEOUT, "The headers of the request did not arrive in time")
 FAILED = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "The server failed on this request", INTERNAL_ERROR)
 BAD_CODING = Refusal(HTTPStatus.NOT_IMPLEMENTED, "The only transfer coding that this server knows is chunked")
-CROWDED = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "The server has too many connections; try again", INTERNAL_ERROR)
 BAD_VERSION = Refusal(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "This server speaks HTTP/1.1")
 
 
 def too_large(limit: int) -> Refusal:
-    message = f"The request line and the headers are larger than {limit} bytes"
+    message = f"The request line and the headers are larger than {limit} bytes; {_set_by('max_header_bytes')}"
     return Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
 
 
 def too_many(limit: int) -> Refusal:
-    return Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The request has more than {limit} headers")
+    message = f"The request has more than {limit} headers; {_set_by('max_headers')}"
+    return Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
+
+
+def too_much_framing(limit: int) -> Refusal:
+    message = f"The chunked body holds more than {limit} bytes besides its content; {_set_by('max_header_bytes')}"
+    return Refusal(HTTPStatus.BAD_REQUEST, message)
+
+
+def too_slow(seconds: float) -> Refusal:
+    message = f"The headers of the request did not arrive within {seconds:g} s; {_set_by('header_timeout')}"
+    return Refusal(HTTPStatus.REQUEST_TIMEOUT, message)
+
+
+def crowded(limit: int) -> Refusal:
+    message = f"The server has more than {limit} connections, try again; {_set_by('max_connections')}"
+    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, message, INTERNAL_ERROR)
+
+
+def _set_by(option: str) -> str:
+    return f"{option} (DOVETAIL_{option.upper()}) sets the limit"

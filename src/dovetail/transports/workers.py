@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -260,8 +260,33 @@ def _in_words(status: int) -> str:
     return f"with code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
 
 
+@contextlib.contextmanager
+def log_of_parent() -> Iterator[None]:
+    """For what is logged before there are workers, which set up their own log: at once, without that log's thread."""
+    log = logging.getLogger("dovetail")
+    if log.hasHandlers():
+        yield
+        return
+    handler = _AtOnce()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _AtOnce(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        _write(self.format(record))
+
+
 def _say(line: str) -> None:
     """The parent does not log: the log's thread would not be there in the workers that it forks later."""
+    _write(f"dovetail: {line}")
+
+
+def _write(line: str) -> None:
     with contextlib.suppress(Exception):
-        sys.stderr.write(f"dovetail: {line}\n")
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
