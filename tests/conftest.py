@@ -11,27 +11,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import nodejs
 import official
-from dovetail.engine.connection import Connection
-from http_judge import watch_http
+from judge import Watch
 
 settings.register_profile("dovetail", deadline=None)  # two busy cores make any single example slow
 settings.load_profile("dovetail")
-
-
-class _WatchedPipe:
-    """Hands everything on, and shows it to the witness."""
-
-    def __init__(self, pipe, witness: official.Witness) -> None:
-        self._pipe = pipe
-        self._witness = witness
-        self.drain = pipe.drain
-
-    def write(self, message: bytes) -> None:
-        self._witness.received(bytes(message))
-        self._pipe.write(message)
-
-    def __getattr__(self, name: str):
-        return getattr(self._pipe, name)
 
 
 @pytest.fixture(autouse=True)
@@ -40,25 +23,9 @@ def _judge_emitted_messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if not official.available():
         yield
         return
-    witnesses: list[official.Witness] = []
-    original_init, original_admit = Connection.__init__, Connection._admit
-
-    def watched_init(self: Connection, engine, pipe, **options) -> None:
-        witness = official.Witness()
-        witnesses.append(witness)
-        self.witness = witness
-        original_init(self, engine, _WatchedPipe(pipe, witness), **options)
-
-    def watched_admit(self: Connection, *arguments, **options):
-        call = original_admit(self, *arguments, **options)
-        self.witness.admitted(call.exchange.request)
-        return call
-
-    monkeypatch.setattr(Connection, "__init__", watched_init)
-    monkeypatch.setattr(Connection, "_admit", watched_admit)
-    over_http = watch_http(monkeypatch)
+    watch = Watch(monkeypatch.setattr)
     yield
-    for witness in [*witnesses, *over_http]:
+    for witness in watch:
         witness.assert_clean()
 
 

@@ -1,8 +1,7 @@
 """Shows what an HTTP app in this process sends to a witness: every response of every test is judged."""
 
+from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 import official
 from dovetail.protocol.sse import SseDecoder
@@ -13,6 +12,7 @@ from dovetail.transports.tails import Tail
 from dovetail.transports.visit import Visit
 
 MAX_EVENT = 1 << 26
+Patch = Callable[[Any, str, Any], None]  # as `setattr` takes it, or `monkeypatch.setattr`
 
 
 class Gallery:
@@ -33,7 +33,7 @@ class Gallery:
         witness._asked = self._of_session.setdefault(session.id, witness._asked)
 
 
-def watch_http(monkeypatch: pytest.MonkeyPatch) -> list[official.Witness]:
+def watch_http(patch: Patch) -> list[official.Witness]:
     gallery = Gallery()
     watched: dict[int, tuple[Response, official.Witness]] = {}  # the response is kept: ids are used again
 
@@ -69,9 +69,9 @@ def watch_http(monkeypatch: pytest.MonkeyPatch) -> list[official.Witness]:
                 watched[id(self)][1].received(event.data)
         await send_event(self, frame, **options)
 
-    monkeypatch.setattr(Visit, "__init__", watched_visit)
-    monkeypatch.setattr(HttpCall, "__init__", watched_call)
-    monkeypatch.setattr(Tail, "__init__", watched_tail)
-    monkeypatch.setattr(Response, "json", watched_json)
-    monkeypatch.setattr(Response, "event", watched_event)
+    patch(Visit, "__init__", watched_visit)
+    patch(HttpCall, "__init__", watched_call)
+    patch(Tail, "__init__", watched_tail)
+    patch(Response, "json", watched_json)
+    patch(Response, "event", watched_event)
     return gallery.witnesses

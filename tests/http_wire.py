@@ -31,6 +31,7 @@ class Exchange:
         self.sent: list[dict[str, Any]] = []
         self._pieces = list(pieces)
         self._complete = complete  # otherwise there is always more of the body to come, and it never does
+        self.watched = asyncio.Event()  # the app has begun to wait for the client to leave
         self._gone = asyncio.Event()
         self._quiet = False
         self._news = asyncio.Event()
@@ -54,6 +55,7 @@ class Exchange:
         if self._pieces:
             piece = self._pieces.pop(0)
             return {"type": "http.request", "body": piece, "more_body": bool(self._pieces) or not self._complete}
+        self.watched.set()
         await self._gone.wait()
         return {"type": "http.disconnect"}
 

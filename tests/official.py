@@ -3,11 +3,11 @@
 import functools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jsonschema_rs
-import pytest
 
 FOLDER = Path(
     os.environ.get("DOVETAIL_SPEC_SCHEMAS", Path(__file__).parent.parent.parent / "shared" / "spec" / "schemas")
@@ -32,11 +32,14 @@ RESULTS = {
     "logging/setLevel": "EmptyResult",
     "subscriptions/listen": "SubscriptionsListenResult",
 }
+MODERN = "2026-07-28"
 ERRORS_2026 = {
     -32020: "HeaderMismatchError",
     -32021: "MissingRequiredClientCapabilityError",
     -32022: "UnsupportedProtocolVersionError",
 }
+RESERVED = range(-32768, -31999)
+CODES_2026 = {-32700, -32600, -32601, -32602, -32603, *ERRORS_2026}  # of the reserved ones, no others
 
 
 def available() -> bool:
@@ -45,12 +48,16 @@ def available() -> bool:
 
 def demand() -> None:
     """Skip loudly where the schemas are absent; in CI their absence is a failure."""
+    import pytest  # late: the programs of tests are judged as well, and should start quickly
+
     if not available():
         demand_in_ci()
         pytest.skip(MISSING)
 
 
 def demand_in_ci() -> None:
+    import pytest
+
     if not available() and os.environ.get("CI") == "true":
         pytest.exit(f"CI: the official schemas are missing at {FOLDER}", returncode=1)
 
@@ -78,6 +85,8 @@ def has_type(revision: str, type_name: str) -> bool:
 
 class Witness:
     """Sees both directions of one connection and judges what the server says."""
+
+    on_problem: ClassVar[Callable[[str], None] | None] = None  # is told at once
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -121,10 +130,10 @@ class Witness:
         try:
             message = json.loads(line)
         except ValueError:
-            self.problems.append(f"not JSON: {line[:200]!r}")
+            self._object(f"not JSON: {line[:200]!r}")
             return
         if b"\n" in line.rstrip(b"\n"):
-            self.problems.append(f"a raw newline inside a message: {line[:200]!r}")
+            self._object(f"a raw newline inside a message: {line[:200]!r}")
         for item in message if isinstance(message, list) else [message]:
             self._judge(item)
 
@@ -137,8 +146,10 @@ class Witness:
             self._judge_result(message)
 
     def _judge_notification(self, message: dict[str, Any]) -> None:
-        revision = "2026-07-28" if _is_modern(message) or self.session_revision is None else self.session_revision
-        if "id" in message:
+        revision = MODERN if _is_modern(message) or self.session_revision is None else self.session_revision
+        if "id" in message and revision == MODERN:
+            self._object(f"{revision} knows no requests of a server: {str(message)[:300]}")
+        elif "id" in message:
             self._check(revision, "ServerRequest", message)
         else:
             self._check(revision, "ServerNotification", message)
@@ -151,17 +162,20 @@ class Witness:
             self._check("2025-11-25", "JSONRPCErrorResponse", {k: v for k, v in message.items() if k != "id"})
             return
         _, revision = self._asked.get(_key(id), ("", self.session_revision or "2025-11-25"))
-        revision = revision if (FOLDER / revision).is_dir() else "2026-07-28"
+        revision = revision if (FOLDER / revision).is_dir() else MODERN
         name = "JSONRPCErrorResponse" if has_type(revision, "JSONRPCErrorResponse") else "JSONRPCError"
         self._check(revision, name, message)
-        if revision == "2026-07-28" and message["error"]["code"] in ERRORS_2026:
-            self._check(revision, ERRORS_2026[message["error"]["code"]], message)
+        code = message["error"]["code"]
+        if revision == MODERN and code in ERRORS_2026:
+            self._check(revision, ERRORS_2026[code], message)
+        if revision == MODERN and code in RESERVED and code not in CODES_2026:
+            self._object(f"{revision} has no error {code}: {str(message)[:300]}")
 
     def _judge_result(self, message: dict[str, Any]) -> None:
         key = _key(message.get("id"))
         asked = self._asked.get(key) if self.replays else self._asked.pop(key, None)
         if asked is None:
-            self.problems.append(f"an answer to nothing that was asked: {str(message)[:200]}")
+            self._object(f"an answer to nothing that was asked: {str(message)[:200]}")
             return
         method, revision = asked
         if method == "initialize":
@@ -176,7 +190,12 @@ class Witness:
         try:
             validator_for(revision, name).validate(instance)
         except jsonschema_rs.ValidationError as failure:
-            self.problems.append(f"{revision} {name}: {failure.message[:300]} in {str(instance)[:300]}")
+            self._object(f"{revision} {name}: {failure.message[:300]} in {str(instance)[:300]}")
+
+    def _object(self, problem: str) -> None:
+        self.problems.append(problem)
+        if Witness.on_problem is not None:
+            Witness.on_problem(problem)
 
     def assert_clean(self) -> None:
         assert not self.problems, "the official schema disagrees:\n" + "\n".join(self.problems[:10])

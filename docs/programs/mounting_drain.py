@@ -27,4 +27,4 @@ class DrainingServer(uvicorn.Server):
 
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt):
-        DrainingServer(uvicorn.Config(app)).run()
+        DrainingServer(uvicorn.Config(app, timeout_graceful_shutdown=35)).run()

@@ -28,4 +28,4 @@ app = FastAPI(lifespan=lifespan)
 mcp.mount_on(app, "/mcp")
 
 if __name__ == "__main__":
-    uvicorn.run(app)
+    uvicorn.run(app, timeout_graceful_shutdown=35)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -259,4 +260,4 @@ class MemoryAgainstModel(RuleBasedStateMachine):
 
 
 MemoryAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
-TestMemoryAgainstModel = MemoryAgainstModel.TestCase
+TestMemoryAgainstModel = pytest.mark.slow(MemoryAgainstModel.TestCase)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from judge import COMPLAINT
+
 PROGRAM = Path(__file__).parent / "programs" / "over_http.py"
 PROMPTLY = 15.0
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
@@ -107,6 +109,7 @@ class HttpProgram:
         return code
 
     def close(self) -> None:
+        """Whatever it said to anyone was well formed."""
         for connection in self._connections:
             connection.close()
         if self.process.poll() is None:
@@ -115,6 +118,7 @@ class HttpProgram:
         self._reader.join(PROMPTLY)
         self.process.stdout.close()
         self.process.stderr.close()
+        assert COMPLAINT not in self.said, self.said
 
 
 def message(method: str, params: dict[str, Any], more: dict[str, str]) -> tuple[bytes, dict[str, str]]:

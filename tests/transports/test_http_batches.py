@@ -24,6 +24,7 @@ from asked_server import (
 )
 
 from dovetail.protocol.jsonrpc import MAX_BATCH
+from http_serving import endpoint_of, until
 from http_wire import MODERN, HttpWire
 
 VERSION = "2025-03-26"
@@ -203,9 +204,10 @@ async def test_a_batch_of_which_nothing_is_left_ends_in_silence(app: Any) -> Non
 @pytest.mark.rule("SH-15")
 async def test_a_batch_goes_on_when_its_client_leaves(app: Any) -> None:
     wire = await HttpWire.session(app, VERSION)
-    running = wire.raw("POST", json.dumps([call(1, "wait", seconds=0.05)]).encode())
+    running = wire.raw("POST", json.dumps([call(1, "wait", seconds=0.2)]).encode())
     await asyncio.sleep(0.02)
     running.leave()
-    check_refusal(await wire.call("add", {"a": 1}, id=1), 200, INVALID_REQUEST, 1)  # still in flight
     await running.done()
+    check_refusal(await wire.call("add", {"a": 1}, id=1), 200, INVALID_REQUEST, 1)  # still in flight
+    await until(lambda: not endpoint_of(app)._calls)
     assert "result" in (await wire.call("add", {"a": 1}, id=1)).answer

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -25,10 +26,14 @@ LISTEN = {"notifications": {"toolsListChanged": True}}
 # ── bodies that are being read ──
 
 
-@pytest.fixture
-async def app(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpApp]:
-    """Room for two bodies of 400 KiB, and no third."""
+@pytest.fixture(autouse=True)
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "BODY_BYTES", 1000 * KIB)
+
+
+@asynccontextmanager
+async def bounded() -> AsyncIterator[HttpApp]:
+    """Room for two bodies of 400 KiB, and no third; in the end nothing is held."""
     server = Server("bounded", version="1.0.0")
 
     @server.custom_route("/page", methods=["POST"])
@@ -60,65 +65,70 @@ async def two_that_wait(app: HttpApp) -> list[Exchange]:
     return waiting
 
 
-async def test_bodies_have_a_common_limit(app: HttpApp) -> None:
-    waiting = await two_that_wait(app)
-    for path in ("/mcp", "/page"):
-        refused = await unfinished(app, path).done(0.3)
-        assert refused.status == 503
-        assert refused.headers["retry-after"]
-        assert "bodies" in refused.json["error"]["message"]
-    assert held(app) == 2 * 399 * KIB  # what was refused holds nothing
-    for each in waiting:
-        assert (await each.done()).status == 408
-    assert held(app) == 0
+async def test_bodies_have_a_common_limit() -> None:
+    async with bounded() as app:
+        waiting = await two_that_wait(app)
+        for path in ("/mcp", "/page"):
+            refused = await unfinished(app, path).done(0.3)
+            assert refused.status == 503
+            assert refused.headers["retry-after"]
+            assert "bodies" in refused.json["error"]["message"]
+        assert held(app) == 2 * 399 * KIB  # what was refused holds nothing
+        for each in waiting:
+            assert (await each.done()).status == 408
+        assert held(app) == 0
 
 
-async def test_messages_beside_a_stream_share_it(app: HttpApp) -> None:
-    client = await OldClient(app).open()
-    waiting = await two_that_wait(app)
-    refused = await client.post(b"x", query=client.query).done()
-    assert refused.status == 400  # small ones are read on
-    large = client.wire.raw("POST", [b"x" * KIB] * 399, path="/messages", query=client.query, complete=False)
-    assert (await large.done(0.3)).status == 503
-    for each in waiting:
-        each.leave()
-    await client.leave()
+async def test_messages_beside_a_stream_share_it() -> None:
+    async with bounded() as app:
+        client = await OldClient(app).open()
+        waiting = await two_that_wait(app)
+        refused = await client.post(b"x", query=client.query).done()
+        assert refused.status == 400  # small ones are read on
+        large = client.wire.raw("POST", [b"x" * KIB] * 399, path="/messages", query=client.query, complete=False)
+        assert (await large.done(0.3)).status == 503
+        for each in waiting:
+            each.leave()
+        await client.leave()
 
 
-async def test_small_bodies_are_served_whatever_the_others_hold(app: HttpApp) -> None:
-    waiting = await two_that_wait(app)
-    wire = HttpWire(app)
-    headers: dict[str, str | None] = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call"}
-    text = "x" * (visit.FREE_BYTES - 1000)
-    message = json.dumps(wire.message("tools/call", {"name": "size", "arguments": {"text": text}})).encode()
-    pieces = [message[begin : begin + 1000] for begin in range(0, len(message), 1000)]
-    answer = await wire.raw("POST", pieces, {**headers, "mcp-name": "size"}).done(0.3)
-    assert answer.answer["result"]["content"][0]["text"] == str(len(text))
-    for each in waiting:
-        each.leave()
+async def test_small_bodies_are_served_whatever_the_others_hold() -> None:
+    async with bounded() as app:
+        waiting = await two_that_wait(app)
+        wire = HttpWire(app)
+        headers: dict[str, str | None] = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call"}
+        text = "x" * (visit.FREE_BYTES - 1000)
+        message = json.dumps(wire.message("tools/call", {"name": "size", "arguments": {"text": text}})).encode()
+        pieces = [message[begin : begin + 1000] for begin in range(0, len(message), 1000)]
+        answer = await wire.raw("POST", pieces, {**headers, "mcp-name": "size"}).done(0.3)
+        assert answer.answer["result"]["content"][0]["text"] == str(len(text))
+        for each in waiting:
+            each.leave()
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/page"])
-async def test_who_leaves_gives_its_room_back(app: HttpApp, path: str) -> None:
-    for quietly in (False, True):
-        leaving = unfinished(app, path)
+async def test_who_leaves_gives_its_room_back(path: str) -> None:
+    async with bounded() as app:
+        for quietly in (False, True):
+            leaving = unfinished(app, path)
+            await until(lambda: held(app) > 0)
+            leaving.leave(quietly=quietly)
+            await leaving.done(0.3)
+            assert held(app) == 0
+        cut = unfinished(app, path)
         await until(lambda: held(app) > 0)
-        leaving.leave(quietly=quietly)
-        await leaving.done(0.3)
+        await cut.cut()
         assert held(app) == 0
-    cut = unfinished(app, path)
-    await until(lambda: held(app) > 0)
-    await cut.cut()
-    assert held(app) == 0
 
 
-async def test_a_body_that_is_read_or_refused_gives_its_room_back(app: HttpApp) -> None:
-    for _ in range(5):
-        whole = await HttpWire(app).raw("POST", [b"x" * KIB] * 400, path="/page").done()
-        assert whole.raw == b"%d" % (400 * KIB)
-        too_large = await HttpWire(app).raw("POST", [b"x" * KIB] * 401, path="/page").done()
-        assert too_large.status == 413
-        assert held(app) == 0
+async def test_a_body_that_is_read_or_refused_gives_its_room_back() -> None:
+    async with bounded() as app:
+        for _ in range(5):
+            whole = await HttpWire(app).raw("POST", [b"x" * KIB] * 400, path="/page").done()
+            assert whole.raw == b"%d" % (400 * KIB)
+            too_large = await HttpWire(app).raw("POST", [b"x" * KIB] * 401, path="/page").done()
+            assert too_large.status == 413
+            assert held(app) == 0
 
 
 async def test_the_largest_body_always_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +153,16 @@ async def call_many(client: OldClient, stage: OldStage, calls: int, size: int) -
         params = {"name": "held_back", "arguments": {"size": size}}
         message = {"jsonrpc": "2.0", "id": f"c{number}", "method": "tools/call", "params": params}
         assert (await client.post(message).done()).status == 202
-    stage.go.set()
+
+
+async def endless(client: OldClient, stage: OldStage) -> None:
+    """One more call, which never ends by itself."""
+
+    async def sleep() -> None:
+        await asyncio.Event().wait()
+
+    stage.server.add_tool(sleep)
+    await client.begin("sleep")
 
 
 async def test_a_client_that_lets_too_much_wait_is_given_up(
@@ -156,6 +175,7 @@ async def test_a_client_that_lets_too_much_wait_is_given_up(
         client.stream.stall()
         with caplog.at_level(logging.WARNING, "dovetail"):
             await call_many(client, stage, 50, 10_000)
+            stage.go.set()
             await client.stream.done(PROMPTLY)
         assert [record.getMessage() for record in caplog.records] == [
             "an SSE client was left: more than 100000 bytes waited for it"
@@ -181,12 +201,13 @@ async def test_a_client_is_given_up_during_a_drain_too(
         app = stage.serve()
         client = await OldClient(app).open()
         await client.shake_hands()
-        await client.begin("wait")
-        await call_many(client, stage, 0, 0)
-        stage.go.clear()
         client.stream.stall()
         await call_many(client, stage, 50, 10_000)
-        await asyncio.wait_for(app.drain(30), 2)
+        await endless(client, stage)
+        drain = asyncio.create_task(app.drain(30))
+        await settle()
+        stage.go.set()
+        await asyncio.wait_for(drain, 2)
         await client.stream.done(PROMPTLY)
 
 

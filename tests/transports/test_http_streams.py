@@ -93,8 +93,7 @@ async def test_a_call_that_takes_its_time_becomes_a_stream_where_it_can_be_resum
     async with serving(stage.server) as app:
         wire = await open_wire(app, version)
         call = wire.start_call("work")
-        await stage.entered.wait()
-        await asyncio.sleep(0.08)
+        await call.watched.wait()  # it has taken its time
         assert bool(call.sent) is stream
         stage.go.set()
         await call.done()
@@ -142,7 +141,8 @@ async def test_who_reads_json_only_gets_it_however_long_it_takes(version: str) -
     async with serving(stage.server, keep_alive=0.01) as app:
         wire = await open_wire(app, version, accept="application/json")
         call = wire.start_call("work")
-        await asyncio.sleep(0.08)
+        await call.watched.wait()
+        await asyncio.sleep(0.03)  # it is kept alive a few times
         assert call.sent == []
         stage.go.set()
         assert text_of((await call.done()).json) == "done"

@@ -31,6 +31,7 @@ T = TypeVar("T")
 Seconds = float | None | UnsetType
 
 MAX_PAGES = 1_000
+NOT_OPEN = "The client is not open; use it inside `async with Client(...) as client:`"
 
 log = logging.getLogger("dovetail.client")
 
@@ -269,6 +270,3 @@ class Channel:
 
     def silence(self, reason: str) -> None:
         self._feed.silence(reason)
-
-
-NOT_OPEN = "The client is not open; use it inside `async with Client(...) as client:`"

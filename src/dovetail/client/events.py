@@ -49,8 +49,9 @@ class EventReader:
 
     def _reached(self, id: str) -> None:
         """Remember how far the stream has come; an event of nothing but an id counts, too."""
-        if id != self.last_id and _USABLE_ID.fullmatch(id):
-            self.last_id = id
+        usable = id if _USABLE_ID.fullmatch(id) else ""
+        if usable != self.last_id:
+            self.last_id = usable
             self.backoff.succeeded()
 
     def _take_event(self, event: Event, earlier: frozenset[str]) -> None:

@@ -21,6 +21,8 @@ from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE
 from dovetail.protocol.methods import ListenFilter, RequestId
 from dovetail.protocol.outbound import SUBSCRIPTION_KEY
 
+Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 CANCELLED = "notifications/cancelled"
 LISTEN = "subscriptions/listen"
@@ -208,7 +210,7 @@ class ChangeFeed:
 
     @asynccontextmanager
     async def in_session(
-        self, wanted: ListenFilter, capabilities: Mapping[str, Any], send: "Send"
+        self, wanted: ListenFilter, capabilities: Mapping[str, Any], send: Send
     ) -> AsyncIterator[Listening]:
         """Up to 2025-11-25: the session hears of lists unasked, and of the resources it subscribes to.
 
@@ -224,12 +226,12 @@ class ChangeFeed:
             self._listenings.discard(listening)
             await self._unsubscribe(listening.honoured.resource_subscriptions, send)
 
-    async def renew(self, capabilities: Mapping[str, Any], send: "Send") -> None:
+    async def renew(self, capabilities: Mapping[str, Any], send: Send) -> None:
         """There is a new session, which knows nothing of those who listened in the old one."""
         for listening in self._of(None):
             listening.honour_again(await _subscribed(_announced(listening.wanted, capabilities), send))
 
-    async def _unsubscribe(self, uris: list[str], send: "Send") -> None:
+    async def _unsubscribe(self, uris: list[str], send: Send) -> None:
         for uri in uris:
             if not any(uri in other.honoured.resource_subscriptions for other in self._listenings):
                 try:
@@ -272,7 +274,7 @@ async def _end_of(request: Pending, conversation: Conversation) -> DovetailError
     return None
 
 
-async def _subscribed(announced: ListenFilter, send: "Send") -> ListenFilter:
+async def _subscribed(announced: ListenFilter, send: Send) -> ListenFilter:
     """What is announced, without the resources that can't be watched: they are left out, as in newer revisions."""
     honoured: list[str] = []
     for uri in announced.resource_subscriptions:
@@ -287,9 +289,6 @@ async def _subscribed(announced: ListenFilter, send: "Send") -> ListenFilter:
 def _is_part(changed: str, asked: str) -> bool:
     """Servers may tell the name of a part: `notes://1/title` is one of `notes://1`, but `notes://10` is not."""
     return changed == asked or changed.startswith(asked if asked.endswith("/") else f"{asked}/")
-
-
-Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 
 def _announced(wanted: ListenFilter, capabilities: Mapping[str, Any]) -> ListenFilter:

@@ -13,6 +13,8 @@ from dovetail.protocol.methods import LogLevel
 
 T = TypeVar("T")
 
+NULL = Raw(b"null")
+
 
 class CallResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool gave back.
@@ -98,9 +100,6 @@ def read_page(method: str, raw: Raw, key: str, item: type[T]) -> ListPage[T]:
         raise BadAnswer(f"{method}: the server's answer does not fit: {key} is missing")
     items: list[T] = _decode(method, fields[key], list[item])  # type: ignore[valid-type]
     return ListPage(items, _decode(method, fields.get("nextCursor", NULL), str | None))  # type: ignore[arg-type]
-
-
-NULL = Raw(b"null")
 
 
 def _decode(method: str, raw: Raw, shape: type[T]) -> T:

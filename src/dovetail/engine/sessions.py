@@ -45,6 +45,10 @@ class HeldSession:
         """Its time begins anew; False if it is gone."""
         return await self._sessions.use(self.record)
 
+    async def reload(self) -> bool:
+        """Whether it is still there; its record is then as new as can be."""
+        return await self._sessions.reload(self)
+
     async def change(self, change: Callable[[Session], Session]) -> None:
         await self._sessions.change(self, change)
 

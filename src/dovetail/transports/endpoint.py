@@ -16,8 +16,9 @@ from dovetail.protocol.inbound import Opened, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
 from dovetail.state.base import StateBackend
-from dovetail.transports.answers import Answer, EventLogs
-from dovetail.transports.http_calls import Finish, HttpCall, never
+from dovetail.transports.answers import Answer
+from dovetail.transports.event_log import EventLogs
+from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, Posted
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.tails import Tails
 from dovetail.transports.traffic import Traffic
@@ -51,7 +52,7 @@ class Endpoint:
         self._changes = ChangeLog(engine.hub, state)
         self._sessions = Sessions(engine, state, timeout=options.session_timeout, most=options.max_sessions)
         self._logs = EventLogs(state, ttl=options.event_timeout)
-        self._tails = Tails(self._sessions, self._changes, self._logs, traffic, keep_alive=self._beat)
+        self._tails = Tails(self._changes, self._logs, traffic, keep_alive=self._beat)
         self._calls: dict[tuple[str, RequestId], HttpCall] = {}  # of sessions; an id alone says nothing
         self._verbs = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
 
@@ -73,7 +74,7 @@ class Endpoint:
 
     async def _post(self, visit: Visit) -> None:
         visit.refuse_other_types()
-        body = await visit.body(self._options.max_body_bytes, self._options.body_timeout)
+        body = await visit.body(self._options.max_body_bytes, self._options.body_timeout, self._traffic.bodies)
         self._traffic.refuse_if_closing()
         try:
             message = jsonrpc.decode(body)
@@ -100,7 +101,7 @@ class Endpoint:
             await visit.refuse(failure, message.id)
             return
         if call.request.revision.handshake:
-            await self._serve_apart(call)
+            await self._serve_apart(call, self._serve_in_session(call))
         else:
             await self._serve_here(call)
 
@@ -116,7 +117,7 @@ class Endpoint:
             text = f"subscriptions/listen takes {MAX_LISTEN_BYTES} bytes at most; ask for less, or in several listens"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=413)
         elif accepted.stream:
-            self._traffic.open_stream(call, lambda _: end_listen(call))
+            self._traffic.open_stream(call, lambda _: end_listen(call), call.client_left)
         else:
             text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
@@ -158,24 +159,25 @@ class Endpoint:
         return held
 
     def _admit(
-        self, visit: Visit, request: Request, held: HeldSession | None, *, answer: Answer | None = None
+        self, visit: Visit, request: Request, held: HeldSession | None, batch: HttpBatch | None = None
     ) -> HttpCall:
-        """`answer` is given where several requests share one."""
         if held is not None and (held.record.id, request.id) in self._calls:
             raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
+        is_first = request.method == "initialize"
         call = HttpCall(
             request,
-            answer or self._answer(visit, request.revision, held, lasting=request.method != "initialize"),
-            visit.receive if answer is None else never,  # the connection of a batch is not one call's to watch
+            self._answer(visit, request.revision, held, lasting=not is_first) if batch is None else batch.answer,
+            visit.receive,
             held,
             keep_alive=self._beat,
-            batched=answer is not None,
+            finish=self._welcome if is_first and held is not None else None,
+            batched=batch is not None,
         )
         self._traffic.enter(call, call.stop)
         if held is not None:
             self._calls[held.record.id, request.id] = call
-            if request.method == "initialize":
-                call.finish = self._welcome(call, held)
+        if batch is not None:
+            batch.calls.append(call)
         return call
 
     def _answer(
@@ -190,27 +192,25 @@ class Endpoint:
         log = self._logs.begin(held.record.id, visit.response)
         return Answer(visit.response, accepted, log, primes=revision.resumable)
 
-    def _welcome(self, call: HttpCall, held: HeldSession) -> Finish:
+    async def _welcome(self, call: HttpCall, message: bytes, status: int) -> None:
         """The answer to `initialize` names the session, unless it is a refusal."""
+        assert call.session is not None
+        session = call.session.record.id
+        if call.failed:
+            await self._sessions.end(session)
+        else:
+            call.answer.response.add_headers([(SESSION_HEADER, session.encode())])
+        await call.answer.finish(message, status)
 
-        async def finish(message: bytes, status: int) -> None:
-            if call.failed:
-                await self._sessions.end(held.record.id)
-            else:
-                call.answer.response.add_headers([(SESSION_HEADER, held.record.id.encode())])
-            await call.answer.finish(message, status)
-
-        return finish
-
-    async def _serve_apart(self, call: HttpCall) -> None:
+    async def _serve_apart(self, posted: Posted, work: Coroutine[Any, Any, object]) -> None:
         """In a task of its own: it goes on when the connection, and with it the HTTP request, has ended."""
         loop = asyncio.get_running_loop()
-        over = call.answer.response.over = loop.create_future()
-        loop.create_task(self._serve_in_session(call)).add_done_callback(partial(_pass_on, over))
+        over = posted.answer.response.over = loop.create_future()
+        loop.create_task(work).add_done_callback(partial(_pass_on, over))
         try:
             await over
         except asyncio.CancelledError:
-            call.client_left()
+            posted.client_left()
             raise
 
     async def _serve_in_session(self, call: HttpCall) -> bytes | None:
@@ -222,6 +222,8 @@ class Endpoint:
             self._traffic.leave(call)
             if request.session is not None:
                 self._calls.pop((request.session.id, request.id), None)
+            if not call.batched and call.answer.is_unfinished:  # something has ended it in an unusual way
+                await call.answer.end()
 
     # ── batches, which one revision has ──
 
@@ -232,21 +234,15 @@ class Endpoint:
         inbound.allow_batch(revision)
         assert revision is not None
         inbound.known_session(visit.headers, record, self._options.stateless)
-        answer = self._answer(visit, revision, held)
-        parts = [self._part(visit, message, held, answer) for message in messages]
-        answered = any(isinstance(message, BadMessage) or message.is_request for message in messages)
-        task = asyncio.get_running_loop().create_task(self._serve_batch(parts, answer if answered else None))
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            visit.response.abandon()
-            raise
-        if not answered:
+        batch = HttpBatch(self._answer(visit, revision, held), visit.receive, held, keep_alive=self._beat)
+        parts = [self._part(visit, message, held, batch) for message in messages]
+        if any(isinstance(message, BadMessage) or message.is_request for message in messages):
+            await self._serve_apart(batch, batch.serve(parts))
+        else:
+            await asyncio.gather(*parts)
             await visit.response.empty(202)
 
-    def _part(
-        self, visit: Visit, message: Envelope | BadMessage, held: HeldSession | None, answer: Answer
-    ) -> Coroutine[Any, Any, bytes | None]:
+    def _part(self, visit: Visit, message: Envelope | BadMessage, held: HeldSession | None, batch: HttpBatch) -> Part:
         """What one message comes to: its answer, or None if it has none."""
         if isinstance(message, BadMessage):
             return _said(jsonrpc.error(message.id, message, id_optional=False))
@@ -261,21 +257,13 @@ class Endpoint:
             request = inbound.modern(opened, visit.headers) or inbound.on_http(
                 opened, visit.headers, record, stateless=self._options.stateless
             )
-            return self._serve_in_session(self._admit(visit, request, held, answer=answer))
+            return self._serve_in_session(self._admit(visit, request, held, batch))
         except ProtocolError as failure:
             return _said(jsonrpc.error(message.id, failure))
 
     async def _notice_in_batch(self, visit: Visit, message: Envelope, held: HeldSession | None) -> None:
         with suppress(ProtocolError):  # nobody waits for an answer
             await self._notice(visit, message, held)
-
-    async def _serve_batch(self, parts: Sequence[Coroutine[Any, Any, bytes | None]], answer: Answer | None) -> None:
-        """All answers together, when the last one is there; those that were cancelled have none."""
-        answers = [each for each in await asyncio.gather(*parts) if each is not None]
-        if answer is not None and answers:
-            await answer.finish(jsonrpc.batch(answers), 200)
-        elif answer is not None:
-            await answer.finish_silently()
 
     # ── notifications and answers of the client ──
 
@@ -340,7 +328,7 @@ async def _said(answer: bytes) -> bytes:
     return answer
 
 
-def _pass_on(over: asyncio.Future[None], task: asyncio.Task[bytes | None]) -> None:
+def _pass_on(over: asyncio.Future[None], task: asyncio.Task[object]) -> None:
     """What became of a call, to the HTTP request if that still waits."""
     failure = None if task.cancelled() else task.exception()
     if over.done():

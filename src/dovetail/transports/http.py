@@ -14,14 +14,14 @@ from dovetail.engine.core import Engine
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.state.memory import MemoryState
-from dovetail.transports.answers import MAX_LOGS
 from dovetail.transports.asgi import App, Receive, Scope, Send, is_below
 from dovetail.transports.cors import Cors
 from dovetail.transports.endpoint import Endpoint
+from dovetail.transports.event_log import MAX_LOGS
 from dovetail.transports.guard import Guard
 from dovetail.transports.options import HttpOptions, Identify
 from dovetail.transports.process import beside_signals
-from dovetail.transports.routes import RouteTable
+from dovetail.transports.routes import BODIES, RouteTable
 from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
 from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import ClientLeft, Visit
@@ -116,7 +116,7 @@ class HttpApp:
         assert task is not None
         traffic.enter(task, task.cancel)
         try:
-            await page(scope, receive, send)
+            await page({**scope, BODIES: traffic.bodies}, receive, send)
         finally:
             traffic.leave(task)
 
@@ -145,7 +145,7 @@ class HttpApp:
         return stay
 
     def _is_mine(self, stay: "_Stay") -> bool:
-        """Whether it is on this loop. One on a loop that has ended counts no more; one on another that runs is refused."""
+        """Whether it is on this loop. One on a loop that has ended counts no more; another loop that runs is an error."""
         if stay.loop is asyncio.get_running_loop():
             return True
         if stay.loop.is_running() and not stay.traffic.closing:
@@ -258,7 +258,7 @@ class _Stay:
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
         self._ended: asyncio.Task[None] | None = None
-        self.traffic = Traffic(options.max_streams)
+        self.traffic = Traffic(options.max_streams, options.max_body_bytes)
         self._engine = engine
         self._endpoint = Endpoint(engine, options, state, self.traffic, alone=alone)
         self.places: dict[str, Place] = {"": self._endpoint, options.path: self._endpoint}

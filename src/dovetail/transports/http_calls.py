@@ -1,10 +1,9 @@
-"""One request being served over HTTP: how it is awaited, looked after, cancelled and answered."""
+"""What is being served over HTTP, a request or a batch: how it is awaited, looked after, cancelled and answered."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from itertools import chain, repeat
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
@@ -15,34 +14,58 @@ from dovetail.errors import INTERNAL_ERROR, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.transports.answers import Answer
-from dovetail.transports.asgi import Message, Receive
-
-AGAIN_SECONDS = 0.05  # some hosts' middleware gives the body again and again, however often it is asked
-PATIENCE = 0.05  # seconds; a call that takes longer is looked after
+from dovetail.transports.asgi import Receive
+from dovetail.transports.attending import Attendant
 
 log = logging.getLogger("dovetail")
 
-Finish = Callable[[bytes, int], Awaitable[None]]
+Finish = Callable[["HttpCall", bytes, int], Awaitable[None]]
+Part = Coroutine[Any, Any, bytes | None]  # one message of a batch, and its answer if it has one
+T = TypeVar("T")
 
 
-class HttpCall:
+class Posted:
+    """What one POST asks for. If it takes its time, its connection and its session are looked after."""
+
+    __slots__ = ("_keep_alive", "_receive", "answer", "session")
+
+    def __init__(self, answer: Answer, receive: Receive, session: HeldSession | None, *, keep_alive: float) -> None:
+        self.answer = answer
+        self._receive = receive
+        self.session = session
+        self._keep_alive = keep_alive
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more."""
+        raise NotImplementedError
+
+    def client_left(self) -> None:
+        self.answer.response.abandon()
+
+    def _attended(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        return beside(Attendant(self, self._receive, self._keep_alive), work)
+
+    async def outlived(self) -> None:
+        """A client that can come back is told so. The session may have ended just before this was admitted."""
+        await self.answer.outlived()
+        if self.session is not None and not await self.session.reload():
+            self.cancel()
+
+    async def beat(self) -> None:
+        """Every so often: the session stays alive, and so does the connection if it carries a stream. It is also how
+        we learn that the one has ended, or that the other takes nothing any more.
+        """
+        if self.session is not None and not await self.session.use():
+            self.cancel()
+        await self.answer.keep_alive()
+        if self.answer.response.ended:  # or its stream goes on by another connection, which does no harm
+            self.client_left()
+
+
+class HttpCall(Posted):
     """A request in flight. Once it is closed, nothing more is sent for it."""
 
-    __slots__ = (
-        "_batched",
-        "_keep_alive",
-        "_session",
-        "_verdict",
-        "answer",
-        "exchange",
-        "failed",
-        "finish",
-        "id",
-        "left",
-        "open",
-        "receive",
-        "task",
-    )
+    __slots__ = ("_finish", "_verdict", "batched", "exchange", "failed", "id", "left", "open", "task")
 
     def __init__(
         self,
@@ -52,13 +75,15 @@ class HttpCall:
         session: HeldSession | None,
         *,
         keep_alive: float,
+        finish: Finish | None = None,
         batched: bool = False,
     ) -> None:
-        """`batched`: it shares its answer with others, and whoever has them all sends it."""
+        """`finish` sends the answer, if that is more than just sending it. `batched`: others share the answer, and
+        whoever has them all looks after them and sends it.
+        """
+        super().__init__(answer, receive, session, keep_alive=keep_alive)
         self.id = request.id  # whatever a middleware makes of the request
-        self.answer = answer
-        self.receive = receive
-        self.finish: Finish = answer.finish  # what happens to the answer
+        self.batched = batched
         self.open = True
         self.failed = False  # its answer is an error
         self.left = False  # the client went away, and that means that it wants no answer
@@ -66,9 +91,7 @@ class HttpCall:
         self.exchange = Exchange(request, self.emit, session)
         if answer.can_close:
             self.exchange.close_stream = answer.close_stream
-        self._keep_alive = keep_alive
-        self._batched = batched
-        self._session = session
+        self._finish = finish
         self._verdict: ProtocolError | None = None  # why the server has stopped it
 
     @property
@@ -80,7 +103,6 @@ class HttpCall:
             await self.answer.emit(message)
 
     def cancel(self) -> None:
-        """Nobody wants the answer any more."""
         if self.open:
             self.open = False
             self.exchange.cancelled()
@@ -94,18 +116,10 @@ class HttpCall:
             self.cancel()
 
     def client_left(self) -> None:
-        self.answer.response.abandon()
+        super().client_left()
         if self.request.revision.disconnect_cancels:
             self.left = True
             self.cancel()
-
-    async def beat(self) -> None:
-        """It takes its time: neither its connection nor its session is idle."""
-        if self._session is not None:
-            await self._session.use()
-        await self.answer.keep_alive()
-        if self.answer.response.ended:  # it takes nothing any more, or has come back by another connection
-            self.client_left()
 
     # ── serving ──
 
@@ -128,15 +142,18 @@ class HttpCall:
                 raise asyncio.CancelledError
             outcome = None if self._verdict is None else self._refusal(self._verdict)
         self.open = False
-        if not self._batched:
+        if not self.batched:
             await self._send(outcome)
         return None if outcome is None else outcome[0]
 
     async def _send(self, outcome: tuple[bytes, int] | None) -> None:
-        if outcome is not None:
-            await self.finish(*outcome)
-        elif not self.left:
-            await self.answer.finish_silently()
+        if outcome is None:
+            if not self.left:
+                await self.answer.finish_silently()
+        elif self._finish is not None:
+            await self._finish(self, *outcome)
+        else:
+            await self.answer.finish(*outcome)
 
     def _refusal(self, failure: ProtocolError) -> tuple[bytes, int]:
         self.failed = True
@@ -144,18 +161,18 @@ class HttpCall:
         return jsonrpc.error(self.id, failure), status
 
     async def _outcome(self, engine: Engine) -> tuple[bytes, int]:
-        request = self.request
+        work = handle(engine, self.exchange)
         try:
-            body = await beside(Attendant(self, self._keep_alive), handle(engine, self.exchange))
+            body = await (work if self.batched else self._attended(work))
             return jsonrpc.result(self.id, body), 200
         except ProtocolError as failure:
             return self._refusal(failure)
         except asyncio.CancelledError:
             raise
         except BaseException:  # whatever it is: while the client waits, it gets an answer
-            if not self.open or not self._is_running():
+            if not self._is_running():
                 raise
-            log.exception("%s could not be answered properly", request.method)
+            log.exception("%s could not be answered properly", self.request.method)
             return self._refusal(ProtocolError("Internal error", code=INTERNAL_ERROR))
 
     def _is_running(self) -> bool:
@@ -166,81 +183,36 @@ class HttpCall:
             return False
 
 
-class Attendant:
-    """Looks after a call that takes its time: opens the stream it can be resumed on, keeps the connection alive,
-    and notices that the client has left. A call that is quick never meets it.
-    """
+class HttpBatch(Posted):
+    """Requests that share one answer, which goes out when the last of them is done."""
 
-    __slots__ = ("_call", "_keep_alive", "_over", "_timer")
+    __slots__ = ("calls",)
 
-    def __init__(self, call: HttpCall, keep_alive: float) -> None:
-        self._call = call
-        self._keep_alive = keep_alive
-        self._timer: asyncio.TimerHandle | None = None
-        self._over: asyncio.Future[None] | None = None
+    def __init__(self, answer: Answer, receive: Receive, session: HeldSession | None, *, keep_alive: float) -> None:
+        super().__init__(answer, receive, session, keep_alive=keep_alive)
+        self.calls: list[HttpCall] = []
 
-    def begin(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._attend_from_now)
+    def cancel(self) -> None:
+        for call in self.calls:
+            call.cancel()
 
-    def meant(self, cancelled: asyncio.CancelledError) -> BaseException:
-        return cancelled
-
-    def end(self) -> None:
-        # Not by cancelling: it may be in the middle of sending something.
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._over is not None and not self._over.done():
-            self._over.set_result(None)
-
-    def _attend_from_now(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._over = loop.create_future()
-        loop.create_task(self._attend(self._over)).add_done_callback(_report)
-
-    async def _attend(self, over: asyncio.Future[None]) -> None:
-        call = self._call
-        await call.answer.outlived()
-        await look_after(call.receive, over, self._keep_alive, call.beat, call.client_left)
+    async def serve(self, parts: Sequence[Part]) -> None:
+        """All answers together; those that were cancelled have none."""
+        try:
+            outcomes = await self._attended(_all_outcomes(parts))
+            answers = [each for each in outcomes if isinstance(each, bytes)]
+            if answers:
+                await self.answer.finish(jsonrpc.batch(answers), 200)
+            else:
+                await self.answer.finish_silently()
+        finally:
+            if self.answer.is_unfinished:
+                await self.answer.end()
 
 
-async def look_after(
-    receive: Receive,
-    over: asyncio.Future[None],
-    keep_alive: float,
-    beat: Callable[[], Awaitable[None]],
-    left: Callable[[], None],
-) -> None:
-    """Until it is over or the client has left: `beat` every so often, and say that it has left."""
-    gone = asyncio.get_running_loop().create_task(until_gone(receive))
-    try:
-        while not over.done():
-            done, _ = await asyncio.wait({gone, over}, timeout=keep_alive, return_when=asyncio.FIRST_COMPLETED)
-            if gone in done and not over.done():
-                left()
-                return
-            if not done:
-                await beat()
-    finally:
-        gone.cancel()
-
-
-async def until_gone(receive: Receive) -> None:
-    """Returns when the client has left; an ASGI server that fails to say so counts as well."""
-    try:
-        for pause in chain([0.0], repeat(AGAIN_SECONDS)):  # once a body may come that nobody has read
-            if (await receive())["type"] == "http.disconnect":
-                return
-            await asyncio.sleep(pause)
-    except Exception:
-        log.debug("waiting for the client to leave failed", exc_info=True)
-
-
-async def never() -> Message:
-    """For calls whose connection is somebody else's to watch."""
-    forever: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-    return await forever
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (failure := task.exception()) is not None:
-        log.error("looking after a call failed", exc_info=failure)
+async def _all_outcomes(parts: Sequence[Part]) -> list[bytes | BaseException | None]:
+    outcomes = await asyncio.gather(*parts, return_exceptions=True)
+    for failure in outcomes:
+        if isinstance(failure, BaseException) and not isinstance(failure, asyncio.CancelledError):
+            log.error("a part of a batch failed", exc_info=failure)
+    return outcomes

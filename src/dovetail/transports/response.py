@@ -49,8 +49,8 @@ class Response:
         length: RawHeaders = [] if status == 204 else [(b"content-length", b"0")]
         await self._whole(status, [*length, *self._extra, *(headers or ())], b"")
 
-    async def _whole(self, status: int, headers: RawHeaders, body: bytes) -> None:
-        if self.started or self.ended:
+    async def _whole(self, status: int, headers: RawHeaders, body: bytes, *, unheard: bool = False) -> None:
+        if self.started or (self.ended and not unheard):
             return
         self.started = self.ended = True
         start: Message = {"type": "http.response.start", "status": status, "headers": headers}
@@ -58,8 +58,7 @@ class Response:
 
     async def settle(self) -> None:
         """The client left before anything was said. Middleware of Starlette fails without an answer: there is one."""
-        self.ended = False
-        await self.empty(LEFT)
+        await self._whole(LEFT, [(b"content-length", b"0"), *self._extra], b"", unheard=True)
 
     # ── as a stream ──
 

@@ -21,11 +21,13 @@ from dovetail.protocol import jsonrpc
 from dovetail.registry.functions import FunctionInfo, inspect_function
 from dovetail.transports.asgi import App, Message, RawHeaders, Receive, Scope, Send, is_below
 from dovetail.transports.response import SEND_SECONDS
+from dovetail.transports.traffic import Bodies
 from dovetail.transports.visit import ClientLeft, Visit
 
 MAX_QUERY_FIELDS = 1_000
 MOUNT = "/*"  # the end of a path that stands for everything below it
 JSON = "application/json"
+BODIES = "dovetail.bodies"  # where the scope says what bodies are being read; a page by itself counts its own
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
@@ -38,13 +40,13 @@ log = logging.getLogger("dovetail.http")
 class PageRequest:
     """One request for a page. `scope` is what ASGI says of it."""
 
-    def __init__(self, visit: Visit, *, max_body_bytes: int, body_timeout: float) -> None:
+    def __init__(self, visit: Visit, bodies: Bodies, *, max_body_bytes: int, body_timeout: float) -> None:
         self.scope = visit.scope
         self.method = visit.method
         self.path: str = visit.scope["path"]  # the whole of it, also where the server is mounted below another app
         self.headers = visit.headers
         self.client: str | None = visit.scope["client"][0] if visit.scope.get("client") else None  # the address
-        self._receive_body = partial(visit.body, max_body_bytes, body_timeout)
+        self._receive_body = partial(visit.body, max_body_bytes, body_timeout, bodies)
         self._body: bytes | None = None
 
     @cached_property
@@ -158,11 +160,13 @@ def route_app(
 ) -> App:
     """Make an ASGI callable of a page; a `def` runs by `run_in_thread`."""
     page = check_page(function, methods)
+    own = Bodies(max_body_bytes)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         sending = _Sending(send)
         visit = Visit(scope, receive, sending, scope["path"])
-        request = PageRequest(visit, max_body_bytes=max_body_bytes, body_timeout=body_timeout)
+        bodies: Bodies = scope.get(BODIES, own)
+        request = PageRequest(visit, bodies, max_body_bytes=max_body_bytes, body_timeout=body_timeout)
         with suppress(ClientLeft):
             try:
                 response = await _answer(page, request, run_in_thread)

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
+from collections.abc import Callable
 from urllib.parse import parse_qs, quote, unquote_to_bytes
 
 from dovetail.engine.connection import Connection
@@ -16,18 +17,18 @@ from dovetail.protocol import jsonrpc, sse
 from dovetail.protocol.jsonrpc import BadMessage
 from dovetail.protocol.sse import encode_event
 from dovetail.transports.asgi import is_below
+from dovetail.transports.attending import look_after
 from dovetail.transports.endpoint import NO_SESSIONS
-from dovetail.transports.http_calls import look_after
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.response import Response
-from dovetail.transports.traffic import Traffic
+from dovetail.transports.traffic import LAST_SECONDS, Traffic
 from dovetail.transports.visit import Visit
 
 STREAM_ROUTE = "/sse"
 MESSAGES_ROUTE = "/messages"
 FULL_BYTES = 1024 * 1024  # what may wait for a slow client before its calls, and what it asks for, wait too
+MOST_BYTES = 16 * FULL_BYTES  # who lets more wait, which calls that end together can bring about, is given up
 MAX_QUERY = 1000  # bytes
-LAST_SECONDS = 0.5  # for a client to take what is left when its stream ends
 
 log = logging.getLogger("dovetail")
 
@@ -35,24 +36,35 @@ log = logging.getLogger("dovetail")
 class EventPipe:
     """What a connection writes to: messages wait here until the stream has taken them."""
 
-    def __init__(self) -> None:
+    def __init__(self, overflow: Callable[[], None]) -> None:
+        self._overflow = overflow  # what to do when the client lets too much wait
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self._more = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self._hurried = False
         self.ended = False
 
     def write(self, message: bytes) -> None:
-        if not self.ended:
-            self._waiting.append(message)
-            self._bytes += len(message)
-            self._more.set()
-            if self._bytes > FULL_BYTES:
-                self._room.clear()
+        if self.ended:
+            return
+        if self._bytes > MOST_BYTES:
+            self._overflow()
+            return
+        self._waiting.append(message)
+        self._bytes += len(message)
+        self._more.set()
+        if self._bytes > FULL_BYTES and not self._hurried:
+            self._room.clear()
 
     async def drain(self) -> None:
         await self._room.wait()
+
+    def hurry(self) -> None:
+        """The end is near: nobody waits for a slow client any more."""
+        self._hurried = True
+        self._room.set()
 
     def end(self) -> None:
         """Take no more; what waits is still sent."""
@@ -87,7 +99,7 @@ class SseClient:
     def __init__(self, engine: Engine, owner: str | None) -> None:
         self.id = secrets.token_urlsafe(24)
         self.owner = owner
-        self.pipe = EventPipe()
+        self.pipe = EventPipe(self._give_up)
         self.connection = Connection(engine, self.pipe, handshake_only=True)
         self._grace = 0.0  # seconds that its calls get when it ends
         self._ending = asyncio.Event()
@@ -99,12 +111,17 @@ class SseClient:
     def end(self, grace: float = 0.0) -> None:
         self._grace = grace
         self._ending.set()
+        self.pipe.hurry()
 
     def leave(self) -> None:
         """Nobody is there any more."""
         self.pipe.give_up()
         self.connection.abandon()
         self.end()
+
+    def _give_up(self) -> None:
+        log.warning("an SSE client was left: more than %d bytes waited for it", MOST_BYTES)
+        self.leave()
 
     async def close_in_time(self, initialize_timeout: float | None) -> None:
         """Wait for the end, which also comes if no client has introduced itself in time; then let the calls finish."""
@@ -143,24 +160,25 @@ class SseEndpoint:
         if not self._alone:
             raise ProtocolError(NO_SESSIONS, code=INVALID_REQUEST, http_status=400)
         client = SseClient(self._engine, visit.owner)
-        self._traffic.open_stream(client, client.end)
+
+        def left() -> None:
+            visit.response.abandon()
+            client.leave()
+
+        self._traffic.open_stream(client, client.end, left)
         self._traffic.enter(client, client.end)
         self._clients[client.id] = client
         try:
-            await self._serve(visit, client)
+            await self._serve(visit, client, left)
         finally:
             del self._clients[client.id]
             self._traffic.leave(client)
             self._traffic.close_stream(client)
 
-    async def _serve(self, visit: Visit, client: SseClient) -> None:
+    async def _serve(self, visit: Visit, client: SseClient, left: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         response = visit.response
         over: asyncio.Future[None] = loop.create_future()
-
-        def left() -> None:
-            response.abandon()
-            client.leave()
 
         async def beat() -> None:
             await response.event(sse.KEEP_ALIVE)
@@ -169,6 +187,7 @@ class SseEndpoint:
 
         async def end_in_time() -> None:
             await client.close_in_time(self._engine.options.initialize_timeout)
+            self._traffic.leave(client)  # its calls are over
             await asyncio.wait([over], timeout=LAST_SECONDS)
             if not over.done():
                 response.abandon()
@@ -182,7 +201,7 @@ class SseEndpoint:
             client.leave()
             over.set_result(None)
             await asyncio.wait({attending, ending})
-            await response.close()
+            await response.hang_up()
 
     def _messages_path(self, visit: Visit, client: SseClient) -> str:
         """Beside the stream, as the client sees it: hosts and proxies may each have cut off some of the path."""
@@ -201,7 +220,7 @@ class SseEndpoint:
             return
         visit.refuse_other_types()
         self._client(visit)
-        body = await visit.body(self._options.max_body_bytes, self._options.body_timeout)
+        body = await visit.body(self._options.max_body_bytes, self._options.body_timeout, self._traffic.bodies)
         try:
             jsonrpc.decode(body)
         except BadMessage as bad:

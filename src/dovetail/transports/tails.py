@@ -11,22 +11,14 @@ from typing import Protocol
 from dovetail.engine.changes import LOG as CHANGE_LOG
 from dovetail.engine.changes import ChangeLog
 from dovetail.engine.handlers import change_notification
-from dovetail.engine.sessions import HeldSession, Sessions, topic
+from dovetail.engine.sessions import HeldSession, topic
 from dovetail.errors import ProtocolError
-from dovetail.protocol import sse
+from dovetail.protocol import inbound, sse
 from dovetail.protocol.sse import encode_event, priming_event
 from dovetail.state.base import Listener
-from dovetail.transports.answers import (
-    END,
-    RETRY_SECONDS,
-    EventLogs,
-    EventPlace,
-    log_name,
-    milliseconds,
-    retry_frame,
-    unknown_event,
-)
-from dovetail.transports.http_calls import look_after
+from dovetail.transports.answers import RETRY_SECONDS, milliseconds, retry_frame
+from dovetail.transports.attending import look_after
+from dovetail.transports.event_log import END, EventLogs, EventPlace, log_name
 from dovetail.transports.response import Response
 from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import Visit
@@ -130,7 +122,7 @@ class Tail:
         self._closed = False
         self.told = source.place.number  # how far the client has come for sure
 
-    async def run(self, sessions: Sessions) -> None:
+    async def run(self) -> None:
         """Until nothing more can come, the session ends, or somebody closes it."""
         await self._response.open(self._priming())
         while not self._response.ended:
@@ -143,7 +135,7 @@ class Tail:
                 self.told = self.source.place.number
             if self.source.finished:
                 return
-            if not frames and (not await self._listener.wait() or not await sessions.reload(self._held)):
+            if not frames and (not await self._listener.wait() or not await self._held.reload()):
                 return
 
     def _priming(self) -> bytes:
@@ -167,7 +159,10 @@ class Tail:
         self.close()
 
     async def beat(self) -> None:
-        await self._held.use()
+        """Every so often: the session stays alive, or is found to have ended; and so is the connection."""
+        if not await self._held.use():
+            self.close()
+            return
         await self._response.event(sse.KEEP_ALIVE)
         if self._response.ended:  # it takes nothing any more
             self.left()
@@ -176,10 +171,7 @@ class Tail:
 class Tails:
     """All of them in this process: the newest of a stream owns it."""
 
-    def __init__(
-        self, sessions: Sessions, changes: ChangeLog, logs: EventLogs, traffic: Traffic, *, keep_alive: float
-    ) -> None:
-        self._sessions = sessions
+    def __init__(self, changes: ChangeLog, logs: EventLogs, traffic: Traffic, *, keep_alive: float) -> None:
         self._changes = changes
         self._logs = logs
         self._traffic = traffic
@@ -193,7 +185,9 @@ class Tails:
             position = self._begin(held) if place is None else place.number
             source: Source = ChangeSource(self._changes, held, position)
         else:
-            await self._check(held.record.id, place)
+            running = await self._logs.find(held.record.id, place)
+            if running is not None:  # the client has given up that connection, whether we know it or not
+                await running.response.hang_up()
             source = CallSource(self._logs, held.record.id, place)
         await self._serve(visit, held, source)
 
@@ -202,21 +196,13 @@ class Tails:
         older = self._owners.get(_owned(held, CHANGE_LOG))
         return older.told if older is not None else held.record.unheard_since or 0
 
-    async def _check(self, session: str, place: EventPlace) -> None:
-        """Raises unless there is such a stream, and it has come so far."""
-        name = log_name(session, place.stream)
-        last = (await self._logs.state.read(name, 0, 0)).last
-        running = self._logs.running.get(name)
-        if place.number > last or (last == 0 and running is None):
-            raise unknown_event()
-        if running is not None:
-            await running.response.hang_up()  # the client has given up that connection, whether we know it or not
-
     async def _serve(self, visit: Visit, held: HeldSession, source: Source) -> None:
         listener = self._logs.state.listen([source.topic, topic(held.record.id)])
         tail = Tail(source, held, visit.response, listener)
         try:
-            self._traffic.open_stream(tail, _wait if source.ends_itself else tail.close)
+            if not await held.reload():  # it has ended before there was somebody to hear of it
+                inbound.session_of_verb(visit.headers, None)
+            self._traffic.open_stream(tail, _wait if source.ends_itself else tail.close, tail.left)
             await self._run(visit, tail, _owned(held, source.topic))
         finally:
             listener.close()
@@ -233,7 +219,7 @@ class Tails:
         over: asyncio.Future[None] = loop.create_future()
         attending = loop.create_task(look_after(visit.receive, over, self._keep_alive, tail.beat, tail.left))
         try:
-            await tail.run(self._sessions)
+            await tail.run()
         finally:
             over.set_result(None)
             if call is not None and call.tail is tail:
@@ -241,7 +227,7 @@ class Tails:
             if self._owners.get(owned) is tail:
                 del self._owners[owned]
                 await tail.source.leave(tail.told)
-            await visit.response.close()
+            await (visit.response.close() if tail.source.finished else visit.response.hang_up())
             await attending
 
 

@@ -1,21 +1,52 @@
-"""What goes on in an HTTP server: calls being served, streams held open, and how they come to an end."""
+"""What goes on in an HTTP server: calls being served, streams held open, bodies on their way, and how it ends."""
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dovetail.errors import INTERNAL_ERROR, Busy, ProtocolError
 
-SETTLE_SECONDS = 1.0  # how long stopped calls get to clean up, and streams to end
+SETTLE_SECONDS = 1.0  # how long stopped calls get to clean up, and streams that were given up
+LAST_SECONDS = 0.5  # for a client to take the end of its stream
+BODY_BYTES = 256 * 1024 * 1024  # of bodies that are being read at the same time
+
+
+class Bodies:
+    """How many bytes are held of bodies that have not arrived completely, all of them together."""
+
+    __slots__ = ("_most", "held")
+
+    def __init__(self, largest: int) -> None:
+        self._most = max(BODY_BYTES, largest)
+        self.held = 0
+
+    def take(self, size: int) -> int:
+        """Gives the size, which is to be given back."""
+        if self.held + size > self._most:
+            text = f"The server holds {self._most} bytes of bodies that are not complete; try again later"
+            raise Busy(text, http_status=503)
+        self.held += size
+        return size
+
+    def give_back(self, size: int) -> None:
+        self.held -= size
+
+
+class Stream(NamedTuple):
+    """How one is ended, in so many seconds for its calls, and how it is given up."""
+
+    end: Callable[[float], object]
+    abandon: Callable[[], object]
 
 
 class Traffic:
     """Whatever enters also leaves; `close` waits for that."""
 
-    def __init__(self, max_streams: int) -> None:
+    def __init__(self, max_streams: int, max_body_bytes: int) -> None:
         self._max_streams = max_streams
+        self.bodies = Bodies(max_body_bytes)
         self._calls: dict[Any, Callable[[], object]] = {}  # a call, and how to stop it
-        self._streams: dict[Any, Callable[[float], object]] = {}  # a stream, and how to end it
+        self._streams: dict[Any, Stream] = {}
         self._left = asyncio.Event()
         self.closing = False
 
@@ -35,28 +66,31 @@ class Traffic:
 
     # ── streams: they are told to end ──
 
-    def open_stream(self, stream: object, end: Callable[[float], object]) -> None:
-        """`end` is told how many seconds the calls get."""
+    def open_stream(self, stream: object, end: Callable[[float], object], abandon: Callable[[], object]) -> None:
+        """`end` is told how many seconds the calls get; `abandon` comes if that did not help."""
         self.refuse_if_closing()
         if len(self._streams) >= self._max_streams:
             text = f"The server holds {self._max_streams} streams open; try again later, or raise max_streams"
             raise Busy(text, http_status=503)
-        self._streams[stream] = end
+        self._streams[stream] = Stream(end, abandon)
 
     def close_stream(self, stream: object) -> None:
         self._streams.pop(stream, None)
         self._left.set()
 
     async def close(self, timeout: float) -> None:
-        """End the streams now, wait for the calls, stop those that take longer."""
+        """End the streams now, wait for the calls, stop those that take longer, give up clients that do not read."""
         self.closing = True
-        for end in tuple(self._streams.values()):
-            end(timeout)
+        for stream in tuple(self._streams.values()):
+            stream.end(timeout)
         if not await self._emptied(self._calls, timeout):
             for stop in tuple(self._calls.values()):
                 stop()
             await self._emptied(self._calls, SETTLE_SECONDS)
-        await self._emptied(self._streams, SETTLE_SECONDS)
+        if not await self._emptied(self._streams, LAST_SECONDS):
+            for stream in tuple(self._streams.values()):
+                stream.abandon()
+            await self._emptied(self._streams, SETTLE_SECONDS)
 
     async def _emptied(self, which: Mapping[Any, object], seconds: float) -> bool:
         try:

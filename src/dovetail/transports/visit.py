@@ -11,10 +11,12 @@ from dovetail.protocol.headers import HeaderError
 from dovetail.protocol.methods import RequestId
 from dovetail.transports.asgi import Headers, RawHeaders, Receive, Scope, Send
 from dovetail.transports.response import Response
+from dovetail.transports.traffic import Bodies
 
 # Headers that decide something: two of them would let a proxy see one value and us another.
 SINGLE = frozenset({"host", "origin", "content-type", "content-length", "authorization", "last-event-id"})
 JSON = "application/json"
+FREE_BYTES = 16 * 1024  # bodies up to this are not counted: who sends little is served, whatever the others hold
 UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
 _JSON_KIND = re.compile(r"application/(?:[a-z0-9.\-]+\+)?json")
 
@@ -78,31 +80,37 @@ class Visit:
             text = f"Content-Encoding must be identity, not {coding[:100]!r}"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=415)
 
-    async def body(self, most: int, seconds: float) -> bytes:
-        """The whole body, bounded in size and time."""
+    async def body(self, most: int, seconds: float, bodies: Bodies) -> bytes:
+        """The whole body, bounded in size and time, and together with the other `bodies`."""
         length = self.headers.get("content-length", "0")
         if not length.isdecimal():
             raise ProtocolError("Content-Length is not a number", code=INVALID_REQUEST, http_status=400)
         if len(length) > 18 or int(length) > most:
             raise _too_large(most)
         try:
-            return await with_timeout(self._read(most), seconds)
+            return await with_timeout(self._read(most, bodies), seconds)
         except CallTimeout:
             text = f"The body did not arrive within {seconds:g} s"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=408) from None
 
-    async def _read(self, most: int) -> bytes:
+    async def _read(self, most: int, bodies: Bodies) -> bytes:
         body = bytearray()  # not a list of pieces: those may be tiny, and each would cost more than it holds
-        while True:
-            message = await self.receive()
-            if message["type"] != "http.request":
-                raise ClientLeft
-            piece: bytes = message.get("body", b"")
-            if len(body) + len(piece) > most:
-                raise _too_large(most)
-            if not message.get("more_body", False):
-                return bytes(body + piece) if body else piece
-            body += piece
+        counted = 0
+        try:
+            while True:
+                message = await self.receive()
+                if message["type"] != "http.request":
+                    raise ClientLeft
+                piece: bytes = message.get("body", b"")
+                if len(body) + len(piece) > most:
+                    raise _too_large(most)
+                if not message.get("more_body", False):
+                    return bytes(body + piece) if body else piece
+                body += piece
+                if len(body) > FREE_BYTES:
+                    counted += bodies.take(len(body) - counted)
+        finally:
+            bodies.give_back(counted)
 
 
 def _too_large(most: int) -> ProtocolError:

@@ -158,8 +158,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
         Who has sent a whole request and waits is taken for gone: one that is gone looks just the same.
         """
-        cycle = self.cycle
-        in_body = cycle is not None and cycle.more_body and not cycle.response_complete
+        in_body = self._serving is not None and self.cycle.more_body and not self.cycle.response_complete
         if not self._over and (in_body or self._head_since is not None):
             self._refuse(CUT_SHORT)
 
@@ -320,7 +319,7 @@ class LimitedProtocol(HttpToolsProtocol):
             line, scope = "-", self.scope
             if "raw_path" in scope:
                 line = f"{scope['method']} {scope['raw_path'].decode('ascii')} HTTP/{scope['http_version']}"
-            access_log.info('%s - "%s" %d', "%s:%d" % self.client if self.client else "", line, refusal.status)
+            access_log.info('%s - "%s" %d', ":".join(map(str, self.client or ())), line, refusal.status)
 
     @property
     def _may_answer(self) -> bool:

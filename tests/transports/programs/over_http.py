@@ -13,8 +13,13 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from dovetail.server import Server
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+from judge import judge_this_process
 
 options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
 trouble = options.pop("lifespan", None)
@@ -102,5 +107,6 @@ async def page(request: object) -> str:
 
 
 if __name__ == "__main__":
+    judge_this_process()
     server.run(transport="http", **{"port": 0, **options})
     say(f"after run in {os.getpid()}")

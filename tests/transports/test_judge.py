@@ -1,0 +1,55 @@
+"""The judge of the programs that tests start: what it objects to fails the test."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from http_program import META, PROGRAM, HttpProgram
+
+import official
+from judge import COMPLAINT
+
+TESTS = Path(__file__).parent.parent
+STRICTER = f"""
+import runpy, sys
+sys.path.insert(0, {str(TESTS)!r})
+import official
+official.RESULTS["tools/list"] = "ListPromptsResult"
+sys.argv[1:] = [{{options!r}}]
+runpy.run_path({str(PROGRAM)!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("options", ["{}", pytest.param('{"workers": 2}', marks=pytest.mark.slow)])
+@pytest.mark.skipif(sys.platform == "win32", reason="signals and fork")
+def test_what_a_program_says_is_judged(options: str) -> None:
+    official.demand()
+    program = HttpProgram([sys.executable, "-c", STRICTER.format(options=options)])
+    try:
+        assert program.ready().call("echo", text="well formed")["content"]
+        assert COMPLAINT not in program.said
+        assert program.post("tools/list", {"_meta": META}).read()
+        program.hears(COMPLAINT)
+    finally:
+        with pytest.raises(AssertionError, match=COMPLAINT):
+            program.close()
+
+
+def test_codes_that_the_newest_revision_forbids_are_objected_to() -> None:
+    official.demand()
+    for code, objects in ((-32002, True), (-32042, True), (-32000, True), (-32602, False), (1234, False)):
+        witness = official.Witness()
+        witness.sent(b'{"id":1,"method":"x","params":{"_meta":{"%b":"2026-07-28"}}}' % official.VERSION_KEY.encode())
+        witness.received(b'{"jsonrpc":"2.0","id":1,"error":{"code":%d,"message":"no"}}' % code)
+        assert bool(witness.problems) is objects
+
+
+def test_a_question_is_objected_to_in_the_newest_revision() -> None:
+    official.demand()
+    witness = official.Witness()
+    witness.received(b'{"jsonrpc":"2.0","id":1,"method":"roots/list"}')
+    assert witness.problems
+    witness = official.Witness()
+    witness.session_revision = "2025-11-25"
+    witness.received(b'{"jsonrpc":"2.0","id":1,"method":"roots/list"}')
+    witness.assert_clean()
