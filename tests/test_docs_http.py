@@ -164,7 +164,7 @@ class Running:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.said = line
-            if found := re.search(r"http://[\d.]+:(\d+)", line):
+            if found := re.search(r"http://[\w.]+:(\d+)", line):
                 self.port = found[1]
                 self.url = f"http://127.0.0.1:{self.port}"
                 break

@@ -145,7 +145,7 @@ class HttpApp:
         return stay
 
     def _is_mine(self, stay: "_Stay") -> bool:
-        """Whether it is on this loop. One on a loop that has ended counts no more; another loop that runs is an error."""
+        """Whether it is on this loop; one on a loop that has ended counts no more, and on one that runs is an error."""
         if stay.loop is asyncio.get_running_loop():
             return True
         if stay.loop.is_running() and not stay.traffic.closing:
