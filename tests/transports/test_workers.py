@@ -147,7 +147,24 @@ def test_workers_that_can_not_start(start: Start) -> None:
     assert program.exits() == 1
     assert "serves MCP at" not in program.said
     assert program.said.count("RuntimeError: fails at the start") >= 5
-    assert "SetupError: 5 workers in a row ended within 1 s of their start" in program.said
+    assert "SetupError: 5 workers in a row ended before they could start or within 1 s" in program.said
+
+
+def test_workers_that_fail_slowly_can_not_start_either(start: Start) -> None:
+    quick = {"workers.FIRST_PAUSE": 0.01, "workers.QUICK_SECONDS": 0.001}
+    program = start(ready=False, workers=2, lifespan="fails at the start", constants=quick)
+    assert program.exits() == 1
+    assert "SetupError: 5 workers in a row ended before they could start" in program.said
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="there are no signals without a name")
+def test_a_worker_that_is_killed_by_a_signal_without_a_name(start: Start) -> None:
+    program, pids = started(start)
+    time.sleep(workers.QUICK_SECONDS)
+    nameless = int(signal.SIGRTMIN) + 6
+    os.kill(pids[0], nameless)
+    program.hears(f"worker {pids[0]} ended by signal {nameless} and is replaced")
+    program.hears("lifespan entered", 3)
 
 
 def test_a_restart_on_the_same_port(start: Start) -> None:

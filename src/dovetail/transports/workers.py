@@ -13,6 +13,7 @@ import random
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -26,6 +27,8 @@ from dovetail.errors import SetupError
 QUICK_SECONDS = 1.0  # a worker that ends sooner has not worked
 MAX_QUICK_ENDS = 5  # in a row
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds before a worker that ended quickly is replaced; doubled each time
+
+PID = struct.Struct("=q")  # how a worker tells that it has started; so few bytes are never divided
 
 Work = Callable[[Callable[[], None], "Lifeline"], None]
 
@@ -66,10 +69,11 @@ class Child:
         self.pid = pid
         self.lifeline = lifeline
         self.born = time.monotonic()
+        self.has_started = False
 
     @property
-    def was_quick(self) -> bool:
-        return time.monotonic() - self.born < QUICK_SECONDS
+    def has_worked(self) -> bool:
+        return self.has_started and time.monotonic() - self.born >= QUICK_SECONDS
 
 
 class Supervisor:
@@ -144,7 +148,7 @@ class Supervisor:
             if len(self._children) < self._count:
                 pause = self._fork_at - time.monotonic()
                 if pause <= 0:
-                    self._fork()
+                    self._try_to_fork()
                     continue
             self._wait(pause)
             self._replace_ended()
@@ -159,9 +163,16 @@ class Supervisor:
     def _wait(self, seconds: float | None) -> None:
         """Until a signal comes, or a worker has started."""
         ready, _, _ = select.select([self._wake_reader, self._start_reader], [], [], seconds)
-        for descriptor in ready:
-            os.read(descriptor, 4096)
-        if self._start_reader in ready and self._announce is not None:
+        if self._wake_reader in ready:
+            os.read(self._wake_reader, 4096)
+        if self._start_reader in ready:
+            self._note_starts(os.read(self._start_reader, 1024 * PID.size))
+
+    def _note_starts(self, told: bytes) -> None:
+        for (pid,) in PID.iter_unpack(told):
+            if pid in self._children:
+                self._children[pid].has_started = True
+        if self._announce is not None:
             self._announce()
             self._announce = None
 
@@ -176,15 +187,18 @@ class Supervisor:
         return ended
 
     def _account_for(self, child: Child) -> None:
-        if not child.was_quick:
+        if child.has_worked:
             self._quick_ends = 0
             return
         self._quick_ends += 1
         if self._quick_ends == MAX_QUICK_ENDS:
             raise SetupError(
-                f"{MAX_QUICK_ENDS} workers in a row ended within {QUICK_SECONDS:g} s of their start; "
+                f"{MAX_QUICK_ENDS} workers in a row ended before they could start or within {QUICK_SECONDS:g} s; "
                 "what they wrote before that says why"
             )
+        self._fork_later()
+
+    def _fork_later(self) -> None:
         self._fork_at = time.monotonic() + min(FIRST_PAUSE * 2**self._quick_ends, LONGEST_PAUSE)
 
     def _end_all(self) -> None:
@@ -209,6 +223,16 @@ class Supervisor:
 
     # ── the workers ──
 
+    def _try_to_fork(self) -> None:
+        try:
+            self._fork()
+        except OSError as failure:  # too many processes or open files, which may pass
+            if not self._children:
+                raise SetupError(f"no worker can be started: {failure.strerror}") from None
+            _say(f"a worker can't be started and is tried again: {failure.strerror}")
+            self._quick_ends = min(self._quick_ends + 1, MAX_QUICK_ENDS - 1)
+            self._fork_later()
+
     def _fork(self) -> None:
         lifeline = Lifeline()
         handled = {signal.SIGINT, signal.SIGTERM}
@@ -217,6 +241,10 @@ class Supervisor:
             pid = os.fork()
             if pid == 0:
                 self._be_worker(lifeline, handled)
+        except OSError:
+            lifeline.keep_in_parent()
+            lifeline.let_go()
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
         lifeline.keep_in_parent()
@@ -252,12 +280,15 @@ class Supervisor:
 
     def _tell_start(self) -> None:
         with contextlib.suppress(OSError):
-            os.write(self._start_writer, b".")
+            os.write(self._start_writer, PID.pack(os.getpid()))
 
 
 def _in_words(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
-    return f"with code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+    if code >= 0:
+        return f"with code {code}"
+    names = {number.value: number.name for number in signal.Signals}  # those of real time have none
+    return f"by {names.get(-code, f'signal {-code}')}"
 
 
 @contextlib.contextmanager
