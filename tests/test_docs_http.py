@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
@@ -150,6 +151,9 @@ async def test_the_client_that_listens_hears(capsys: pytest.CaptureFixture[str])
 # ── programs as processes: what they say, and how they end ──
 
 
+START_SECONDS = 60  # only a program that hangs needs so many
+
+
 class Running:
     """A program that was started, and the URL that it told on stderr."""
 
@@ -161,6 +165,18 @@ class Running:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.port = self.url = self.said = ""
+        impatience = threading.Timer(START_SECONDS, self.process.kill)
+        impatience.start()
+        try:
+            self._find_url()
+        finally:
+            impatience.cancel()
+        if not self.url:
+            self.process.kill()
+            raise AssertionError(f"{command} did not say where it serves: {self.said}")
+
+    def _find_url(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.said = line

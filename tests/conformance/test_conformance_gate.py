@@ -99,6 +99,7 @@ def test_an_expected_failure_of_another_leg_is_no_business_of_this_one(output: O
 
 def test_an_expected_failure_is_no_excuse_for_leaving_nothing_behind(output: Output) -> None:
     assert output.judge("caching", caching="later") == ["MISSING caching: the suite left no checks"]
+    assert output.judge("caching", **{"caching:a": "later"}) == ["MISSING caching: the suite left no checks"]
 
 
 def test_one_check_may_be_expected_to_fail(output: Output) -> None:

@@ -350,6 +350,7 @@ def values_for(pieces: Sequence[Piece], draw: st.DrawFn) -> dict[str, Any]:
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.rule("RES-15")
 @settings(max_examples=150, deadline=None)
 @given(templates(), st.data())
@@ -413,6 +414,7 @@ ORACLE_VALUES = st.one_of(
 NAMES = ("a", "b", "id", "path", "q", "tags", "rest", "part")
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(ORACLE_TEMPLATES), st.dictionaries(st.sampled_from(NAMES), ORACLE_VALUES, max_size=4))
 def test_expansion_agrees_with_another_implementation(template: str, values: dict[str, Any]):

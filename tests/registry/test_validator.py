@@ -475,6 +475,7 @@ def test_numbers_keep_their_size() -> None:
     assert problems({"const": 2**64}, 2**64 + 1) == [f"arguments: must be {2**64}, got {2**64 + 1}"]
 
 
+@pytest.mark.slow
 def test_large_values() -> None:
     numbers = list(range(300_000))
     assert len(problems({"items": {"type": "string"}}, numbers)) == 21
@@ -665,6 +666,7 @@ anything = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(KEYWORDS, anything))
 def test_any_json_is_a_schema_or_refused(schema: Any) -> None:

@@ -266,6 +266,34 @@ async def test_a_session_hears_of_a_resource_from_subscribe_until_unsubscribe(ve
         await leave(stream, elsewhere)
 
 
+@pytest.mark.rule("SH-10", "SH-19")
+async def test_a_stream_that_was_fetched_is_let_go_as_well_and_says_when_to_come_back() -> None:
+    server, go_on = Server("polled", version="1.0.0"), asyncio.Event()
+
+    @server.tool
+    async def poll(ctx: Context) -> str:
+        for seconds in (1, 2):
+            await ctx.error(f"before {seconds}")
+            await go_on.wait()
+            go_on.clear()
+            await ctx.close_stream(seconds)
+        await go_on.wait()
+        return "polled"
+
+    async with serving(server) as app:
+        wire = await HttpWire.session(app, "2025-11-25")
+        stream = call = wire.start_call("poll")
+        for seconds in (1, 2):
+            assert (await stream.message())["params"]["data"] == f"before {seconds}"
+            go_on.set()
+            await stream.until(lambda stream=stream: not stream.sent[-1].get("more_body", True))
+            assert stream.raw.endswith(b"retry: %d000\n\n" % seconds)
+            stream = wire.get(stream.events[-1].id)
+        go_on.set()
+        assert [each["result"]["content"][0]["text"] for each in (await stream.done()).messages] == ["polled"]
+        await call.done()
+
+
 OFFERS = {
     "nothing": (lambda: Server("bare", version="1.0.0"), set()),
     "everything": (busy_server, {"toolsListChanged", "promptsListChanged", "resourcesListChanged"}),
