@@ -346,3 +346,22 @@ async def test_nobody_is_answered_twice() -> None:
     await response.json(200, b"{}")
     await response.settle()
     assert heard.statuses == [200]
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_an_answer_that_nobody_takes_does_not_hold_up_the_end(version: str) -> None:
+    server = Server("patient", version="1.0.0")
+
+    @server.tool
+    async def quick() -> str:
+        return "done"
+
+    app = server.asgi()
+    wire = HttpWire(app) if version == "2026-07-28" else await HttpWire.session(app, version)
+    call = wire.start_call("quick")
+    call.stall()
+    await asyncio.sleep(0.05)
+    began = time.monotonic()
+    await app.drain(0.1)
+    assert time.monotonic() - began < 0.9
+    await call.done()

@@ -114,6 +114,8 @@ class HttpCall(Posted):
         if self.open:
             self._verdict = ProtocolError("The server is shutting down and has stopped this call", http_status=503)
             self.cancel()
+        else:  # its answer is on the way to a client that takes nothing
+            self.answer.response.abandon()
 
     def client_left(self) -> None:
         super().client_left()
