@@ -130,3 +130,10 @@ def test_mount_on_a_router_with_a_prefix(server: Server) -> None:
     fastapi = pytest.importorskip("fastapi")
     with pytest.raises(SetupError, match="mount on the app"):
         server.asgi().mount_on(fastapi.APIRouter(prefix="/v1"), "/mcp")
+
+
+@pytest.mark.parametrize("option", ["session_timeout", "event_timeout"])
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300, 0, -1])
+def test_what_is_kept_is_kept_for_a_time_that_ends(server: Server, option: str, seconds: float) -> None:
+    with pytest.raises(SetupError, match="ten years at most"):
+        server.asgi(**{option: seconds})  # type: ignore[typeddict-item]

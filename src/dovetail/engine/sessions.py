@@ -1,8 +1,8 @@
 """Sessions of the handshake era over HTTP: records in a state backend that any request may be the next to use.
 
 A session lives as long as it is used, belongs to whoever opened it, and there are only so many: when no more fit, the
-one that has been silent longest gives way, unless even that one was used a moment ago. Who never came back after
-`initialize` gives way before all others: opening sessions is cheap.
+one that has been silent longest gives way, unless even that one was used a moment ago. Those whose client has
+not said `initialized` give way before all others, in the order of their use: opening sessions is cheap.
 """
 
 import secrets
@@ -71,7 +71,9 @@ class Sessions:
         self._most = most
         self._clock = clock
         self._known: OrderedDict[str, _Known] = OrderedDict()  # the one that was used longest ago comes first
-        self._new: OrderedDict[str, None] = OrderedDict()  # those of them that have not been used since they began
+        self._new: OrderedDict[str, None] = (
+            OrderedDict()
+        )  # those of them whose client has not said `initialized`; same order
 
     def __len__(self) -> int:
         return len(self._known)
@@ -168,6 +170,8 @@ class Sessions:
     def _came_back(self, record: Session) -> None:
         if record.initialized:
             self._new.pop(record.id, None)
+        elif record.id in self._new:
+            self._new.move_to_end(record.id)
 
     async def change(self, held: HeldSession, change: Callable[[Session], Session]) -> None:
         """Raises what `change` raises. A session that has ended meanwhile stays ended."""

@@ -74,7 +74,6 @@ _decode_any = msgspec.json.Decoder(float_hook=float).decode  # 1e999 is JSON too
 _CHUNK = 1 << 20
 TOO_DEEP = "The JSON is nested too deeply"
 MAX_DEPTH = 500
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = tuple({91: 1, 123: 1, 93: -1, 125: -1}.get(byte, 0) for byte in range(256))  # of [ { ] and }
 NOT_JSON = "The message is not valid JSON in UTF-8"
@@ -109,11 +108,13 @@ def _check_encoding(data: bytes | bytearray | memoryview) -> None:
 
 
 def _check_depth(data: bytes | bytearray | memoryview) -> None:
-    """Raises RecursionError. Interpreters have bounds of their own, but not all of them the same, and some none."""
+    """Raises RecursionError; for valid JSON only. Interpreters have bounds too, but not all of them the same."""
     text = bytes(data) if isinstance(data, memoryview) else data
     if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:  # which is true of nearly every message
         return
-    brackets = _STRING.sub(b"", text).translate(None, _NO_BRACKETS)
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = b"".join(text.split(b'"')[::2]).translate(None, _NO_BRACKETS)  # what stands between the strings
     if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > MAX_DEPTH:
         raise RecursionError
 

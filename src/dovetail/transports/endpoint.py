@@ -237,10 +237,17 @@ class Endpoint:
         batch = HttpBatch(self._answer(visit, revision, held), visit.receive, held, keep_alive=self._beat)
         parts = [self._part(visit, message, held, batch) for message in messages]
         if any(isinstance(message, BadMessage) or message.is_request for message in messages):
-            await self._serve_apart(batch, batch.serve(parts))
+            await self._serve_apart(batch, self._serve_batch(batch, parts))
         else:
             await asyncio.gather(*parts)
             await visit.response.empty(202)
+
+    async def _serve_batch(self, batch: HttpBatch, parts: Sequence[Part]) -> None:
+        self._traffic.enter(batch, batch.stop)  # its answer goes out when its calls have left
+        try:
+            await batch.serve(parts)
+        finally:
+            self._traffic.leave(batch)
 
     def _part(self, visit: Visit, message: Envelope | BadMessage, held: HeldSession | None, batch: HttpBatch) -> Part:
         """What one message comes to: its answer, or None if it has none."""

@@ -188,20 +188,27 @@ class HttpCall(Posted):
 class HttpBatch(Posted):
     """Requests that share one answer, which goes out when the last of them is done."""
 
-    __slots__ = ("calls",)
+    __slots__ = ("_is_answering", "calls")
 
     def __init__(self, answer: Answer, receive: Receive, session: HeldSession | None, *, keep_alive: float) -> None:
         super().__init__(answer, receive, session, keep_alive=keep_alive)
         self.calls: list[HttpCall] = []
+        self._is_answering = False
 
     def cancel(self) -> None:
         for call in self.calls:
             call.cancel()
 
+    def stop(self) -> None:
+        """Its calls are stopped one by one; what is left is an answer that nobody takes."""
+        if self._is_answering:
+            self.answer.response.abandon()
+
     async def serve(self, parts: Sequence[Part]) -> None:
         """All answers together; those that were cancelled have none."""
         try:
             outcomes = await self._attended(_all_outcomes(parts))
+            self._is_answering = True
             answers = [each for each in outcomes if isinstance(each, bytes)]
             if answers:
                 await self.answer.finish(jsonrpc.batch(answers), 200)

@@ -19,11 +19,13 @@ from dovetail.registry.options import (
     Kind,
     checked_options,
 )
+from dovetail.state.base import MAX_TTL
 from dovetail.transports.asgi import App, Scope
 
 Identify = Callable[[Scope], str | Awaitable[str | None] | None]
 
 MEBIBYTE = 1024 * 1024
+KEPT_SECONDS = Kind(Annotated[float, Meta(gt=0, le=MAX_TTL)], "a number of seconds above 0, ten years at most")
 DELAY = Kind(Annotated[float, Meta(ge=0)], "a number of seconds, 0 or more")
 PORT = Kind(Annotated[int, Meta(ge=0, le=65535)], "a port from 0 to 65535; with 0 the system chooses one")
 
@@ -38,7 +40,8 @@ KINDS = {
     **dict.fromkeys(("allowed_hosts", "allowed_origins"), NAMES),
     **dict.fromkeys(("max_body_bytes", "max_sessions", "max_streams", "workers"), POSITIVE_COUNT),
     **dict.fromkeys(("max_connections", "max_header_bytes", "max_headers"), POSITIVE_COUNT),
-    **dict.fromkeys(("body_timeout", "keep_alive", "session_timeout", "event_timeout", "header_timeout"), SECONDS),
+    **dict.fromkeys(("body_timeout", "keep_alive", "header_timeout"), SECONDS),
+    **dict.fromkeys(("session_timeout", "event_timeout"), KEPT_SECONDS),
     **dict.fromkeys(("drain_delay", "drain_timeout"), DELAY),
     "port": PORT,
     "backlog": COUNT,

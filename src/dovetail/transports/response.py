@@ -122,6 +122,10 @@ class Response:
             self._sending = Expiry(SEND_SECONDS)
             try:
                 await beside(self._sending, _send_all(self._send, some))
+            except asyncio.CancelledError:
+                if len(messages) > 1:  # half of it may be out, so that nothing more can follow
+                    self._end()
+                raise
             except Exception:  # each ASGI server has its own way to say that there is nobody
                 log.debug("the client did not take what was sent", exc_info=True)
                 self._end()

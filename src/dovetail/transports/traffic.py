@@ -86,7 +86,9 @@ class Traffic:
         if not await self._emptied(self._calls, timeout):
             for stop in tuple(self._calls.values()):
                 stop()
-            await self._emptied(self._calls, SETTLE_SECONDS)
+            if not await self._emptied(self._calls, SETTLE_SECONDS):
+                for stop in tuple(self._calls.values()):
+                    stop()  # the second time, its client is given up
         if not await self._emptied(self._streams, LAST_SECONDS):
             for stream in tuple(self._streams.values()):
                 stream.abandon()

@@ -97,6 +97,7 @@ class Supervisor:
         self._patience = patience
         self._children: dict[int, Child] = {}
         self._quick_ends = 0
+        self._failed_forks = 0  # in a row
         self._fork_at = 0.0
         self._asked_to_end = False
 
@@ -196,10 +197,10 @@ class Supervisor:
                 f"{MAX_QUICK_ENDS} workers in a row ended before they could start or within {QUICK_SECONDS:g} s; "
                 "what they wrote before that says why"
             )
-        self._fork_later()
+        self._fork_later(self._quick_ends)
 
-    def _fork_later(self) -> None:
-        self._fork_at = time.monotonic() + min(FIRST_PAUSE * 2**self._quick_ends, LONGEST_PAUSE)
+    def _fork_later(self, failures: int) -> None:
+        self._fork_at = time.monotonic() + min(FIRST_PAUSE * 2.0 ** min(failures, 20), LONGEST_PAUSE)
 
     def _end_all(self) -> None:
         for each in self._sockets:
@@ -230,8 +231,10 @@ class Supervisor:
             if not self._children:
                 raise SetupError(f"no worker can be started: {failure.strerror}") from None
             _say(f"a worker can't be started and is tried again: {failure.strerror}")
-            self._quick_ends = min(self._quick_ends + 1, MAX_QUICK_ENDS - 1)
-            self._fork_later()
+            self._failed_forks += 1
+            self._fork_later(self._failed_forks)
+        else:
+            self._failed_forks = 0
 
     def _fork(self) -> None:
         lifeline = Lifeline()
