@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from dovetail import Server, SetupError
-from dovetail.transports.options import HttpOptions
+from dovetail.state.base import MAX_TTL
+from dovetail.transports.options import TEN_YEARS, HttpOptions
 from http_wire import HttpWire
 
 
@@ -137,3 +138,7 @@ def test_mount_on_a_router_with_a_prefix(server: Server) -> None:
 def test_what_is_kept_is_kept_for_a_time_that_ends(server: Server, option: str, seconds: float) -> None:
     with pytest.raises(SetupError, match="ten years at most"):
         server.asgi(**{option: seconds})  # type: ignore[typeddict-item]
+
+
+def test_the_longest_time_is_that_of_the_state_backends() -> None:
+    assert TEN_YEARS == MAX_TTL

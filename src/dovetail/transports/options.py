@@ -19,13 +19,13 @@ from dovetail.registry.options import (
     Kind,
     checked_options,
 )
-from dovetail.state.base import MAX_TTL
 from dovetail.transports.asgi import App, Scope
 
 Identify = Callable[[Scope], str | Awaitable[str | None] | None]
 
 MEBIBYTE = 1024 * 1024
-KEPT_SECONDS = Kind(Annotated[float, Meta(gt=0, le=MAX_TTL)], "a number of seconds above 0, ten years at most")
+TEN_YEARS = 10 * 366 * 86_400.0  # what a state backend can keep; its own constant would load the event loop for --help
+KEPT_SECONDS = Kind(Annotated[float, Meta(gt=0, le=TEN_YEARS)], "a number of seconds above 0, ten years at most")
 DELAY = Kind(Annotated[float, Meta(ge=0)], "a number of seconds, 0 or more")
 PORT = Kind(Annotated[int, Meta(ge=0, le=65535)], "a port from 0 to 65535; with 0 the system chooses one")
 
