@@ -7,6 +7,8 @@ DovetailError
     Busy                  a limit is reached and its queue is full
   ToolError               raised by users; becomes a result with isError
     ArgumentError         the arguments of a call do not fit; says all that is wrong
+    QuestionFailed        the client could not, or would not, answer a question
+      AnswerTimeout       nor did it say so in time
   SetupError              a wrong registration; names the function, the parameter and the fix
   ServerError             (client side) the server answered with a JSON-RPC error
   BadAnswer               (client side) the server answered with something that can't be used
@@ -84,6 +86,18 @@ class ArgumentError(ToolError):
         self.problems = problems
         lines = "\n".join(f"- {problem}" for problem in problems)
         super().__init__(f"Invalid arguments for {subject}:\n{lines}")
+
+
+class QuestionFailed(ToolError):
+    """A question to the client has no usable answer: refused, or not what was asked for. `code` is the client's own."""
+
+    def __init__(self, message: str, *, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class AnswerTimeout(QuestionFailed, TimeoutError):
+    """The client did not answer a question in time."""
 
 
 class SetupError(DovetailError):

@@ -33,6 +33,13 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     resumable: bool = False  # HTTP: priming event, `retry` and `Last-Event-ID`
     log_on_request: bool = False  # logs only for a request that asked, at the level it asked for
     listens: bool = False  # changes go to `subscriptions/listen`; otherwise to the session
+    # how a server asks its client
+    rounds: bool = False  # a question ends the call, which comes again with the answer; otherwise it is a request
+    elicitation: bool = True
+    url_elicitation: bool = True
+    elicitation_ids: bool = False  # of URLs to open: the client is told when the user is done there
+    rich_forms: bool = True  # titled and several choices, defaults of every kind; otherwise `enumNames` and booleans
+    rich_sampling: bool = True  # tools, and several blocks in one message
 
 
 R2024_11_05 = Revision(
@@ -48,6 +55,9 @@ R2024_11_05 = Revision(
     last_modified=False,
     icons=False,
     server_details=False,
+    elicitation=False,
+    url_elicitation=False,
+    rich_sampling=False,
 )
 R2025_03_26 = Revision(
     name="2025-03-26",
@@ -59,9 +69,19 @@ R2025_03_26 = Revision(
     last_modified=False,
     icons=False,
     server_details=False,
+    elicitation=False,
+    url_elicitation=False,
+    rich_sampling=False,
 )
-R2025_06_18 = Revision(name="2025-06-18", icons=False, server_details=False)
-R2025_11_25 = Revision(name="2025-11-25", error_id_optional=True, resumable=True)
+R2025_06_18 = Revision(
+    name="2025-06-18",
+    icons=False,
+    server_details=False,
+    url_elicitation=False,
+    rich_forms=False,
+    rich_sampling=False,
+)
+R2025_11_25 = Revision(name="2025-11-25", error_id_optional=True, resumable=True, elicitation_ids=True)
 R2026_07_28 = Revision(
     name="2026-07-28",
     handshake=False,
@@ -74,6 +94,7 @@ R2026_07_28 = Revision(
     disconnect_cancels=True,
     log_on_request=True,
     listens=True,
+    rounds=True,
 )
 
 ALL = (R2024_11_05, R2025_03_26, R2025_06_18, R2025_11_25, R2026_07_28)  # oldest first
