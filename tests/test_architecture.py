@@ -35,6 +35,7 @@ PURE_STDLIB = {
 WRAPPED = {
     "jsonschema_rs": {"dovetail.registry.validator"},
     "watchfiles": {"dovetail.engine.watch"},
+    "cryptography": {"dovetail.engine.seal"},
     "uvicorn": {"dovetail.transports.wire"},
     "httptools": {"dovetail.transports.wire"},
     "uvloop": {"dovetail.transports.serve"},

@@ -9,6 +9,8 @@ import asyncio
 import base64
 from typing import Annotated, Any
 
+from questions import add_asking_tools, add_questions_by_hand
+
 from dovetail import Audio, Context, EmbeddedResource, Field, Image, ResourceContents, Server, Text, ToolError
 
 PIXEL = base64.b64decode(  # a PNG of one red pixel
@@ -56,6 +58,8 @@ def create_server() -> Server:
     add_changing_tools(server)
     add_resources(server)
     add_prompts(server)
+    add_asking_tools(server)
+    add_questions_by_hand(server)
     return server
 
 

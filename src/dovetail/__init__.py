@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dovetail.engine.dispatch import CallNext as CallNext
     from dovetail.engine.exchange import Cancellation as Cancellation
     from dovetail.engine.streams import Change as Change
+    from dovetail.errors import AnswerTimeout as AnswerTimeout
     from dovetail.errors import ArgumentError as ArgumentError
     from dovetail.errors import BadAnswer as BadAnswer
     from dovetail.errors import Busy as Busy
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from dovetail.errors import NotApproved as NotApproved
     from dovetail.errors import NotFound as NotFound
     from dovetail.errors import ProtocolError as ProtocolError
+    from dovetail.errors import QuestionFailed as QuestionFailed
     from dovetail.errors import ServerError as ServerError
     from dovetail.errors import SetupError as SetupError
     from dovetail.errors import ToolError as ToolError
+    from dovetail.errors import UrlElicitationRequired as UrlElicitationRequired
     from dovetail.protocol.content import Annotations as Annotations
     from dovetail.protocol.content import Audio as Audio
     from dovetail.protocol.content import EmbeddedResource as EmbeddedResource
@@ -46,10 +49,22 @@ if TYPE_CHECKING:
     from dovetail.protocol.features import Completion as Completion
     from dovetail.protocol.inbound import Request as Request
     from dovetail.protocol.outbound import ToolResult as ToolResult
+    from dovetail.protocol.questions import InputRequired as InputRequired
+    from dovetail.protocol.results import Interim as Interim
     from dovetail.protocol.results import Listing as Listing
     from dovetail.protocol.results import PromptResult as PromptResult
     from dovetail.protocol.results import Result as Result
+    from dovetail.protocol.sampling import SamplingMessage as SamplingMessage
+    from dovetail.protocol.sampling import ToolOutcome as ToolOutcome
+    from dovetail.protocol.sampling import ToolUse as ToolUse
+    from dovetail.registry.elicitation import Elicit as Elicit
+    from dovetail.registry.elicitation import Elicited as Elicited
+    from dovetail.registry.elicitation import ElicitUrl as ElicitUrl
     from dovetail.registry.fields import Field as Field
+    from dovetail.registry.roots import Root as Root
+    from dovetail.registry.roots import Roots as Roots
+    from dovetail.registry.sampling import Sample as Sample
+    from dovetail.registry.sampling import Sampled as Sampled
     from dovetail.server import Server as Server
     from dovetail.toolregistry import ToolPage as ToolPage
     from dovetail.toolregistry import ToolRegistry as ToolRegistry
@@ -66,6 +81,7 @@ _HOMES = {
     "engine.exchange": ["Cancellation"],
     "engine.streams": ["Change"],
     "errors": [
+        "AnswerTimeout",
         "ArgumentError",
         "BadAnswer",
         "Busy",
@@ -75,9 +91,11 @@ _HOMES = {
         "NotApproved",
         "NotFound",
         "ProtocolError",
+        "QuestionFailed",
         "ServerError",
         "SetupError",
         "ToolError",
+        "UrlElicitationRequired",
     ],
     "protocol.content": [
         "Annotations",
@@ -100,8 +118,13 @@ _HOMES = {
     "protocol.features": ["Completion"],
     "protocol.inbound": ["Request"],
     "protocol.outbound": ["ToolResult"],
-    "protocol.results": ["Listing", "PromptResult", "Result"],
+    "protocol.questions": ["InputRequired"],
+    "protocol.results": ["Interim", "Listing", "PromptResult", "Result"],
+    "protocol.sampling": ["SamplingMessage", "ToolOutcome", "ToolUse"],
+    "registry.elicitation": ["Elicit", "ElicitUrl", "Elicited"],
     "registry.fields": ["Field"],
+    "registry.roots": ["Root", "Roots"],
+    "registry.sampling": ["Sample", "Sampled"],
     "server": ["Server"],
     "toolregistry": ["ToolPage", "ToolRegistry"],
     "transports.http": ["HttpApp"],

@@ -9,6 +9,7 @@ DovetailError
     ArgumentError         the arguments of a call do not fit; says all that is wrong
     QuestionFailed        the client could not, or would not, answer a question
       AnswerTimeout       nor did it say so in time
+  UrlElicitationRequired  raised by users: the user has to open a URL before the call can be made
   SetupError              a wrong registration; names the function, the parameter and the fix
   ServerError             (client side) the server answered with a JSON-RPC error
   BadAnswer               (client side) the server answered with something that can't be used
@@ -28,6 +29,7 @@ RESOURCE_NOT_FOUND = -32002  # up to 2025-11-25; forbidden since
 HEADER_MISMATCH = -32020  # since 2026-07-28
 MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
+URL_ELICITATION_REQUIRED = -32042  # in 2025-11-25; forbidden since
 
 
 class DovetailError(Exception):
@@ -62,9 +64,9 @@ class MissingCapability(ProtocolError):
 
     code = MISSING_CAPABILITY
 
-    def __init__(self, required: dict[str, Any]) -> None:
+    def __init__(self, required: dict[str, Any], why: str | None = None) -> None:
         names = ", ".join(sorted(required))
-        message = f"This needs a client that declares: {names}"
+        message = f"This needs a client that declares: {names}" if why is None else f"This needs {names}, but {why}"
         super().__init__(message, data={"requiredCapabilities": required}, http_status=400)
         self.required = required
 
@@ -98,6 +100,14 @@ class QuestionFailed(ToolError):
 
 class AnswerTimeout(QuestionFailed, TimeoutError):
     """The client did not answer a question in time."""
+
+
+class UrlElicitationRequired(DovetailError):
+    """Nothing can be done before the user has been at a URL, to sign in for example; takes one or more `ElicitUrl`."""
+
+    def __init__(self, *elicitations: Any) -> None:
+        super().__init__("The user has to open a URL first")
+        self.elicitations = elicitations
 
 
 class SetupError(DovetailError):

@@ -188,6 +188,13 @@ class Server:
         """Tell every client that asked; from any thread, also outside of a call."""
         self.engine.publish(Change("updated", uri))
 
+    async def complete_elicitation(self, elicitation_id: str) -> bool:
+        """The user is done at the URL of a `ctx.elicit_url`: tell the client that showed it, if it wants to hear that.
+
+        Only clients of 2025-11-25 do. False if there is none that was asked.
+        """
+        return await self.engine.elicitations.completed(elicitation_id)
+
     # ── serving ──
 
     def asgi(self, **options: "Unpack[AsgiOptions]") -> "HttpApp":

@@ -65,7 +65,7 @@ class ToolRegistry:
     def list_tools(self, cursor: str | None = None, page_size: int = 50) -> ToolPage:
         """A page of tools in the order of registration; raises ProtocolError for a cursor that is not ours."""
         now = time.time()
-        after = decode_cursor(cursor, scope="tools", key=self._secret, now=now)
+        after = decode_cursor(cursor, scope="tools", keys=(self._secret,), now=now)
         page = self.catalog.page(after, max(1, page_size))
         following = page.next_after
         encoded = None if following is None else encode_cursor(following, scope="tools", key=self._secret, now=now)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dovetail.client.links import Link
+from dovetail.errors import ProtocolError
 
 Answer = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
@@ -53,6 +54,9 @@ class Crowd:
 
     def hear(self, method: str, params: Any) -> None:
         self.heard.append((method, json.loads(bytes(params))))
+
+    def prepare(self, method: str, params: Any) -> Any:
+        raise ProtocolError(f"Method not found: {method}", code=-32601)
 
     def silence(self, reason: str) -> None:
         self.reasons.append(reason)

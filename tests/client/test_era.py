@@ -13,7 +13,7 @@ from dovetail.client.era import Agreement, Identity, agree
 from dovetail.errors import ConnectionLost, ServerError
 from dovetail.protocol import revisions
 
-IDENTITY = Identity({"name": "test", "version": "1"}, {"sampling": {}})
+IDENTITY = Identity({"name": "test", "version": "1"}, lambda revision: {"sampling": {}})
 INFO = {"name": "fake", "version": "0"}
 DISCOVERED = {
     "resultType": "complete",

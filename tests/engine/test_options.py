@@ -44,6 +44,8 @@ REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
         ({"redact": "pin"}, "redact='pin'"),
         ({"secret": 5}, "secret must be"),
         ({"secret": ""}, "secret must be"),
+        ({"secret": "fifteen letters"}, "secret must be at least 16 bytes"),
+        ({"secret": []}, "secret must be"),
     ],
     ids=stable,
 )
@@ -62,8 +64,10 @@ def test_a_server_needs_a_name(name: Any) -> None:
 
 def test_a_secret_is_not_shown() -> None:
     with pytest.raises(SetupError) as caught:
-        Options.of({"secret": ["hunter2"]})  # type: ignore[typeddict-item]
+        Options.of({"secret": ["hunter2"]})
     assert "hunter2" not in str(caught.value)
+    options = Options.of({"secret": ["hunter2 hunter2 hunter2", b"hunter2 of last year"]})
+    assert "hunter2" not in f"{options} {options!r}"
 
 
 def test_none_is_no_option_and_a_switch_beats_its_profile() -> None:

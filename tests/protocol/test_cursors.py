@@ -1,6 +1,7 @@
 """Cursors: they come back as they went out, and nothing else comes through."""
 
 import base64
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -18,8 +19,8 @@ def make(position: int = 7, *, scope: str = "tools", key: bytes = KEY, now: floa
     return encode_cursor(position, scope=scope, key=key, now=now)
 
 
-def read(cursor: str | None, *, scope: str = "tools", key: bytes = KEY, now: float = NOW) -> int:
-    return decode_cursor(cursor, scope=scope, key=key, now=now)
+def read(cursor: str | None, *, scope: str = "tools", keys: Sequence[bytes] = (KEY,), now: float = NOW) -> int:
+    return decode_cursor(cursor, scope=scope, keys=keys, now=now)
 
 
 def refused(cursor: str, **where: object) -> bool:
@@ -35,7 +36,7 @@ def refused(cursor: str, **where: object) -> bool:
 def test_round_trip(position: int, scope: str, key: bytes, now: float, later: float) -> None:
     cursor = encode_cursor(position, scope=scope, key=key, now=now)
     assert cursor.isascii()
-    assert decode_cursor(cursor, scope=scope, key=key, now=now + later) == position
+    assert decode_cursor(cursor, scope=scope, keys=[key], now=now + later) == position
 
 
 @pytest.mark.rule("PAGE-5")
@@ -100,9 +101,16 @@ def test_garbage_is_refused(cursor: str) -> None:
 
 
 @pytest.mark.rule("PAGE-3", "PAGE-8")
-@pytest.mark.parametrize("where", [{"scope": "prompts"}, {"scope": ""}, {"key": b"x" * 32}])
+@pytest.mark.parametrize("where", [{"scope": "prompts"}, {"scope": ""}, {"keys": [b"x" * 32]}, {"keys": ()}])
 def test_a_cursor_belongs_to_its_list_and_its_server(where: dict[str, object]) -> None:
     assert refused(make(), **where)
+
+
+@pytest.mark.rule("PAGE-2", "PAGE-3")
+def test_a_key_that_was_replaced_is_good_until_it_is_retired() -> None:
+    cursor, old, new = make(3), KEY, b"n" * 32
+    assert read(cursor, keys=[new, old]) == read(make(3, key=new), keys=[new, old]) == 3
+    assert refused(cursor, keys=[new])
 
 
 @pytest.mark.rule("PAGE-2", "PAGE-3")

@@ -64,6 +64,11 @@ class ServerAddress(NamedTuple):
         return split._replace(fragment="").geturl()
 
 
+def readable_url(url: str) -> bool:
+    """Whether it is one of the web."""
+    return _read(url)[0] is not None
+
+
 def _read(url: str) -> tuple[SplitResult | None, str]:
     """The parts of a usable URL, or what is wrong with it."""
     if _NOT_IN_A_URL.search(url):

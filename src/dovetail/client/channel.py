@@ -8,19 +8,31 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from dovetail.client.answering import Answering
 from dovetail.client.backoff import Backoff
 from dovetail.client.conversation import Conversation, ProgressHandler, Transcript
 from dovetail.client.era import Agreement, Identity, agree, begin_session
 from dovetail.client.links import Link
 from dovetail.client.listening import ChangeFeed, Listening
+from dovetail.client.open_questions import Answer
 from dovetail.client.results import ListPage, LogHandler, LogMessage, read, read_page
+from dovetail.client.rounds import METHODS, Send, in_rounds
 from dovetail.engine.streams import Change
-from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ServerError, SetupError
+from dovetail.errors import (
+    METHOD_NOT_FOUND,
+    BadAnswer,
+    ConnectionLost,
+    DovetailError,
+    ProtocolError,
+    ServerError,
+    SetupError,
+)
 from dovetail.protocol.definitions import ToolDefinition
 from dovetail.protocol.headers import header_parameters
 from dovetail.protocol.jsonrpc import UNREADABLE
@@ -36,6 +48,12 @@ NOT_OPEN = "The client is not open; use it inside `async with Client(...) as cli
 log = logging.getLogger("dovetail.client")
 
 
+class _Visit(msgspec.Struct, frozen=True, rename="camel"):
+    """The user is done at a URL."""
+
+    elicitation_id: str
+
+
 class Channel:
     """May be opened again after it was closed; `timeout` bounds every request that names no time of its own."""
 
@@ -43,15 +61,19 @@ class Channel:
         self,
         link: Link,
         identity: Identity,
+        answering: Answering,
         *,
         pinned: Revision | None,
         timeout: float | None,
         transcript: Transcript | None,
         log_handler: LogHandler | None,
         on_change: Callable[[Change], None],
+        max_rounds: int,
     ) -> None:
         self._link = link
         self._identity = identity
+        self._answering = answering
+        self._max_rounds = max_rounds
         self._pinned = pinned
         self._timeout = timeout
         self._transcript = transcript
@@ -125,7 +147,14 @@ class Channel:
         return await self.conversation.ask(method, stamped, timeout=seconds, on_progress=progress_handler)
 
     async def ask(self, method: str, params: Mapping[str, Any], shape: type[T]) -> T:
-        return read(method, await self.send(method, params), shape)
+        return read(method, await self.finish(method, params, partial(self.send, method)), shape)
+
+    async def finish(self, method: str, params: Mapping[str, Any], send: Send) -> Raw:
+        """The result of a request that may take several rounds of questions; `send` makes one of them."""
+        if method not in METHODS or not self.revision.rounds:
+            return await send(params)
+        prepare = partial(self._answering.prepare, self.revision)
+        return await in_rounds(method, params, send, prepare, self._max_rounds)
 
     def _stamped(self, params: Mapping[str, Any], log_level: LogLevel | None = None) -> Mapping[str, Any]:
         stamp = self._identity.stamp(self.revision, log_level or self.log_level)
@@ -235,6 +264,22 @@ class Channel:
             return False
         return True
 
+    # ── what the server asks ──
+
+    def prepare(self, method: str, params: Raw) -> Answer:
+        """Since 2026-07-28 a server does not ask like this."""
+        if self._agreement is None or self.revision.rounds:
+            raise ProtocolError(f"Method not found: {method}", code=METHOD_NOT_FOUND)
+        return self._answering.prepare(self.revision, method, params)
+
+    async def tell_of_roots(self) -> None:
+        """That they have changed; a server of 2026-07-28 asks each time."""
+        if self._conversation is None or self._agreement is None:
+            return  # nobody has asked for them yet
+        if self.revision.handshake and self._answering.announces_roots(self.revision):
+            self._conversation.tell("notifications/roots/list_changed")
+            await self._conversation.drain()
+
     # ── what the server says unasked ──
 
     @asynccontextmanager
@@ -256,6 +301,8 @@ class Channel:
     def hear(self, method: str, params: Raw) -> None:
         if method == "notifications/message":
             self._hear_log(params)
+        elif method == "notifications/elicitation/complete":
+            self._hear_of_visit(params)
         elif (change := self._feed.hear(method, params)) is not None:
             self._on_change(change)
 
@@ -267,6 +314,16 @@ class Channel:
         except UNREADABLE:
             return
         self.conversation.run_handler(self._log_handler, message)
+
+    def _hear_of_visit(self, params: Raw) -> None:
+        handler = self._answering.elicitation_complete_handler
+        if handler is None:
+            return
+        try:
+            visit = msgspec.json.decode(params, type=_Visit)
+        except UNREADABLE:
+            return
+        self.conversation.run_handler(handler, visit.elicitation_id)
 
     def silence(self, reason: str) -> None:
         self._feed.silence(reason)

@@ -3,7 +3,6 @@
 It finds out by itself which revision the server speaks, and its methods mean the same in all of them.
 """
 
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -15,14 +14,20 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from dovetail import __version__
+from dovetail.client.answering import Answering
+from dovetail.client.calling import outcome_of
 from dovetail.client.channel import Channel, Seconds
 from dovetail.client.conversation import ProgressHandler, Transcript
+from dovetail.client.elicitation import ElicitationCompleteHandler, ElicitationHandler
 from dovetail.client.era import Identity, pinned_revision
 from dovetail.client.listening import Listening
 from dovetail.client.results import CallResult, ListPage, LogHandler, WireCallResult, read, read_object
+from dovetail.client.roots import RootSource
+from dovetail.client.rounds import Send
+from dovetail.client.sampling import SamplingHandler
 from dovetail.client.targets import WebTransport, link_to
 from dovetail.engine.streams import Change
-from dovetail.errors import HEADER_MISMATCH, NotApproved, ServerError, ToolError
+from dovetail.errors import HEADER_MISMATCH, NotApproved, ServerError, SetupError, ToolError
 from dovetail.protocol.content import ResourceContents
 from dovetail.protocol.definitions import (
     WRAPPED_KEY,
@@ -62,8 +67,10 @@ class Client:
         assert result.data == 3
 
     `approve` is asked before a tool runs, `timeout` bounds every request, `transcript` sees every message as it was
-    sent or received. Handlers may be `def` or `async def`. `env` is added to the environment of a command, `headers` go
-    out with every request to a URL, and `transport` says "http" or "sse" where that should not be found out.
+    sent or received. Handlers may be `def` or `async def`. What the server asks is answered by `elicitation_handler`,
+    `sampling_handler` and `roots`, in at most `max_rounds` rounds of a request. `env` is added to the environment of a
+    command, `headers` go out with every request to a URL, and `transport` says "http" or "sse" where that should not be
+    found out.
     """
 
     def __init__(
@@ -78,20 +85,36 @@ class Client:
         transcript: Transcript | None = None,
         log_handler: LogHandler | None = None,
         progress_handler: ProgressHandler | None = None,
+        elicitation_handler: ElicitationHandler | None = None,
+        elicitation_complete_handler: ElicitationCompleteHandler | None = None,
+        sampling_handler: SamplingHandler | None = None,
+        roots: RootSource | None = None,
+        max_rounds: int = 32,
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         headers: Mapping[str, str] | None = None,
         transport: WebTransport | None = None,
     ) -> None:
         pinned = pinned_revision(protocol_version)
+        if max_rounds < 0:
+            raise SetupError(f"Client: max_rounds={max_rounds} must be 0 or more")
+        self._answering = Answering(
+            elicitation_handler=elicitation_handler,
+            elicitation_complete_handler=elicitation_complete_handler,
+            sampling_handler=sampling_handler,
+            roots=roots,
+            capabilities=capabilities,
+        )
         self._channel = Channel(
             link_to(target, env=env, cwd=cwd, headers=headers, transport=transport, pinned=pinned),
-            Identity(client_info or CLIENT_INFO, capabilities or {}),
+            Identity(client_info or CLIENT_INFO, self._answering.declared),
+            self._answering,
             pinned=pinned,
             timeout=timeout,
             transcript=transcript,
             log_handler=log_handler,
             on_change=self._changed,
+            max_rounds=max_rounds,
         )
         self._approve = approve
         self._progress_handler = progress_handler
@@ -173,29 +196,30 @@ class Client:
         send = partial(
             self._channel.send,
             "tools/call",
-            {"name": name, "arguments": given},
             timeout=timeout,
             progress_handler=progress_handler or self._progress_handler,
             log_level=log_level,
         )
-        raw = await (self._send_with_headers(name, send) if self._channel.mirrors else send())
+        if self._channel.mirrors:
+            send = partial(self._send_with_headers, name, send)
+        raw = await self._channel.finish("tools/call", {"name": name, "arguments": given}, send)
         answer = read("tools/call", raw, WireCallResult)
         result = answer.unfold(wrapped=answer.looks_wrapped and await self._wraps(name))
         if result.is_error and raise_on_error:
             raise ToolError(result.text or f"The tool {name} failed and did not say why")
         return result
 
-    async def _send_with_headers(self, name: str, send: Callable[[], Awaitable[Raw]]) -> Raw:
+    async def _send_with_headers(self, name: str, send: Send, params: Mapping[str, Any]) -> Raw:
         """A call whose arguments travel as headers too, where the tool's listed schema says so."""
         await self._learn_headers(name)
         try:
-            return await send()
+            return await send(params)
         except ServerError as refused:
             if refused.code != HEADER_MISMATCH:
                 raise
         self._forget_tools()  # the schema has changed since it was listed; nothing has run yet
         await self._learn_headers(name)
-        return await send()
+        return await send(params)
 
     async def _learn_headers(self, name: str) -> None:
         if name in self._tools or name in self._unlisted:
@@ -213,10 +237,7 @@ class Client:
             raise NotApproved(
                 f"The tool {name} was not called: the server does not list it, or keeps changing its list"
             )
-        verdict = approve(tool, arguments)
-        if inspect.isawaitable(verdict):
-            verdict = await verdict
-        if not verdict:
+        if not await outcome_of(approve, tool, arguments):
             raise NotApproved(f"The tool {name} was not called: it was not approved")
         if await self._tool(name) != tool:
             raise NotApproved(f"The tool {name} was not called: it changed while it was being approved")
@@ -321,6 +342,11 @@ class Client:
         """
         async with self._channel.listening(ListenFilter(tools, prompts, resources, list(uris))) as listening:
             yield listening
+
+    async def set_roots(self, roots: RootSource) -> None:
+        """Change what `roots=` said; up to 2025-11-25 the server is told that they changed."""
+        self._answering.set_roots(roots)
+        await self._channel.tell_of_roots()
 
     # ── anything else ──
 

@@ -1,9 +1,11 @@
 """Requests go out and their answers come back, matched by id; everything else that a server says is passed on.
 
 It knows JSON-RPC and nothing of MCP but progress, cancellation and ping, which belong to requests and not to features.
+Questions of the server's are read by the audience, and answered in tasks of their own.
 """
 
 import asyncio
+import contextlib
 import inspect
 import itertools
 import logging
@@ -11,14 +13,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from dovetail.client.links import Link
+from dovetail.client.open_questions import Answer, OpenQuestions
+from dovetail.client.patience import Patience
 from dovetail.client.results import in_client_words
-from dovetail.errors import METHOD_NOT_FOUND, BadAnswer, ConnectionLost, DovetailError, ProtocolError, ServerError
+from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ProtocolError, ServerError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
-from dovetail.protocol.methods import RequestId
+from dovetail.protocol.methods import CancelledParams, RequestId
 from dovetail.protocol.revisions import Revision
 
 Direction = Literal["sent", "received"]
@@ -33,6 +37,9 @@ class Audience(Protocol):
 
     def hear(self, method: str, params: Raw) -> None:
         """A notification came that belongs to no request."""
+
+    def prepare(self, method: str, params: Raw) -> Answer:
+        """What answers a question of the server's; raises ProtocolError if nothing does."""
 
     def missed(self) -> None:
         """The server may have said something that nobody heard."""
@@ -79,6 +86,8 @@ class Conversation:
         self._ids = itertools.count(1)
         self._pending: dict[RequestId, Pending] = {}
         self._handlers: set[asyncio.Task[None]] = set()
+        self._patience = Patience()
+        self._questions = OpenQuestions(self.write, self._patience)
         self._over: str | None = None  # why it is over
         self.answers_ping = True
 
@@ -92,6 +101,7 @@ class Conversation:
         for task in mine:
             task.cancel()
         await asyncio.gather(*mine, return_exceptions=True)
+        await self._questions.close()
         await self._link.close()
 
     # ── out ──
@@ -108,9 +118,10 @@ class Conversation:
         """The encoded result. Who stops waiting, by a timeout or a cancelled task, tells the server so."""
         pending = self.start(method, params, on_progress)
         try:
-            async with asyncio.timeout(timeout):
-                await self._link.drain()
-                return await pending.answer
+            async with asyncio.timeout(timeout) as limit:
+                with self._patience.counting(limit):
+                    await self._link.drain()
+                    return await pending.answer
         except TimeoutError:
             self.abandon(pending, "timed out", tell=cancellable)
             raise TimeoutError(f"{method}: no answer within {timeout:g} s") from None
@@ -195,6 +206,8 @@ class Conversation:
             if message.method == "notifications/progress":
                 self._progress(message.params)
             else:
+                if message.method == "notifications/cancelled":
+                    self._withdraw(message.params)
                 self._audience.hear(message.method, message.params)
         elif message.id is not UNSET:
             self._settle(message, message.id)
@@ -233,9 +246,18 @@ class Conversation:
         assert isinstance(message.id, (int, str))
         if message.method == "ping" and self.answers_ping:
             self.write(jsonrpc.result(message.id, b"{}"))
-        else:
-            refusal = ProtocolError(f"Method not found: {message.method}", code=METHOD_NOT_FOUND)
+            return
+        assert isinstance(message.method, str)
+        try:
+            self._questions.take(message.id, self._audience.prepare(message.method, message.params))
+        except ProtocolError as refusal:
             self.write(jsonrpc.error(message.id, refusal))
+
+    def _withdraw(self, params: Raw) -> None:
+        with contextlib.suppress(*UNREADABLE):
+            id = msgspec.json.decode(params, type=CancelledParams).request_id
+            if not isinstance(id, UnsetType):
+                self._questions.withdraw(id)
 
     def _progress(self, params: Raw) -> None:
         try:
@@ -255,6 +277,7 @@ class Conversation:
     def session_ended(self, reason: str) -> None:
         if self._over is None:
             self._fail_all(reason)
+            self._questions.withdraw_all()
             self._audience.session_ended(reason)
 
     def lost(self, reason: str) -> None:
@@ -264,6 +287,7 @@ class Conversation:
     def _end(self, reason: str) -> None:
         self._over = self._over or reason
         self._fail_all(reason)
+        self._questions.withdraw_all()
         self._audience.silence(reason)
 
     def _fail_all(self, reason: str) -> None:

@@ -4,7 +4,7 @@ Without a pinned revision, `server/discover` is tried first. A server that answe
 is modern; anything else, silence included, comes from a server that wants `initialize`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -32,10 +32,10 @@ MODERN_REFUSALS = (HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION)
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who the client is and what it can do."""
+    """Who the client is and what it can do, which depends on the revision."""
 
     info: Mapping[str, Any]
-    capabilities: Mapping[str, Any]
+    capabilities: Callable[[Revision], Mapping[str, Any]]
 
     def stamp(self, revision: Revision, log_level: LogLevel | None = None) -> dict[str, Any]:
         """What every request carries in its `_meta`."""
@@ -43,7 +43,7 @@ class Identity(msgspec.Struct, frozen=True):
             return {}
         meta = RequestMeta(
             version=revision.name,
-            capabilities=dict(self.capabilities),
+            capabilities=dict(self.capabilities(revision)),
             client=dict(self.info),
             log_level=log_level if log_level is not None else UNSET,
         )
@@ -159,7 +159,7 @@ async def initialize(
     method = "initialize"
     params = {
         "protocolVersion": revision.name,
-        "capabilities": identity.capabilities,
+        "capabilities": identity.capabilities(revision),
         "clientInfo": identity.info,
     }
     raw = await conversation.ask(method, params, timeout=timeout, cancellable=False)

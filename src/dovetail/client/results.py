@@ -83,26 +83,32 @@ class _Kind(msgspec.Struct, frozen=True, rename="camel"):
 
 def read_object(method: str, raw: Raw) -> dict[str, Any]:
     """A result of any kind, as it came."""
-    return _decode(method, raw, dict[str, Any])
+    return decode(method, raw, dict[str, Any])
+
+
+def kind_of(method: str, raw: Raw) -> str:
+    """Whether a result is complete; older servers do not say so, but mean it."""
+    return decode(method, raw, _Kind).result_type
 
 
 def read(method: str, raw: Raw, shape: type[T]) -> T:
     """A complete result as a typed value; BadAnswer says what is wrong with it."""
-    kind = _decode(method, raw, _Kind).result_type
+    kind = kind_of(method, raw)
     if kind != "complete":
         raise BadAnswer(f"{method}: the server answered with resultType {kind!r}, which this client does not handle")
-    return _decode(method, raw, shape)
+    return decode(method, raw, shape)
 
 
 def read_page(method: str, raw: Raw, key: str, item: type[T]) -> ListPage[T]:
     fields = read(method, raw, dict[str, Raw])
     if key not in fields:
         raise BadAnswer(f"{method}: the server's answer does not fit: {key} is missing")
-    items: list[T] = _decode(method, fields[key], list[item])  # type: ignore[valid-type]
-    return ListPage(items, _decode(method, fields.get("nextCursor", NULL), str | None))  # type: ignore[arg-type]
+    items: list[T] = decode(method, fields[key], list[item])  # type: ignore[valid-type]
+    return ListPage(items, decode(method, fields.get("nextCursor", NULL), str | None))  # type: ignore[arg-type]
 
 
-def _decode(method: str, raw: Raw, shape: type[T]) -> T:
+def decode(method: str, raw: Raw, shape: type[T]) -> T:
+    """Whatever kind of result it is."""
     try:
         return msgspec.json.decode(raw, type=shape)
     except UNREADABLE as failure:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.invoke import invoke
 from dovetail.engine.limits import CallTimeout
+from dovetail.engine.replay import resume
 from dovetail.errors import INVALID_PARAMS, ArgumentError, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import headers, jsonrpc
 from dovetail.protocol.content import Text
@@ -34,6 +35,7 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
     try:
         if tool.requires:
             require_capabilities(tool.requires, exchange.request.capabilities)
+        resume(engine, exchange)
         return await _run_tool(engine, exchange, tool, raw)
     except Exception as failure:
         return _failure(engine, exchange, tool, failure)

@@ -10,12 +10,15 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from msgspec import Raw
+
+from dovetail.engine import replies
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import change_notification
 from dovetail.engine.streams import LIST_KINDS, Subscription
-from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError
+from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError, QuestionFailed
 from dovetail.protocol import inbound, jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
@@ -40,12 +43,12 @@ class Pipe(Protocol):
 
 
 class Call:
-    """One request in flight. Once it is closed, nothing more is sent for it."""
+    """One request in flight, and its way back to the client. Once it is closed, nothing more is sent for it."""
 
-    __slots__ = ("_pipe", "exchange", "open", "task")
+    __slots__ = ("_connection", "exchange", "open", "task")
 
-    def __init__(self, pipe: Pipe) -> None:
-        self._pipe = pipe
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
         self.open = True
         self.exchange: Exchange | None = None
         self.task: asyncio.Task[Any] | None = None
@@ -60,8 +63,20 @@ class Call:
 
     async def emit(self, message: bytes) -> None:
         if self.open:
-            self._pipe.write(message)
-            await self._pipe.drain()
+            await self._connection.send(message)
+
+    async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
+        if not self.open:
+            raise QuestionFailed(replies.CALL_IS_OVER)
+        return await self._connection.ask(method, params, timeout)
+
+    async def tell(self, message: bytes) -> None:
+        await self._connection.tell(message)
+
+    def end(self) -> None:
+        """Whoever keeps it to tell the client something later does not keep the request."""
+        self.open = False
+        self.exchange = self.task = None
 
 
 BatchAnswer = bytes | asyncio.Task[bytes | None]
@@ -74,16 +89,21 @@ def _outcome(task: asyncio.Task[bytes | None]) -> bytes | None:
 class Connection:
     """Everything that belongs to one pipe: its session, if there was a handshake, and its calls in flight."""
 
-    def __init__(self, engine: Engine, pipe: Pipe, *, handshake_only: bool = False) -> None:
+    def __init__(
+        self, engine: Engine, pipe: Pipe, *, handshake_only: bool = False, principal: str | None = None
+    ) -> None:
         self.engine = engine
         self.pipe = pipe
         self._handshake_only = handshake_only  # HTTP+SSE is older than requests that need no session
+        self._principal = principal  # who is at the other end, where that is known
         self.session: Session | None = None
         self.greeted = asyncio.Event()  # the client has made a first good request
         self._calls: dict[RequestId, Call] = {}
         self._others: set[asyncio.Task[Any]] = set()  # batches, and calls that were cancelled but still clean up
         self._subscription: Subscription | None = None
         self._pump: asyncio.Task[None] | None = None
+        self._replies = replies.PipeReplies()
+        self._closed = False
 
     # ── lines in ──
 
@@ -96,7 +116,7 @@ class Connection:
                 self._feed_batch(message)
             elif message.is_request:
                 self._feed_request(message)
-            elif message.is_notification:
+            else:
                 self._notice(message)
         except BadMessage as bad:
             self._refuse(bad.id, bad)
@@ -142,11 +162,19 @@ class Connection:
             inbound.allow_batch(request.revision)
         if request.method == "initialize":
             self._open_session(request)
-        call = Call(self.pipe)
-        call.exchange = Exchange(request, call.emit, self if request.revision.handshake and self.session else None)
+        call = Call(self)
+        call.exchange = self._exchange(request, call)
         self._calls[message.id] = call
         self.greeted.set()
         return call
+
+    def _exchange(self, request: Request, call: Call) -> Exchange:
+        exchange = Exchange(request, call.emit)
+        exchange.principal = self._principal
+        if request.revision.handshake and self.session is not None:
+            exchange.sessions = self
+            exchange.back = call
+        return exchange
 
     def _listens(self) -> int:
         calls = [call.exchange for call in self._calls.values()]
@@ -170,8 +198,11 @@ class Connection:
     async def _serve(self, call: Call) -> None:
         answer = await self._answer(call)
         if answer is not None:
-            self.pipe.write(answer)
-            await self.pipe.drain()
+            await self.send(answer)
+
+    async def send(self, message: bytes) -> None:
+        self.pipe.write(message)
+        await self.pipe.drain()
 
     async def _answer(self, call: Call) -> bytes | None:
         """The encoded answer; None if the client has cancelled, for then nothing more may be sent."""
@@ -190,7 +221,7 @@ class Connection:
             log.exception("%s could not be answered properly", request.method)
             return jsonrpc.error(request.id, ProtocolError("Internal error", code=INTERNAL_ERROR))
         finally:
-            call.open = False
+            call.end()
             if self._calls.get(request.id) is call:
                 del self._calls[request.id]
 
@@ -203,9 +234,8 @@ class Connection:
         """Its answer, or the task that will have it; None for what is not answered."""
         if isinstance(message, BadMessage):
             return self._error(message.id, message)
-        if message.is_notification:
-            self._notice(message)
         if not message.is_request:
+            self._notice(message)
             return None
         assert isinstance(message.id, (int, str))
         try:
@@ -221,23 +251,28 @@ class Connection:
         await asyncio.gather(*tasks, return_exceptions=True)
         done = [answer if isinstance(answer, bytes) else _outcome(answer) for answer in answers]
         if items := [answer for answer in done if answer is not None]:
-            self.pipe.write(jsonrpc.batch(items))
-            await self.pipe.drain()
+            await self.send(jsonrpc.batch(items))
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._others.add(task)
         task.add_done_callback(self._others.discard)
 
-    # ── notifications in ──
+    # ── notifications and answers in ──
 
     def _notice(self, message: Envelope) -> None:
-        """Unknown and malformed notifications are ignored: nobody waits for an answer."""
-        if message.method == "notifications/cancelled":
+        """Unknown and malformed ones are ignored: nobody waits for an answer."""
+        if not message.is_notification:
+            self._replies.answered(message)
+        elif message.method == "notifications/cancelled":
             id = inbound.cancelled_request(message)
             if id is not None:
                 self._cancel(id)
+        elif message.method == "notifications/progress":
+            self._replies.progressed(inbound.progressed_request(message))
         elif message.method == "notifications/initialized" and self.session is not None:
             self._start_operation()
+        elif message.method == "notifications/roots/list_changed" and self.session is not None:
+            self.session = self.session.without_roots()
 
     def _cancel(self, id: RequestId) -> None:
         call = self._calls.get(id)
@@ -258,6 +293,10 @@ class Connection:
         assert self.session is not None
         return self.session
 
+    async def reload(self) -> bool:
+        """The record here is the only one."""
+        return self.session is not None
+
     async def change(self, change: Callable[[Session], Session]) -> None:
         self.session = record = change(self.record)
         if self._subscription is not None:
@@ -276,15 +315,30 @@ class Connection:
 
     async def _send_changes(self, subscription: Subscription) -> None:
         async for change in subscription:
-            self.pipe.write(change_notification(change))
-            await self.pipe.drain()
+            await self.send(change_notification(change))
+
+    # ── what the client is asked, and told beside its calls ──
+
+    async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
+        if not self.record.initialized:
+            raise QuestionFailed(replies.NOT_READY)
+        return await replies.ask(self._replies.open(), self.send, method, params, timeout)
+
+    async def tell(self, message: bytes) -> None:
+        if not self._closed:
+            await self.send(message)
 
     # ── the end ──
 
     async def close(self, grace: float = 0.0) -> None:
         """The client is gone, or the server stops: calls get `grace` seconds to finish, then they are cancelled."""
+        self._replies.close()  # nothing more is read
         if self._subscription is not None:
             self._subscription.end()
+        await self._end_calls(grace)
+        self._closed = True
+
+    async def _end_calls(self, grace: float) -> None:
         tasks = [call.task for call in self._calls.values() if call.task is not None]
         tasks += self._others
         if self._pump is not None:

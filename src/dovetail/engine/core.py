@@ -1,21 +1,24 @@
 """The engine: a server's catalogues, limits and settings, and what the handlers ask of them."""
 
-import os
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
 
+from dovetail.engine.asking import Elicitations
 from dovetail.engine.context import Context
 from dovetail.engine.dispatch import Middleware, Step, compile_chain
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import guarded
+from dovetail.engine.keys import Secrets, agree_on_secret, random_secrets
 from dovetail.engine.library import Library
 from dovetail.engine.life import Life
 from dovetail.engine.limits import Limit
 from dovetail.engine.log import guard_loggers
 from dovetail.engine.options import Options
 from dovetail.engine.redaction import Redactor
+from dovetail.engine.seal import Sealer
 from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind, Hub
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
@@ -27,8 +30,11 @@ from dovetail.protocol.results import Contents
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.prompts import Completer, Prompt
 from dovetail.registry.tools import Tool
+from dovetail.state.base import StateBackend
+from dovetail.state.memory import MemoryState
 
 INJECTABLE = (Context,)
+STEP_SECONDS = 5.0  # that steps of calls which are over get when the server stops
 
 
 class Engine:
@@ -37,10 +43,13 @@ class Engine:
     def __init__(self, info: Implementation, options: Options, tools: Catalog[Tool]) -> None:
         self.info = info
         self.options = options
-        self.secret = _secret(options.secret)
+        self.secrets = options.secret or random_secrets()  # workers that are forked later inherit them
         self.redactor = Redactor(options.redact)
         guard_loggers(options.redact)
         self.threads = ThreadPool(options.max_threads)
+        self.state: StateBackend = MemoryState()  # what has to be known to all workers, and is not a session
+        self.elicitations = Elicitations()
+        self.running_steps: set[asyncio.Task[Any]] = set()
         self._open_limits()
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
         self.tools = tools
@@ -52,6 +61,7 @@ class Engine:
         self._middleware: list[Middleware] = []
         self._offer: tuple[tuple[int, ...], Offer] | None = None
         self._life: Life | None = None
+        self._sealer: Sealer | None = None
         self._announce_changes()
 
     def _announce_changes(self) -> None:
@@ -145,7 +155,10 @@ class Engine:
     # ── resources and changes ──
 
     async def read(self, uri: str, exchange: Exchange) -> Contents:
-        return await self.library.read(uri, partial(guarded, self, exchange))
+        contents = await self.library.read(uri, partial(guarded, self, exchange), lambda: exchange.interview is None)
+        if exchange.interview is None:
+            return contents
+        return Contents(contents.items)  # it may depend on what somebody answered: not for others, nor for later
 
     def publish(self, change: Change) -> None:
         """Tell everyone who asked, if changes are announced at all; from any thread."""
@@ -154,6 +167,14 @@ class Engine:
         elif not self.options.list_changed:
             return
         self.hub.publish(change)
+
+    # ── secrets ──
+
+    @property
+    def sealer(self) -> Sealer:
+        if self._sealer is None or self._sealer.secrets != self.secrets:
+            self._sealer = Sealer(self.secrets)
+        return self._sealer
 
     # ── life ──
 
@@ -174,9 +195,17 @@ class Engine:
             self.hub.begin()
             self.threads.open()
             self._open_limits()  # a loop that died in mid-call has left slots taken
-            lifespan = self.options.lifespan
-            self._life = Life(nullcontext if lifespan is None else partial(lifespan, owner), self._end)
+            self._life = Life(partial(self._living, owner), self._end)
         await self._life.join()
+
+    @asynccontextmanager
+    async def _living(self, owner: Any) -> AsyncIterator[Any]:
+        """The lifespan, entered once it is known which secret all who share the state use."""
+        if not self.options.secret:
+            self.secrets = Secrets([await agree_on_secret(self.state, self.secrets[0])])
+        lifespan = self.options.lifespan
+        async with nullcontext() if lifespan is None else lifespan(owner) as value:
+            yield value
 
     async def stop(self) -> None:
         """One user less; after the last all listening ends and the lifespan is left. It may be started again."""
@@ -185,11 +214,7 @@ class Engine:
 
     async def _end(self) -> None:
         self.hub.end_all()
+        if self.running_steps:
+            await asyncio.wait(self.running_steps, timeout=STEP_SECONDS)
         await self.library.close()
         self.threads.close()
-
-
-def _secret(given: str | bytes | None) -> bytes:
-    if given is None:
-        return os.urandom(32)
-    return given.encode() if isinstance(given, str) else given

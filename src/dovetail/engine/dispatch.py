@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from dovetail.engine.calls import failed
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import HANDLERS
+from dovetail.engine.interview import Unanswered
 from dovetail.engine.invoke import EXITS, is_cancelled
-from dovetail.errors import INTERNAL_ERROR, NotFound, ProtocolError, ToolError
+from dovetail.engine.replay import interim
+from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import Result
@@ -56,6 +58,8 @@ def _as_told(failure: BaseException, request: Request) -> BaseException:
     """What the client hears of a failure: what was said on purpose. The rest is logged."""
     if isinstance(failure, NotFound):
         return ProtocolError(failure.message, code=request.revision.missing_resource_code, data=failure.data)
+    if isinstance(failure, MissingCapability) and request.revision.handshake:  # whose clients do not know its code
+        return ProtocolError(failure.message, code=INVALID_REQUEST, data=failure.data)
     if isinstance(failure, ProtocolError):
         return _with_plain_data(failure, request)
     if isinstance(failure, ToolError):
@@ -85,7 +89,11 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Step:
         handler = HANDLERS.get(exchange.request.method)
         if handler is None:
             raise inbound.method_not_found(exchange.request.method)
-        return await handler(engine, exchange)
+        exchange.interview = None  # a middleware may make the request twice
+        try:
+            return await handler(engine, exchange)
+        except Unanswered:
+            return await interim(exchange)
 
     step: Step = innermost
     for each in reversed(middleware):

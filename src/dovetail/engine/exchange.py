@@ -6,10 +6,13 @@ from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import Raw
+
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
+    from dovetail.engine.interview import Interview
     from dovetail.engine.progress import ProgressSender
     from dovetail.engine.streams import Subscription
 
@@ -24,8 +27,26 @@ class SessionStore(Protocol):
     def record(self) -> Session:
         """As it was when the request came, or as this request has changed it."""
 
+    async def reload(self) -> bool:
+        """Make the record as new as can be. False if the session has ended."""
+
     async def change(self, change: Callable[[Session], Session]) -> None:
         """Replace the record by what `change` makes of it; asked again if another request was quicker."""
+
+
+class BackChannel(Protocol):
+    """The way from a running call to its client, for requests of ours; up to 2025-11-25."""
+
+    async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
+        """Send a request and wait for its result. Raises QuestionFailed if the client refuses, AnswerTimeout if it
+        says nothing in time. Whoever is cancelled while waiting here tells the client that it need not answer.
+        """
+
+    async def tell(self, message: bytes) -> None:
+        """Send something to this client, also when the call is long over, if there is a way."""
+
+
+NO_WAY_BACK = "there is no way to ask this client anything"
 
 
 class Cancellation:
@@ -80,9 +101,13 @@ class Exchange:
 
     __slots__ = (
         "_cancellation",
+        "back",
         "close_stream",
         "emit",
         "finish",
+        "interview",
+        "no_way_back",
+        "principal",
         "progress",
         "request",
         "sessions",
@@ -97,6 +122,10 @@ class Exchange:
         self.progress: ProgressSender | None = None  # from the first report on
         self.close_stream: CloseStream | None = None  # where the client can come back for the rest
         self.subscription: Subscription | None = None  # of a listen: whoever ends it ends the listen
+        self.principal: str | None = None  # who is asking, where that is known
+        self.back: BackChannel | None = None  # how to ask the client, where that is a request
+        self.no_way_back = NO_WAY_BACK  # why there is none
+        self.interview: Interview | None = None  # from the first question, step or answer on
         self._cancellation: Cancellation | None = None
 
     @property

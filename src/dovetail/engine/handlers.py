@@ -11,6 +11,7 @@ from dovetail.engine.calls import arguments_object, call_tool, shown
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.invoke import invoke
 from dovetail.engine.limits import CallTimeout
+from dovetail.engine.replay import resume
 from dovetail.engine.streams import MAX_URIS, Change, ChangeKind
 from dovetail.errors import (
     INTERNAL_ERROR,
@@ -94,7 +95,7 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
         if key == "resources":
             await engine.library.refresh_files()
         now = time.time()
-        after = decode_cursor(params.cursor, scope=key, key=engine.secret, now=now)
+        after = decode_cursor(params.cursor, scope=key, keys=engine.secrets, now=now)
         return _page(engine, exchange, key, catalog, after, now)
 
     return handler
@@ -119,7 +120,7 @@ def _templates(engine: "Engine") -> Catalog[Any]:
 def _page(engine: "Engine", exchange: Exchange, key: str, catalog: Catalog[Any], after: int, now: float) -> Listing:
     """The page behind position `after`, with the bytes it had last time if nothing has changed since."""
     shaper = engine.shapers[exchange.request.revision.name]
-    place = (shaper, after)  # servers may share a catalogue, but not its pages
+    place = ((shaper, engine.secrets), after)  # servers may share a catalogue, but not its pages, which are signed
     size, hint = engine.options.page_size, engine.options.hint
     kept = catalog.encoded.get(place)
     if kept is not None and (kept.next_cursor is None or now - kept.made < LIFETIME / 2):
@@ -127,7 +128,7 @@ def _page(engine: "Engine", exchange: Exchange, key: str, catalog: Catalog[Any],
     version = catalog.version
     page = catalog.page(after, size)
     following = page.next_after
-    cursor = None if following is None else encode_cursor(following, scope=key, key=engine.secret, now=now)
+    cursor = None if following is None else encode_cursor(following, scope=key, key=engine.secrets[0], now=now)
     body = shaper.page(key, _definitions(page), cursor, hint)
     catalog.keep(place, KeptPage(body, cursor, now), version)
     return Listing(key, _definitions(page), cursor, hint, body)
@@ -143,6 +144,7 @@ def _definitions(page: Page[Any]) -> list[Definition]:
 async def read_resource(engine: "Engine", exchange: Exchange) -> Result:
     params = exchange.request.params
     assert isinstance(params, ReadResourceParams)
+    resume(engine, exchange)
     async with engine.limit:
         return await engine.read(params.uri, exchange)
 
@@ -231,6 +233,7 @@ async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
     prompt = engine.prompts.get(params.name)
     if prompt is None:
         raise ProtocolError(f"Unknown prompt: {shown(params.name)}", code=INVALID_PARAMS)
+    resume(engine, exchange)
     try:
         arguments = prompt.decode(arguments_object(params.arguments))
     except ArgumentError as failure:

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
+from dovetail.engine.asking import interview_of
 from dovetail.engine.context import Context
 from dovetail.engine.exchange import Exchange
-from dovetail.engine.limits import with_timeout
+from dovetail.engine.interview import Unanswered
+from dovetail.engine.limits import with_pausable_timeout
+from dovetail.errors import UrlElicitationRequired
+from dovetail.protocol.questions import InputRequired
 from dovetail.registry.invocation import Invocation
 
 if TYPE_CHECKING:
@@ -23,19 +27,56 @@ EXITS = (SystemExit, KeyboardInterrupt)  # from a function they would end the wh
 async def invoke(
     engine: "Engine", exchange: Exchange, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Any:
-    """The value that the function returns. Raises what it raises, or CallTimeout."""
+    """The value that the function returns. Raises what it raises, CallTimeout, or Unanswered."""
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
     work = _start(engine, exchange, invocation, arguments, label)
     try:
-        if timeout is None:
-            return await work
-        return await with_timeout(work, timeout)
-    except asyncio.CancelledError as stray:
-        if is_cancelled():
+        value = await (work if timeout is None else with_pausable_timeout(work, timeout))
+    except UrlElicitationRequired as required:
+        interview = interview_of(engine, exchange)
+        if not interview.is_waiting:
+            await interview.require_urls(required)
+        raise Unanswered from None
+    except BaseException as raised:
+        meant = _meant(exchange, raised, label)
+        if meant is raised:
             raise
-        raise RuntimeError(f"{label} let a cancellation of its own escape") from stray
-    except EXITS as exit:
-        raise RuntimeError(f"{label} raised {exit!r}") from exit
+        raise meant from raised
+    if exchange.interview is None and not isinstance(value, InputRequired):
+        return value
+    return await _questioned(engine, exchange, invocation, arguments, label, value)
+
+
+async def _questioned(
+    engine: "Engine",
+    exchange: Exchange,
+    invocation: Invocation,
+    arguments: dict[str, Any],
+    label: str,
+    outcome: Any,
+) -> Any:
+    """What a function that may ask has come to; if it asks by itself, it is called again with the answers."""
+    interview = interview_of(engine, exchange)
+    if interview.is_waiting:
+        raise Unanswered  # whatever it returned: it did so without an answer
+    if isinstance(outcome, InputRequired):
+        await interview.ask_together(outcome)
+        return await invoke(engine, exchange, invocation, arguments, label)
+    return outcome
+
+
+def _meant(exchange: Exchange, raised: BaseException, label: str) -> BaseException:
+    """What is to be made of whatever a function has raised."""
+    stray = isinstance(raised, asyncio.CancelledError)
+    if stray and is_cancelled():
+        return raised
+    if exchange.interview is not None and exchange.interview.is_waiting:
+        return Unanswered()
+    if stray:
+        return RuntimeError(f"{label} let a cancellation of its own escape")
+    if isinstance(raised, EXITS):
+        return RuntimeError(f"{label} raised {raised!r}")
+    return raised
 
 
 def is_cancelled() -> bool:

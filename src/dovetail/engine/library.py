@@ -77,8 +77,11 @@ class Library:
 
     # ── reading ──
 
-    async def read(self, uri: str, call: Call) -> Contents:
-        """The contents behind a URI, a static one before any template; `call` runs the function."""
+    async def read(self, uri: str, call: Call, is_for_all: Callable[[], bool] = lambda: True) -> Contents:
+        """The contents behind a URI, a static one before any template; `call` runs the function.
+
+        `is_for_all` tells afterwards whether what it gave is the same for everybody.
+        """
         kept = self._cached.get(uri)
         if kept is not None and kept[0] > time.monotonic():
             return kept[1]
@@ -90,7 +93,7 @@ class Library:
         except NotFound as failure:
             raise NotFound(failure.message, uri=uri) from None
         contents = Contents(items, source.hint or self._hint)
-        if source.cache is not None and changes == self._changes:  # else it may be out of date already
+        if source.cache is not None and is_for_all() and changes == self._changes:  # else it may be out of date already
             self._keep(uri, source.cache, contents)
         return contents
 

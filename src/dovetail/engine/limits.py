@@ -7,7 +7,9 @@
 import asyncio
 import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -147,13 +149,15 @@ def with_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:
 
 
 class Expiry:
-    """Cancels the current task when the time is up, unless it ends before."""
+    """Cancels the current task when the time is up, unless it ends before. Its time may stand still meanwhile."""
 
-    __slots__ = ("_earlier", "_fired", "_seconds", "_task", "_timer")
+    __slots__ = ("_earlier", "_fired", "_left", "_pauses", "_seconds", "_task", "_timer")
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        self._seconds = self._left = seconds
         self._task: asyncio.Task[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pauses = 0
         self._fired = False
 
     def begin(self) -> None:
@@ -161,7 +165,23 @@ class Expiry:
         if self._task is None:
             raise RuntimeError("with_timeout works only in a task")
         self._earlier = self._task.cancelling()
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self.expire)
+        self._run()
+
+    def _run(self) -> None:
+        if self._task is not None and not self._pauses and not self._fired:
+            self._timer = asyncio.get_running_loop().call_later(self._left, self.expire)
+
+    def pause(self) -> None:
+        """Let the time stand still until `resume`; on the loop only."""
+        self._pauses += 1
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            self._left = max(0.0, timer.when() - asyncio.get_running_loop().time())
+            timer.cancel()
+
+    def resume(self) -> None:
+        self._pauses -= 1
+        self._run()
 
     def expire(self) -> None:
         """The time is up; whoever knows that before the clock does may say so."""
@@ -175,7 +195,34 @@ class Expiry:
 
     def end(self) -> None:
         task, self._task = self._task, None
-        if task is not None:
+        if self._timer is not None:
             self._timer.cancel()
-            if self._fired:
-                task.uncancel()
+        if task is not None and self._fired:
+            task.uncancel()
+
+
+# The times that are running for the function at hand: its own, and that of the function which calls it.
+_running: ContextVar[tuple[Expiry, ...]] = ContextVar("running", default=())
+
+
+async def with_pausable_timeout(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """`with_timeout`, for work that may let its time stand still, in whatever task or thread of its own."""
+    expiry = Expiry(seconds)
+    token = _running.set((*_running.get(), expiry))
+    try:
+        return await beside(expiry, work)
+    finally:
+        _running.reset(token)
+
+
+@contextmanager
+def standing_still() -> Iterator[None]:
+    """While somebody outside is waited for, the time of the functions that wait does not pass."""
+    expiries = _running.get()
+    for expiry in expiries:
+        expiry.pause()
+    try:
+        yield
+    finally:
+        for expiry in expiries:
+            expiry.resume()

@@ -1,11 +1,13 @@
 """A server's settings as one frozen record, made from keyword options and a profile."""
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, TypedDict, get_args
 
 import msgspec
 
+from dovetail.engine.keys import Secrets, checked_secrets, secrets_in
 from dovetail.errors import SetupError
 from dovetail.protocol.content import Icon
 from dovetail.protocol.definitions import CacheScope
@@ -18,6 +20,7 @@ from dovetail.registry.options import (
     OUTPUT,
     POSITIVE_COUNT,
     SCOPE,
+    SECONDS,
     SWITCH,
     TEXT,
     Kind,
@@ -46,6 +49,7 @@ KINDS = {
     **dict.fromkeys(("page_size", "max_concurrency", "max_threads", "max_message_bytes"), POSITIVE_COUNT),
     **dict.fromkeys(("max_queue", "ttl_ms"), COUNT),
     **dict.fromkeys(("timeout", "initialize_timeout"), LIMIT_SECONDS),
+    "answer_timeout": SECONDS,
     "profile": Kind(Profile, " or ".join(PROFILES)),
     "argument_errors": Kind(ArgumentErrors, '"result" or "error"'),
     "output": OUTPUT,
@@ -88,12 +92,13 @@ class ServerOptions(TypedDict, total=False):
     redact: Sequence[str]
     # limits
     timeout: float | None
+    answer_timeout: float
     max_concurrency: int
     max_queue: int
     max_threads: int
     initialize_timeout: float | None
     max_message_bytes: int
-    secret: str | bytes
+    secret: str | bytes | Sequence[str | bytes]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,22 +129,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     experimental: Mapping[str, Any] = {}
     redact: Sequence[str] = ()  # more keys whose values are secrets
     timeout: float | None = None  # seconds for a call, unless the tool has its own
+    answer_timeout: float = 3600.0  # seconds that a question to a client is good for, unless it has its own
     max_concurrency: int = 1000  # calls of all tools together
     max_queue: int = 1000  # calls that may wait, for the server and for each limited tool
     max_threads: int = 40
     initialize_timeout: float | None = 60.0  # seconds a pipe may stay silent before its first request
     max_message_bytes: int = 64 * 1024 * 1024
-    secret: str | bytes | None = None  # signs cursors; all workers of a fleet need the same
+    secret: Secrets = Secrets()  # signs and seals what clients carry; all workers of a fleet need the same
 
     @classmethod
     def of(cls, given: ServerOptions) -> "Options":
         given = checked_options(given, cls.__struct_fields__, "Server", KINDS)
         if not callable(given.get("lifespan", cls)):
             raise SetupError(f"Server: lifespan={given['lifespan']!r} is not callable; give it a function")
-        secret: Any = given.get("secret", "any")
-        if not isinstance(secret, (str, bytes)) or not secret:
-            raise SetupError("Server: secret must be a string or bytes, and not empty")  # never shown, not even here
-        return cls(**{**PROFILES[given.get("profile", "spec")], **given})
+        secret = checked_secrets(given["secret"], "Server: secret") if "secret" in given else secrets_in(os.environ)
+        return cls(**{**PROFILES[given.get("profile", "spec")], **given, "secret": secret})
 
     @property
     def style(self) -> Style:

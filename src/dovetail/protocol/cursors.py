@@ -1,9 +1,10 @@
-"""Pagination cursors: opaque, signed, without memory on the server. The key and the time are arguments."""
+"""Pagination cursors: opaque, signed, without memory on the server. The keys and the time are arguments."""
 
 import base64
 import hashlib
 import hmac
 import struct
+from collections.abc import Sequence
 
 from dovetail.errors import INVALID_PARAMS, ProtocolError
 
@@ -15,11 +16,11 @@ _SIGNATURE = 16
 
 def encode_cursor(position: int, *, scope: str, key: bytes, now: float) -> str:
     """Points behind the item with registration number `position`; `scope` names the list it belongs to."""
-    return _seal(_BODY.pack(position, int(now)), scope, key).decode()
+    return _signed(_BODY.pack(position, int(now)), scope, key).decode()
 
 
-def decode_cursor(cursor: str | None, *, scope: str, key: bytes, now: float) -> int:
-    """The position a cursor points behind; 0, the first page, for none or an empty one."""
+def decode_cursor(cursor: str | None, *, scope: str, keys: Sequence[bytes], now: float) -> int:
+    """What a cursor points behind, if one of the keys signed it; 0, the first page, for none or an empty one."""
     if not cursor:
         return 0
     try:
@@ -29,12 +30,13 @@ def decode_cursor(cursor: str | None, *, scope: str, key: bytes, now: float) -> 
     except (ValueError, struct.error):
         raise _invalid() from None
     # Made again and compared as a whole: Base64 has several spellings of the same bytes, and only ours is valid.
-    if not hmac.compare_digest(given, _seal(body, scope, key)) or not -CLOCK_SKEW <= now - issued <= LIFETIME:
+    ours = any(hmac.compare_digest(given, _signed(body, scope, key)) for key in keys)
+    if not ours or not -CLOCK_SKEW <= now - issued <= LIFETIME:
         raise _invalid()
     return int(position)
 
 
-def _seal(body: bytes, scope: str, key: bytes) -> bytes:
+def _signed(body: bytes, scope: str, key: bytes) -> bytes:
     signature = hmac.digest(key, scope.encode() + b"\0" + body, hashlib.sha256)[:_SIGNATURE]
     return base64.urlsafe_b64encode(body + signature)
 

@@ -7,6 +7,7 @@ import msgspec
 
 from dovetail.errors import METHOD_NOT_FOUND, MissingCapability, ProtocolError
 from dovetail.protocol.methods import LogLevel, Method
+from dovetail.protocol.questions import Question
 from dovetail.protocol.revisions import Revision
 
 LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
@@ -79,6 +80,24 @@ def require_capabilities(required: Collection[str], declared: Mapping[str, Any])
             missing.setdefault(name, {}).update({part: {}} if part else {})
     if missing:
         raise MissingCapability(missing)
+
+
+# What a revision must have before a client of it can declare these at all.
+_KNOWN_SINCE = {
+    "elicitation.form": "elicitation",
+    "elicitation.url": "url_elicitation",
+    "sampling.tools": "rich_sampling",
+    "sampling.context": "rich_sampling",
+}
+
+
+def require_askable(question: Question, revision: Revision, declared: Mapping[str, Any]) -> None:
+    """Raises MissingCapability unless the client can be asked this."""
+    needed = question.requires
+    if not revision.rich_sampling:  # before, every client that samples might include context
+        needed = tuple(path for path in needed if path != "sampling.context")
+    unknown = {path for path in needed if not getattr(revision, _KNOWN_SINCE.get(path, "name"))}
+    require_capabilities(needed, {} if unknown else declared)
 
 
 def _has_part(name: str, part: str, declared: Any) -> bool:

@@ -311,6 +311,22 @@ def cancelled_request(message: Envelope) -> RequestId | None:
     return None if isinstance(params.request_id, UnsetType) else params.request_id
 
 
+class _ProgressParams(Params, frozen=True):
+    progress_token: RequestId | UnsetType = UNSET
+
+
+_progress_decoder = msgspec.json.Decoder(_ProgressParams)
+
+
+def progressed_request(message: Envelope) -> RequestId | None:
+    """Which request of ours a client's `notifications/progress` is about; None if it is malformed."""
+    try:
+        token = _progress_decoder.decode(message.params).progress_token
+    except UNREADABLE:
+        return None
+    return None if isinstance(token, UnsetType) else token
+
+
 def method_not_found(method: str, *, http_status: int = 200) -> ProtocolError:
     shown = method if len(method) <= 100 else method[:100] + "…"
     return ProtocolError(f"Method not found: {shown}", code=METHOD_NOT_FOUND, http_status=http_status)

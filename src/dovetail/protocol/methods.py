@@ -129,6 +129,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     capability: str | None = None
     in_session: bool = False  # it has something remembered for later, so it needs a session
     cacheable: bool = False  # the result carries cache hints where the revision has them
+    asks: bool = False  # whoever serves it may ask the client something
 
 
 EVERY = r.at_least(r.R2024_11_05)
@@ -140,14 +141,16 @@ REQUESTS = (
     Method(name="ping", since=HANDSHAKE),
     Method(name="server/discover", since=MODERN, cacheable=True),
     Method(name="tools/list", since=EVERY, params=ListParams, capability="tools", cacheable=True),
-    Method(name="tools/call", since=EVERY, params=CallToolParams, capability="tools"),
+    Method(name="tools/call", since=EVERY, params=CallToolParams, capability="tools", asks=True),
     Method(name="resources/list", since=EVERY, params=ListParams, capability="resources", cacheable=True),
     Method(name="resources/templates/list", since=EVERY, params=ListParams, capability="resources", cacheable=True),
-    Method(name="resources/read", since=EVERY, params=ReadResourceParams, capability="resources", cacheable=True),
+    Method(
+        name="resources/read", since=EVERY, params=ReadResourceParams, capability="resources", cacheable=True, asks=True
+    ),
     Method(name="resources/subscribe", since=HANDSHAKE, params=UriParams, capability="resources", in_session=True),
     Method(name="resources/unsubscribe", since=HANDSHAKE, params=UriParams, capability="resources", in_session=True),
     Method(name="prompts/list", since=EVERY, params=ListParams, capability="prompts", cacheable=True),
-    Method(name="prompts/get", since=EVERY, params=GetPromptParams, capability="prompts"),
+    Method(name="prompts/get", since=EVERY, params=GetPromptParams, capability="prompts", asks=True),
     Method(name="completion/complete", since=EVERY, params=CompleteParams, capability="completions"),
     Method(name="logging/setLevel", since=HANDSHAKE, params=SetLevelParams, capability="logging", in_session=True),
     Method(name="subscriptions/listen", since=MODERN, params=ListenParams),

@@ -17,6 +17,7 @@ from dovetail.protocol.revisions import Revision
 SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
 COMPLETE = "complete"
+INPUT_REQUIRED = "input_required"
 
 
 class Style(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +161,14 @@ class Shaper:
         if instructions is not None:
             fields["instructions"] = instructions
         return self._cacheable(fields, hint)
+
+    def interim(self, requests: Mapping[str, Any], state: str) -> bytes:
+        """Questions instead of a result: the request comes again with the answers and the state."""
+        fields: dict[str, Any] = {"resultType": INPUT_REQUIRED}
+        if requests:
+            fields["inputRequests"] = requests
+        fields["requestState"] = state
+        return encode(self._body(fields, None))
 
     def listen_ended(self, meta: Meta) -> bytes:
         return encode(self._body({}, meta))

@@ -2,13 +2,18 @@
 
 import hashlib
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
+from dovetail.errors import SetupError
 from dovetail.protocol.revisions import Revision
 
 T_co = TypeVar("T_co", covariant=True)
+MAX_QUESTIONS = 100  # in one round
+MAX_KEY = 256
 _sorted_json = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -37,3 +42,24 @@ class Inquiry(Protocol[T_co]):
 
     def read(self, result: bytes | msgspec.Raw, revision: Revision) -> T_co:
         """The client's result, checked. Raises QuestionFailed if it does not fit the question."""
+
+
+class InputRequired(msgspec.Struct, frozen=True):
+    """What a function returns to ask by itself: its own keys, and a state that only the server can read.
+
+    It is called again with `ctx.input_responses`, which holds whatever the client sent, and `ctx.request_state`.
+    """
+
+    requests: Mapping[str, Inquiry[Any]] = {}
+    state: Any = UNSET
+
+    def __post_init__(self) -> None:
+        if not self.requests and self.state is UNSET:
+            raise SetupError("InputRequired needs questions, or state= to be called again with")
+        if len(self.requests) > MAX_QUESTIONS:
+            raise SetupError(f"InputRequired: {len(self.requests)} questions are too many; {MAX_QUESTIONS} may be asked")
+        for key, inquiry in self.requests.items():
+            if not 0 < len(key) <= MAX_KEY:
+                raise SetupError(f"InputRequired: the key {key!r} must be a string of up to {MAX_KEY} characters")
+            if not isinstance(getattr(inquiry, "question", None), Question):
+                raise SetupError(f"InputRequired: {key!r} must be an Elicit, ElicitUrl, Sample or Roots")

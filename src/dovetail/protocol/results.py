@@ -1,6 +1,6 @@
 """What handlers return and middleware sees: values that know how to be encoded by a `Shaper`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -113,6 +113,16 @@ class Discovery(msgspec.Struct, frozen=True):
 
     def encode(self, shaper: Shaper) -> bytes:
         return shaper.discover(self.offer, self.instructions, self.hint)
+
+
+class Interim(msgspec.Struct, frozen=True):
+    """Not yet a result: questions that the client answers when it makes the request again."""
+
+    requests: Mapping[str, Any]  # by key: method and params
+    state: str  # sealed
+
+    def encode(self, shaper: Shaper) -> bytes:
+        return shaper.interim(self.requests, self.state)
 
 
 class ListenEnded(msgspec.Struct, frozen=True):

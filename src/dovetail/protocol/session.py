@@ -23,6 +23,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     announced: frozenset[str] = frozenset()  # the lists whose changes it was promised to hear of
     owner: str | None = None  # who opened it; nobody else may use it
     unheard_since: int | None = None  # where a stream of changes begins if the client does not say
+    unheard_message: int = 0  # the same, in what is said to this session alone
+    roots: bytes | None = None  # the client's answer to `roots/list` as it came, while it holds
+    roots_version: int = 0  # how often the client has said that they have changed
 
     @classmethod
     def open(
@@ -52,3 +55,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     def replace(self, **changes: Any) -> "Session":
         return msgspec.structs.replace(self, **changes)
+
+    def without_roots(self) -> "Session":
+        """The client says that its roots have changed."""
+        return self.replace(roots=None, roots_version=self.roots_version + 1)

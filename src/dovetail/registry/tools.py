@@ -1,7 +1,10 @@
 """From a Python function, or a raw schema and a handler, to a compiled `Tool`: decode, invoke, shape."""
 
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from types import UnionType
+from typing import Any, TypedDict, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET
@@ -11,6 +14,7 @@ from dovetail.protocol.content import CONTENT_TYPES, Content, Icon, Meta, Text
 from dovetail.protocol.definitions import TAGS_KEY, ToolAnnotations, ToolDefinition
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.outbound import ToolResult
+from dovetail.protocol.questions import InputRequired
 from dovetail.registry.arguments import compile_arguments, compile_raw_arguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, inspect_function
@@ -219,10 +223,20 @@ def _output_for(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any]
     if raw is not None:
         return compile_raw_output(raw, where=f"{info.where}, output_schema")
     unstructured = (*CONTENT_TYPES, ToolResult)
-    output = compile_output(info.returns, where=info.where, unstructured=unstructured)
-    if output is None and policy in ("structured", "both") and info.returns is str:
+    returns = _in_the_end(info.returns)
+    output = compile_output(returns, where=info.where, unstructured=unstructured)
+    if output is None and policy in ("structured", "both") and returns is str:
         return compile_raw_output({"type": "string"}, where=info.where)
     return output
+
+
+def _in_the_end(returns: Any) -> Any:
+    """What a function returns when it is done: `InputRequired` is a question and no result."""
+    if returns is InputRequired:
+        return None
+    if get_origin(returns) not in (Union, UnionType) or InputRequired not in get_args(returns):
+        return returns
+    return functools.reduce(operator.or_, (member for member in get_args(returns) if member is not InputRequired))
 
 
 def _check_explicit(result: ToolResult, output: Output, wrap: bool, text_copy: bool) -> ToolResult:

@@ -1,0 +1,237 @@
+"""Asking since 2026-07-28: a call with open questions ends, and comes again with the answers; its function runs again.
+
+An answer has a place: what was asked, and the how-manieth time. So it finds its question in the next run whatever the
+order of things there, and a question that has changed is asked anew. Earlier answers and the results of steps travel
+with the client, sealed.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from dovetail.engine.exchange import Exchange
+from dovetail.engine.interview import Unanswered
+from dovetail.engine.seal import BadSeal, TooLarge
+from dovetail.engine.steps import Steps
+from dovetail.errors import INVALID_PARAMS, ProtocolError, SetupError, ToolError, UrlElicitationRequired
+from dovetail.protocol import jsonrpc
+from dovetail.protocol.features import require_askable
+from dovetail.protocol.methods import CallToolParams, GetPromptParams, ReadResourceParams
+from dovetail.protocol.questions import MAX_QUESTIONS, Inquiry, InputRequired, Question
+from dovetail.protocol.results import Interim
+from dovetail.protocol.rounds import (
+    MAX_ROUNDS,
+    MAX_WASTED,
+    Binding,
+    Round,
+    decode_round,
+    encode_round,
+    read_responses,
+)
+from dovetail.registry.outputs import encode_json
+
+if TYPE_CHECKING:
+    from dovetail.engine.core import Engine
+
+log = logging.getLogger("dovetail")
+
+AskingParams = CallToolParams | GetPromptParams | ReadResourceParams
+BAD_STATE = "The request state can't be used; make the request again without it"
+
+
+def resume(engine: "Engine", exchange: Exchange) -> None:
+    """Before a function runs: what the client brings from earlier rounds is opened, or refused."""
+    params: AskingParams = exchange.request.params
+    if not exchange.request.revision.rounds or (params.request_state is UNSET and params.input_responses is UNSET):
+        return
+    responses = read_responses(params.input_responses)
+    state = params.request_state
+    before = _open(engine, exchange, state) if isinstance(state, str) else None
+    exchange.interview = Replay(engine, exchange, before, responses)
+
+
+def _open(engine: "Engine", exchange: Exchange, token: str) -> Round:
+    """Whoever sends a state that is not right hears only that; why it is not stands in the log."""
+    try:
+        before = decode_round(engine.sealer.open(token))
+    except BadSeal as bad:
+        raise _refused(exchange, str(bad)) from None
+    except msgspec.DecodeError:
+        raise _refused(exchange, "it was sealed by another version of this library") from None
+    if (difference := _binding(engine, exchange).difference(before.binding)) is not None:
+        raise _refused(exchange, f"it belongs to another {difference}")
+    if before.expires <= time.time():
+        raise _refused(exchange, "it has expired")
+    return before
+
+
+def _refused(exchange: Exchange, reason: str) -> ProtocolError:
+    log.warning("%s: a request state was refused: %s", exchange.request.method, reason)
+    return ProtocolError(BAD_STATE, code=INVALID_PARAMS)
+
+
+def _binding(engine: "Engine", exchange: Exchange) -> Binding:
+    params: AskingParams = exchange.request.params
+    if isinstance(params, ReadResourceParams):
+        name, arguments = params.uri, None
+    else:
+        name, arguments = params.name, jsonrpc.parse(params.arguments) or None
+    return Binding.of(exchange.request.method, name, arguments, exchange.principal, engine.info.name)
+
+
+async def interim(exchange: Exchange) -> Interim:
+    """The questions that have kept a function from its end."""
+    assert isinstance(exchange.interview, Replay)
+    return await exchange.interview.interim()
+
+
+class Replay:
+    """The interview of one run: what is known from before, and what this run asks besides."""
+
+    def __init__(self, engine: "Engine", exchange: Exchange, before: Round | None, responses: dict[str, Raw]) -> None:
+        self._engine = engine
+        self._exchange = exchange
+        self._before = before
+        self._responses = responses
+        self._call = secrets.token_hex(16) if before is None else before.call
+        asked = () if before is None else before.asked
+        self._fresh = {place: responses[place] for place in asked if place in responses}
+        self._answers = {**({} if before is None else before.answers), **self._fresh}
+        self._taken: set[str] = set()  # places whose answers this run has used
+        self._occurrences: Counter[str] = Counter()
+        self._open: dict[str, Any] = {}  # what this run asks in vain, by place or by the function's own key
+        self._own_keys: set[str] = set()
+        self._own_state: Raw | None = None
+        self._is_over = False
+        self._lifetime = engine.options.answer_timeout
+        done = {} if before is None else dict(before.steps)
+        self._steps = Steps(engine, None if before is None else before.call, done, engine.options.answer_timeout)
+
+    @property
+    def input_responses(self) -> Mapping[str, Any]:
+        return {key: jsonrpc.parse(response) for key, response in self._responses.items()}
+
+    @property
+    def request_state(self) -> Any:
+        state = UNSET if self._before is None else self._before.state
+        return None if state is UNSET else jsonrpc.parse(state)
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._open) or self._own_state is not None
+
+    @property
+    def has_answers(self) -> bool:
+        """What this run gives depends on what somebody answered."""
+        return bool(self._taken or self._responses)
+
+    # ── asking ──
+
+    async def ask(self, inquiry: Inquiry[Any], timeout: float) -> Raw:
+        self._check(inquiry)
+        place = self._place(inquiry.question)
+        answer = self._answers.get(place)
+        if answer is not None:
+            self._taken.add(place)
+            return answer
+        self._leave_open(place, inquiry)
+        self._lifetime = min(self._lifetime, timeout)
+        await asyncio.sleep(0)  # whoever asks beside this gets a turn, so that both travel in one round
+        raise Unanswered
+
+    def _check(self, inquiry: Inquiry[Any]) -> None:
+        require_askable(inquiry.question, self._exchange.request.revision, self._exchange.request.capabilities)
+
+    def _place(self, question: Question) -> str:
+        kind = question.method.partition("/")[0]
+        place = f"{kind}-{question.digest}"
+        self._occurrences[place] += 1
+        return f"{place}-{self._occurrences[place]}"
+
+    def _leave_open(self, key: str, inquiry: Inquiry[Any]) -> None:
+        if self._is_over:  # a task that the function has left behind
+            return
+        if len(self._open) >= MAX_QUESTIONS:
+            raise SetupError(f"A call may ask {MAX_QUESTIONS} questions at a time, not more")
+        params = inquiry.params(self._exchange.request.revision)
+        request = {"method": inquiry.question.method, "params": params}
+        if not params:
+            del request["params"]
+        self._open[key] = request
+
+    async def ask_together(self, required: InputRequired) -> None:
+        for inquiry in required.requests.values():
+            self._check(inquiry)
+        for key, inquiry in required.requests.items():
+            self._leave_open(key, inquiry)
+            self._own_keys.add(key)
+        self._own_state = Raw(b"null" if required.state is UNSET else encode_json(required.state))
+        raise Unanswered
+
+    async def require_urls(self, required: UrlElicitationRequired) -> None:
+        await self.ask_together(InputRequired({f"url-{n}": each for n, each in enumerate(required.elicitations, 1)}))
+
+    async def step(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
+        if self._is_over:  # a task that the function has left behind: the next run will come to it
+            raise Unanswered
+        return await self._steps.run(name, function, in_thread=in_thread)
+
+    # ── the end of a round ──
+
+    async def interim(self) -> Interim:
+        """What goes out instead of a result. Raises ToolError if the call can't go on like that."""
+        self._is_over = True
+        await self._steps.settle()
+        subject = _subject(self._exchange)
+        number = 1 if self._before is None else self._before.number + 1
+        if number > MAX_ROUNDS:
+            raise _given_up(subject, f"it has asked {MAX_ROUNDS} times without coming to an end")
+        wasted = self._wasted()
+        if wasted >= MAX_WASTED:
+            raise _given_up(
+                subject,
+                f"it asks something else each time it is run again: the answers of {wasted} rounds were of no use. "
+                "A question must not depend on the time, on chance or on what changes; keep such values by ctx.step",
+            )
+        try:
+            state = self._engine.sealer.seal(encode_round(self._round(number, wasted)))
+        except TooLarge as failure:
+            raise _given_up(subject, f"its answers and steps are too large to be kept: {failure}") from None
+        return Interim(self._open, state)
+
+    def _wasted(self) -> int:
+        if self._before is None or not self._fresh or self._taken & self._fresh.keys():
+            return 0
+        return self._before.wasted + 1
+
+    def _round(self, number: int, wasted: int) -> Round:
+        return Round(
+            call=self._call,
+            number=number,
+            expires=time.time() + self._lifetime,
+            binding=_binding(self._engine, self._exchange),
+            asked=[place for place in self._open if place not in self._own_keys],
+            answers=self._answers,
+            steps=self._steps.done,
+            wasted=wasted,
+            state=UNSET if self._own_state is None else self._own_state,
+        )
+
+
+def _subject(exchange: Exchange) -> str:
+    params: AskingParams = exchange.request.params
+    name = params.uri if isinstance(params, ReadResourceParams) else params.name
+    kind = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}[exchange.request.method]
+    return f"The {kind} {name[:128]}"
+
+
+def _given_up(subject: str, reason: str) -> ToolError:
+    log.error("%s can't go on: %s", subject, reason)
+    return ToolError(f"{subject} can't go on: {reason}")

@@ -1,0 +1,301 @@
+"""Requests of ours to a client, up to 2025-11-25: one goes out, and its answer comes back or is waited for in vain.
+
+`ask` sends and waits. The answer arrives at a `Mailbox`. On a pipe those are kept with the connection (`PipeReplies`);
+over HTTP they lie in the state backend (`SharedReplies`), where whichever worker gets the answer finds them.
+"""
+
+import asyncio
+import itertools
+import re
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw, UnsetType
+
+from dovetail.engine.limits import with_timeout
+from dovetail.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    AnswerTimeout,
+    Busy,
+    QuestionFailed,
+)
+from dovetail.protocol import jsonrpc
+from dovetail.protocol.jsonrpc import UNREADABLE, Envelope, encode
+from dovetail.protocol.methods import RequestId
+from dovetail.state.base import MAX_TTL, Conflict, Listener, StateBackend
+
+Send = Callable[[bytes], Coroutine[Any, Any, None]]
+
+MAX_OPEN = 100  # questions to one client that wait for an answer
+MAX_SHARED = 10_000  # to all clients of one process, over HTTP
+EXTENSIONS = 10  # times the timeout: a client that reports progress gets so much in all, and no more
+CALL_OFF_SECONDS = 1.0  # for a client to take the news that it need not answer
+UNREAD_SECONDS = 60.0  # an answer is read at once, unless whoever asked is gone
+MAX_REASON = 500  # characters of a client's error message that are passed on
+
+CALL_IS_OVER = "The client can't be asked any more: the call is over"
+NOT_READY = "The client can't be asked yet: it has not sent notifications/initialized"
+GONE = "The client can't answer any more: its connection has closed"
+LOST = "The question to the client was lost: the server's state store has forgotten it"
+
+WORDS = {
+    PARSE_ERROR: "it could not read the question",
+    INVALID_REQUEST: "it did not take the question for a request",
+    METHOD_NOT_FOUND: "it does not know this method",
+    INVALID_PARAMS: "it did not take the question as it was put",
+    INTERNAL_ERROR: "something went wrong inside it",
+}
+
+_OWN_ID = re.compile(r"dovetail-[0-9a-f]{16}")
+_OPEN = b""  # the value of a question that has no answer yet
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True):
+    """What a client has answered: a result or an error, as it came."""
+
+    is_result: bool
+    body: bytes
+
+    @classmethod
+    def of(cls, message: Envelope) -> "Reply":
+        if not isinstance(message.result, UnsetType):
+            return cls(True, bytes(message.result))
+        assert not isinstance(message.error, UnsetType)
+        return cls(False, bytes(message.error))
+
+    def result(self, method: str) -> Raw:
+        """Raises QuestionFailed if it is an error."""
+        if self.is_result:
+            return Raw(self.body)
+        raise _refusal(method, self.body)
+
+
+class Mailbox(Protocol):
+    """Where the answer to one question arrives."""
+
+    @property
+    def id(self) -> str: ...
+
+    async def news(self) -> Reply | None:
+        """Waits for the answer; None is a sign of life before that. Raises QuestionFailed if none can come."""
+
+
+async def ask(
+    opening: AbstractAsyncContextManager[Mailbox], send: Send, method: str, params: bytes, timeout: float
+) -> Raw:
+    """Put a question and wait for its result. Whatever ends the waiting, the client is told if it need not answer.
+
+    `send` raises QuestionFailed if there is no way to the client.
+    """
+    async with opening as box:
+        request = jsonrpc.request(box.id, method, _with_token(params, box.id))
+        try:
+            reply = await _reply(box, send, request, timeout)
+        except asyncio.CancelledError:
+            await _call_off(send, box.id, "The call that asked has ended")
+            raise
+        if reply is None:
+            await _call_off(send, box.id, "No answer came in time")
+            raise AnswerTimeout(f"The client did not answer {method} within {timeout:g} s")
+        return reply.result(method)
+
+
+async def _reply(box: Mailbox, send: Send, request: bytes, timeout: float) -> Reply | None:
+    """None if none came in time; progress makes the time begin anew, but not for ever."""
+    loop = asyncio.get_running_loop()
+    last = loop.time() + timeout * EXTENSIONS
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            await send(request)
+            while (reply := await box.news()) is None:
+                limit.reschedule(min(loop.time() + timeout, last))
+            return reply
+    except TimeoutError:
+        if not limit.expired():  # somebody else's
+            raise
+        return None
+
+
+async def _call_off(send: Send, id: str, reason: str) -> None:
+    """The client need not answer; if it can't be told, nobody waits for that."""
+    params = encode({"requestId": id, "reason": reason})
+    with suppress(Exception):
+        await with_timeout(send(jsonrpc.notification("notifications/cancelled", params)), CALL_OFF_SECONDS)
+
+
+def _with_token(params: bytes, id: str) -> bytes:
+    """So that the client can report progress, which gives it more time."""
+    members = jsonrpc.members(params)
+    meta = jsonrpc.members(members["_meta"]) if "_meta" in members else {}
+    meta.setdefault("progressToken", Raw(encode(id)))
+    return encode({**members, "_meta": meta})
+
+
+class _ClientError(msgspec.Struct, frozen=True):
+    code: int | None = None
+    message: str = ""
+
+
+def _refusal(method: str, error: bytes) -> QuestionFailed:
+    """A client's error in words; whatever it says is cut and cleaned, for a model will read it."""
+    try:
+        said = msgspec.json.decode(error, type=_ClientError)
+    except UNREADABLE:
+        said = _ClientError()
+    message = "".join(each if each.isprintable() else " " for each in said.message[:MAX_REASON]).strip()
+    if len(said.message) > MAX_REASON:
+        message += "…"
+    words = "" if said.code is None else WORDS.get(said.code, "")
+    reason = ": ".join(part for part in (words, message) if part) or "it did not say why"
+    return QuestionFailed(f"The client could not answer {method}: {reason}", code=said.code)
+
+
+def _refuse_more(running: int) -> None:
+    if running >= MAX_OPEN:
+        raise Busy(f"{MAX_OPEN} questions wait for this client's answers already; ask less at once")
+
+
+# ── on a pipe ──
+
+
+class PipeReplies:
+    """The questions that are open at the other end of one pipe."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)  # no id is used twice
+        self._boxes: dict[RequestId, _PipeBox] = {}
+        self._closed = False
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Mailbox]:
+        if self._closed:
+            raise QuestionFailed(GONE)
+        _refuse_more(len(self._boxes))
+        box = _PipeBox(f"dovetail-{next(self._numbers)}")
+        self._boxes[box.id] = box
+        try:
+            yield box
+        finally:
+            del self._boxes[box.id]
+
+    def answered(self, message: Envelope) -> None:
+        """The first answer counts. One to nothing that was asked is ignored, and so is an error without an id."""
+        box = None if isinstance(message.id, UnsetType) else self._boxes.get(message.id)
+        if box is not None and box.reply is None:
+            box.reply = Reply.of(message)
+            box.told.set()
+
+    def progressed(self, id: RequestId | None) -> None:
+        """The client is at work on a question."""
+        if id is not None and (box := self._boxes.get(id)) is not None:
+            box.told.set()
+
+    def close(self) -> None:
+        """No answers will come any more."""
+        self._closed = True
+        for box in self._boxes.values():
+            box.lost = True
+            box.told.set()
+
+
+class _PipeBox:
+    __slots__ = ("id", "lost", "reply", "told")
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.reply: Reply | None = None
+        self.lost = False
+        self.told = asyncio.Event()
+
+    async def news(self) -> Reply | None:
+        await self.told.wait()
+        self.told.clear()
+        if self.reply is None and self.lost:
+            raise QuestionFailed(GONE)
+        return self.reply
+
+
+# ── over HTTP ──
+
+
+class SharedReplies:
+    """The questions to all sessions. Each is a key, whose name is also told as a topic when there is news."""
+
+    def __init__(self, state: StateBackend) -> None:
+        self._state = state
+        self._open: Counter[str] = Counter()  # those that were put here, by session
+
+    @asynccontextmanager
+    async def open(self, session: str, timeout: float) -> AsyncIterator[Mailbox]:
+        _refuse_more(self._open[session])
+        if self._open.total() >= MAX_SHARED:
+            raise Busy("The server waits for the answers of too many clients; try again later", http_status=503)
+        id = f"dovetail-{secrets.token_hex(8)}"
+        key = _key(session, id)
+        listener = self._state.listen([key])
+        self._open[session] += 1
+        try:
+            await self._state.put(key, _OPEN, ttl=_lifetime(timeout), if_version=0)
+            yield _SharedBox(id, key, listener, self._state)
+        finally:
+            listener.close()
+            self._open[session] -= 1
+            if not self._open[session]:
+                del self._open[session]
+            await self._state.delete(key)
+
+    async def answered(self, session: str, message: Envelope) -> None:
+        """The first answer counts. One to nothing that this session was asked is ignored."""
+        if not isinstance(message.id, str) or not _OWN_ID.fullmatch(message.id):
+            return
+        key = _key(session, message.id)
+        entry = await self._state.get(key)
+        if entry is None or entry.value != _OPEN:
+            return
+        answer = _encode_reply(Reply.of(message))
+        with suppress(Conflict):  # another one was quicker
+            await self._state.put(key, answer, ttl=UNREAD_SECONDS, if_version=entry.version)
+            await self._state.publish(key)
+
+    async def progressed(self, session: str, id: RequestId | None) -> None:
+        """The client is at work on a question, if that is one."""
+        if isinstance(id, str) and _OWN_ID.fullmatch(id):
+            await self._state.publish(_key(session, id))
+
+
+class _SharedBox:
+    __slots__ = ("_key", "_listener", "_state", "id")
+
+    def __init__(self, id: str, key: str, listener: Listener, state: StateBackend) -> None:
+        self.id = id
+        self._key = key
+        self._listener = listener
+        self._state = state
+
+    async def news(self) -> Reply | None:
+        told = await self._listener.wait()
+        entry = await self._state.get(self._key) if told else None
+        if entry is None:  # the store was closed, or the key has expired
+            raise QuestionFailed(LOST)
+        return None if entry.value == _OPEN else _reply_decoder.decode(entry.value)
+
+
+_encode_reply = msgspec.msgpack.encode
+_reply_decoder = msgspec.msgpack.Decoder(Reply)
+
+
+def _key(session: str, id: str) -> str:
+    return f"question/{session}/{id}"
+
+
+def _lifetime(timeout: float) -> float:
+    """Longer than anybody waits: whoever asked deletes it, unless its process dies."""
+    return min(timeout * EXTENSIONS + UNREAD_SECONDS, MAX_TTL)

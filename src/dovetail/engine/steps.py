@@ -1,0 +1,128 @@
+"""`ctx.step`: a side effect comes in, runs once however often its function is run again, and its result goes out.
+
+What was done in one run is known to the next: it travels with the answers. But a client may send the same state twice,
+so a run that began with a state claims each of its steps in the state backend before doing it.
+"""
+
+import asyncio
+import hashlib
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+
+from dovetail.errors import SetupError, ToolError
+from dovetail.registry.outputs import OutputError, encode_json
+from dovetail.state.base import NoRoom
+
+if TYPE_CHECKING:
+    from dovetail.engine.core import Engine
+
+BEGUN = b""  # in the place of a result; no JSON is empty
+PATIENCE = 30.0  # seconds to wait for a step that another request has begun
+MAX_NAME = 200
+
+log = logging.getLogger("dovetail")
+
+
+class Steps:
+    """The steps of one run. `call` names the call in all its runs; None if it has only one."""
+
+    def __init__(self, engine: "Engine", call: str | None, done: dict[str, Raw], lifetime: float) -> None:
+        self._engine = engine
+        self._call = call
+        self.done = done
+        self._lifetime = lifetime  # seconds for which a claim is kept
+        self._occurrences: Counter[str] = Counter()
+        self._running: set[asyncio.Task[Raw]] = set()
+
+    async def run(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
+        """Once begun it runs to its end, also if its call is cancelled: half a side effect would help nobody."""
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+            raise SetupError(f"ctx.step: the name {name!r} must be a string of up to {MAX_NAME} characters")
+        if not callable(function):
+            raise SetupError(f"ctx.step({name!r}): give it a function, as in ctx.step({name!r}, lambda: save(note))")
+        self._occurrences[name] += 1
+        key = f"{name}#{self._occurrences[name]}"
+        result = self.done.get(key)
+        if result is None:
+            task = asyncio.get_running_loop().create_task(self._do(key, function, in_thread))
+            for running in (self._running, self._engine.running_steps):
+                running.add(task)
+                task.add_done_callback(running.discard)
+            result = await asyncio.shield(task)
+        return msgspec.json.decode(result)
+
+    async def settle(self) -> None:
+        """Wait for the steps that were begun: what they have done must be known to the next run."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+    async def _do(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
+        if self._call is None:
+            result = await self._effect(key, function, in_thread)
+        else:
+            result = await self._do_once(_place(self._call, key), key, function, in_thread)
+        self.done[key] = result
+        return result
+
+    async def _do_once(self, place: str, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
+        state = self._engine.state
+        if not await state.claim(place, BEGUN, self._lifetime):
+            return await self._result_of_another(place, key)
+        try:
+            result = await self._effect(key, function, in_thread)
+        except _NotJson as failure:
+            raise SetupError(str(failure)) from None  # it is done, so the claim stays
+        except BaseException:
+            await state.delete(place)  # it failed, and may be tried again
+            await state.publish(place)
+            raise
+        try:
+            await state.put(place, bytes(result), ttl=self._lifetime)
+        except NoRoom as failure:  # it is done, and this run knows; only a second one would not get the result
+            log.warning("the result of the step %r can't be kept: %s", key, failure.message)
+        await state.publish(place)
+        return result
+
+    async def _result_of_another(self, place: str, key: str) -> Raw:
+        """The same state was sent twice, and another request was quicker."""
+        state = self._engine.state
+        listener = state.listen([place])
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while (entry := await state.get(place)) is not None and entry.value == BEGUN:
+                    await listener.wait()
+        except TimeoutError:
+            entry = None
+        finally:
+            listener.close()
+        if entry is None:
+            name = key.rpartition("#")[0]
+            raise ToolError(f"The step {name} was begun by another request, which failed or has not ended; try again")
+        return Raw(entry.value)
+
+    async def _effect(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
+        if in_thread:
+            value = await self._engine.threads.run(function, label=f"step {key}")
+        else:
+            value = function()
+        if inspect.isawaitable(value):
+            value = await value
+        try:
+            return Raw(encode_json(value))
+        except OutputError as failure:
+            text = f"ctx.step({key.rpartition('#')[0]!r}): the result must be JSON, to be remembered: {failure}"
+            raise _NotJson(text) from None
+
+
+class _NotJson(SetupError):
+    """A side effect has happened, but its result can't be remembered."""
+
+
+def _place(call: str, key: str) -> str:
+    return f"step/{call}/{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"

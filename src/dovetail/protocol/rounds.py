@@ -1,0 +1,103 @@
+"""What a call of several rounds carries from one to the next: a `Round` goes out sealed, and comes back with answers."""
+
+import hashlib
+from base64 import b64encode
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from dovetail.errors import INVALID_PARAMS, ProtocolError
+from dovetail.protocol import jsonrpc
+from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage
+
+MAX_ROUNDS = 32
+MAX_WASTED = 3  # rounds in a row whose answers nobody took
+MAX_RESPONSES = 1000
+_sorted_json = msgspec.json.Encoder(order="sorted").encode
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """What a state belongs to: the same request of the same caller to the same server, and nothing else."""
+
+    method: str
+    name: str
+    arguments: str
+    principal: str
+    server: str
+
+    @classmethod
+    def of(cls, method: str, name: str, arguments: Any, principal: str | None, server: str) -> "Binding":
+        """`arguments` as JSON values; the order of members and 1 or 1.0 make no difference."""
+        parts = (method, name, _as_sent(arguments), principal, server)
+        return cls(*(_digest(part) for part in parts))
+
+    def difference(self, other: "Binding") -> str | None:
+        """What is not the same, for the log."""
+        for part in self.__struct_fields__:
+            if getattr(self, part) != getattr(other, part):
+                return part
+        return None
+
+
+def _digest(value: Any) -> str:
+    return b64encode(hashlib.sha256(_sorted_json(value)).digest()[:16]).decode()
+
+
+def _as_sent(value: Any) -> Any:
+    """A client may write a whole number with or without a point."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _as_sent(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_as_sent(each) for each in value]
+    return value
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that the next run of the function needs to come as far as this one did."""
+
+    call: str  # the same in all rounds of a call
+    number: int  # how often the client has been asked, with this time
+    expires: float  # seconds since 1970
+    binding: Binding
+    asked: list[str] = []  # the places of the questions of this round; only these are answered by the next
+    answers: dict[str, Raw] = {}  # of earlier rounds, by place
+    steps: dict[str, Raw] = {}  # results, by name and occurrence
+    wasted: int = 0  # rounds in a row whose answers nobody took
+    state: Raw | UnsetType = UNSET  # what a function that asks by itself wants back
+
+
+encode_round = msgspec.json.Encoder().encode
+decode_round = msgspec.json.Decoder(Round).decode
+
+
+def read_responses(raw: Raw | UnsetType) -> dict[str, Raw]:
+    """The answers of a request, each an object; raises if they are anything else. Which were asked for is not known."""
+    if isinstance(raw, UnsetType):
+        return {}
+    try:
+        responses = jsonrpc.members(raw)
+    except UNREADABLE:
+        if bytes(raw) == b"null":
+            return {}
+        raise _bad("inputResponses must be an object") from None
+    if len(responses) > MAX_RESPONSES:
+        raise _bad(f"inputResponses may hold {MAX_RESPONSES} answers at most")
+    for key, response in responses.items():
+        if memoryview(response)[0] != ord("{"):
+            raise _bad(f"inputResponses.{key[:100]} must be an object")
+        _refuse_unreadable(key, response)
+    return responses
+
+
+def _refuse_unreadable(key: str, response: Raw) -> None:
+    try:
+        jsonrpc.parse(response)
+    except BadMessage as bad:
+        raise _bad(f"inputResponses.{key[:100]}: {bad.message}") from None
+
+
+def _bad(words: str) -> ProtocolError:
+    return ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS)

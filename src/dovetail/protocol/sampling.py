@@ -1,0 +1,219 @@
+"""Sampling on the wire: a conversation with a model goes in; it comes out checked, and shaped for a revision."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from dovetail.errors import MissingCapability, QuestionFailed, SetupError
+from dovetail.protocol.content import Audio, Content, Image, Meta, Role, Text, shape_content
+from dovetail.protocol.definitions import ToolDefinition, shape_definition
+from dovetail.protocol.revisions import Revision
+
+METHOD = "sampling/createMessage"
+MAX_TOOL_TURNS = 100  # in one conversation: a model that is asked for more is running in circles
+ContextScope = Literal["none", "thisServer", "allServers"]
+ToolMode = Literal["auto", "required", "none"]
+Priority = Annotated[float, msgspec.Meta(ge=0, le=1)]
+B = TypeVar("B")
+
+
+class ToolUse(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_use"):
+    """A model wants to know what a tool says to this input."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    meta: Meta | None = msgspec.field(name="_meta", default=None)  # goes back as it came: providers cache by it
+
+
+class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="tool_result"):
+    """What the tool said, for the model that wanted to know."""
+
+    tool_use_id: str
+    content: str | Content | Sequence[Content | str]
+    structured: Any = msgspec.field(name="structuredContent", default=None)
+    is_error: bool = False
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+    @property
+    def blocks(self) -> tuple[Content, ...]:
+        return _as_blocks(self.content)
+
+
+Sayable = Text | Image | Audio
+SamplingContent = Text | Image | Audio | ToolUse | ToolOutcome
+
+
+class SamplingMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one side of a conversation said, in one or several blocks."""
+
+    role: Role
+    content: str | SamplingContent | Sequence[SamplingContent | str]
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+    @property
+    def blocks(self) -> tuple[SamplingContent, ...]:
+        return _as_blocks(self.content)
+
+    @property
+    def tool_uses(self) -> list[ToolUse]:
+        return [block for block in self.blocks if isinstance(block, ToolUse)]
+
+    @property
+    def tool_outcomes(self) -> list[ToolOutcome]:
+        return [block for block in self.blocks if isinstance(block, ToolOutcome)]
+
+
+def _as_blocks(content: str | B | Sequence[B | str]) -> tuple[B | Text, ...]:
+    if isinstance(content, str):
+        return (Text(content),)
+    if isinstance(content, Sequence):
+        return tuple(Text(item) if isinstance(item, str) else item for item in content)
+    return (content,)
+
+
+class ModelPreferences(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Which model would do: parts of names, the best first, and how much price, speed and wits matter."""
+
+    hints: Sequence[Mapping[str, Any]] | None = None
+    cost_priority: Priority | None = None
+    speed_priority: Priority | None = None
+    intelligence_priority: Priority | None = None
+
+
+class ToolChoice(msgspec.Struct, frozen=True, omit_defaults=True):
+    mode: ToolMode | None = None
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, rename="camel"):
+    """All that a client is told when it is asked to sample a model."""
+
+    messages: Sequence[SamplingMessage]
+    max_tokens: int
+    system_prompt: str | None = None
+    temperature: float | None = None
+    stop_sequences: Sequence[str] | None = None
+    model_preferences: ModelPreferences | None = None
+    include_context: ContextScope | None = None
+    tools: Sequence[ToolDefinition] | None = None
+    tool_choice: ToolChoice | None = None
+    metadata: Mapping[str, Any] | None = None
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether the model may use tools in its answer."""
+        return bool(self.tools) and (self.tool_choice is None or self.tool_choice.mode != "none")
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """What a client must declare before it is asked."""
+        parts = {
+            "sampling": True,
+            "sampling.tools": self._mentions_tools(),
+            "sampling.context": self.include_context not in (None, "none"),
+        }
+        return tuple(name for name, is_needed in parts.items() if is_needed)
+
+    def _mentions_tools(self) -> bool:
+        said = any(message.tool_uses or message.tool_outcomes for message in self.messages)
+        return said or self.tools is not None or self.tool_choice is not None
+
+
+# The rules of a conversation
+
+
+def check_conversation(messages: Mapping[int, SamplingMessage]) -> None:
+    """Raises SetupError, with the number of the message, unless every tool use has its outcome in the next one."""
+    asked_by, expected = 0, set[str]()
+    for number, message in messages.items():
+        outcomes = message.tool_outcomes
+        _check_speakers(number, message, outcomes)
+        if expected or outcomes:
+            _check_outcomes(number, outcomes, asked_by, expected)
+        asked_by, expected = number, _ids_of_uses(number, message.tool_uses)
+    if expected:
+        raise _unanswered(asked_by, expected)
+
+
+def check_tool_turns(messages: Sequence[SamplingMessage]) -> None:
+    """Raises QuestionFailed if a model has been given tools, time and again, and still does not come to an end."""
+    if sum(1 for message in messages if message.tool_uses) >= MAX_TOOL_TURNS:
+        raise QuestionFailed(
+            f"The model has used tools in {MAX_TOOL_TURNS} turns of this conversation and is not offered any more; "
+            'tool_choice="none" makes it answer'
+        )
+
+
+def _check_speakers(number: int, message: SamplingMessage, outcomes: list[ToolOutcome]) -> None:
+    if message.tool_uses and message.role != "assistant":
+        raise SetupError(f'message {number}: only the model uses tools; give a message with ToolUse role="assistant"')
+    if outcomes and message.role != "user":
+        raise SetupError(f'message {number}: the model is told of outcomes; give one with ToolOutcome role="user"')
+    if outcomes and len(outcomes) != len(message.blocks):
+        raise SetupError(
+            f"message {number}: a message with ToolOutcome may hold nothing else; put the rest into the next message"
+        )
+
+
+def _check_outcomes(number: int, outcomes: list[ToolOutcome], asked_by: int, expected: set[str]) -> None:
+    given = [outcome.tool_use_id for outcome in outcomes]
+    if missing := expected.difference(given):
+        raise _unanswered(asked_by, missing)
+    if unknown := set(given) - expected:
+        raise SetupError(f"message {number}: no ToolUse in the message before it has the id {_shown(unknown)}")
+    if len(given) != len(expected):
+        raise SetupError(f"message {number}: it holds two ToolOutcome with the same id; one for each ToolUse is enough")
+
+
+def _ids_of_uses(number: int, uses: list[ToolUse]) -> set[str]:
+    ids = {use.id for use in uses}
+    if len(ids) != len(uses):
+        raise SetupError(f"message {number}: two ToolUse in it have the same id, so outcomes can't tell them apart")
+    return ids
+
+
+def _unanswered(number: int, ids: set[str]) -> SetupError:
+    return SetupError(
+        f"message {number}: the next message must hold a ToolOutcome for each ToolUse in this one; "
+        f"there is none for {_shown(ids)}"
+    )
+
+
+def _shown(ids: set[str]) -> str:
+    return ", ".join(repr(id[:80]) for id in sorted(ids)[:5])
+
+
+# Shapes by revision
+
+
+def shape_sampling(params: SamplingParams, revision: Revision) -> SamplingParams:
+    """The question as a revision may carry it. Raises MissingCapability for tools where there are none."""
+    if revision.rich_sampling:
+        messages = [_shape_message(message, revision) for message in params.messages if message.blocks]
+        tools = None if params.tools is None else [shape_definition(tool, revision) for tool in params.tools]
+        return msgspec.structs.replace(params, messages=messages, tools=tools)
+    if "sampling.tools" in params.requires:
+        raise MissingCapability({"sampling": {"tools": {}}})
+    single = [part for message in params.messages for part in _single_blocks(message, revision)]
+    return msgspec.structs.replace(params, messages=single)
+
+
+def _shape_message(message: SamplingMessage, revision: Revision) -> SamplingMessage:
+    blocks = [_shape_block(block, revision) for block in message.blocks]
+    # One block goes alone: clients that have known only that for years understand it too.
+    return msgspec.structs.replace(message, content=blocks[0] if len(blocks) == 1 else blocks)
+
+
+def _shape_block(block: SamplingContent, revision: Revision) -> SamplingContent:
+    if not isinstance(block, ToolOutcome):
+        return block  # which every revision with several blocks carries whole
+    structured = block.structured
+    if structured is not None and not isinstance(structured, Mapping) and not revision.any_structured_output:
+        structured = {"result": structured}
+    return msgspec.structs.replace(block, content=shape_content(block.blocks, revision), structured=structured)
+
+
+def _single_blocks(message: SamplingMessage, revision: Revision) -> list[SamplingMessage]:
+    plain = [block for block in message.blocks if isinstance(block, Sayable)]  # there are no others without tools
+    return [SamplingMessage(message.role, block) for block in shape_content(plain, revision)]  # type: ignore[arg-type]

@@ -1,0 +1,200 @@
+"""A question to the user goes in; what the client is asked comes out, and the typed answer out of its reply."""
+
+import functools
+import ipaddress
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import Any, Generic, Literal, TypeVar, overload
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from dovetail.errors import QuestionFailed, SetupError
+from dovetail.protocol.forms import render_form, restore_content
+from dovetail.protocol.jsonrpc import UNREADABLE
+from dovetail.protocol.questions import Question
+from dovetail.protocol.revisions import Revision
+from dovetail.protocol.uri import valid_uri
+from dovetail.registry.forms import compile_form, compile_raw_form
+
+T = TypeVar("T")
+Action = Literal["accept", "decline", "cancel"]
+Titles = Mapping[str, str] | Mapping[str, Mapping[str, str]]
+
+_METHOD = "elicitation/create"
+_LONGEST_MESSAGE = 64 * 1024  # characters
+_LONGEST_ID = 256
+log = logging.getLogger("dovetail")
+
+
+class Elicited(msgspec.Struct, Generic[T], frozen=True):
+    """What the user did, and what they filled in if they accepted."""
+
+    action: Action
+    data: T | None = None
+
+    @property
+    def accepted(self) -> bool:
+        return self.action == "accept"
+
+
+class Elicit(Generic[T]):
+    """A form for the user: by a Python type, by a list of choices, or by a raw `schema`."""
+
+    @overload
+    def __init__(self: "Elicit[None]", message: str, response_type: None = None) -> None: ...
+    @overload
+    def __init__(self: "Elicit[T]", message: str, response_type: type[T]) -> None: ...
+    @overload
+    def __init__(self: "Elicit[str]", message: str, response_type: list[str] | Titles) -> None: ...
+    @overload
+    def __init__(self: "Elicit[list[str]]", message: str, response_type: list[list[str]] | list[Titles]) -> None: ...
+    @overload
+    def __init__(self: "Elicit[dict[str, Any]]", message: str, *, schema: Mapping[str, Any]) -> None: ...
+    @overload
+    def __init__(
+        self: "Elicit[Any]", message: str, response_type: Any = None, *, schema: Mapping[str, Any] | None = None
+    ) -> None: ...
+    def __init__(self, message: str, response_type: Any = None, *, schema: Mapping[str, Any] | None = None) -> None:
+        if schema is not None and response_type is not None:
+            raise SetupError("ctx.elicit: response_type and schema say the same thing; keep one of them")
+        self._form = compile_form(response_type) if schema is None else compile_raw_form(schema)
+        self.question = Question(
+            method=_METHOD,
+            params={"mode": "form", "message": _checked(message), "requestedSchema": self._form.schema},
+            requires=("elicitation.form",),
+        )
+
+    def params(self, revision: Revision) -> dict[str, Any]:
+        asked = self.question.params | {"requestedSchema": render_form(self._form.schema, revision)}
+        if not revision.url_elicitation:
+            del asked["mode"]  # with one mode there is no name for it
+        return asked
+
+    def read(self, result: bytes | Raw, revision: Revision) -> Elicited[T]:
+        answer = _read_answer(result)
+        if answer.action != "accept":
+            return Elicited(answer.action)
+        content = restore_content(self._form.schema, self._content(answer), revision)
+        return Elicited(answer.action, self._form.decode(content))
+
+    def _content(self, answer: "_Answer") -> dict[str, Any]:
+        content = b"" if answer.content is UNSET else answer.content
+        if not self._form.fields and bytes(content) in (b"", b"null"):
+            return {}
+        try:
+            return _decode_content(content)
+        except UNREADABLE:
+            raise QuestionFailed(
+                "The client accepted, but its answer has no content that can be read; it must be an object"
+            ) from None
+
+
+class ElicitUrl:
+    """A page that the user should open, for whatever must not pass through the client: signing in, paying, secrets."""
+
+    def __init__(self, message: str, url: str, *, elicitation_id: str | None = None) -> None:
+        _refuse_unusable(url)
+        self.question = Question(
+            method=_METHOD,
+            params={"mode": "url", "message": _checked(message), "url": url},
+            requires=("elicitation.url",),
+        )
+        self.elicitation_id = secrets.token_urlsafe(16) if elicitation_id is None else _checked_id(elicitation_id)
+
+    def params(self, revision: Revision) -> dict[str, Any]:
+        named = {"elicitationId": self.elicitation_id} if revision.elicitation_ids else {}
+        return self.question.params | named
+
+    def read(self, result: bytes | Raw, revision: Revision) -> Elicited[None]:  # noqa: ARG002
+        return Elicited(_read_answer(result).action)
+
+
+# Questions
+
+
+def _checked(message: str) -> str:
+    if not isinstance(message, str):
+        raise TypeError(f"an elicitation's message must be a string, not {type(message).__name__}")
+    if not message.strip():
+        raise SetupError("an elicitation's message must say what is asked for; it is empty")
+    if len(message) > _LONGEST_MESSAGE:
+        raise SetupError(f"an elicitation's message may have {_LONGEST_MESSAGE} characters, not {len(message)}")
+    if not _is_unicode(message):
+        raise SetupError("an elicitation's message holds half a surrogate pair, which is not a character")
+    return message
+
+
+def _checked_id(elicitation_id: str) -> str:
+    if not isinstance(elicitation_id, str):
+        raise TypeError(f"elicitation_id must be a string, not {type(elicitation_id).__name__}")
+    if not 0 < len(elicitation_id) <= _LONGEST_ID or not _is_unicode(elicitation_id):
+        raise SetupError(f"elicitation_id must have 1 to {_LONGEST_ID} characters; leave it out for a random one")
+    return elicitation_id
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or text.encode("utf-8", "replace").decode() == text
+
+
+# URLs
+
+
+def _refuse_unusable(url: str) -> None:
+    """Raises, in words, for what no client should open."""
+    if not isinstance(url, str):
+        raise TypeError(f"the url of an elicitation must be a string, not {type(url).__name__}")
+    if not url.isascii() or not valid_uri(url):
+        raise SetupError(
+            f"{url[:80]!r} is not a URL that can be sent: no control characters, spaces or other scripts; "
+            "percent-encode them, and keep it below 8 KiB"
+        )
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if host is None or parts.scheme not in ("https", "http"):
+        raise SetupError(f"{url[:80]!r} must be a whole https:// URL with a host")
+    if "@" in parts.netloc:
+        raise SetupError("the url of an elicitation must not carry a user or a password before its host; remove them")
+    if parts.scheme == "http" and not _is_loopback(host):
+        _warn_of_plain_http(host)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _warn_of_plain_http(host: str) -> None:
+    """Once for each host: what is known already is not done again."""
+    log.warning("users are sent to http://%s, which anybody on the way can read and change; use https", host)
+
+
+# Answers
+
+
+class _Answer(msgspec.Struct):
+    action: Action
+    content: Raw | UnsetType = UNSET  # read only if it counts
+
+
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_content = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def _read_answer(result: bytes | Raw) -> _Answer:
+    try:
+        return _decode_answer(result)
+    except UNREADABLE:
+        raise QuestionFailed(
+            'The client\'s answer can\'t be read: it must be an object whose action is "accept", "decline" or "cancel"'
+        ) from None

@@ -1,0 +1,315 @@
+"""Asking the client's model: words and wishes go in, a `Sample` to ask comes out; its answer is a checked `Sampled`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Generic, TypeVar, get_args
+
+import msgspec
+
+from dovetail.errors import QuestionFailed, SetupError
+from dovetail.protocol.content import CONTENT_TYPES, Audio, Content, Image, Message, Role, Text
+from dovetail.protocol.definitions import ToolDefinition, describes_object
+from dovetail.protocol.jsonrpc import UNREADABLE
+from dovetail.protocol.questions import Question
+from dovetail.protocol.revisions import LATEST, Revision
+from dovetail.protocol.sampling import (
+    METHOD,
+    ContextScope,
+    ModelPreferences,
+    SamplingContent,
+    SamplingMessage,
+    SamplingParams,
+    ToolChoice,
+    ToolMode,
+    ToolOutcome,
+    ToolUse,
+    check_conversation,
+    check_tool_turns,
+    shape_sampling,
+)
+from dovetail.registry.catalog import check_name
+from dovetail.registry.misfits import UNEXPLAINED, misfits
+from dovetail.registry.options import NAMES, POSITIVE_COUNT, TEXT, Kind, checked_options, convert_option
+from dovetail.registry.outputs import OutputError, to_jsonable
+from dovetail.registry.tools import Tool, compile_tool
+
+__all__ = ["Sample", "Sampled", "SamplingMessage", "ToolOutcome", "ToolUse"]
+
+MAX_BLOCKS = 1_000  # of an answer
+MAX_TOKENS = 1024  # unless somebody knows better
+Turn = str | Content | ToolUse | ToolOutcome | Message | SamplingMessage
+Preferences = str | Sequence[str] | Mapping[str, Any]
+OfferedTool = Callable[..., Any] | Mapping[str, Any] | ToolDefinition | Tool
+
+_KINDS = {
+    "max_tokens": POSITIVE_COUNT,
+    "system_prompt": TEXT,
+    "temperature": Kind(Annotated[float, msgspec.Meta(ge=0)], "a number, 0 or more"),
+    "stop_sequences": NAMES,
+    "include_context": Kind(ContextScope, '"none", "thisServer" or "allServers"'),
+    "metadata": Kind(dict[str, Any], "a dict with string keys"),
+}
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """What the client's model said."""
+
+    role: Role
+    content: tuple[Text | Image | Audio | ToolUse, ...]
+    model: str
+    stop_reason: str | None = None  # endTurn, stopSequence, maxTokens, toolUse, or whatever the provider says
+
+    @property
+    def text(self) -> str:
+        """All text blocks, one below the other."""
+        return "\n".join(block.text for block in self.content if isinstance(block, Text))
+
+    @property
+    def tool_uses(self) -> list[ToolUse]:
+        """What the model wants to know; each gets a `ToolOutcome` in the next message."""
+        return [block for block in self.content if isinstance(block, ToolUse)]
+
+    @property
+    def message(self) -> SamplingMessage:
+        """The same, to go on with the conversation."""
+        return SamplingMessage(self.role, self.content)
+
+
+class Sample:
+    """A question to the client's model.
+
+    `messages` is what was said so far: a string or block is a message of the user's, a `SamplingMessage` may be of
+    either side and hold several blocks. Outcomes of tools in a row are one message. `tools` are functions, dicts with
+    name, description and inputSchema, or definitions; they are offered to the model, and run by nobody but you.
+    """
+
+    def __init__(
+        self,
+        messages: Turn | Sequence[Turn],
+        *,
+        max_tokens: int = MAX_TOKENS,
+        system_prompt: str | None = None,
+        temperature: float | None = None,
+        stop_sequences: Sequence[str] | None = None,
+        model_preferences: Preferences | None = None,
+        include_context: ContextScope | None = None,
+        tools: Sequence[OfferedTool] | None = None,
+        tool_choice: ToolMode | Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        options: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "system_prompt": system_prompt,
+            "temperature": temperature,
+            "stop_sequences": stop_sequences,
+            "include_context": include_context,
+            "metadata": metadata,
+        }
+        self._params = SamplingParams(
+            messages=_conversation(messages),
+            model_preferences=_preferences(model_preferences),
+            tools=_definitions(tools),
+            tool_choice=_choice(tool_choice, tools),
+            **checked_options(options, _KINDS, "sample", _KINDS),
+        )
+        if self._params.offers_tools:
+            check_tool_turns(self._params.messages)
+        self.question = Question(method=METHOD, params=self._sendable_params(), requires=self._params.requires)
+
+    def _sendable_params(self) -> dict[str, Any]:
+        try:
+            return self.params(LATEST)
+        except OutputError as failure:
+            raise SetupError(f"sample: the question can't be sent: {failure}") from None
+
+    def params(self, revision: Revision) -> dict[str, Any]:
+        """As the client's revision spells it."""
+        return to_jsonable(shape_sampling(self._params, revision))  # type: ignore[no-any-return]
+
+    def read(self, result: bytes | msgspec.Raw, revision: Revision) -> Sampled:
+        """What the model said. Raises QuestionFailed if it does not fit the question."""
+        try:
+            answer = _reader(revision)(result)
+        except UNREADABLE as failure:
+            raise _unusable(*misfits(failure)[0]) from None
+        content = tuple(answer.content) if isinstance(answer.content, list) else (answer.content,)
+        sampled = Sampled(answer.role, content, answer.model, answer.stop_reason)
+        self._check_tool_uses(sampled)
+        return sampled
+
+    def _check_tool_uses(self, sampled: Sampled) -> None:
+        ids = [use.id for use in sampled.tool_uses]
+        if ids and not self._params.offers_tools:
+            raise _unusable("content", "the model uses tools, but was offered none")
+        if ids and sampled.role != "assistant":
+            raise _unusable("role", "only an assistant uses tools")
+        if len(set(ids)) != len(ids):
+            raise _unusable("content", "two uses of tools have the same id")
+
+
+# What was said
+
+
+def _conversation(given: Turn | Sequence[Turn]) -> tuple[SamplingMessage, ...]:
+    """Messages as they go out; problems are told by the numbers that they have in what was given."""
+    turns: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
+    messages: dict[int, SamplingMessage] = {}
+    previous: Any = None
+    for number, turn in enumerate(turns):
+        if isinstance(turn, (ToolUse, ToolOutcome)) and type(turn) is type(previous):
+            last, message = messages.popitem()
+            messages[last] = SamplingMessage(message.role, (*message.blocks, *_message(turn, number).blocks))
+        else:
+            messages[number] = _message(turn, number)
+        previous = turn
+    if not any(message.blocks for message in messages.values()):
+        raise SetupError('sample: messages is empty; pass what to say to the model, such as "Hello"')
+    try:
+        check_conversation(messages)
+    except SetupError as problem:
+        raise SetupError(f"sample, {problem}") from None
+    return tuple(messages.values())
+
+
+def _message(turn: Any, number: int) -> SamplingMessage:
+    where = f"sample, message {number}"
+    message = _as_message(turn, where)
+    if message.role not in get_args(Role):
+        raise SetupError(f'{where}: role={message.role!r} must be "user" or "assistant"; else use system_prompt=')
+    if message.role == "user" and not message.blocks:
+        raise SetupError(f"{where}: it holds no content; leave it out")
+    return msgspec.structs.replace(message, content=tuple(_block(block, where) for block in message.blocks))
+
+
+def _as_message(turn: Any, where: str) -> SamplingMessage:
+    if isinstance(turn, SamplingMessage):
+        return turn
+    if isinstance(turn, Message):
+        return SamplingMessage(turn.role, turn.content)  # type: ignore[arg-type]  # what is no part of it is refused later
+    if isinstance(turn, ToolUse):
+        return SamplingMessage("assistant", turn)
+    if isinstance(turn, (str, ToolOutcome, *CONTENT_TYPES)):
+        return SamplingMessage("user", turn)  # type: ignore[arg-type]
+    raise SetupError(f"{where}: {type(turn).__name__} is no message; pass a string, a block or a SamplingMessage")
+
+
+def _block(block: Any, where: str) -> SamplingContent:
+    if not isinstance(block, SamplingContent):
+        shown = type(block).__name__
+        raise SetupError(
+            f"{where}: {shown} can't be part of it; use a string, Text, Image, Audio, ToolUse, ToolOutcome"
+        )
+    if not isinstance(block, ToolOutcome):
+        return block
+    if not isinstance(block.tool_use_id, str):
+        raise SetupError(f"{where}: tool_use_id must be the id of a ToolUse, not {type(block.tool_use_id).__name__}")
+    if wrong := [part for part in block.blocks if not isinstance(part, CONTENT_TYPES)]:
+        shown = type(wrong[0]).__name__
+        raise SetupError(
+            f"{where}: the content of a ToolOutcome can't be {shown}; use strings and blocks, or structured="
+        )
+    return msgspec.structs.replace(block, content=block.blocks, structured=_plain(block.structured, where))
+
+
+def _plain(value: Any, where: str) -> Any:
+    try:
+        return to_jsonable(value)
+    except OutputError as failure:
+        raise SetupError(f"{where}: structured can't be sent: {failure}") from None
+
+
+# What is wished for
+
+
+def _preferences(given: Preferences | None) -> ModelPreferences | None:
+    if given is None:
+        return None
+    wishes: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"hints": given}
+    if wishes.get("hints") is not None:
+        wishes["hints"] = _hints(wishes["hints"])
+    preferences: ModelPreferences = convert_option(wishes, ModelPreferences, "sample", "model_preferences")
+    return preferences
+
+
+def _hints(given: Any) -> list[Mapping[str, Any]]:
+    hints = given if isinstance(given, (list, tuple)) else [given]
+    spelled = [hint if isinstance(hint, Mapping) else {"name": hint} for hint in hints]
+    if not all(isinstance(hint.get("name", ""), str) for hint in spelled):
+        raise SetupError(f"sample: model_preferences: hints={given!r} must be names of models, or parts of names")
+    return spelled
+
+
+def _definitions(tools: Sequence[OfferedTool] | None) -> list[ToolDefinition] | None:
+    if not tools:
+        return None
+    if isinstance(tools, (str, Mapping)) or not isinstance(tools, Sequence):
+        raise SetupError(f"sample: tools must be a list, not {type(tools).__name__}")
+    definitions = [_definition(tool, number) for number, tool in enumerate(tools)]
+    names = [definition.name for definition in definitions]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SetupError(f"sample: two tools have the name {twice[0]!r}; the model could not tell them apart")
+    return definitions
+
+
+def _definition(tool: OfferedTool, number: int) -> ToolDefinition:
+    where = f"sample, tool {number}"
+    if callable(tool):
+        tool = compile_tool(tool, {"output": "text"})  # a model makes nothing of output schemas
+    if isinstance(tool, Tool):
+        return tool.definition
+    if not isinstance(tool, (ToolDefinition, Mapping)):
+        raise SetupError(f"{where}: {type(tool).__name__} is no tool; pass a function, a dict or a ToolDefinition")
+    definition: ToolDefinition = convert_option(tool, ToolDefinition, where, "tools")
+    check_name(definition.name, where)
+    if not describes_object(definition.input_schema):
+        raise SetupError(f'{where}: the inputSchema of {definition.name} must have "type": "object"')
+    return definition
+
+
+def _choice(given: ToolMode | Mapping[str, Any] | None, tools: Sequence[OfferedTool] | None) -> ToolChoice | None:
+    if given is None:
+        return None
+    mode: Any = given.get("mode") if isinstance(given, Mapping) and given.keys() <= {"mode"} else given
+    if mode not in (None, *get_args(ToolMode)):
+        raise SetupError(f'sample: tool_choice={given!r} is not possible; it must be "auto", "required" or "none"')
+    if mode == "required" and not tools:
+        raise SetupError('sample: tool_choice="required" needs tools=')
+    return ToolChoice(mode)
+
+
+# What came back
+
+C = TypeVar("C")
+
+
+class _Answer(msgspec.Struct, Generic[C], frozen=True, rename="camel"):
+    role: Role
+    content: C
+    model: str
+    stop_reason: str | None = None
+
+
+_Block = Text | Image | Audio | ToolUse
+_Blocks = Annotated[list[_Block], msgspec.Meta(max_length=MAX_BLOCKS)]
+_read_first = msgspec.json.Decoder(_Answer[Text | Image]).decode
+_read_plain = msgspec.json.Decoder(_Answer[Text | Image | Audio]).decode
+_read_rich = msgspec.json.Decoder(_Answer[_Block | _Blocks]).decode
+_WORDS = {
+    "role": 'must be "user" or "assistant"',
+    "content": "expected a block of content",
+    "type": "is no kind of content that can stand here",
+    "stopReason": "expected a string",
+}
+
+
+def _reader(revision: Revision) -> Callable[[bytes | msgspec.Raw], _Answer[Any]]:
+    """Only what the client's own revision has."""
+    if revision.rich_sampling:
+        return _read_rich
+    return _read_plain if revision.audio else _read_first
+
+
+def _unusable(path: str, words: str) -> QuestionFailed:
+    place = path.lstrip(".")
+    if words == UNEXPLAINED:
+        words = _WORDS.get(place.rpartition(".")[2], words)
+    return QuestionFailed(f"The client's answer to {METHOD} can't be used: {place or 'the result'}: {words}")

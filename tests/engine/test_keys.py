@@ -1,0 +1,275 @@
+"""The secrets of a server: where they come from, who shares them, and that nobody sees them."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from dovetail import Server, SetupError
+from dovetail.engine.keys import Secrets, agree_on_secret, checked_secrets
+from dovetail.engine.options import Options
+from dovetail.engine.seal import BadSeal
+from dovetail.state.base import MAX_TTL, Entry
+from dovetail.state.memory import MemoryState
+from wire import MODERN, Wire
+
+ONE, TWO = "the first secret of two", "the second secret of two"
+
+
+@pytest.fixture(autouse=True)
+def _no_secret_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOVETAIL_SECRET", raising=False)
+
+
+def secrets_of(**options: Any) -> tuple[bytes, ...]:
+    return Server("x", **options).engine.secrets
+
+
+# ── where they come from ──
+
+
+@pytest.mark.parametrize(
+    ("given", "secrets"),
+    [
+        (ONE, [ONE]),
+        (ONE.encode(), [ONE]),
+        ([ONE, TWO], [ONE, TWO]),
+        ((TWO.encode(), ONE), [TWO, ONE]),
+        ([ONE, ONE.encode(), TWO], [ONE, TWO]),
+        ("with, commas and blanks", ["with, commas and blanks"]),
+        ("é" * 8, ["é" * 8]),  # 16 bytes
+    ],
+    ids=str,
+)
+def test_one_secret_or_several(given: Any, secrets: list[str]) -> None:
+    assert secrets_of(secret=given) == tuple(secret.encode() for secret in secrets)
+
+
+@pytest.mark.parametrize("divided", [f"{ONE}, {TWO}", f"{ONE} {TWO}", f"  {ONE},,{TWO}\n"])
+def test_the_environment_may_hold_several(divided: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = divided.replace(ONE, ONE.replace(" ", "-")).replace(TWO, TWO.replace(" ", "-"))
+    monkeypatch.setenv("DOVETAIL_SECRET", text)
+    assert secrets_of() == (b"the-first-secret-of-two", b"the-second-secret-of-two")
+    assert secrets_of(secret=TWO) == (TWO.encode(),)
+
+
+def test_without_any_there_is_a_random_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_SECRET", "")
+    made = {secrets_of() for _ in range(5)}
+    assert len(made) == 5
+    assert {(len(secrets), len(secrets[0])) for secrets in made} == {(1, 32)}
+
+
+# ── what is refused, and not shown ──
+
+WRONG = [
+    ("hunter2", "secret must be at least 16 bytes"),
+    ("", "secret must be at least 16 bytes"),
+    (b"hunter2", "secret must be at least 16 bytes"),
+    ([ONE, "hunter2"], "secret must be at least 16 bytes"),
+    ([], "secret must be"),
+    (None, "secret must be"),
+    (5, "secret must be"),
+    ({"hunter2": ONE}, "secret must be"),
+    (bytearray(b"hunter2 hunter2 hunter2"), "secret must be"),
+    ([[ONE]], "secret must be"),
+    ("hunter2 hunter2 \ud800", "surrogate"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), WRONG, ids=ascii)
+def test_a_wrong_secret_is_refused_and_not_shown(given: Any, words: str) -> None:
+    with pytest.raises(SetupError) as caught:
+        secrets_of(secret=given)
+    message = str(caught.value)
+    assert message.startswith("Server: secret ")
+    assert words in message
+    assert "hunter2" not in message
+    assert "first secret" not in message
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("text", ["hunter2", f"hunter2,{ONE}", " ", ",", "hunter2 \udcff"], ids=ascii)
+def test_a_wrong_variable_is_refused_by_its_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_SECRET", text)
+    with pytest.raises(SetupError, match=r"^DOVETAIL_SECRET ") as caught:
+        Server("x")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_secrets_are_not_printed() -> None:
+    server = Server("x", secret=[ONE, TWO])
+    held = [server.engine.secrets, server.engine.options, Options.of({"secret": ONE}), server, server.engine.sealer]
+    for thing in held:
+        shown = f"{thing} {thing!r} {[thing]}"
+        assert "secret of two" not in shown, type(thing)
+    assert repr(Secrets([b"x"])) == "<1 hidden>"
+
+
+# ── who shares them ──
+
+
+async def test_who_comes_first_decides() -> None:
+    state = MemoryState()
+    assert await agree_on_secret(state, b"a" * 32) == b"a" * 32
+    assert await agree_on_secret(state, b"b" * 32) == b"a" * 32
+    assert await agree_on_secret(state, b"a" * 32) == b"a" * 32
+
+
+class SlowState(MemoryState):
+    """One that others reach between two calls, and that may lose what it holds."""
+
+    def __init__(self, losses: int = 0) -> None:
+        super().__init__()
+        self.losses = losses
+        self.ttls: set[float] = set()
+
+    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
+        self.ttls.add(ttl)
+        await asyncio.sleep(0)
+        return await super().claim(key, value, ttl)
+
+    async def get(self, key: str) -> Entry | None:
+        await asyncio.sleep(0)
+        if self.losses:
+            self.losses -= 1
+            await self.delete(key)
+        return await super().get(key)
+
+
+async def test_many_at_once_agree() -> None:
+    state = SlowState()
+    agreed = await asyncio.gather(*(agree_on_secret(state, bytes([n]) * 32) for n in range(20)))
+    assert len(set(agreed)) == 1
+    assert state.ttls == {MAX_TTL}
+
+
+async def test_a_secret_that_vanishes_is_claimed_again() -> None:
+    state = SlowState(losses=1)
+    await state.put("secret", b"a" * 32, ttl=10)
+    assert await agree_on_secret(state, b"b" * 32) == b"b" * 32
+
+
+async def test_a_state_that_keeps_nothing_is_given_up() -> None:
+    class Forgetful(MemoryState):
+        async def claim(self, key: str, value: bytes, ttl: float) -> bool:
+            return False
+
+    with pytest.raises(SetupError, match="set DOVETAIL_SECRET"):
+        await agree_on_secret(Forgetful(), b"b" * 32)
+
+
+async def test_a_state_that_holds_something_else_is_refused() -> None:
+    state = MemoryState()
+    await state.put("secret", b"hunter2", ttl=10)
+    with pytest.raises(SetupError, match="shared state") as caught:
+        await agree_on_secret(state, b"b" * 32)
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_servers_that_share_a_state_open_each_others_seals() -> None:
+    engines = one, other, alone = [Server("x").engine for _ in range(3)]
+    one.state = other.state = SlowState()
+    early = [engine.sealer.seal(b"early") for engine in engines]
+    await asyncio.gather(*(engine.start() for engine in engines))
+    assert one.secrets == other.secrets != alone.secrets
+    assert repr(one.secrets) == "<1 hidden>"
+    assert other.sealer.open(one.sealer.seal(b"data")) == one.sealer.open(other.sealer.seal(b"data")) == b"data"
+    for foreign in (one.sealer.seal(b"data"), early[0], early[1]):
+        with pytest.raises(BadSeal):
+            alone.sealer.open(foreign)
+    assert alone.sealer.open(early[2]) == b"early"
+    await asyncio.gather(*(engine.stop() for engine in engines))
+
+
+async def test_several_users_of_one_server_start_it_at_once() -> None:
+    state = SlowState()
+    await state.put("secret", b"a" * 32, ttl=10)
+    engine = Server("x").engine
+    engine.state = state
+    await asyncio.gather(*(engine.start() for _ in range(5)))
+    assert engine.secrets == (b"a" * 32,)
+    await asyncio.gather(*(engine.stop() for _ in range(5)))
+
+
+async def test_a_configured_secret_is_nobody_elses_business() -> None:
+    state = MemoryState()
+    engine = Server("x", secret=ONE).engine
+    engine.state = state
+    await engine.start()
+    await engine.stop()
+    assert engine.secrets == (ONE.encode(),)
+    assert await state.get("secret") is None
+
+
+async def test_a_server_keeps_its_own_secret_from_one_life_to_the_next() -> None:
+    engine = Server("x").engine
+    token, sealer = engine.sealer.seal(b"data"), engine.sealer
+    for _ in range(2):
+        await engine.start()
+        assert engine.sealer is sealer
+        assert engine.sealer.open(token) == b"data"
+        await engine.stop()
+
+
+async def test_a_state_that_fails_lets_nobody_start() -> None:
+    class Broken(MemoryState):
+        async def claim(self, key: str, value: bytes, ttl: float) -> bool:
+            raise ConnectionError("no such host")
+
+    entered: list[Server] = []
+    engine = Server("x", lifespan=entered.append).engine  # type: ignore[arg-type]
+    engine.state = Broken()
+    with pytest.raises(ConnectionError):
+        await engine.start()
+    assert not entered
+
+
+async def test_a_page_is_not_kept_longer_than_the_secret_that_signed_it() -> None:
+    server = Server("x", secret=ONE, page_size=1)
+    for name in ("a", "b"):
+        server.add_tool(lambda: "", name=name)
+    async with Wire(server, MODERN) as wire:
+        cursor = (await wire.ask("tools/list"))["nextCursor"]
+        server.engine.secrets = checked_secrets([TWO, ONE], "test")
+        fresh = (await wire.ask("tools/list"))["nextCursor"]
+        for each in (cursor, fresh):
+            assert (await wire.ask("tools/list", {"cursor": each}))["tools"][0]["name"] == "b"
+        server.engine.secrets = checked_secrets(TWO, "test")
+        assert (await wire.ask("tools/list", {"cursor": fresh}))["tools"][0]["name"] == "b"
+        assert (await wire.refusal("tools/list", {"cursor": cursor}))["code"] == -32602
+
+
+def test_the_sealer_follows_the_secrets() -> None:
+    engine = Server("x", secret=ONE).engine
+    token = engine.sealer.seal(b"data")
+    assert engine.sealer is engine.sealer
+    engine.secrets = checked_secrets([TWO, ONE], "test")
+    assert engine.sealer.secrets == (TWO.encode(), ONE.encode())
+    assert engine.sealer.open(token) == b"data"
+
+
+FORKS = """
+import os
+from dovetail import Server
+
+engine = Server("x").engine
+if not (child := os.fork()):
+    os.write(1, engine.sealer.seal(b"from the child").encode() + b" " + engine.secrets[0].hex().encode())
+    os._exit(0)
+os.waitpid(child, 0)
+os.write(1, b" " + engine.sealer.seal(b"from the parent").encode() + b" " + engine.secrets[0].hex().encode())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_workers_that_are_forked_share_the_random_secret() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True, timeout=60)
+    by_child, childs, by_parent, parents = done.stdout.split()
+    assert childs == parents
+    sealer = Server("x", secret=bytes.fromhex(parents)).engine.sealer
+    assert sealer.open(by_child) == b"from the child"
+    assert sealer.open(by_parent) == b"from the parent"

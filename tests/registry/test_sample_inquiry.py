@@ -1,0 +1,591 @@
+"""`Sample` from what an author writes to what a client is asked, and from what it answers to `Sampled`."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import official
+from dovetail.errors import MissingCapability, QuestionFailed, SetupError
+from dovetail.protocol import revisions
+from dovetail.protocol.content import Audio, EmbeddedResource, Image, Message, ResourceContents, ResourceLink, Text
+from dovetail.protocol.definitions import ToolDefinition
+from dovetail.protocol.features import require_askable
+from dovetail.protocol.questions import Inquiry
+from dovetail.protocol.revisions import LATEST, Revision
+from dovetail.protocol.sampling import MAX_TOOL_TURNS
+from dovetail.registry.sampling import MAX_BLOCKS, Sample, Sampled, SamplingMessage, ToolOutcome, ToolUse
+from dovetail.registry.tools import compile_tool
+
+REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)
+RICH = [row for row in revisions.ALL if row.rich_sampling]
+PLAIN = [row for row in revisions.ALL if not row.rich_sampling]
+HI = {"role": "user", "content": {"type": "text", "text": "hi"}}
+USE = ToolUse("u1", "add", {"a": 1, "b": 2})
+OTHER_USE = ToolUse("u2", "add", {})
+WIRE_USE = {"type": "tool_use", "id": "u1", "name": "add", "input": {"a": 1, "b": 2}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def add(a: int, b: int = 0) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def messages(*args: Any, **options: Any) -> list[dict[str, Any]]:
+    return Sample(*args, **options).question.params["messages"]
+
+
+def check_request(params: dict[str, Any], revision: Revision) -> None:
+    if official.available():
+        request = {"jsonrpc": "2.0", "id": 1, "method": "sampling/createMessage", "params": params}
+        official.validator_for(revision.name, "CreateMessageRequest").validate(request)
+
+
+def answer(content: Any, **more: Any) -> bytes:
+    return json.dumps({"role": "assistant", "content": content, "model": "m", **more}).encode()
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+# What was said
+
+
+@REVISIONS
+def test_a_word(revision: Revision) -> None:
+    inquiry: Inquiry[Sampled] = Sample("hi")
+    assert inquiry.question.method == "sampling/createMessage"
+    assert inquiry.question.requires == ("sampling",)
+    assert inquiry.params(revision) == {"messages": [HI], "maxTokens": 1024}
+    check_request(inquiry.params(revision), revision)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Text("hi"),
+        Message("user", "hi"),
+        Message("user", Text("hi")),
+        SamplingMessage("user", "hi"),
+        SamplingMessage("user", [Text("hi")]),
+        ["hi"],
+        (Message("user", "hi"),),
+    ],
+)
+def test_other_ways_to_say_it(said: Any) -> None:
+    assert messages(said) == [HI]
+    assert Sample(said).question.digest == Sample("hi").question.digest
+
+
+def test_a_conversation() -> None:
+    said = ["hi", SamplingMessage("assistant", "yes?"), Image(b"i", "image/png"), SamplingMessage("user", ["a", "b"])]
+    sent = messages(said)
+    assert [message["role"] for message in sent] == ["user", "assistant", "user", "user"]
+    assert sent[2]["content"]["type"] == "image"
+    assert sent[3]["content"] == [text("a"), text("b")]
+
+
+def test_loose_tool_uses_and_outcomes_in_a_row_are_one_message() -> None:
+    said = ["hi", USE, OTHER_USE, ToolOutcome("u2", "x"), ToolOutcome("u1", "3"), "so?"]
+    sent = messages(said, tools=[add])
+    assert [message["role"] for message in sent] == ["user", "assistant", "user", "user"]
+    assert [block["id"] for block in sent[1]["content"]] == ["u1", "u2"]
+    assert [block["toolUseId"] for block in sent[2]["content"]] == ["u2", "u1"]
+
+
+def test_any_change_makes_another_question() -> None:
+    digests = {
+        Sample("hi").question.digest,
+        Sample("hi", max_tokens=10).question.digest,
+        Sample("hi", tools=[add]).question.digest,
+        Sample("ho").question.digest,
+        Sample(["hi", "ho"]).question.digest,
+    }
+    assert len(digests) == 5
+
+
+LINK = ResourceLink("a://b", "n")
+BAD_MESSAGES: dict[str, tuple[Any, str]] = {
+    "nothing": ([], "messages is empty"),
+    "only silence": ([SamplingMessage("assistant", [])], "messages is empty"),
+    "an empty one": (["hi", SamplingMessage("user", [])], "message 1: it holds no content; leave it out"),
+    "None": (None, "message 0: NoneType is no message; pass a string"),
+    "a number": (["hi", 5], "message 1: int is no message"),
+    "bytes": (b"hi", "message 0: bytes is no message"),
+    "a dict": ([{"role": "user", "content": "hi"}], "message 0: dict is no message; .* SamplingMessage"),
+    "system": ([Message("system", "be nice")], "message 0: role='system' must be \"user\" or .* system_prompt="),  # type: ignore[arg-type]
+    "a link": (["hi", LINK], "message 1: ResourceLink can't be part of it; use a string, Text, Image"),
+    "a link in a message": (SamplingMessage("user", ["see", LINK]), "message 0: ResourceLink can't"),  # type: ignore[list-item]
+    "a resource of a prompt": (
+        Message("user", EmbeddedResource(ResourceContents("a://b", text="t"))),
+        "message 0: EmbeddedResource can't be part of it",
+    ),
+    "a generator": (SamplingMessage("user", (word for word in "ab")), "message 0: generator can't"),  # type: ignore[arg-type]
+    "a use as its id": ([USE, ToolOutcome(USE, "x")], "message 1: tool_use_id must be the id .* not ToolUse"),  # type: ignore[arg-type]
+    "a value as content": ([USE, ToolOutcome("u1", {"a": 1})], "message 1: .* can't be dict; .* or structured="),  # type: ignore[arg-type]
+    "a number as content": ([USE, ToolOutcome("u1", [3])], "message 1: .* ToolOutcome can't be int"),  # type: ignore[list-item]
+    "no JSON": ([USE, ToolOutcome("u1", "x", structured=object())], "message 1: structured can't be sent: .* no JSON"),
+    "mixed": ([USE, SamplingMessage("user", [ToolOutcome("u1", "x"), "so?"])], "message 1: .* nothing else"),
+    "no outcome": (["hi", USE, "well?"], "message 1: the next message must hold a ToolOutcome .* 'u1'"),
+    "counted as given": ([USE, OTHER_USE, ToolOutcome("u1", "x"), ToolOutcome("u2", "x"), USE], "message 4: the next"),
+    "half a character": ("\ud800", "the question can't be sent: .* not valid Unicode"),
+}
+
+
+@pytest.mark.rule("SA-4", "SA-5")
+@pytest.mark.parametrize("name", BAD_MESSAGES)
+def test_messages_that_are_not_sent(name: str) -> None:
+    said, words = BAD_MESSAGES[name]
+    with pytest.raises(SetupError, match=f"^sample.*{words}"):
+        Sample(said)
+
+
+# What is wished for
+
+
+@REVISIONS
+def test_every_wish(revision: Revision) -> None:
+    sample = Sample(
+        "hi",
+        max_tokens=7,
+        system_prompt="be nice",
+        temperature=0,
+        stop_sequences=("a", "b"),
+        model_preferences={"hints": ["small", {"name": "large"}], "costPriority": 1, "speedPriority": 0.5},
+        include_context="none",
+        metadata={"k": [1]},
+    )
+    params = sample.params(revision)
+    check_request(params, revision)
+    assert params == {
+        "messages": [HI],
+        "maxTokens": 7,
+        "systemPrompt": "be nice",
+        "temperature": 0,
+        "stopSequences": ["a", "b"],
+        "modelPreferences": {
+            "hints": [{"name": "small"}, {"name": "large"}],
+            "costPriority": 1.0,
+            "speedPriority": 0.5,
+        },
+        "includeContext": "none",
+        "metadata": {"k": [1]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "hints"),
+    [
+        ("small", [{"name": "small"}]),
+        (["small", "large"], [{"name": "small"}, {"name": "large"}]),
+        ({"hints": "small"}, [{"name": "small"}]),
+        ({"hints": [{"x-family": "f"}]}, [{"x-family": "f"}]),
+    ],
+)
+def test_models_by_name(given: Any, hints: Any) -> None:
+    assert Sample("hi", model_preferences=given).question.params["modelPreferences"] == {"hints": hints}
+
+
+BAD_WISHES: list[tuple[dict[str, Any], str]] = [
+    ({"max_tokens": 0}, "max_tokens=0 is not possible; it must be a whole number, 1 or more"),
+    ({"max_tokens": True}, "max_tokens=True is not possible"),
+    ({"max_tokens": 1.5}, "max_tokens=1.5 is not possible"),
+    ({"system_prompt": 1}, "system_prompt=1 is not possible; it must be a string"),
+    ({"temperature": -1}, "temperature=-1 is not possible; it must be a number, 0 or more"),
+    ({"temperature": float("inf")}, "can't be sent: .* inf"),
+    ({"stop_sequences": "stop"}, "stop_sequences='stop' is not possible; it must be a list of strings"),
+    ({"include_context": "all"}, 'include_context=\'all\' is not possible; it must be "none", "thisServer"'),
+    ({"metadata": [1]}, r"metadata=\[1\] is not possible; it must be a dict"),
+    ({"metadata": {"k": object()}}, "metadata=.* is not possible"),
+    ({"model_preferences": 5}, "hints=5 must be names of models"),
+    ({"model_preferences": [5]}, r"hints=\[5\] must be names"),
+    ({"model_preferences": {"hints": [{"name": 5}]}}, "must be names"),
+    ({"model_preferences": {"costPriority": 1.5}}, "model_preferences=.* is not right: .*costPriority"),
+    ({"model_preferences": {"speedPriority": -0.1}}, "model_preferences=.* is not right: .*speedPriority"),
+    ({"model_preferences": {"intelligencePriority": "much"}}, "model_preferences=.* is not right"),
+    ({"model_preferences": {"wit": 1}}, r"model_preferences has unknown keys \['wit'\]; known are hints"),
+    ({"tools": add}, "tools must be a list, not function"),
+    ({"tools": {"name": "add"}}, "tools must be a list, not dict"),
+    ({"tools": [5]}, "tool 0: int is no tool; pass a function"),
+    ({"tools": [add, {"name": "x"}]}, "tool 1: tools=.* is not right: .*inputSchema"),
+    ({"tools": [{"name": "x", "inputSchema": SCHEMA, "input": 1}]}, r"tool 0: tools has unknown keys \['input'\]"),
+    ({"tools": [{"name": "x", "inputSchema": {}}]}, 'tool 0: the inputSchema of x must have "type": "object"'),
+    ({"tools": [{"name": "a b", "inputSchema": SCHEMA}]}, "tool 0: the name 'a b' is not allowed"),
+    ({"tools": [add, {"name": "add", "inputSchema": SCHEMA}]}, "two tools have the name 'add'"),
+    ({"tools": [lambda a: a]}, "a lambda has no name"),
+    ({"tool_choice": "sometimes"}, "tool_choice='sometimes' is not possible; it must be \"auto\""),
+    ({"tool_choice": {"name": "add"}}, "tool_choice=.* is not possible"),
+    ({"tool_choice": "required"}, 'tool_choice="required" needs tools='),
+]
+
+
+@pytest.mark.parametrize(("wish", "words"), BAD_WISHES)
+def test_wishes_that_are_refused(wish: dict[str, Any], words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        Sample("hi", **wish)
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        add,
+        compile_tool(add, {"output": "text"}),
+        compile_tool(add, {"output": "text"}).definition,
+        {
+            "name": "add",
+            "description": "Add two numbers.",
+            "inputSchema": {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}, "b": {"type": "integer", "default": 0}},
+                "required": ["a"],
+                "additionalProperties": False,
+            },
+        },
+    ],
+)
+def test_ways_to_offer_a_tool(tool: Any) -> None:
+    (sent,) = Sample("hi", tools=[tool]).question.params["tools"]
+    assert sent == {
+        "name": "add",
+        "description": "Add two numbers.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer", "default": 0}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+    }
+
+
+@pytest.mark.parametrize("choice", ["required", {"mode": "required"}])
+def test_ways_to_choose(choice: Any) -> None:
+    assert Sample("hi", tools=[add], tool_choice=choice).question.params["toolChoice"] == {"mode": "required"}
+
+
+def test_no_tools_are_no_tools() -> None:
+    sample = Sample("hi", tools=[])
+    assert "tools" not in sample.question.params
+    assert sample.question.requires == ("sampling",)
+
+
+@pytest.mark.parametrize("revision", RICH, ids=lambda row: row.name)
+def test_outcomes_may_be_any_value(revision: Revision) -> None:
+    @dataclass
+    class Place:
+        x: int
+
+    sample = Sample([USE, ToolOutcome("u1", "there", structured=Place(3))], tools=[add])
+    params = sample.params(revision)
+    check_request(params, revision)
+    assert params["messages"][1]["content"]["structuredContent"] == {"x": 3}
+
+
+@pytest.mark.rule("SA-6")
+def test_a_tool_loop_has_an_end() -> None:
+    said = ["hi", *[USE, ToolOutcome("u1", "3")] * MAX_TOOL_TURNS]
+    with pytest.raises(QuestionFailed, match='tool_choice="none" makes it answer'):
+        Sample(said, tools=[add])
+    Sample(said, tools=[add], tool_choice="none")
+    Sample(said)
+    Sample(said[:-2], tools=[add])
+
+
+# What the client must declare
+
+ASKABLE: list[tuple[Callable[[], Sample], dict[str, Any], str]] = [  # and since which revision
+    (lambda: Sample("hi"), {"sampling": {}}, "2024-11-05"),
+    (lambda: Sample("hi"), {}, "never"),
+    (lambda: Sample("hi"), {"sampling": None}, "never"),
+    (lambda: Sample("hi", tools=[add]), {"sampling": {}}, "never"),
+    (lambda: Sample("hi", tool_choice="none"), {"sampling": {"context": {}}}, "never"),
+    (lambda: Sample(["hi", USE, ToolOutcome("u1", "3")]), {"sampling": {}}, "never"),
+    (lambda: Sample("hi", tools=[add]), {"sampling": {"tools": {}}}, "2025-11-25"),
+    (lambda: Sample("hi", include_context="none"), {"sampling": {}}, "2024-11-05"),
+    (lambda: Sample("hi", include_context="allServers"), {"sampling": {"context": {}}}, "2024-11-05"),
+]
+
+
+@pytest.mark.rule("SA-1", "SA-2", "SA-3")
+@REVISIONS
+@pytest.mark.parametrize(("make", "declared", "since"), ASKABLE)
+def test_who_may_be_asked(make: Callable[[], Sample], declared: dict[str, Any], since: str, revision: Revision) -> None:
+    sample = make()
+    if revision.name >= since:
+        require_askable(sample.question, revision, declared)
+        check_request(sample.params(revision), revision)
+    else:
+        with pytest.raises(MissingCapability):
+            require_askable(sample.question, revision, declared)
+
+
+@pytest.mark.rule("SA-3")
+@REVISIONS
+def test_context_was_free_before_it_could_be_declared(revision: Revision) -> None:
+    sample = Sample("hi", include_context="thisServer")
+    if revision.rich_sampling:
+        with pytest.raises(MissingCapability):
+            require_askable(sample.question, revision, {"sampling": {}})
+    else:
+        require_askable(sample.question, revision, {"sampling": {}})
+        assert sample.params(revision)["includeContext"] == "thisServer"
+
+
+# What came back
+
+
+@REVISIONS
+def test_a_text_comes_back(revision: Revision) -> None:
+    sampled = Sample("hi").read(answer(text("ho"), stopReason="made/up", _meta={"k": 1}), revision)
+    assert sampled == Sampled("assistant", (Text("ho"),), "m", "made/up")
+    assert sampled.text == "ho"
+    assert sampled.tool_uses == []
+    assert sampled.message == SamplingMessage("assistant", (Text("ho"),))
+
+
+def test_the_reason_may_be_left_out() -> None:
+    assert Sample("hi").read(answer(text("ho")), LATEST).stop_reason is None
+    assert Sample("hi").read(answer(text("ho"), stopReason=None), LATEST).stop_reason is None
+
+
+@pytest.mark.parametrize("revision", RICH, ids=lambda row: row.name)
+def test_several_blocks_come_back(revision: Revision) -> None:
+    blocks = [text("a"), {"type": "image", "data": "aQ==", "mimeType": "image/png"}, text("b"), WIRE_USE]
+    sample = Sample("hi", tools=[add])
+    sampled = sample.read(answer(blocks, stopReason="toolUse"), revision)
+    assert sampled.content == (Text("a"), Image(b"i", "image/png"), Text("b"), USE)
+    assert sampled.text == "a\nb"
+    assert sampled.tool_uses == [USE]
+    went_on = Sample(["hi", sampled.message, ToolOutcome(sampled.tool_uses[0].id, "3")], tools=[add]).params(revision)
+    check_request(went_on, revision)
+    assert went_on["messages"][1]["content"] == blocks
+
+
+def test_what_a_provider_says_about_a_tool_use_goes_back_to_it() -> None:
+    sampled = Sample("hi", tools=[add]).read(answer(WIRE_USE | {"_meta": {"cache": 1}}), LATEST)
+    (_, sent, _) = messages(["hi", sampled.message, ToolOutcome("u1", "3")])
+    assert sent["content"]["_meta"] == {"cache": 1}
+
+
+def test_silence() -> None:
+    sampled = Sample("hi").read(answer([]), LATEST)
+    assert (sampled.content, sampled.text) == ((), "")
+    assert messages(["hi", sampled.message, "hello?"]) == [HI, {"role": "user", "content": text("hello?")}]
+
+
+IMAGE = {"type": "image", "data": "aQ==", "mimeType": "image/png"}
+BAD_ANSWERS: dict[str, tuple[bytes, str]] = {
+    "not JSON": (b"{", "the result: does not fit"),
+    "an array": (b"[]", "the result: expected an object"),
+    "not UTF-8": (b'{"role":"assistant","content":{"type":"text","text":"\xff"},"model":"m"}', "does not fit"),
+    "empty": (b"{}", "role is required, but missing"),
+    "no content": (b'{"role":"user","model":"m"}', "content is required"),
+    "no model": (answer(text("x")).replace(b"model", b"moodel"), "model is required"),
+    "model": (answer(text("x"), model=1), "model: expected a string"),
+    "role": (answer(text("x"), role="system"), "role: must be one of the allowed values"),
+    "role type": (answer(text("x"), role=1), "role: "),
+    "stop reason": (answer(text("x"), stopReason=1), "stopReason: expected a string"),
+    "a string": (answer("x"), "content: expected a block of content"),
+    "null": (answer(None), "content: expected a block"),
+    "kind": (answer({"type": "video"}), "content.type: is no kind of content that can stand here"),
+    "no kind": (answer({"text": "x"}), "content: type is required"),
+    "a link": (answer({"type": "resource_link", "uri": "a:b", "name": "n"}), "content.type: is no kind"),
+    "an outcome": (answer({"type": "tool_result", "toolUseId": "u1", "content": []}), "content.type: is no kind"),
+    "text": (answer({"type": "text", "text": 5}), "content.text: expected a string"),
+    "base64": (answer(IMAGE | {"data": "!!!"}), "content.data: must be in base64"),
+    "mime": (answer({"type": "image", "data": "aQ=="}), "content: mimeType is required"),
+    "priority": (
+        answer(text("x") | {"annotations": {"priority": 2}}),
+        "content.annotations: priority=2.0 must be from",
+    ),
+    "one of many": (answer([text("x"), {"type": "text"}]), r"content\[1\]: text is required"),
+    "too many": (answer([text("")] * (MAX_BLOCKS + 1)), "content: must have a length of at most 1000"),
+    "nested arrays": (answer([[text("x")]]), r"content\[0\]: expected an object"),
+    "use without input": (answer({"type": "tool_use", "id": "u", "name": "n"}), "content: input is required"),
+    "use with a list": (answer(WIRE_USE | {"input": [1]}), "content.input: expected an object"),
+    "use by a user": (answer(WIRE_USE, role="user"), "role: only an assistant uses tools"),
+    "one id": (answer([WIRE_USE, WIRE_USE]), "content: two uses of tools have the same id"),
+    "deep": (answer(WIRE_USE).replace(b'"a": 1', b'"a": ' + b"[" * 5000 + b"]" * 5000), "does not fit"),
+}
+
+
+@pytest.mark.rule("SA-7")
+@pytest.mark.parametrize("name", BAD_ANSWERS)
+def test_answers_that_are_not_believed(name: str) -> None:
+    result, words = BAD_ANSWERS[name]
+    with pytest.raises(
+        QuestionFailed, match=f"^The client's answer to sampling/createMessage can't be used: .*{words}"
+    ):
+        Sample("hi", tools=[add]).read(result, LATEST)
+
+
+@pytest.mark.rule("SA-7")
+@pytest.mark.parametrize("options", [{}, {"tools": [add], "tool_choice": "none"}])
+def test_no_tools_are_used_that_were_not_offered(options: dict[str, Any]) -> None:
+    with pytest.raises(QuestionFailed, match="the model uses tools, but was offered none"):
+        Sample("hi", **options).read(answer([text("x"), WIRE_USE]), LATEST)
+
+
+AUDIO = {"type": "audio", "data": "aQ==", "mimeType": "audio/wav"}
+
+
+@pytest.mark.rule("SA-7")
+@REVISIONS
+@pytest.mark.parametrize(
+    ("content", "known"),
+    [(AUDIO, "audio"), ([text("a")], "rich_sampling"), ([], "rich_sampling"), (WIRE_USE, "rich_sampling")],
+)
+def test_a_revision_has_only_what_it_has(content: Any, known: str, revision: Revision) -> None:
+    sample = Sample("hi", tools=[add])
+    if getattr(revision, known):
+        assert sample.read(answer(content), revision).role == "assistant"
+    else:
+        with pytest.raises(QuestionFailed):
+            sample.read(answer(content), revision)
+
+
+def test_audio_comes_back() -> None:
+    assert Sample("hi").read(answer(AUDIO), LATEST).content == (Audio(b"i", "audio/wav"),)
+
+
+@pytest.mark.parametrize("name", ["final-response", "text-response", "tool-use-response"])
+def test_official_answers(name: str) -> None:
+    official.demand()
+    raw = (official.FOLDER / "2026-07-28" / "examples" / "CreateMessageResult" / f"{name}.json").read_bytes()
+    weather = ToolDefinition(name="get_weather", input_schema=SCHEMA)
+    sampled = Sample("hi", tools=[weather]).read(raw, LATEST)
+    content = json.loads(raw)["content"]
+    outcomes = [ToolOutcome(use.id, "rain") for use in sampled.tool_uses]
+    assert messages(["hi", sampled.message, *outcomes])[1]["content"] == content
+
+
+# Whatever clients think of
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def sometimes(good: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.integers(0, 9).flatmap(lambda luck: JUNK if luck == 0 else good)
+
+
+ANNOTATIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "audience": sometimes(st.lists(st.sampled_from(["user", "assistant"]), max_size=2)),
+        "priority": sometimes(st.floats(0, 1)),
+    },
+)
+WORDS = sometimes(st.text(max_size=5))
+MEDIA = {"data": sometimes(st.sampled_from(["", "aQ==", "aGk="])), "mimeType": WORDS}
+OPTIONAL = {"annotations": sometimes(ANNOTATIONS), "_meta": sometimes(st.just({"k": 1}))}
+BLOCK = sometimes(
+    st.one_of(
+        st.fixed_dictionaries({"type": st.just("text"), "text": WORDS}, optional=OPTIONAL),
+        st.fixed_dictionaries({"type": st.sampled_from(["image", "audio"]), **MEDIA}, optional=OPTIONAL),
+        st.fixed_dictionaries(
+            {
+                "type": st.just("tool_use"),
+                "id": WORDS,
+                "name": WORDS,
+                "input": sometimes(st.dictionaries(st.text(max_size=3), JUNK, max_size=2)),
+            }
+        ),
+        st.fixed_dictionaries({"type": st.just("tool_result"), "toolUseId": WORDS, "content": st.just([])}),
+        st.fixed_dictionaries({"type": st.just("resource_link"), "uri": WORDS, "name": WORDS}),
+    )
+)
+RESULT = st.fixed_dictionaries(
+    {
+        "role": sometimes(st.sampled_from(["assistant", "user"])),
+        "content": BLOCK | st.lists(BLOCK, max_size=3),
+        "model": WORDS,
+    },
+    optional={"stopReason": WORDS, "_meta": sometimes(st.just({}))},
+)
+
+
+def without_nulls(value: Any) -> Any:
+    """An optional member that is null counts as left out."""
+    if isinstance(value, dict):
+        return {key: without_nulls(member) for key, member in value.items() if member is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def is_official(result: Any, revision: Revision) -> bool:
+    if not official.available():
+        return True
+    result = without_nulls({key: value for key, value in result.items() if key != "_meta"})  # which nobody reads
+    return official.validator_for(revision.name, "CreateMessageResult").is_valid(result)
+
+
+@pytest.mark.rule("SA-7")
+@given(result=RESULT | JUNK, revision=st.sampled_from(revisions.ALL))
+def test_whatever_is_believed_is_right(result: Any, revision: Revision) -> None:
+    sample = Sample("hi", tools=[add])
+    try:
+        sampled = sample.read(json.dumps(result).encode(), revision)
+    except QuestionFailed:
+        return
+    assert is_official(result, revision)
+    outcomes = [ToolOutcome(use.id, "3") for use in sampled.tool_uses]
+    if sampled.role == "assistant" or sampled.content:  # it can be gone on with
+        check_request(Sample(["hi", sampled.message, *outcomes]).params(LATEST), LATEST)
+
+
+@given(st.binary(max_size=40))
+def test_bytes_are_never_more_than_a_failed_question(result: bytes) -> None:
+    with pytest.raises(QuestionFailed):
+        Sample("hi").read(result, LATEST)
+
+
+SAYABLE = st.one_of(
+    st.text(max_size=4).map(Text),
+    st.binary(max_size=4).map(lambda data: Image(data, "image/png")),
+    st.binary(max_size=4).map(lambda data: Audio(data, "audio/wav")),
+)
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> list[SamplingMessage]:
+    """A question of the model's about tools, and the outcomes in any order."""
+    ids = draw(st.lists(st.text(max_size=3), min_size=1, max_size=3, unique=True))
+    uses = [ToolUse(id, "add", {"a": 1}) for id in ids]
+    outcomes = [ToolOutcome(id, draw(st.lists(SAYABLE, max_size=2))) for id in draw(st.permutations(ids))]
+    said = draw(st.lists(SAYABLE, max_size=2))
+    return [SamplingMessage("assistant", [*said, *uses]), SamplingMessage("user", outcomes)]
+
+
+@pytest.mark.rule("SA-4", "SA-5")
+@given(
+    st.lists(
+        exchanges()
+        | st.builds(
+            lambda role, blocks: [SamplingMessage(role, blocks)],
+            st.sampled_from(["user", "assistant"]),
+            st.lists(SAYABLE, min_size=1, max_size=3),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from(revisions.ALL),
+)
+def test_any_good_conversation_is_official(parts: list[list[SamplingMessage]], revision: Revision) -> None:
+    said = [message for part in parts for message in part]
+    sample = Sample(said)
+    if "sampling.tools" in sample.question.requires and not revision.rich_sampling:
+        with pytest.raises(MissingCapability):
+            sample.params(revision)
+    else:
+        params = sample.params(revision)
+        check_request(params, revision)
+        blocks = sum(len(message.blocks) for message in said)
+        assert len(params["messages"]) == (len(said) if revision.rich_sampling else blocks)
