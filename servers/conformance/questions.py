@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from dovetail import Context, Elicit, InputRequired, Roots, Sample, Server
 
+Questions = dict[str, Elicit[Any] | Sample | Roots]
 NAME_SCHEMA: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 DEFAULTS_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -103,12 +104,14 @@ def add_questions_by_hand(server: Server) -> None:
         """Keep a state over the question."""
         if ctx.request_state == {"asked": True} and _content(ctx, "confirm"):
             return "state-ok"
-        return InputRequired({"confirm": Elicit("Please confirm", schema=_field("ok", "boolean"))}, state={"asked": True})
+        confirm = Elicit("Please confirm", schema=_field("ok", "boolean"))
+        return InputRequired({"confirm": confirm}, state={"asked": True})
 
     @server.tool
     def test_input_required_result_multiple_inputs(ctx: Context) -> str | InputRequired:
         """Ask three things at once."""
-        questions = {"user_name": ASK_NAME, "greeting": Sample("Generate a greeting", max_tokens=50), "client_roots": Roots()}
+        greeting = Sample("Generate a greeting", max_tokens=50)
+        questions: Questions = {"user_name": ASK_NAME, "greeting": greeting, "client_roots": Roots()}
         if questions.keys() <= ctx.input_responses.keys():
             return "All three were answered."
         return InputRequired(questions, state="asked")
@@ -127,8 +130,11 @@ def add_questions_by_hand(server: Server) -> None:
     def test_input_required_result_capabilities(ctx: Context) -> str | InputRequired:
         """Ask only what this client can answer."""
         declared = ctx.client.capabilities
-        questions = {"user_name": ASK_NAME} if "elicitation" in declared else {}
-        questions |= {"capital_question": ASK_CAPITAL} if "sampling" in declared else {}
+        questions: Questions = {}
+        if "elicitation" in declared:
+            questions["user_name"] = ASK_NAME
+        if "sampling" in declared:
+            questions["capital_question"] = ASK_CAPITAL
         if not questions or questions.keys() <= ctx.input_responses.keys():
             return "Nothing to ask."
         return InputRequired(questions)

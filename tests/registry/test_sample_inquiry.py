@@ -387,8 +387,8 @@ BAD_ANSWERS: dict[str, tuple[bytes, str]] = {
     "no content": (b'{"role":"user","model":"m"}', "content is required"),
     "no model": (answer(text("x")).replace(b"model", b"moodel"), "model is required"),
     "model": (answer(text("x"), model=1), "model: expected a string"),
-    "role": (answer(text("x"), role="system"), "role: must be one of the allowed values"),
-    "role type": (answer(text("x"), role=1), "role: "),
+    "role": (answer(text("x"), role="system"), 'role: must be "user" or "assistant"'),
+    "role type": (answer(text("x"), role=1), "role: must be"),
     "stop reason": (answer(text("x"), stopReason=1), "stopReason: expected a string"),
     "a string": (answer("x"), "content: expected a block of content"),
     "null": (answer(None), "content: expected a block"),
@@ -527,17 +527,23 @@ def is_official(result: Any, revision: Revision) -> bool:
     return official.validator_for(revision.name, "CreateMessageResult").is_valid(result)
 
 
+def read_or_words(result: bytes, revision: Revision) -> Sampled | str:
+    try:
+        return Sample("hi", tools=[add]).read(result, revision)
+    except QuestionFailed as failure:
+        return str(failure)
+
+
 @pytest.mark.rule("SA-7")
 @given(result=RESULT | JUNK, revision=st.sampled_from(revisions.ALL))
 def test_whatever_is_believed_is_right(result: Any, revision: Revision) -> None:
-    sample = Sample("hi", tools=[add])
-    try:
-        sampled = sample.read(json.dumps(result).encode(), revision)
-    except QuestionFailed:
+    sampled = read_or_words(json.dumps(result).encode(), revision)
+    if isinstance(sampled, str):
+        assert "`" not in sampled  # a mark of the library's own words
         return
     assert is_official(result, revision)
     outcomes = [ToolOutcome(use.id, "3") for use in sampled.tool_uses]
-    if sampled.role == "assistant" or sampled.content:  # it can be gone on with
+    if sampled.content:
         check_request(Sample(["hi", sampled.message, *outcomes]).params(LATEST), LATEST)
 
 

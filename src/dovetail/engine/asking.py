@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dovetail.engine.exchange import BackChannel, Exchange
 from dovetail.engine.interview import Interview
 from dovetail.engine.live import Live
+from dovetail.engine.options import LONGEST_ANSWER
 from dovetail.engine.replay import Replay
 from dovetail.errors import ProtocolError
 from dovetail.protocol import jsonrpc
@@ -34,9 +35,16 @@ def interview_of(engine: "Engine", exchange: Exchange) -> Interview:
 
 async def ask(engine: "Engine", exchange: Exchange, inquiry: Inquiry[T], timeout: float | None) -> T:
     """The checked answer. Raises MissingCapability before anything is sent to a client that can't answer."""
-    seconds = engine.options.answer_timeout if timeout is None else timeout
-    answer = await interview_of(engine, exchange).ask(inquiry, seconds)
+    answer = await interview_of(engine, exchange).ask(inquiry, _seconds(engine, timeout))
     return inquiry.read(answer, exchange.request.revision)
+
+
+def _seconds(engine: "Engine", timeout: float | None) -> float:
+    if timeout is None:
+        return engine.options.answer_timeout
+    if not 0 < timeout <= LONGEST_ANSWER:
+        raise ValueError(f"timeout={timeout!r} of a question must be above 0 seconds, and a year at most")
+    return timeout
 
 
 async def list_roots(engine: "Engine", exchange: Exchange, timeout: float | None) -> list[Root]:
@@ -50,7 +58,7 @@ async def list_roots(engine: "Engine", exchange: Exchange, timeout: float | None
     version = sessions.record.roots_version
     if (kept := sessions.record.roots) is not None:
         return roots.read(kept, exchange.request.revision)
-    answer = await interview_of(engine, exchange).ask(roots, timeout or engine.options.answer_timeout)
+    answer = await interview_of(engine, exchange).ask(roots, _seconds(engine, timeout))
     found = roots.read(answer, exchange.request.revision)
 
     def keep(record: Session) -> Session:  # unless they have changed meanwhile

@@ -1,7 +1,10 @@
 """`tools/call`: arguments in, a result out, and whatever goes wrong in words that fit whoever hears it."""
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
 
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.invoke import invoke
@@ -35,7 +38,8 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
     try:
         if tool.requires:
             require_capabilities(tool.requires, exchange.request.capabilities)
-        resume(engine, exchange)
+        if params.request_state is not UNSET or params.input_responses is not UNSET:
+            resume(engine, exchange)
         return await _run_tool(engine, exchange, tool, raw)
     except Exception as failure:
         return _failure(engine, exchange, tool, failure)
@@ -54,8 +58,8 @@ async def _run_tool(engine: "Engine", exchange: Exchange, tool: Tool, raw: Any) 
 
 def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exception) -> ToolResult:
     """What the model is told; raises what is for the client instead. Only what is meant to be told is told."""
-    if isinstance(failure, ExceptionGroup) and (told := _told_together(failure)) is not None:
-        failure = told
+    if isinstance(failure, ExceptionGroup):
+        failure = _told_together(failure) or _missing_together(failure) or failure
     match failure:
         case ArgumentError() if engine.options.argument_errors == "error":
             raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
@@ -85,15 +89,25 @@ def _told_together(group: "ExceptionGroup[Exception]") -> ToolError | None:
     meant, others = group.split(ToolError)
     if meant is None or others is not None:
         return None
-    texts: list[str] = []
-    pending: list[BaseException] = [meant]
-    while pending:
-        each = pending.pop(0)
-        if isinstance(each, BaseExceptionGroup):
-            pending = [*each.exceptions, *pending]
-        else:
-            texts.append(str(each))
-    return ToolError("\n".join(texts))
+    return ToolError("\n".join(str(each) for each in _leaves(meant)))
+
+
+def _missing_together(group: "ExceptionGroup[Exception]") -> MissingCapability | None:
+    """Tasks that all failed for what the client can't do."""
+    missing, others = group.split(MissingCapability)
+    if missing is None or others is not None:
+        return None
+    required: dict[str, Any] = {}
+    for each in _leaves(missing):
+        assert isinstance(each, MissingCapability)
+        for name, parts in each.required.items():
+            required.setdefault(name, {}).update(parts)
+    return MissingCapability(required)
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+    for each in group.exceptions:
+        yield from _leaves(each) if isinstance(each, BaseExceptionGroup) else (each,)
 
 
 def failed(text: str, *, has_schema: bool = False) -> ToolResult:

@@ -320,7 +320,7 @@ class Connection:
     # ── what the client is asked, and told beside its calls ──
 
     async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
-        if not self.record.initialized:
+        if self.session is None or not self.session.initialized:
             raise QuestionFailed(replies.NOT_READY)
         return await replies.ask(self._replies.open(), self.send, method, params, timeout)
 

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from dovetail.engine.calls import arguments_object, call_tool, shown
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.invoke import invoke
@@ -144,7 +146,8 @@ def _definitions(page: Page[Any]) -> list[Definition]:
 async def read_resource(engine: "Engine", exchange: Exchange) -> Result:
     params = exchange.request.params
     assert isinstance(params, ReadResourceParams)
-    resume(engine, exchange)
+    if params.request_state is not UNSET or params.input_responses is not UNSET:
+        resume(engine, exchange)
     async with engine.limit:
         return await engine.read(params.uri, exchange)
 
@@ -233,7 +236,8 @@ async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
     prompt = engine.prompts.get(params.name)
     if prompt is None:
         raise ProtocolError(f"Unknown prompt: {shown(params.name)}", code=INVALID_PARAMS)
-    resume(engine, exchange)
+    if params.request_state is not UNSET or params.input_responses is not UNSET:
+        resume(engine, exchange)
     try:
         arguments = prompt.decode(arguments_object(params.arguments))
     except ArgumentError as failure:

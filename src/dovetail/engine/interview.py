@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from msgspec import Raw
 
 from dovetail.errors import UrlElicitationRequired
-from dovetail.protocol.questions import Inquiry, InputRequired
+from dovetail.protocol.questions import InputRequired, Inquiry
 
 
-class Unanswered(BaseException):  # noqa: N818  # no error, and not to be caught by `except Exception`
+class Unanswered(BaseException):  # no error, and not to be caught by `except Exception`
     """Ends a run of a function at a question that has no answer yet; the function runs again when there is one."""
 
 

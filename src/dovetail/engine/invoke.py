@@ -12,7 +12,7 @@ from dovetail.engine.asking import interview_of
 from dovetail.engine.context import Context
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.interview import Unanswered
-from dovetail.engine.limits import with_pausable_timeout
+from dovetail.engine.limits import with_function_timeout
 from dovetail.errors import UrlElicitationRequired
 from dovetail.protocol.questions import InputRequired
 from dovetail.registry.invocation import Invocation
@@ -31,7 +31,7 @@ async def invoke(
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
     work = _start(engine, exchange, invocation, arguments, label)
     try:
-        value = await (work if timeout is None else with_pausable_timeout(work, timeout))
+        value = await (work if timeout is None else with_function_timeout(work, timeout))
     except UrlElicitationRequired as required:
         interview = interview_of(engine, exchange)
         if not interview.is_waiting:

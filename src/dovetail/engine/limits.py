@@ -205,14 +205,23 @@ class Expiry:
 _running: ContextVar[tuple[Expiry, ...]] = ContextVar("running", default=())
 
 
-async def with_pausable_timeout(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """`with_timeout`, for work that may let its time stand still, in whatever task or thread of its own."""
-    expiry = Expiry(seconds)
-    token = _running.set((*_running.get(), expiry))
-    try:
-        return await beside(expiry, work)
-    finally:
-        _running.reset(token)
+class FunctionExpiry(Expiry):
+    """The time of a function, known to whatever runs for it, in tasks and threads of its own too."""
+
+    __slots__ = ("_token",)
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self._token = _running.set((*_running.get(), self))
+
+    def end(self) -> None:
+        super().end()
+        _running.reset(self._token)
+
+
+def with_function_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:
+    """`with_timeout`, whose time stands still while somebody outside is waited for. To be awaited at once."""
+    return beside(FunctionExpiry(seconds), work)
 
 
 @contextmanager

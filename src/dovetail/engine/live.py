@@ -10,10 +10,17 @@ from msgspec import UNSET, Raw
 from dovetail.engine.exchange import BackChannel, Exchange
 from dovetail.engine.limits import standing_still
 from dovetail.engine.steps import Steps
-from dovetail.errors import URL_ELICITATION_REQUIRED, MissingCapability, ProtocolError, ToolError, UrlElicitationRequired
+from dovetail.engine.threads import resting
+from dovetail.errors import (
+    URL_ELICITATION_REQUIRED,
+    MissingCapability,
+    ProtocolError,
+    ToolError,
+    UrlElicitationRequired,
+)
 from dovetail.protocol.features import require_askable
 from dovetail.protocol.jsonrpc import encode
-from dovetail.protocol.questions import Inquiry, InputRequired
+from dovetail.protocol.questions import InputRequired, Inquiry
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.rounds import MAX_ROUNDS
 from dovetail.registry.elicitation import ElicitUrl
@@ -39,7 +46,7 @@ class Live:
     async def ask(self, inquiry: Inquiry[Any], timeout: float) -> Raw:
         back = self._back(inquiry)
         self._remember(inquiry, back)
-        with standing_still():  # the time of the function, not that of the person who is asked
+        with standing_still(), resting():  # the time of the function, not that of the person who is asked
             return await back.ask(inquiry.question.method, encode(inquiry.params(self._revision)), timeout)
 
     @property
@@ -50,7 +57,7 @@ class Live:
         """Raises unless there is a way, and the client understands the question."""
         back, question = self._exchange.back, inquiry.question
         if back is None:
-            missing = {path.partition(".")[0]: {} for path in question.requires}
+            missing: dict[str, Any] = {path.partition(".")[0]: {} for path in question.requires}
             raise MissingCapability(missing, self._exchange.no_way_back)
         require_askable(question, self._revision, self._exchange.request.capabilities)
         return back

@@ -3,9 +3,10 @@
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, TypedDict, get_args
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
 import msgspec
+from msgspec import Meta
 
 from dovetail.engine.keys import Secrets, checked_secrets, secrets_in
 from dovetail.errors import SetupError
@@ -20,7 +21,6 @@ from dovetail.registry.options import (
     OUTPUT,
     POSITIVE_COUNT,
     SCOPE,
-    SECONDS,
     SWITCH,
     TEXT,
     Kind,
@@ -40,6 +40,8 @@ PROFILES: dict[str, dict[str, Any]] = {
 }
 
 
+LONGEST_ANSWER = 366 * 86_400.0  # seconds
+
 Feature = Literal["tools", "resources", "prompts", "completions", "logging"]
 
 KINDS = {
@@ -49,7 +51,7 @@ KINDS = {
     **dict.fromkeys(("page_size", "max_concurrency", "max_threads", "max_message_bytes"), POSITIVE_COUNT),
     **dict.fromkeys(("max_queue", "ttl_ms"), COUNT),
     **dict.fromkeys(("timeout", "initialize_timeout"), LIMIT_SECONDS),
-    "answer_timeout": SECONDS,
+    "answer_timeout": Kind(Annotated[float, Meta(gt=0, le=LONGEST_ANSWER)], "a number of seconds, up to a year"),
     "profile": Kind(Profile, " or ".join(PROFILES)),
     "argument_errors": Kind(ArgumentErrors, '"result" or "error"'),
     "output": OUTPUT,

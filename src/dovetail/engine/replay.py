@@ -24,7 +24,7 @@ from dovetail.errors import INVALID_PARAMS, ProtocolError, SetupError, ToolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.features import require_askable
 from dovetail.protocol.methods import CallToolParams, GetPromptParams, ReadResourceParams
-from dovetail.protocol.questions import MAX_QUESTIONS, Inquiry, InputRequired, Question
+from dovetail.protocol.questions import MAX_QUESTIONS, InputRequired, Inquiry, Question
 from dovetail.protocol.results import Interim
 from dovetail.protocol.rounds import (
     MAX_ROUNDS,
@@ -47,9 +47,9 @@ BAD_STATE = "The request state can't be used; make the request again without it"
 
 
 def resume(engine: "Engine", exchange: Exchange) -> None:
-    """Before a function runs: what the client brings from earlier rounds is opened, or refused."""
+    """A request brings a state or answers: they are opened, or refused, before the function runs."""
     params: AskingParams = exchange.request.params
-    if not exchange.request.revision.rounds or (params.request_state is UNSET and params.input_responses is UNSET):
+    if not exchange.request.revision.rounds:  # where these fields mean nothing
         return
     responses = read_responses(params.input_responses)
     state = params.request_state

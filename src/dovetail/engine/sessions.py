@@ -199,6 +199,7 @@ class Sessions:
         """For everyone: whoever serves a stream of it is told."""
         self._forget(id)
         await self._state.delete(_key(id))
+        await self._state.drop(messages(id))
         await self._state.publish(topic(id))
 
     def _forget_expired(self) -> None:
@@ -264,6 +265,11 @@ def _without_pictures(client: dict[str, Any]) -> dict[str, Any]:
 def topic(id: str) -> str:
     """What is published when a session has changed or ended."""
     return f"session/{id}"
+
+
+def messages(id: str) -> str:
+    """The log of what is said to this session alone."""
+    return f"messages/{id}"
 
 
 _key = topic  # one name for both: the record lies where its changes are told

@@ -13,7 +13,8 @@ import contextvars
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -61,7 +62,7 @@ class ThreadPool:
 
     async def run(self, function: Callable[[], T], *, label: str) -> T:
         """Run `function` in a thread, with this task's context variables; `label` names it in the log."""
-        job = _Job(function, label)
+        job = _Job(self, function, label)
         waiting = _waiting_thread.get()
         if waiting is not None and waiting.waits:
             waiting.take(job)
@@ -94,6 +95,27 @@ class ThreadPool:
             job.settle(None, Busy(f"{job.label} can't run: the server is shutting down"))
         for job in stuck:
             self._report_stuck(job)
+
+    def rest(self, job: "_Job[Any]") -> None:
+        """Its thread waits for somebody outside, maybe for long: another may take its place meanwhile."""
+        following: _Job[Any] | None = None
+        with self._lock:
+            job.rests += 1
+            if job.rests > 1 or job in self._stuck:
+                return
+            self._threads -= 1
+            if self._waiting and not self._closed:
+                following = self._waiting.popleft()
+                self._threads += 1
+        if following is not None:
+            self._start_thread(following)
+
+    def go_on(self, job: "_Job[Any]") -> None:
+        """It runs again; there may be more threads than wanted until one of them is done."""
+        with self._lock:
+            job.rests -= 1
+            if not job.rests and job not in self._stuck:
+                self._threads += 1
 
     # ── on the loop ──
 
@@ -138,10 +160,11 @@ class ThreadPool:
                 self._waiting.remove(job)
                 return
             self._stuck.add(job)
-            self._threads -= 1
+            if not job.rests:
+                self._threads -= 1
             if len(self._stuck) >= self._max_stuck:
                 refused = self._take_all_waiting()
-            elif self._waiting:
+            elif self._waiting and self._threads < self._max_threads:
                 following = self._waiting.popleft()
                 self._threads += 1
         job.loop.call_later(GRACE_SECONDS, self._report_stuck, job)
@@ -206,6 +229,9 @@ class ThreadPool:
         with self._lock:
             job.finished = True
             if job not in self._stuck:
+                if self._threads > self._max_threads:  # while it rested, another one was started
+                    self._threads -= 1
+                    return False
                 if self._waiting:
                     worker.take(self._waiting.popleft())
                 elif self._closed:
@@ -236,10 +262,11 @@ class _Worker:
 class _WaitingThread(_Worker):
     """A worker thread that waits for the loop, and runs what the loop needs a thread for on its behalf."""
 
-    __slots__ = ("waits",)
+    __slots__ = ("job", "waits")
 
-    def __init__(self) -> None:
+    def __init__(self, job: "_Job[Any] | None") -> None:
         super().__init__()
+        self.job = job  # that it waits in; None in a thread that is not ours
         self.waits = True
 
     def serve(self) -> None:
@@ -278,7 +305,7 @@ def wait_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
 
 
 def _wait(start: Callable[[], concurrent.futures.Future[T]], job: "_Job[Any] | None") -> T:
-    waiting = _WaitingThread()
+    waiting = _WaitingThread(job)
     token = _waiting_thread.set(waiting)
     try:
         work = start()
@@ -291,6 +318,23 @@ def _wait(start: Callable[[], concurrent.futures.Future[T]], job: "_Job[Any] | N
             work.cancel()
     waiting.serve()
     return work.result()
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """On the loop, around a wait for somebody outside: the thread that waits for this takes no place in its pool."""
+    waiting = _waiting_thread.get()
+    while waiting is not None and waiting.job is not None and isinstance(waiting.job.worker, _WaitingThread):
+        waiting = waiting.job.worker  # it runs on the thread of another job, which waits too
+    job = None if waiting is None else waiting.job
+    if job is None:
+        yield
+        return
+    job.pool.rest(job)
+    try:
+        yield
+    finally:
+        job.pool.go_on(job)
 
 
 def call_has_ended() -> bool:
@@ -319,13 +363,16 @@ class _Job(Generic[T]):
         "given_up",
         "label",
         "loop",
+        "pool",
         "reported",
+        "rests",
         "thread_name",
         "waits_for",
         "worker",
     )
 
-    def __init__(self, function: Callable[[], T], label: str) -> None:
+    def __init__(self, pool: ThreadPool, function: Callable[[], T], label: str) -> None:
+        self.pool = pool
         self.function = function
         self.label = label
         self.context = contextvars.copy_context()
@@ -334,6 +381,7 @@ class _Job(Generic[T]):
         self.worker: _Worker | None = None  # None while it waits
         self.thread_name = "(not yet running)"
         self.waits_for: concurrent.futures.Future[Any] | None = None  # work on the loop
+        self.rests = 0  # how many waits for somebody outside are under way
         self.finished = False
         self.given_up = False
         self.reported = False

@@ -106,7 +106,8 @@ _LIMITS = (("minItems", "at least"), ("maxItems", "at most"))
 def _switched_on(switches: Switches, default: list[str] | tuple[()], content: JsonObject) -> list[str]:
     chosen = []
     for switch, choice in switches.items():
-        state = content.get(switch, choice in default)
+        given = content.get(switch)
+        state = choice in default if given is None else given  # forms have no null: it is left as it was
         if not isinstance(state, bool):
             raise QuestionFailed(f"The answer does not fit the form: {switch}: expected true or false")
         if state:

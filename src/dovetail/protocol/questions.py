@@ -1,4 +1,4 @@
-"""Questions that a server puts to its client: what is asked, what the client must be able to do, and when two are one."""
+"""Questions of a server to its client: what is asked, what the client must be able to do, and when two are one."""
 
 import hashlib
 from base64 import urlsafe_b64encode
@@ -57,7 +57,7 @@ class InputRequired(msgspec.Struct, frozen=True):
         if not self.requests and self.state is UNSET:
             raise SetupError("InputRequired needs questions, or state= to be called again with")
         if len(self.requests) > MAX_QUESTIONS:
-            raise SetupError(f"InputRequired: {len(self.requests)} questions are too many; {MAX_QUESTIONS} may be asked")
+            raise SetupError(f"InputRequired: it asks {len(self.requests)} questions; {MAX_QUESTIONS} are allowed")
         for key, inquiry in self.requests.items():
             if not 0 < len(key) <= MAX_KEY:
                 raise SetupError(f"InputRequired: the key {key!r} must be a string of up to {MAX_KEY} characters")

@@ -130,7 +130,7 @@ class Sample:
         try:
             answer = _reader(revision)(result)
         except UNREADABLE as failure:
-            raise _unusable(*misfits(failure)[0]) from None
+            raise _misfit(failure) from None
         content = tuple(answer.content) if isinstance(answer.content, list) else (answer.content,)
         sampled = Sampled(answer.role, content, answer.model, answer.stop_reason)
         self._check_tool_uses(sampled)
@@ -308,8 +308,13 @@ def _reader(revision: Revision) -> Callable[[bytes | msgspec.Raw], _Answer[Any]]
     return _read_plain if revision.audio else _read_first
 
 
-def _unusable(path: str, words: str) -> QuestionFailed:
+def _misfit(failure: Exception) -> QuestionFailed:
+    path, words = misfits(failure)[0]
     place = path.lstrip(".")
-    if words == UNEXPLAINED:
+    if words == UNEXPLAINED or place == "role":
         words = _WORDS.get(place.rpartition(".")[2], words)
-    return QuestionFailed(f"The client's answer to {METHOD} can't be used: {place or 'the result'}: {words}")
+    return _unusable(place or "the result", words)
+
+
+def _unusable(place: str, words: str) -> QuestionFailed:
+    return QuestionFailed(f"The client's answer to {METHOD} can't be used: {place}: {words}")

@@ -25,17 +25,30 @@ class Answer:
         self._log = log
         self._primes = primes and accepted.stream
 
+    @property
+    def reads_streams(self) -> bool:
+        return self._accepted.stream
+
     async def emit(self, message: bytes) -> None:
         """Send something before the answer. Who reads JSON only does not get it."""
+        await self.carry(message)
+
+    async def carry(self, message: bytes) -> bool:
+        """Send something before the answer, or keep it for a client that comes back; False if neither is possible."""
         if not self._accepted.stream:
-            return
+            return False
         await self._open()
         if self._log is None:
             await self.response.event(encode_event(message))
-        elif self._log.stream:  # else the client left before it knew that there is something to come back to
-            async with self._log.turn:
-                id = await self._log.append(message)
-                await self.response.event(encode_event(message, id=id))
+            return not self.response.ended
+        if not self._log.stream:  # the client left before it knew that there is something to come back to
+            return False
+        async with self._log.turn:
+            if not self._log.is_running:
+                return False
+            id = await self._log.append(message)
+            await self.response.event(encode_event(message, id=id))
+        return True
 
     async def _open(self) -> None:
         if self.response.started or self.response.ended:

@@ -15,6 +15,7 @@ from dovetail.protocol import inbound, jsonrpc, revisions
 from dovetail.protocol.inbound import Opened, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
+from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
 from dovetail.transports.answers import Answer
 from dovetail.transports.event_log import EventLogs
@@ -23,6 +24,7 @@ from dovetail.transports.options import HttpOptions
 from dovetail.transports.tails import Tails
 from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import Accepted, Visit
+from dovetail.transports.way_back import STATELESS, WayBack
 
 SESSION_HEADER = b"mcp-session-id"
 METHODS = b"GET, POST, DELETE, OPTIONS"
@@ -52,7 +54,8 @@ class Endpoint:
         self._changes = ChangeLog(engine.hub, state)
         self._sessions = Sessions(engine, state, timeout=options.session_timeout, most=options.max_sessions)
         self._logs = EventLogs(state, ttl=options.event_timeout)
-        self._tails = Tails(self._changes, self._logs, traffic, keep_alive=self._beat)
+        self._way_back = WayBack(state, session_timeout=options.session_timeout, beat=self._beat)
+        self._tails = Tails(self._changes, self._logs, self._way_back, traffic, keep_alive=self._beat)
         self._calls: dict[tuple[str, RequestId], HttpCall] = {}  # of sessions; an id alone says nothing
         self._verbs = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
 
@@ -111,6 +114,7 @@ class Endpoint:
         accepted = visit.accepted
         answer = Answer(visit.response, accepted)
         call = HttpCall(request, answer, visit.receive, None, keep_alive=self._beat)
+        call.exchange.principal = visit.owner
         if request.method != "subscriptions/listen":
             self._traffic.enter(call, call.stop)
         elif memoryview(request.raw_params).nbytes > MAX_LISTEN_BYTES:
@@ -172,7 +176,11 @@ class Endpoint:
             keep_alive=self._beat,
             finish=self._welcome if is_first and held is not None else None,
             batched=batch is not None,
+            way_back=self._way_back,
         )
+        call.exchange.principal = visit.owner
+        if held is None:
+            call.exchange.no_way_back = STATELESS
         self._traffic.enter(call, call.stop)
         if held is not None:
             self._calls[held.record.id, request.id] = call
@@ -219,6 +227,7 @@ class Endpoint:
         try:
             return await call.serve(self._engine)
         finally:
+            call.forget()
             self._traffic.leave(call)
             if request.session is not None:
                 self._calls.pop((request.session.id, request.id), None)
@@ -280,14 +289,23 @@ class Endpoint:
         inbound.notice_on_http(message, visit.headers, record, stateless=self._options.stateless)
         if held is None:
             return
-        if message.method == "notifications/cancelled":
-            id = inbound.cancelled_request(message)
-            call = None if id is None else self._calls.get((held.record.id, id))
-            if call is not None and call.request.method != "initialize":
-                log.debug("the client cancelled the request %r", call.request.id)
-                call.cancel()
+        session, replies = held.record.id, self._way_back.replies
+        if not message.is_notification:
+            await replies.answered(session, message)
+        elif message.method == "notifications/cancelled":
+            self._cancel(session, inbound.cancelled_request(message))
+        elif message.method == "notifications/progress":
+            await replies.progressed(session, inbound.progressed_request(message))
         elif message.method == "notifications/initialized" and not held.record.initialized:
             await held.change(lambda record: record.replace(initialized=True))
+        elif message.method == "notifications/roots/list_changed":
+            await held.change(Session.without_roots)
+
+    def _cancel(self, session: str, id: RequestId | None) -> None:
+        call = None if id is None else self._calls.get((session, id))
+        if call is not None and call.request.method != "initialize":
+            log.debug("the client cancelled the request %r", call.request.id)
+            call.cancel()
 
     # ── GET and DELETE: only sessions have them ──
 

@@ -1,5 +1,6 @@
 """The events of streams, kept so that a client can come back for what it missed: `{stream}.{number}` names each.
 
+The stream that is not a call's is read from two logs, so that its events have a second number: `{stream}.{n}-{m}`.
 A log ends with a record of its own. The record before that is the answer, which is what a client comes back for.
 """
 
@@ -8,7 +9,7 @@ import logging
 import re
 import secrets
 from collections import deque
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.state.base import LogPage, NoRoom, StateBackend
@@ -20,17 +21,15 @@ MAX_LOGS = 20_000
 WHILE_RUNNING = 30 * 86_400.0  # seconds that a log is kept while its call runs: numbers must not begin anew meanwhile
 END = b""  # the record behind the last event of a stream; no message is empty
 log = logging.getLogger("dovetail.http")
-_EVENT_ID = re.compile(r"([a-z0-9]{1,32})\.([0-9]{1,15})(?:\.[a-z0-9]{1,32})?", re.ASCII)
+_EVENT_ID = re.compile(r"([a-z0-9]{1,32})\.([0-9]{1,15})(?:-([0-9]{1,15}))?(?:\.[a-z0-9]{1,32})?", re.ASCII)
 
 
-class EventPlace:
+class EventPlace(NamedTuple):
     """A position in one stream: what an event id says."""
 
-    __slots__ = ("number", "stream")
-
-    def __init__(self, stream: str, number: int) -> None:
-        self.stream = stream
-        self.number = number
+    stream: str
+    number: int
+    message: int = 0  # the position in what is said to the session alone; only the stream of changes has it
 
     @classmethod
     def read(cls, id: str) -> "EventPlace":
@@ -38,10 +37,10 @@ class EventPlace:
         found = _EVENT_ID.fullmatch(id)
         if found is None:
             raise unknown_event()
-        return cls(found[1], int(found[2]))
+        return cls(found[1], int(found[2]), int(found[3] or 0))
 
     def __str__(self) -> str:
-        return f"{self.stream}.{self.number}"
+        return f"{self.stream}.{self.number}-{self.message}" if self.message else f"{self.stream}.{self.number}"
 
 
 def unknown_event() -> ProtocolError:
@@ -80,7 +79,7 @@ class EventLogs:
         name = log_name(session, place.stream)
         running = self.running.get(name)  # asked first, so that nothing is written between
         page = await self.state.read(name, 0, 0)
-        if place.number > page.last or (running is None and not _has_rest(page, place.number)):
+        if place.message or place.number > page.last or (running is None and not _has_rest(page, place.number)):
             raise unknown_event()
         return running
 
@@ -156,7 +155,9 @@ class EventLog:
         """No more events; whoever comes for the rest is told so."""
         if not self.is_running:
             return
-        del self._logs.running[self.name]
-        if self._is_lost or await self._append(END, self._logs.ttl) is None:
-            await self._logs.state.drop(self.name)  # without the answer there is nothing to come back for
-            await self._logs.state.publish(self.name)
+        async with self.turn:
+            if self._logs.running.pop(self.name, None) is None:
+                return
+            if self._is_lost or await self._append(END, self._logs.ttl) is None:
+                await self._logs.state.drop(self.name)  # without the answer there is nothing to come back for
+                await self._logs.state.publish(self.name)

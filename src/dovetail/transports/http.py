@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from dovetail.engine.core import Engine
+from dovetail.engine.replies import MAX_SHARED
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.state.memory import MemoryState
@@ -50,7 +51,9 @@ class HttpApp:
         self._options = options
         self._owner = owner
         self._alone = alone
-        self._state = MemoryState(max_entries=options.max_sessions + 2 * MAX_LOGS)
+        # For each session its record and its messages, for each stream that it is there, and all logs and questions.
+        entries = 2 * options.max_sessions + options.max_streams + 2 * MAX_LOGS + MAX_SHARED
+        self._state = MemoryState(max_entries=entries)
         self._guard = Guard(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
         taken = {*LIVE, *READY, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}

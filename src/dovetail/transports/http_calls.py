@@ -5,17 +5,21 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from msgspec import Raw
+
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.limits import beside
+from dovetail.engine.replies import CALL_IS_OVER
 from dovetail.engine.sessions import HeldSession
-from dovetail.errors import INTERNAL_ERROR, ProtocolError
+from dovetail.errors import INTERNAL_ERROR, ProtocolError, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.transports.answers import Answer
 from dovetail.transports.asgi import Receive
 from dovetail.transports.attending import Attendant
+from dovetail.transports.way_back import WayBack
 
 log = logging.getLogger("dovetail")
 
@@ -65,7 +69,7 @@ class Posted:
 class HttpCall(Posted):
     """A request in flight. Once it is closed, nothing more is sent for it."""
 
-    __slots__ = ("_finish", "_verdict", "batched", "exchange", "failed", "id", "left", "open", "task")
+    __slots__ = ("_back", "_finish", "_verdict", "batched", "exchange", "failed", "id", "left", "open", "task")
 
     def __init__(
         self,
@@ -77,9 +81,10 @@ class HttpCall(Posted):
         keep_alive: float,
         finish: Finish | None = None,
         batched: bool = False,
+        way_back: WayBack | None = None,
     ) -> None:
         """`finish` sends the answer, if that is more than just sending it. `batched`: others share the answer, and
-        whoever has them all looks after them and sends it.
+        whoever has them all looks after them and sends it. `way_back` is there where the client may be asked.
         """
         super().__init__(answer, receive, session, keep_alive=keep_alive)
         self.id = request.id  # whatever a middleware makes of the request
@@ -91,6 +96,9 @@ class HttpCall(Posted):
         self.exchange = Exchange(request, self.emit, session)
         if answer.can_close:
             self.exchange.close_stream = answer.close_stream
+        self._back: SessionBack | None = None
+        if way_back is not None and session is not None:
+            self.exchange.back = self._back = SessionBack(way_back, session, self)
         self._finish = finish
         self._verdict: ProtocolError | None = None  # why the server has stopped it
 
@@ -108,6 +116,11 @@ class HttpCall(Posted):
             self.exchange.cancelled()
             if self.task is not None:
                 self.task.cancel()
+
+    def forget(self) -> None:
+        """It is over; who still wants to tell its client something does not keep it."""
+        if self._back is not None:
+            self._back.call = None
 
     def stop(self) -> None:
         """The server can't go on with it; the client is told."""
@@ -183,6 +196,26 @@ class HttpCall(Posted):
             return asyncio.current_task() is self.task
         except RuntimeError:  # no loop is running
             return False
+
+
+class SessionBack:
+    """The way from a call to its client; what is told goes there also when the call is over."""
+
+    __slots__ = ("_session", "_way", "call")
+
+    def __init__(self, way: WayBack, session: HeldSession, call: HttpCall) -> None:
+        self._way = way
+        self._session = session
+        self.call: HttpCall | None = call
+
+    async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
+        if self.call is None or not self.call.open:
+            raise QuestionFailed(CALL_IS_OVER)
+        return await self._way.ask(self._session, self.call.answer, method, params, timeout)
+
+    async def tell(self, message: bytes) -> None:
+        if self.call is None or not self.call.open or not await self.call.answer.carry(message):
+            await self._way.tell(self._session, message)
 
 
 class HttpBatch(Posted):

@@ -100,7 +100,7 @@ class SseClient:
         self.id = secrets.token_urlsafe(24)
         self.owner = owner
         self.pipe = EventPipe(self._give_up)
-        self.connection = Connection(engine, self.pipe, handshake_only=True)
+        self.connection = Connection(engine, self.pipe, handshake_only=True, principal=owner)
         self._grace = 0.0  # seconds that its calls get when it ends
         self._ending = asyncio.Event()
 

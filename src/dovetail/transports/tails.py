@@ -1,19 +1,21 @@
-"""Streams that a client GETs: the changes that its session hears of, or the rest of a call's answer.
+"""Streams that a client GETs: what its session hears of unasked, or the rest of a call's answer.
 
 Both are read from a log, from where the client left off; neither belongs to the connection that carries it.
 """
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
 from dovetail.engine.changes import LOG as CHANGE_LOG
 from dovetail.engine.changes import ChangeLog
 from dovetail.engine.handlers import change_notification
-from dovetail.engine.sessions import HeldSession, topic
+from dovetail.engine.sessions import HeldSession, messages, topic
 from dovetail.errors import ProtocolError
 from dovetail.protocol import inbound, sse
+from dovetail.protocol.session import Session
 from dovetail.protocol.sse import encode_event, priming_event
 from dovetail.state.base import Listener
 from dovetail.transports.answers import RETRY_SECONDS, milliseconds, retry_frame
@@ -22,8 +24,10 @@ from dovetail.transports.event_log import END, EventLogs, EventPlace, log_name
 from dovetail.transports.response import Response
 from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import Visit
+from dovetail.transports.way_back import WayBack
 
 CHANGES = "changes"  # the stream of changes, in event ids; calls have random names of another length
+Event = tuple[bytes, EventPlace]  # framed, and where the client is when it has it
 
 
 class Source(Protocol):
@@ -36,50 +40,97 @@ class Source(Protocol):
         """It is part of a call, and ends with it."""
 
     @property
-    def topic(self) -> str:
+    def name(self) -> str:
+        """Of the log that it is read from."""
+
+    @property
+    def topics(self) -> Sequence[str]:
         """What is told when there is more."""
 
     @property
     def finished(self) -> bool:
         """Nothing more will come."""
 
-    async def read(self) -> list[bytes]:
-        """The next framed events; an empty list if there are none at the moment."""
+    def follow(self, told: EventPlace) -> None:
+        """An older tail has told so much."""
 
-    async def leave(self, told: int) -> None:
+    async def enter(self) -> None:
+        """A tail begins."""
+
+    async def stay(self) -> None:
+        """It is still there; every so often."""
+
+    async def read(self) -> list[Event]:
+        """The next events; an empty list if there are none at the moment."""
+
+    async def leave(self, told: EventPlace) -> None:
         """The tail ends, and so much was told."""
 
 
 class ChangeSource:
-    """What a session is told unasked."""
+    """What a session is told unasked: what changes for many, and what is said to it alone."""
 
     ends_itself = finished = False
-    topic = CHANGE_LOG
+    name = CHANGE_LOG
 
-    def __init__(self, changes: ChangeLog, held: HeldSession, position: int) -> None:
+    def __init__(self, changes: ChangeLog, way_back: WayBack, held: HeldSession, place: EventPlace | None) -> None:
+        """`place`: what the client says it has."""
         self._changes = changes
+        self._way_back = way_back
         self._held = held
-        self.place = EventPlace(CHANGES, position)
+        self._session = held.record.id
+        self._stream = secrets.token_bytes(8)  # which of the session's streams this is
+        self._is_given = place is not None
+        self.topics = (CHANGE_LOG, messages(self._session))
+        self.place = place or EventPlace(CHANGES, held.record.unheard_since or 0, held.record.unheard_message)
 
-    async def read(self) -> list[bytes]:
+    def follow(self, told: EventPlace) -> None:
+        if not self._is_given:
+            self.place = told
+
+    async def enter(self) -> None:
+        await self._way_back.enter(self._session, self._stream)
+
+    async def stay(self) -> None:
+        await self._way_back.stay(self._session, self._stream)
+
+    async def read(self) -> list[Event]:
         if not self._held.record.initialized:  # before that we may not speak unasked
             return []
-        frames: list[bytes] = []
-        while not frames:
-            heard = await self._changes.heard(self._held.record, self.place.number)
-            if heard.position == self.place.number and not heard.changes:
-                break
-            self.place.number = heard.position
-            for change, number in heard.changes:
-                id = None if number is None else str(EventPlace(CHANGES, number))
-                frames.append(encode_event(change_notification(change), id=id))
-        return frames
+        return [*await self._read_changes(), *await self._read_messages()]
 
-    async def leave(self, told: int) -> None:
+    async def _read_changes(self) -> list[Event]:
+        events: list[Event] = []
+        while not events:
+            before = self.place
+            heard = await self._changes.heard(self._held.record, before.number)
+            if heard.position == before.number and not heard.changes:
+                break
+            self.place = before._replace(number=heard.position)
+            for change, number in heard.changes:
+                place = before if number is None else before._replace(number=number)
+                id = None if number is None else str(place)
+                events.append((encode_event(change_notification(change), id=id), place))
+        return events
+
+    async def _read_messages(self) -> list[Event]:
+        events: list[Event] = []
+        for record in await self._way_back.said(self._session, self.place.message):
+            self.place = self.place._replace(message=record.id)
+            events.append((encode_event(record.data, id=str(self.place)), self.place))
+        return events
+
+    async def leave(self, told: EventPlace) -> None:
         """A client that comes again without saying what it has is told the rest."""
-        if told != self._held.record.unheard_since:
+        await self._way_back.leave(self._session, self._stream)
+        record = self._held.record
+        if (told.number, told.message) != (record.unheard_since, record.unheard_message):
             with suppress(ProtocolError):  # no room for it: then it is told some things twice
-                await self._held.change(lambda record: record.replace(unheard_since=told))
+                await self._held.change(lambda record: _having_told(record, told))
+
+
+def _having_told(record: Session, told: EventPlace) -> Session:
+    return record.replace(unheard_since=told.number, unheard_message=told.message)
 
 
 class CallSource:
@@ -90,24 +141,34 @@ class CallSource:
     def __init__(self, logs: EventLogs, session: str, place: EventPlace) -> None:
         self._logs = logs
         self.place = place
-        self.topic = log_name(session, place.stream)
+        self.name = log_name(session, place.stream)
+        self.topics = (self.name,)
         self.finished = False
 
-    async def read(self) -> list[bytes]:
-        frames: list[bytes] = []
-        running = self.topic in self._logs.running  # asked first, so that nothing is written between
-        page = await self._logs.state.read(self.topic, self.place.number)
+    def follow(self, told: EventPlace) -> None:
+        """The client says itself what it has."""
+
+    async def enter(self) -> None:
+        """The call knows who carries it."""
+
+    async def stay(self) -> None:
+        """Nobody asks."""
+
+    async def read(self) -> list[Event]:
+        events: list[Event] = []
+        running = self.name in self._logs.running  # asked first, so that nothing is written between
+        page = await self._logs.state.read(self.name, self.place.number)
         for record in page.records:
-            self.place.number = record.id
+            self.place = self.place._replace(number=record.id)
             if record.data == END:
                 self.finished = True
             else:
-                frames.append(encode_event(record.data, id=str(self.place)))
+                events.append((encode_event(record.data, id=str(self.place)), self.place))
         if not page.records and not running:  # its end was not kept
             self.finished = True
-        return frames
+        return events
 
-    async def leave(self, told: int) -> None:
+    async def leave(self, told: EventPlace) -> None:
         """The log stays for who comes again."""
 
 
@@ -120,23 +181,36 @@ class Tail:
         self._response = response
         self._listener = listener
         self._closed = False
-        self.told = source.place.number  # how far the client has come for sure
+        self.told = source.place  # how far the client has come for sure
+
+    def follow(self, older: "Tail") -> None:
+        """Take the place of another one."""
+        older.close()
+        self.source.follow(older.told)
+        self.told = self.source.place
 
     async def run(self) -> None:
         """Until nothing more can come, the session ends, or somebody closes it."""
+        await self.source.enter()
         await self._response.open(self._priming())
         while not self._response.ended:
-            frames = await self.source.read()
-            for frame in frames:
-                if self._closed:  # whoever comes next is told
-                    return
-                await self._response.event(frame)
-            if not self._response.ended:
-                self.told = self.source.place.number
-            if self.source.finished:
+            events = await self.source.read()
+            if not await self._tell(events) or self.source.finished:
                 return
-            if not frames and (not await self._listener.wait() or not await self._held.reload()):
+            if not events and (not await self._listener.wait() or not await self._held.reload()):
                 return
+
+    async def _tell(self, events: Sequence[Event]) -> bool:
+        """False if not all of them were told; whoever comes next is told the rest."""
+        for frame, place in events:
+            if self._closed:
+                return False
+            await self._response.event(frame)
+            if self._response.ended:
+                return False
+            self.told = place
+        self.told = self.source.place
+        return True
 
     def _priming(self) -> bytes:
         if not self._held.record.revision.resumable:
@@ -163,6 +237,7 @@ class Tail:
         if not await self._held.use():
             self.close()
             return
+        await self.source.stay()
         await self._response.event(sse.KEEP_ALIVE)
         if self._response.ended:  # it takes nothing any more
             self.left()
@@ -171,9 +246,12 @@ class Tail:
 class Tails:
     """All of them in this process: the newest of a stream owns it."""
 
-    def __init__(self, changes: ChangeLog, logs: EventLogs, traffic: Traffic, *, keep_alive: float) -> None:
+    def __init__(
+        self, changes: ChangeLog, logs: EventLogs, way_back: WayBack, traffic: Traffic, *, keep_alive: float
+    ) -> None:
         self._changes = changes
         self._logs = logs
+        self._way_back = way_back
         self._traffic = traffic
         self._keep_alive = keep_alive
         self._owners: dict[str, Tail] = {}  # by session and what they listen to
@@ -182,8 +260,7 @@ class Tails:
         id = visit.headers.get("last-event-id", "")
         place = EventPlace.read(id) if id else None
         if place is None or place.stream == CHANGES:
-            position = self._begin(held) if place is None else place.number
-            source: Source = ChangeSource(self._changes, held, position)
+            source: Source = ChangeSource(self._changes, self._way_back, held, place)
         else:
             running = await self._logs.find(held.record.id, place)
             if running is not None:  # the client has given up that connection, whether we know it or not
@@ -191,28 +268,23 @@ class Tails:
             source = CallSource(self._logs, held.record.id, place)
         await self._serve(visit, held, source)
 
-    def _begin(self, held: HeldSession) -> int:
-        """Where a stream of changes starts if the client does not say what it has."""
-        older = self._owners.get(_owned(held, CHANGE_LOG))
-        return older.told if older is not None else held.record.unheard_since or 0
-
     async def _serve(self, visit: Visit, held: HeldSession, source: Source) -> None:
-        listener = self._logs.state.listen([source.topic, topic(held.record.id)])
+        listener = self._logs.state.listen([*source.topics, topic(held.record.id)])
         tail = Tail(source, held, visit.response, listener)
         try:
             if not await held.reload():  # it has ended before there was somebody to hear of it
                 inbound.session_of_verb(visit.headers, None)
             self._traffic.open_stream(tail, _wait if source.ends_itself else tail.close, tail.left)
-            await self._run(visit, tail, _owned(held, source.topic))
+            await self._run(visit, tail, f"{held.record.id} {source.name}")
         finally:
             listener.close()
             self._traffic.close_stream(tail)
 
     async def _run(self, visit: Visit, tail: Tail, owned: str) -> None:
         if (older := self._owners.get(owned)) is not None:
-            older.close()
+            tail.follow(older)
         self._owners[owned] = tail
-        call = self._logs.running.get(tail.source.topic)
+        call = self._logs.running.get(tail.source.name)
         if call is not None:
             call.tail = tail
         loop = asyncio.get_running_loop()
@@ -229,10 +301,6 @@ class Tails:
                 await tail.source.leave(tail.told)
             await (visit.response.close() if tail.source.finished else visit.response.hang_up())
             await attending
-
-
-def _owned(held: HeldSession, log: str) -> str:
-    return f"{held.record.id} {log}"
 
 
 def _wait(_grace: float) -> None:

@@ -1,0 +1,104 @@
+"""How the client of a session is reached, beside the answers to its requests: questions and messages go out.
+
+What belongs to a call goes on its stream. Where that can't carry it, it goes into the session's own log, which the
+stream that a client GETs is read from; whether there is such a stream is known to every worker.
+"""
+
+import logging
+from contextlib import suppress
+
+from msgspec import Raw
+
+from dovetail.engine import replies
+from dovetail.engine.replies import SharedReplies
+from dovetail.engine.sessions import HeldSession, messages
+from dovetail.errors import QuestionFailed
+from dovetail.state.base import LogRecord, NoRoom, StateBackend
+from dovetail.transports.answers import Answer
+
+KEEP_MESSAGES = 100  # of one session
+KEEP_BYTES = 1024 * 1024  # of one session, about: the larger a message, the fewer are kept with it
+MISSED_BEATS = 3  # after which a stream is taken for gone
+
+STATELESS = (
+    "this server runs stateless, so a client older than 2026-07-28 can't be asked anything; "
+    "serve it with sessions (stateless=False), or use a client that speaks 2026-07-28"
+)
+JSON_ONLY = "this client asked for a JSON answer only (Accept) and has no GET stream open"
+CLIENT_LEFT = "this client has closed its connection and has no GET stream open"
+
+log = logging.getLogger("dovetail.http")
+
+
+class WayBack:
+    """To the clients of all sessions."""
+
+    def __init__(self, state: StateBackend, *, session_timeout: float, beat: float) -> None:
+        self._state = state
+        self._keep_seconds = session_timeout
+        self._stay_seconds = beat * MISSED_BEATS
+        self.replies = SharedReplies(state)
+
+    # ── from a call to its client ──
+
+    async def ask(self, held: HeldSession, answer: Answer, method: str, params: bytes, timeout: float) -> Raw:
+        if not held.record.initialized and not (await held.reload() and held.record.initialized):
+            raise QuestionFailed(replies.NOT_READY)
+
+        async def send(message: bytes) -> None:
+            if not await answer.carry(message):
+                await self._send_beside(held, answer, message)
+
+        opening = self.replies.open(held.record.id, timeout)
+        return await replies.ask(opening, send, method, params, timeout)
+
+    async def _send_beside(self, held: HeldSession, answer: Answer, message: bytes) -> None:
+        """On the stream that the client GETs; raises if there is none."""
+        if not await self._is_heard(held.record.id):
+            raise QuestionFailed(f"The client can't be asked: {CLIENT_LEFT if answer.reads_streams else JSON_ONLY}")
+        await self._keep(held, message)
+
+    async def tell(self, held: HeldSession, message: bytes) -> None:
+        """On the stream that the client GETs, now or later."""
+        try:
+            await self._keep(held, message)
+        except NoRoom as failure:
+            log.warning("a message can't be kept for its client: %s", failure.message)
+
+    # ── what is said to a session alone ──
+
+    async def _keep(self, held: HeldSession, message: bytes) -> None:
+        if await held.reload():  # else there would be a log that nobody drops
+            keep = max(1, min(KEEP_MESSAGES, KEEP_BYTES // len(message)))
+            await self._state.append(messages(held.record.id), message, keep=keep, ttl=self._keep_seconds)
+
+    async def said(self, session: str, after: int) -> list[LogRecord]:
+        """What was said after a position. One that is none of this log's belongs to a log that has expired."""
+        page = await self._state.read(messages(session), after)
+        if after > page.last:
+            page = await self._state.read(messages(session), 0)
+        return page.records
+
+    # ── who hears it ──
+
+    async def enter(self, session: str, stream: bytes) -> None:
+        """There is a stream to the session; the newest one counts."""
+        with suppress(NoRoom):  # then there is none for whoever asks
+            await self._state.put(_presence(session), stream, ttl=self._stay_seconds)
+
+    async def stay(self, session: str, stream: bytes) -> None:
+        """It is still there; every so often."""
+        if not await self._state.touch(_presence(session), self._stay_seconds):
+            await self.enter(session, stream)
+
+    async def leave(self, session: str, stream: bytes) -> None:
+        entry = await self._state.get(_presence(session))
+        if entry is not None and entry.value == stream:
+            await self._state.delete(_presence(session))
+
+    async def _is_heard(self, session: str) -> bool:
+        return await self._state.get(_presence(session)) is not None
+
+
+def _presence(session: str) -> str:
+    return f"hears/{session}"

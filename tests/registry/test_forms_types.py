@@ -1,0 +1,680 @@
+"""Python types, choices and raw schemas become forms, and answers become values of those types."""
+
+import dataclasses
+import datetime
+import enum
+import subprocess
+import sys
+import uuid
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, TypedDict, TypeVar
+
+import annotated_types as at
+import attrs
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail import Field
+from dovetail.errors import QuestionFailed, SetupError
+from dovetail.protocol.forms import render_form, restore_content
+from dovetail.protocol.revisions import BY_NAME
+from dovetail.registry.forms import Form, compile_form, compile_raw_form
+from form_judge import REVISIONS, assert_official
+from stable_ids import stable
+
+T = TypeVar("T")
+
+
+class Size(enum.Enum):
+    SMALL = "s"
+    LARGE = "l"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Sauce(enum.StrEnum):
+    HOT = "hot"
+    MILD = "mild"
+
+
+def alone(form: Form) -> dict[str, Any]:
+    """The schema of the one property of a form."""
+    assert list(form.schema["properties"]) == ["value"]
+    return form.schema["properties"]["value"]
+
+
+def official_in_every_revision(form: Form) -> None:
+    for name in REVISIONS:
+        assert_official({"message": "?", "requestedSchema": render_form(form.schema, BY_NAME[name])}, name)
+
+
+# One thing
+
+
+def test_none_asks_for_consent_only() -> None:
+    for nothing in (None, type(None)):
+        form = compile_form(nothing)
+        assert form.schema == {"type": "object", "properties": {}}
+        assert form.decode({}) is None
+        assert form.decode({"value": 1}) is None
+        official_in_every_revision(form)
+
+
+NOON = datetime.datetime(2026, 7, 28, 12, tzinfo=datetime.UTC)
+
+
+@pytest.mark.rule("EL-4", "EL-5", "EL-6", "EL-9", "JS-11")
+@pytest.mark.parametrize(
+    ("type_", "schema", "answer", "value"),
+    [
+        (str, {"type": "string"}, "x", "x"),
+        (int, {"type": "integer"}, 3, 3),
+        (int, {"type": "integer"}, 3.0, 3),
+        (float, {"type": "number"}, 1.5, 1.5),
+        (float, {"type": "number"}, 2, 2.0),
+        (bool, {"type": "boolean"}, False, False),
+        (datetime.date, {"type": "string", "format": "date"}, "2026-07-28", datetime.date(2026, 7, 28)),
+        (datetime.datetime, {"type": "string", "format": "date-time"}, "2026-07-28T12:00:00Z", NOON),
+        (uuid.UUID, {"type": "string"}, "123e4567-e89b-12d3-a456-426614174000", uuid.UUID(int=0x123E4567E89B12D3A456426614174000)),
+        (Annotated[str, Field(title="Name", description="Yours")], {"type": "string", "title": "Name", "description": "Yours"}, "x", "x"),
+        (Annotated[str, "Your name"], {"type": "string", "description": "Your name"}, "x", "x"),
+        (Annotated[str, Field(min_length=1, max_length=3)], {"type": "string", "minLength": 1, "maxLength": 3}, "x", "x"),
+        (Annotated[str, msgspec.Meta(min_length=1, title="N")], {"type": "string", "minLength": 1, "title": "N"}, "x", "x"),
+        (Annotated[str, pydantic.Field(max_length=3)], {"type": "string", "maxLength": 3}, "x", "x"),
+        (Annotated[int, at.Ge(1), at.Le(5)], {"type": "integer", "minimum": 1, "maximum": 5}, 5, 5),
+        (Annotated[float, Field(ge=0.5)], {"type": "number", "minimum": 0.5}, 0.5, 0.5),
+        (Annotated[str, Field(format="email")], {"type": "string", "format": "email"}, "a@b.org", "a@b.org"),
+        (Annotated[str, Field(format="uri")], {"type": "string", "format": "uri"}, "https://a.b", "https://a.b"),
+        (Annotated[int, Field(5, ge=1)], {"type": "integer", "minimum": 1, "default": 5}, 2, 2),
+        (str | None, {"type": "string"}, "x", "x"),
+        (Literal["low", "high"], {"type": "string", "enum": ["low", "high"]}, "low", "low"),
+        (Literal["only"], {"type": "string", "enum": ["only"]}, "only", "only"),
+        (Literal[1, 2], {"type": "string", "enum": ["1", "2"]}, "2", 2),
+        (Literal[True, "x", 1], {"type": "string", "enum": ["true", "x", "1"]}, "true", True),
+        (Literal["a", None], {"type": "string", "enum": ["a"]}, "a", "a"),
+        (Size, {"type": "string", "enum": ["s", "l"]}, "l", Size.LARGE),
+        (Level, {"type": "string", "enum": ["1", "2"]}, "2", Level.HIGH),
+        (Sauce, {"type": "string", "enum": ["hot", "mild"]}, "hot", Sauce.HOT),
+        (list[Literal["a", "b"]], {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}, ["b"], ["b"]),
+        (list[Level], {"type": "array", "items": {"type": "string", "enum": ["1", "2"]}}, ["2", "1"], [Level.HIGH, Level.LOW]),
+        (set[Size], {"type": "array", "items": {"type": "string", "enum": ["s", "l"]}}, ["l", "l"], {Size.LARGE}),
+        (
+            Annotated[list[Literal["a", "b"]], Field(min_length=1, max_length=2)],
+            {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}, "minItems": 1, "maxItems": 2},
+            ["a", "b"],
+            ["a", "b"],
+        ),
+        (
+            Annotated[Literal["a", "b"], Field(extra={"enumNames": ["A", "B"]})],
+            {"type": "string", "oneOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]},
+            "a",
+            "a",
+        ),
+        (["low", "high"], {"type": "string", "enum": ["low", "high"]}, "high", "high"),
+        ([1, 2.5], {"type": "string", "enum": ["1", "2.5"]}, "2.5", 2.5),
+        ([["a", "b"]], {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}, ["b", "a"], ["b", "a"]),
+        ({"a": "A"}, {"type": "string", "oneOf": [{"const": "a", "title": "A"}]}, "a", "a"),
+        ({"a": {"title": "A"}}, {"type": "string", "oneOf": [{"const": "a", "title": "A"}]}, "a", "a"),
+        ({1: "One"}, {"type": "string", "oneOf": [{"const": "1", "title": "One"}]}, "1", 1),
+        ([{"a": "A", "b": {"title": "B"}}], {"type": "array", "items": {"anyOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]}}, [], []),
+    ],
+    ids=stable,
+)  # fmt: skip
+def test_one_thing(type_: Any, schema: dict[str, Any], answer: Any, value: Any) -> None:
+    form = compile_form(type_)
+    assert alone(form) == schema
+    official_in_every_revision(form)
+    decoded = form.decode({"value": answer, "unknown": "let be"})
+    assert decoded == value
+    assert type(decoded) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [(str | None, None), (Literal["a", None], None), (Annotated[int, Field(5)], 5), (list[Size] | None, None)],
+    ids=stable,
+)
+def test_what_may_be_left_empty(type_: Any, value: Any) -> None:
+    form = compile_form(type_)
+    assert "required" not in form.schema
+    assert form.decode({}) == form.decode({"value": None}) == value
+
+
+@pytest.mark.rule("EL-9")
+@pytest.mark.parametrize(
+    ("type_", "answer", "words"),
+    [
+        (str, 5, "value: expected a string, got the integer 5"),
+        (int, True, "value: expected an integer, got true"),
+        (int, 1.5, "value: expected an integer, got the number 1.5"),
+        (int, "3", 'value: expected an integer, got the string "3"'),
+        (float, float("nan"), "value: is not a number of sensible size"),
+        (float, float("inf"), "value: is not a number of sensible size"),
+        (int, 10**5000, "value: is not a number of sensible size"),
+        (str, 10**5000, "value: is not a number of sensible size"),
+        (bool, 1, "value: expected true or false, got the integer 1"),
+        (bool, "true", "value: expected true or false"),
+        (str, {"a": 1}, "value: expected a string, got an object"),
+        (str, ["a"], "value: expected a string, got an array"),
+        (str, "\ud800", "value: holds half a surrogate pair"),
+        (str, "é" * 40_000, "value: is longer than 64 KiB"),
+        (datetime.date, "2026-02-30", "value: must be a date such as 2026-07-28"),
+        (datetime.datetime, "tomorrow", "value: must be a date-time such as"),
+        (uuid.UUID, "no", "value: must be a UUID such as"),
+        (Annotated[str, Field(pattern="^[a-z]+$")], "A", "value: must match the pattern"),
+        (Annotated[str, Field(format="email")], "A", "value: must be an email address"),
+        (Annotated[str, Field(format="ipv4")], "A", "value: must be an IPv4 address"),
+        (Annotated[int, Field(gt=0)], 0, "value: must be more than 0"),
+        (Annotated[int, Field(multiple_of=5)], 3, "value: must be a multiple of 5"),
+        (Literal["a", "b"], "c", 'value: must be one of "a", "b", got "c"'),
+        (Literal[1], 1, "value: expected a string"),
+        (Size, "SMALL", 'value: must be one of "s", "l"'),
+        (list[Size], "s", "value: expected a list of choices"),
+        (list[Size], ["s", "x"], 'value: must be one of "s", "l", got "x"'),
+        (list[Size], [1], "value: each choice must be a string"),
+        (list[Size], [["s"]], "value: each choice must be a string"),
+        (Annotated[list[Size], Field(min_length=2)], ["s", "s"], "value: must have "),
+        ([["a"]], ["b"], 'value: must be one of "a", got "b"'),
+        (["a"], "\ud800", 'value: must be one of "a"'),
+        (int, None, "value: is required, but missing"),
+    ],
+    ids=lambda value: stable(value)[:60],
+)  # fmt: skip
+def test_answers_that_do_not_fit(type_: Any, answer: Any, words: str) -> None:
+    with pytest.raises(QuestionFailed) as failure:
+        compile_form(type_).decode({"value": answer})
+    assert str(failure.value).startswith(f"The answer does not fit the form: {words}")
+    assert len(str(failure.value)) < 300
+
+
+def test_what_has_no_place_in_a_form_is_not_sent() -> None:
+    limits = Field(gt=0, multiple_of=2, examples=[2], deprecated=True, extra={"x-own": 1})
+    assert alone(compile_form(Annotated[int, limits])) == {"type": "integer"}
+    assert alone(compile_form(Annotated[str, Field(pattern="a", format="ipv4")])) == {"type": "string"}
+
+
+# Several things
+
+
+@dataclasses.dataclass
+class AsDataclass:
+    name: Annotated[str, Field(title="Name", min_length=1)]
+    day: datetime.date
+    level: Level
+    sizes: list[Size]
+    note: str | None = None
+    guests: Annotated[int, "How many"] = 2
+    sauce: Sauce = Sauce.MILD
+    extras: set[Literal["x", "y"]] = dataclasses.field(default_factory=set)
+
+
+class AsStruct(msgspec.Struct, forbid_unknown_fields=True):
+    name: Annotated[str, Field(title="Name", min_length=1)]
+    day: datetime.date
+    level: Level
+    sizes: list[Size]
+    note: str | None = None
+    guests: Annotated[int, "How many"] = 2
+    sauce: Sauce = Sauce.MILD
+    extras: set[Literal["x", "y"]] = msgspec.field(default_factory=set)
+
+
+@attrs.define
+class AsAttrs:
+    name: Annotated[str, Field(title="Name", min_length=1)]
+    day: datetime.date
+    level: Level
+    sizes: list[Size]
+    note: str | None = None
+    guests: Annotated[int, "How many"] = 2
+    sauce: Sauce = Sauce.MILD
+    extras: set[Literal["x", "y"]] = attrs.field(factory=set)
+
+
+class AsModel(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    name: str = pydantic.Field(title="Name", min_length=1)
+    day: datetime.date
+    level: Level
+    sizes: list[Size]
+    note: str | None = None
+    guests: int = pydantic.Field(2, description="How many")
+    sauce: Sauce = Sauce.MILD
+    extras: set[Literal["x", "y"]] = pydantic.Field(default_factory=set)
+
+
+PARTY = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "title": "Name", "minLength": 1},
+        "day": {"type": "string", "format": "date"},
+        "level": {"type": "string", "enum": ["1", "2"]},
+        "sizes": {"type": "array", "items": {"type": "string", "enum": ["s", "l"]}},
+        "note": {"type": "string"},
+        "guests": {"type": "integer", "description": "How many", "default": 2},
+        "sauce": {"type": "string", "enum": ["hot", "mild"], "default": "mild"},
+        "extras": {"type": "array", "items": {"type": "string", "enum": ["x", "y"]}},
+    },
+    "required": ["name", "day", "level", "sizes"],
+}
+FILLED_IN = {"name": "Ada", "day": "2026-07-28", "level": "2", "sizes": ["l"], "guests": 3.0, "own": {"deep": []}}
+
+
+@pytest.mark.rule("EL-5", "EL-9", "JS-11")
+@pytest.mark.parametrize("cls", [AsDataclass, AsStruct, AsAttrs, AsModel])
+def test_classes(cls: Any) -> None:
+    form = compile_form(cls)
+    assert form.schema == PARTY
+    official_in_every_revision(form)
+    value = form.decode(FILLED_IN)
+    expected = {
+        "name": "Ada",
+        "day": datetime.date(2026, 7, 28),
+        "level": Level.HIGH,
+        "sizes": [Size.LARGE],
+        "guests": 3,
+    }
+    assert value == cls(**expected)
+    assert (value.note, value.sauce, value.extras) == (None, Sauce.MILD, set())
+
+
+@pytest.mark.parametrize("cls", [AsDataclass, AsStruct, AsAttrs, AsModel])
+def test_all_that_is_wrong_with_a_class_names_its_field(cls: Any) -> None:
+    with pytest.raises(QuestionFailed, match=r"form: name: .*; day: must be a date such as 2026-07-28"):
+        compile_form(cls).decode(FILLED_IN | {"name": "", "day": "2026-02-30"})
+    with pytest.raises(QuestionFailed, match=r"form: name: is required, but missing; level: is required, but missing$"):
+        compile_form(cls).decode({"day": "2026-07-28", "sizes": [], "name": None})
+
+
+class AsTypedDict(TypedDict):
+    count: Annotated[int, msgspec.Meta(ge=1)]
+    ratio: NotRequired[Annotated[float, Field(le=1)]]
+    note: str | None
+
+
+def test_typed_dicts() -> None:
+    form = compile_form(AsTypedDict)
+    assert form.schema == {
+        "type": "object",
+        "properties": {
+            "count": {"type": "integer", "minimum": 1},
+            "ratio": {"type": "number", "maximum": 1},
+            "note": {"type": "string"},
+        },
+        "required": ["count"],
+    }
+    official_in_every_revision(form)
+    assert form.decode({"count": 1.0}) == {"count": 1, "note": None}
+    with pytest.raises(QuestionFailed, match=r"ratio: must be at most 1"):
+        form.decode({"count": 1, "ratio": 2})
+
+
+class Tagged(msgspec.Struct, tag_field="kind", tag="t", rename="camel"):
+    first_name: Annotated[str, Field(pattern="^A")]
+
+
+class Aliased(pydantic.BaseModel):
+    first: str = pydantic.Field(alias="firstName")
+    page: pydantic.HttpUrl | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> "Aliased":
+        if self.first == "Bob":
+            raise ValueError("Bob is not invited")
+        return self
+
+
+@dataclasses.dataclass
+class Range:
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError("low must not be above high")
+
+
+@dataclasses.dataclass
+class Box(Generic[T]):
+    content: T
+
+
+def test_names_tags_and_checks_of_classes() -> None:
+    tagged = compile_form(Tagged)
+    assert list(tagged.schema["properties"]) == ["firstName"]
+    assert tagged.decode({"firstName": "Ada", "kind": "other"}) == Tagged("Ada")
+    aliased = compile_form(Aliased)
+    assert list(aliased.schema["properties"]) == ["firstName", "page"]
+    assert aliased.decode({"firstName": "Ada"}).first == "Ada"
+    with pytest.raises(QuestionFailed, match=r"form: answer: Bob is not invited$"):
+        aliased.decode({"firstName": "Bob"})
+    with pytest.raises(QuestionFailed, match=r"form: answer: low must not be above high$"):
+        compile_form(Range).decode({"low": 2, "high": 1})
+    assert compile_form(Box[int]).decode({"content": 1}) == Box(1)
+    assert compile_form(Box[bool]).decode({"content": True}) == Box(True)
+
+
+def test_dataclasses_have_all_their_fields() -> None:
+    value = compile_form(AsDataclass).decode(FILLED_IN)
+    assert vars(value).keys() == {field.name for field in dataclasses.fields(AsDataclass)}
+
+
+@dataclasses.dataclass
+class WithSet:
+    letters: frozenset[Literal["a", "b", "c", "d", "e"]] = frozenset({"e", "b", "c"})
+
+
+def test_a_default_set_is_sent_in_the_order_of_its_choices() -> None:
+    assert compile_form(WithSet).schema["properties"]["letters"]["default"] == ["b", "c", "e"]
+    assert compile_form(WithSet).decode({}) == WithSet()
+
+
+# What can't be a form
+
+
+@dataclasses.dataclass
+class Nested:
+    inner: AsDataclass
+
+
+@dataclasses.dataclass
+class Unfit(Generic[T]):
+    field: T
+
+
+class Node(msgspec.Struct):
+    next: "Node | None" = None
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+@pytest.mark.rule("EL-5", "JS-11")
+@pytest.mark.parametrize(
+    ("type_", "fix"),
+    [
+        (AsDataclass | None, "flat"),
+        (dict, "flat"),
+        (dict[str, int], "flat"),
+        (Point, "no free lists"),
+        (list[str], r"list\[Literal\["),
+        (list[AsDataclass], "no free lists"),
+        (int | str, "no unions"),
+        (int | Literal["auto"], "no unions"),
+        (bytes, "strings, numbers, booleans, dates and choices"),
+        (Any, "strings, numbers, booleans, dates and choices"),
+        (object, "strings, numbers, booleans, dates and choices"),
+        (complex, "no JSON form"),
+        ([], "something to choose from"),
+        ([[]], "something to choose from"),
+        ({}, "something to choose from"),
+        (["a", "a"], 'two choices are spelled "a"'),
+        ([1, "1"], 'two choices are spelled "1"'),
+        (Literal[1, "1"], 'two choices are spelled "1"'),
+        ([None], "use strings or numbers"),
+        ([["a"], ["b"]], "use strings or numbers"),
+        ([float("nan")], "can't be sent"),
+        (["\ud800"], "can't be sent"),
+        ({"a": 5}, "the title 5 must be a string"),
+        ({"a": {"name": "A"}}, "the title None must be a string"),
+        (5, "no JSON form"),
+        ("str", "can't be resolved"),
+        (Annotated[Literal["a"], Field(extra={"enumNames": ["A", "B"]})], "one string for each value"),
+    ],
+    ids=stable,
+)
+def test_types_that_no_form_has(type_: Any, fix: str) -> None:
+    with pytest.raises(SetupError, match=rf"^ctx\.elicit, parameter response_type: .*{fix}"):
+        compile_form(type_)
+
+
+@pytest.mark.rule("EL-5")
+@pytest.mark.parametrize(
+    "inner", [Range, list[str], int | str, bytes, Any, dict[str, str], tuple[int, int]], ids=stable
+)
+def test_errors_name_the_field(inner: Any) -> None:
+    with pytest.raises(SetupError, match=r"^ctx\.elicit, parameter response_type, field field: a form "):
+        compile_form(Unfit[inner])
+
+
+def test_types_that_contain_themselves() -> None:
+    with pytest.raises(SetupError, match=r"field next: a form is flat"):
+        compile_form(Node)
+
+
+class WithSecretStr(pydantic.BaseModel):
+    word: pydantic.SecretStr | None = None
+
+
+@pytest.mark.rule("EL-2", "EL-3")
+@pytest.mark.parametrize(
+    "type_",
+    [
+        pydantic.SecretStr,
+        WithSecretStr,
+        Annotated[str, Field(title="Password")],
+        *(
+            dataclasses.make_dataclass("Form", [(name, str)])
+            for name in ("password", "Passwd", "api_key", "apiKey", "API_KEY", "access_token", "credit_card", "cvv")
+        ),
+        dataclasses.make_dataclass("Form", [("card_number", int)]),
+    ],
+    ids=stable,
+)
+def test_forms_do_not_ask_for_secrets(type_: Any) -> None:
+    with pytest.raises(SetupError, match=r"must not ask for secrets.*ctx\.elicit_url"):
+        compile_form(type_)
+
+
+def test_what_only_sounds_like_a_secret() -> None:
+    fields = [("secret", bool), ("password", Literal["keep", "reset"]), ("secretary", str), ("token_count", int)]
+    compile_form(dataclasses.make_dataclass("Form", fields))
+
+
+# Remembering
+
+
+def test_a_form_is_compiled_once() -> None:
+    for type_ in (AsDataclass, list[Size], Annotated[int, Field(ge=1)], str | None):
+        assert compile_form(type_) is compile_form(type_)
+    assert compile_raw_form(dict(PARTY)) is compile_raw_form(dict(PARTY))
+
+
+def test_equal_types_that_are_spelled_differently() -> None:
+    assert Literal["x", "y"] == Literal["y", "x"]
+    assert alone(compile_form(Literal["x", "y"]))["enum"] == ["x", "y"]
+    assert alone(compile_form(Literal["y", "x"]))["enum"] == ["y", "x"]
+
+
+def test_types_that_can_not_be_remembered() -> None:
+    unhashable = Annotated[int, {"not": "hashable"}]
+    assert compile_form(unhashable).decode({"value": 1}) == 1
+
+
+def test_forms_do_not_share_what_they_return() -> None:
+    form = compile_raw_form(
+        {"type": "object", "properties": {"t": {"type": "array", "items": {"enum": ["a"]}, "default": ["a"]}}}
+    )
+    form.decode({})["t"].append("spoilt")
+    assert form.decode({}) == {"t": ["a"]}
+
+
+def test_neither_pydantic_nor_the_validator_are_loaded_for_plain_types() -> None:
+    program = (
+        "import sys, typing; from dovetail.registry.forms import compile_form as c; c(int).decode({'value': 1});"
+        "c(['a']); c(typing.Literal['a']).decode({'value': 'a'});"
+        "assert not {'pydantic', 'jsonschema_rs', 'attr'} & sys.modules.keys(), 'loaded'"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+# Raw schemas
+
+
+def raw(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties} | ({"required": required} if required else {})
+
+
+def test_raw_schemas_in_both_spellings() -> None:
+    titled = {"type": "string", "oneOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]}
+    assert compile_raw_form(raw(x=titled)).schema == raw(x=titled)
+    older = {"type": "string", "enum": ["a", "b"], "enumNames": ["A", "B"]}
+    assert compile_raw_form(raw(x=older)).schema == raw(x=titled)
+    several = {"type": "array", "items": {"anyOf": titled["oneOf"]}, "minItems": 1}
+    assert compile_raw_form(raw(x=several)).schema == raw(x=several)
+    for part in (titled, older, several):
+        official_in_every_revision(compile_raw_form(raw(x=part)))
+
+
+@pytest.mark.rule("EL-9")
+def test_answers_to_raw_schemas() -> None:
+    schema = raw(
+        ["name", "size"],
+        name={"type": "string", "pattern": "^[A-Z]", "minLength": 2},
+        size={"type": "integer", "minimum": 1, "default": 3},
+        tops={"type": "array", "items": {"type": "string", "enum": ["a", "b"]}, "default": ["b"]},
+        level={"type": "integer", "enum": [1, 2]},
+        when={"type": ["string", "null"], "format": "date"},
+    )
+    form = compile_raw_form(schema | {"title": "T", "additionalProperties": False, "$comment": "c"})
+    assert form.schema["required"] == ["name", "size"]
+    assert form.schema["properties"]["name"] == {"type": "string", "minLength": 2}
+    assert form.schema["properties"]["level"] == {"type": "string", "enum": ["1", "2"]}
+    official_in_every_revision(form)
+    assert form.decode({"name": "Ada", "other": 1}) == {"name": "Ada", "size": 3, "tops": ["b"]}
+    filled = form.decode({"name": "Ada", "size": 2.0, "tops": [], "level": "2", "when": "2026-07-28"})
+    assert filled == {"name": "Ada", "size": 2, "tops": [], "level": 2, "when": "2026-07-28"}
+    assert type(filled["size"]) is int
+    with pytest.raises(QuestionFailed, match=r"name: is required, but missing"):
+        form.decode({})
+    with pytest.raises(QuestionFailed, match=r"name: must match the pattern .*; when: must be a date such as"):
+        form.decode({"name": "ada", "when": "28.7."})
+
+
+@pytest.mark.rule("EL-5", "EL-6", "JS-11")
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ([], "schema: it must be a dict, not list"),
+        ({}, "schema: it must be flat"),
+        ({"type": "object"}, "schema: it must be flat"),
+        ({"type": "array", "items": {}}, "items has no place"),
+        ({"type": "object", "properties": []}, "schema: it must be flat"),
+        (raw() | {"anyOf": []}, "anyOf has no place"),
+        (raw() | {"$defs": {}}, r"\$defs has no place"),
+        (raw(["y"], x={"type": "string"}), "required must list names of its properties"),
+        (raw(x={"type": "string"}) | {"required": "x"}, "required must list names of its properties"),
+        (raw(x={"type": "string"}) | {"required": [[]]}, "required must list names of its properties"),
+        (raw(x=True), "field x: it must be a schema"),
+        (raw(x={}), "field x: a form has strings, numbers"),
+        (raw(x={"type": "null"}), "field x: a form has strings, numbers"),
+        (raw(x={"type": "object", "properties": {}}), "field x: a form is flat"),
+        (raw(x={"type": "array", "items": {"type": "string"}}), "field x: a form has no free lists"),
+        (raw(x={"type": "array"}), "field x: a form has no free lists"),
+        (raw(x={"type": ["string", "integer"]}), "field x: a form has no unions"),
+        (raw(x={"anyOf": [{"type": "string"}, {"type": "integer"}]}), "field x: a form has no unions"),
+        (raw(x={"type": "string", "format": "ipv4"}), "field x: format may be email, uri, date, date-time, not"),
+        (raw(x={"type": "string", "default": 5}), "field x: the default 5 does not fit"),
+        (raw(x={"type": "string", "enum": ["a"], "default": "b"}), 'field x: the default "b" does not fit'),
+        (raw(x={"type": "integer", "minimum": 5, "default": 1}), "its defaults do not fit: x: must be at least 5"),
+        (raw(x={"type": "string", "enum": []}), "field x: a choice needs something"),
+        (raw(x={"type": "string", "enum": [["a"]]}), "field x: .* can't be a choice"),
+        (raw(x={"type": "string", "enum": ["a"], "enumNames": ["A", "B"]}), "field x: enumNames must hold one string"),
+        (raw(x={"type": "string", "enum": ["a"], "enumNames": "A"}), "field x: enumNames must hold one string"),
+        (raw(x={"type": "string", "minLength": "1"}), "not a valid JSON Schema"),
+        (raw(x={"type": "string", "title": 5}), "not a valid JSON Schema"),
+        (raw(x={"type": "string", "pattern": "("}), ""),
+        (raw(x={"type": "string", "default": object()}), "schema: it can't be sent"),
+        (raw(x={"type": "string", "title": "\ud800"}), "schema: it can't be sent"),
+        (raw(password={"type": "string"}), "field password: a form must not ask for secrets"),
+        (raw(x={"type": "string", "format": "password"}), "field x: a form must not ask for secrets"),
+    ],
+    ids=lambda value: stable(value)[:80],
+)
+def test_raw_schemas_that_no_form_has(schema: Any, words: str) -> None:
+    with pytest.raises(SetupError, match=rf"^ctx\.elicit, parameter schema.*{words}"):
+        compile_raw_form(schema)
+
+
+# Any answer
+
+
+contents = st.fixed_dictionaries(
+    {
+        "name": st.text(min_size=1, max_size=9),
+        "day": st.dates().map(str),
+        "level": st.sampled_from(["1", "2"]),
+        "sizes": st.lists(st.sampled_from(["s", "l"]), unique=True).map(lambda chosen: sorted(chosen, reverse=True)),
+    },
+    optional={
+        "note": st.text(max_size=9),
+        "guests": st.integers(-(2**40), 2**40),
+        "sauce": st.sampled_from(["hot", "mild"]),
+        "extras": st.lists(st.sampled_from(["x", "y"]), unique=True, min_size=1).map(sorted),
+    },
+)
+
+
+def in_old_spelling(content: dict[str, Any], rendered: dict[str, Any]) -> dict[str, Any]:
+    """The same answer of a client that knows switches instead of lists."""
+    lists = {name: value for name, value in content.items() if isinstance(value, list)}
+    switches = {
+        line: line.partition(": ")[2] in lists[line.partition(": ")[0]]
+        for line in rendered["properties"]
+        if line.partition(": ")[0] in lists
+    }
+    return {name: value for name, value in content.items() if name not in lists} | switches
+
+
+@pytest.mark.rule("EL-9")
+@given(contents)
+def test_answers_come_back_whatever_the_revision(content: dict[str, Any]) -> None:
+    for cls in (AsDataclass, AsModel):
+        form = compile_form(cls)
+        values = []
+        for name in REVISIONS:
+            revision = BY_NAME[name]
+            wire = content if revision.rich_forms else in_old_spelling(content, render_form(form.schema, revision))
+            values.append(form.decode(restore_content(form.schema, wire, revision)))
+        assert values[0] == values[1] == values[2]
+        assert values[0].name == content["name"]
+        assert values[0].day == datetime.date.fromisoformat(content["day"])
+        assert values[0].level == Level(int(content["level"]))
+        assert values[0].sizes == list(map(Size, content["sizes"]))
+        assert values[0].guests == content.get("guests", 2)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None), max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+hostile = st.dictionaries(st.sampled_from([*PARTY["properties"], "own"]), anything | st.sampled_from(["s", "1", "x"]))
+RAW = compile_raw_form(PARTY)
+
+
+@pytest.mark.rule("EL-9")
+@given(hostile)
+def test_hostile_answers_are_refused_in_words(content: dict[str, Any]) -> None:
+    for form in (compile_form(AsDataclass), compile_form(AsModel), RAW, compile_form(None)):
+        try:
+            form.decode(content)
+        except QuestionFailed as failure:
+            assert str(failure).startswith("The answer does not fit the form: ")
+            assert len(str(failure).encode("utf-8", "replace")) < 5_000
+
+
+def test_a_deep_answer_is_refused() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    for form in (compile_form(str), compile_form([["a"]]), RAW):
+        with pytest.raises(QuestionFailed):
+            form.decode({"value": deep, "name": deep})

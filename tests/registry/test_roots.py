@@ -1,0 +1,271 @@
+"""Where a client works: the question, its answer, and the paths behind file URIs on both kinds of systems."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import official
+from dovetail.errors import MissingCapability, QuestionFailed
+from dovetail.protocol import revisions
+from dovetail.protocol.features import require_askable
+from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.questions import Inquiry
+from dovetail.protocol.revisions import LATEST, Revision
+from dovetail.registry.roots import MAX_ROOTS, Root, Roots, local_path
+
+REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)
+POSIX_ONLY = pytest.mark.skipif(os.name == "nt", reason="paths of the other kind of system")
+
+
+def answer(*roots: Any) -> bytes:
+    return json.dumps({"roots": roots}).encode()
+
+
+# The question
+
+
+@REVISIONS
+def test_the_question(revision: Revision) -> None:
+    inquiry: Inquiry[list[Root]] = Roots()
+    assert inquiry.question.method == "roots/list"
+    assert inquiry.question.requires == ("roots",)
+    assert inquiry.params(revision) == {}
+    require_askable(inquiry.question, revision, {"roots": {}})
+    with pytest.raises(MissingCapability):
+        require_askable(inquiry.question, revision, {"sampling": {}})
+    official.demand()
+    request = {"jsonrpc": "2.0", "id": 1, "method": "roots/list", "params": inquiry.params(revision)}
+    official.validator_for(revision.name, "ListRootsRequest").validate(request)
+
+
+# The answer
+
+
+@REVISIONS
+def test_roots_come_back(revision: Revision) -> None:
+    result = answer({"uri": "file:///a", "name": "A", "_meta": {"k": 1}, "more": 1}, {"uri": "file:///b"})
+    roots = Roots().read(result, revision)
+    assert roots == [Root("file:///a", "A"), Root("file:///b")]
+    official.demand()
+    sent = {"roots": json.loads(encode(roots))}
+    assert sent == {"roots": [{"uri": "file:///a", "name": "A"}, {"uri": "file:///b"}]}
+    official.validator_for(revision.name, "ListRootsResult").validate(sent)
+
+
+def test_no_roots_are_an_answer() -> None:
+    assert Roots().read(answer(), LATEST) == []
+
+
+def test_as_many_as_may_be() -> None:
+    assert len(Roots().read(answer(*[{"uri": "file:///a"}] * MAX_ROOTS), LATEST)) == MAX_ROOTS
+
+
+@pytest.mark.parametrize("file", ["multiple-root-directories", "single-root-directory"])
+def test_official_answers(file: str) -> None:
+    official.demand()
+    raw = (official.FOLDER / "2026-07-28" / "examples" / "ListRootsResult" / f"{file}.json").read_bytes()
+    assert json.loads(encode(Roots().read(raw, LATEST))) == json.loads(raw)["roots"]
+
+
+BAD_ANSWERS: dict[str, tuple[bytes, str]] = {
+    "not JSON": (b"{", "the result: does not fit"),
+    "not UTF-8": (b'{"roots":[{"uri":"file:///\xff"}]}', "does not fit"),
+    "no object": (b"[]", "the result: expected an object"),
+    "nothing": (b"{}", "the result: roots is required, but missing"),
+    "null": (b'{"roots":null}', "roots: expected an array"),
+    "no array": (b'{"roots":{}}', "roots: expected an array"),
+    "strings": (answer("file:///a"), r"roots\[0\]: expected an object"),
+    "no uri": (answer({"name": "a"}), r"roots\[0\]: uri is required"),
+    "number": (answer({"uri": 1}), r"roots\[0\].uri: expected a string"),
+    "name": (answer({"uri": "file:///a", "name": 1}), r"roots\[0\].name: "),
+    "web": (
+        answer({"uri": "file:///a"}, {"uri": "https://a/b"}),
+        r"roots\[1\]: uri='https://a/b' must be a file:// URI",
+    ),
+    "too many": (answer(*[{"uri": "file:///a"}] * (MAX_ROOTS + 1)), "roots: must have a length of at most 1000"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ANSWERS)
+def test_answers_that_are_not_believed(name: str) -> None:
+    result, words = BAD_ANSWERS[name]
+    with pytest.raises(QuestionFailed, match=f"^The client's answer to roots/list can't be used: .*{words}"):
+        Roots().read(result, LATEST)
+
+
+def test_a_long_uri_is_not_repeated() -> None:
+    with pytest.raises(QuestionFailed) as caught:
+        Roots().read(answer({"uri": "x" * 10_000}), LATEST)
+    assert len(str(caught.value)) < 300
+
+
+# URIs
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "/home/me",
+        "file:/home/me",
+        "file://",
+        "file://localhost",
+        "file:home",
+        "file://~/x",
+        "file://./x",
+        "file://C:/x",
+        "file://me@host/x",
+        "file://host:80/x",
+        "file://[::1]/x",
+        "file:///a?b",
+        "file:///a#b",
+        "file:///100%",
+        "file:///%zz",
+        "file:///a%00b",
+        "file:///a\0b",
+        " file:///a",
+        "files:///a",
+        "file:///\ud800",
+    ],
+)
+def test_what_is_no_file_uri(uri: str) -> None:
+    with pytest.raises(ValueError, match=r"file:// URI|surrogates"):
+        Root(uri)
+
+
+def test_a_path_is_no_uri() -> None:
+    with pytest.raises(TypeError, match=r"uri must be a string, not .*Path; .*as_uri"):
+        Root(Path("/a"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("uri", "posix", "windows"),
+    [
+        ("file:///home/me", "/home/me", "/home/me"),
+        ("FILE:///home/me", "/home/me", "/home/me"),
+        ("file://localhost/home/me", "/home/me", "/home/me"),
+        ("file:///", "/", "/"),
+        ("file:///a%20b/c%23%3F%25", "/a b/c#?%", "/a b/c#?%"),
+        ("file:///a b", "/a b", "/a b"),
+        ("file:///caf%C3%A9", "/café", "/café"),
+        ("file:///café", "/café", "/café"),
+        ("file:////a/b", "/a/b", "//a/b"),
+        ("file:///C:/Users/me", "/C:/Users/me", "C:/Users/me"),
+        ("file:///c%3A/Users/me", "/c:/Users/me", "c:/Users/me"),
+        ("file:///C|/Users", "/C|/Users", "C:/Users"),
+        ("file:///C:", "/C:", "C:/"),
+        ("file:///C:/", "/C:/", "C:/"),
+        ("file:///CD:/x", "/CD:/x", "/CD:/x"),
+        ("file://server/share/x%20y", None, "//server/share/x y"),
+    ],
+)
+def test_paths_of_uris(uri: str, posix: str | None, windows: str) -> None:
+    assert Root(uri).uri == uri
+    assert local_path(uri, windows=True) == windows
+    if posix is not None:
+        assert local_path(uri, windows=False) == posix
+    else:
+        with pytest.raises(ValueError, match="is on another machine, 'server'"):
+            local_path(uri, windows=False)
+
+
+def test_no_path_without_a_file_uri() -> None:
+    with pytest.raises(ValueError, match="is no file:// URI"):
+        local_path("http://a/b", windows=False)
+
+
+@POSIX_ONLY
+def test_names_that_are_not_unicode() -> None:
+    assert os.fsencode(Root("file:///%FF").path) == b"/\xff"
+    with pytest.raises(UnicodeDecodeError):
+        local_path("file:///%FF", windows=True)
+
+
+@POSIX_ONLY
+@given(st.lists(st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1), min_size=1))
+def test_a_path_comes_back_as_it_went(parts: list[str]) -> None:
+    path = Path("/", *parts)
+    assert Root(path.as_uri()).path == path
+
+
+# What lies below
+
+
+def test_what_a_root_contains(tmp_path: Path) -> None:
+    inside = tmp_path / "project"
+    (inside / "src").mkdir(parents=True)
+    (inside / "src" / "main.py").touch()
+    (tmp_path / "projects").mkdir()
+    root = Root(inside.as_uri())
+    assert root.path == inside
+    for path in (inside, inside / "src" / "main.py", inside / "new", "src/main.py", "src/../new", "", "."):
+        assert root.contains(path), path
+    for path in (tmp_path, tmp_path / "projects", "..", "../projects", "src/../../x", "/", inside / ".." / "x", "a\0b"):
+        assert not root.contains(path), path
+
+
+@POSIX_ONLY
+def test_links_lead_where_they_lead(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "away").symlink_to(outside)
+    (outside / "back").symlink_to(inside)
+    (tmp_path / "alias").symlink_to(inside)
+    (inside / "loop").symlink_to(inside / "loop")
+    root = Root(inside.as_uri())
+    assert not root.contains("away/x")
+    assert root.contains(outside / "back" / "x")
+    assert Root((tmp_path / "alias").as_uri()).contains(inside / "x")
+    root.contains("loop/x")  # whatever it says, it says it
+
+
+@POSIX_ONLY
+def test_another_machine_contains_nothing_here() -> None:
+    root = Root("file://server/share")
+    with pytest.raises(ValueError, match="another machine"):
+        _ = root.path
+    assert not root.contains("/share/x")
+
+
+# Whatever clients think of
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+URI = st.text("file:/%2F.C|\\ aé\0?#", max_size=12).map(lambda text: "file://" + text) | JUNK
+ROOT = st.fixed_dictionaries({"uri": URI}, optional={"name": st.text(max_size=3) | JUNK})
+
+
+@given(st.fixed_dictionaries({"roots": st.lists(ROOT | JUNK, max_size=3) | JUNK}) | JUNK)
+def test_whatever_is_believed_has_paths(result: Any) -> None:
+    try:
+        roots = Roots().read(json.dumps(result).encode(), LATEST)
+    except QuestionFailed:
+        return
+    for root in roots:
+        assert root.uri.lower().startswith("file://")
+        root.contains("x")
+        for windows in (True, False):
+            path = path_or_none(root.uri, windows)
+            assert path is None or "\0" not in path
+
+
+def path_or_none(uri: str, windows: bool) -> str | None:
+    try:
+        return local_path(uri, windows=windows)
+    except ValueError:
+        return None
+
+
+@given(st.binary(max_size=40))
+def test_bytes_are_never_more_than_a_failed_question(result: bytes) -> None:
+    with pytest.raises(QuestionFailed):
+        Roots().read(result, LATEST)
