@@ -83,6 +83,9 @@ def has_type(revision: str, type_name: str) -> bool:
     return type_name in whole.get("$defs", whole.get("definitions", {}))
 
 
+ASKING = {"tools/call", "prompts/get", "resources/read"}  # what may end with questions
+
+
 class Witness:
     """Sees both directions of one connection and judges what the server says."""
 
@@ -182,7 +185,12 @@ class Witness:
             revision = self.session_revision = message["result"]["protocolVersion"]
         name = "JSONRPCResultResponse" if has_type(revision, "JSONRPCResultResponse") else "JSONRPCResponse"
         self._check(revision, name, message)
-        self._check(revision, RESULTS[method], message["result"])
+        asks = method in ASKING and revision == MODERN and message["result"].get("resultType") == "input_required"
+        self._check(revision, "InputRequiredResult" if asks else RESULTS[method], message["result"])
+        if asks and not message["result"].keys() & {"inputRequests", "requestState"}:
+            self._object(f"an input_required without questions and without a state: {str(message)[:200]}")
+        if asks and message["result"].keys() & {"ttlMs", "cacheScope"}:
+            self._object(f"an input_required with hints for caches: {str(message)[:200]}")
         if method == "tools/call" and revision in ("2024-11-05", "2025-03-26"):
             self._check(revision, "CallToolResult", message["result"])
 

@@ -27,7 +27,7 @@ import pytest
 
 import dovetail
 from documented import PAGES, PROGRAMS, REVISIONS, ROOT, load, served
-from dovetail import Client, Field, Server, ServerError, ToolError
+from dovetail import Client, ElicitQuestion, Field, Server, ServerError, ToolError
 from dovetail.engine.options import ServerOptions
 from dovetail.registry.prompts import PromptOptions
 from dovetail.registry.resources import ResourceOptions
@@ -242,6 +242,10 @@ async def use_the_context(client: Client) -> None:
     assert (await client.call_tool("who")).data == {"client": "dovetail", "revision": client.protocol_version}
 
 
+async def order_a_shirt(client: Client) -> None:
+    assert re.fullmatch(r"Ordered \d{4}\.", (await client.call_tool("order")).data)
+
+
 async def look_at_the_vault(client: Client) -> None:
     assert [tool.name for tool in await client.list_tools()] == ["look"]
     role = {"name": "admin_open", "_meta": {"example.com/role": "admin"}}
@@ -263,7 +267,57 @@ BOOKING = {"guests": [{"name": "Ada"}], "arrival": "2026-05-01", "nights": 2}
 ADA = {"name": "Ada", "email": "ada@example.org"}
 PRICE = call("price", article="hat", gives=9.5)
 
+TRIP = {"city": "Rome", "start": "2026-05-01"}
+# What the users of these programs answer, by how the question begins.
+ANSWERS: dict[str, Any] = {
+    "Delete note 1": True,
+    "Delete note 2": False,
+    "Where do you": TRIP,
+    "Which meals": ["lunch", "dinner"],
+    "How fast": "slow",
+    "A new name": "todo",
+    "Sign in": True,
+    "What is your name": {"name": "Ada"},
+}
+
+
+def fill_in(question: ElicitQuestion) -> Any:
+    return next(answer for beginning, answer in ANSWERS.items() if question.message.startswith(beginning))
+
+
+def take_the_first(question: ElicitQuestion) -> Any:
+    (field,) = question.fields.values()
+    return field.get("enum", [True])[0]
+
+
+async def require_a_visit(client: Client) -> None:
+    params = {"name": "unread", "arguments": {"account": "ada"}}
+    if client.protocol_version == "2026-07-28":
+        answer = await client.request("tools/call", params)
+        assert answer["inputRequests"]["url-1"]["params"]["url"].endswith("visit=ada")
+        return
+    with pytest.raises(ServerError) as refused:
+        await client.request("tools/call", params)
+    assert refused.value.code == -32042
+    assert refused.value.data["elicitations"][0]["elicitationId"] == "ada"
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("asking", "asking_forms", "asking_url", "asking_by_hand"), {"elicitation_handler": fill_in}),
+    "asking_models": {"elicitation_handler": fill_in, "sampling_handler": lambda _: "Short.", "roots": ["file:///a"]},
+    "replay": {"elicitation_handler": take_the_first},
+}
 SCENARIOS: dict[str, list[Step]] = {
+    "asking": [call("delete_note", note_id="1", gives="Deleted."), call("delete_note", note_id="2", gives="Kept.")],
+    "asking_forms": [call("book", gives="7 nights in Rome, lunch, dinner, slow")],
+    "asking_models": [
+        call("summarise", text="A long text.", gives="Short."),
+        call("folders", gives=["file:///a"]),
+        call("rename", old="list", gives="list is now todo"),
+    ],
+    "asking_url": [call("connect", gives="Come back when you are done."), require_a_visit],
+    "asking_by_hand": [call("greet", gives="Hello, Ada! I asked 1 times.")],
+    "replay": [order_a_shirt],
     "readme": [call("days_between", start="2026-01-01", end="2026-03-01", gives=59)],
     "tools": [
         call("place_order", article="hat", pieces=2, gives={"article": "hat", "size": "M", "total": 19.0}),
@@ -360,7 +414,7 @@ SCENARIOS: dict[str, list[Step]] = {
 @pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - set(CLIENTS)))
 async def test_a_program_does_what_its_page_says(name: str, revision: str) -> None:
     steps = SCENARIOS[name]
-    async with Client(load(name).server, protocol_version=revision) as client:
+    async with Client(load(name).server, protocol_version=revision, **ASKED.get(name, {})) as client:
         for step in steps:
             await step(client)
 

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dovetail.client import CallResult as CallResult
     from dovetail.client import Client as Client
+    from dovetail.client import ElicitQuestion as ElicitQuestion
+    from dovetail.client import ElicitReply as ElicitReply
     from dovetail.client import Listening as Listening
     from dovetail.client import ListPage as ListPage
     from dovetail.client import LogMessage as LogMessage
+    from dovetail.client import SamplingRequest as SamplingRequest
     from dovetail.engine.context import ClientInfo as ClientInfo
     from dovetail.engine.context import Context as Context
     from dovetail.engine.dispatch import CallNext as CallNext
@@ -75,7 +78,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "client": ["CallResult", "Client", "ListPage", "Listening", "LogMessage"],
+    "client": [
+        "CallResult",
+        "Client",
+        "ElicitQuestion",
+        "ElicitReply",
+        "ListPage",
+        "Listening",
+        "LogMessage",
+        "SamplingRequest",
+    ],
     "engine.context": ["ClientInfo", "Context"],
     "engine.dispatch": ["CallNext"],
     "engine.exchange": ["Cancellation"],

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jsonschema_rs
-import official
 from scripted_link import ScriptedLink, result
 
+import official
 from dovetail.protocol import revisions
 
 EVERY = tuple(revisions.BY_NAME)
@@ -97,7 +97,7 @@ class AskingServer(ScriptedLink):
 
     async def answer(self, count: int = 1) -> dict[str, Any]:
         async with asyncio.timeout(5):
-            while len(self.answers()) < count:
+            while len(self.answers()) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         return self.answers()[count - 1]
 

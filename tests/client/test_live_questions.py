@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from asking_server import (
     url_elicitation,
 )
 from scripted_link import result
+from served_http import Scripted, Visit, handshake, until
 
 from dovetail import Client
 from dovetail.client import open_questions
@@ -470,3 +472,51 @@ async def test_a_huge_question(connect: Any) -> None:
     async with client:
         server.ask(sampling(messages=SAMPLING["messages"] * 20_000))
         assert (await server.answer())["result"]["content"]["text"] == "20000"
+
+
+# ── over HTTP ──
+
+
+class AsksOverHttp:
+    """A session in which a call goes on until its question is answered, which comes on one of the two streams."""
+
+    def __init__(self, *, aside: bool) -> None:
+        self.aside = aside
+        self.streams: list[Visit] = []
+        self.call: Visit | None = None
+        self.answers: list[Visit] = []
+
+    def __call__(self, visit: Visit) -> Awaitable[None] | None:
+        if visit.verb == "GET":
+            visit.stream()
+            self.streams.append(visit)
+            return visit.gone()
+        if visit.method == "tools/call":
+            self.call = visit
+            visit.stream()
+            (self.streams[0] if self.aside else visit).event({"jsonrpc": "2.0", "id": "q", **elicitation()})
+            return visit.gone()
+        if visit.method is None and visit.verb == "POST":
+            self.answers.append(visit)
+            visit.answer(202)
+            assert self.call is not None
+            self.call.event(result(self.call.message, WHOLE))
+            self.call.finish()
+        else:
+            handshake(visit, Mcp_Session_Id="s1")
+        return None
+
+
+@pytest.mark.parametrize("aside", [False, True], ids=["on the stream of the call", "on the stream of the session"])
+async def test_questions_over_http(aside: bool) -> None:
+    behave = AsksOverHttp(aside=aside)
+    async with (
+        Scripted(behave) as server,
+        Client(server.url, protocol_version=NEWEST, elicitation_handler=lambda question: "Ada") as client,
+    ):
+        await until(lambda: behave.streams)
+        assert (await client.call_tool("t")).text == "done"
+    (answer,) = behave.answers
+    content = {"action": "accept", "content": {"name": "Ada"}}
+    assert answer.message == {"jsonrpc": "2.0", "id": "q", "result": content}
+    assert (answer.headers["mcp-session-id"], answer.headers["mcp-protocol-version"]) == ("s1", NEWEST)

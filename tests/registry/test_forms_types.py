@@ -65,66 +65,71 @@ def test_none_asks_for_consent_only() -> None:
         official_in_every_revision(form)
 
 
+def text(**keywords: Any) -> dict[str, Any]:
+    return {"type": "string", **keywords}
+
+
+def many(*choices: str) -> dict[str, Any]:
+    return {"type": "array", "items": text(enum=list(choices))}
+
+
+def titled(**titles: str) -> list[dict[str, str]]:
+    return [{"const": choice, "title": title} for choice, title in titles.items()]
+
+
+Limited = Annotated[list[Literal["a", "b"]], Field(min_length=1, max_length=2)]
+Named = Annotated[Literal["a", "b"], Field(extra={"enumNames": ["A", "B"]})]
 NOON = datetime.datetime(2026, 7, 28, 12, tzinfo=datetime.UTC)
+UUID = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")
 
 
 @pytest.mark.rule("EL-4", "EL-5", "EL-6", "EL-9", "JS-11")
 @pytest.mark.parametrize(
     ("type_", "schema", "answer", "value"),
     [
-        (str, {"type": "string"}, "x", "x"),
+        (str, text(), "x", "x"),
         (int, {"type": "integer"}, 3, 3),
         (int, {"type": "integer"}, 3.0, 3),
         (float, {"type": "number"}, 1.5, 1.5),
         (float, {"type": "number"}, 2, 2.0),
         (bool, {"type": "boolean"}, False, False),
-        (datetime.date, {"type": "string", "format": "date"}, "2026-07-28", datetime.date(2026, 7, 28)),
-        (datetime.datetime, {"type": "string", "format": "date-time"}, "2026-07-28T12:00:00Z", NOON),
-        (uuid.UUID, {"type": "string"}, "123e4567-e89b-12d3-a456-426614174000", uuid.UUID(int=0x123E4567E89B12D3A456426614174000)),
-        (Annotated[str, Field(title="Name", description="Yours")], {"type": "string", "title": "Name", "description": "Yours"}, "x", "x"),
-        (Annotated[str, "Your name"], {"type": "string", "description": "Your name"}, "x", "x"),
-        (Annotated[str, Field(min_length=1, max_length=3)], {"type": "string", "minLength": 1, "maxLength": 3}, "x", "x"),
-        (Annotated[str, msgspec.Meta(min_length=1, title="N")], {"type": "string", "minLength": 1, "title": "N"}, "x", "x"),
-        (Annotated[str, pydantic.Field(max_length=3)], {"type": "string", "maxLength": 3}, "x", "x"),
+        (datetime.date, text(format="date"), "2026-07-28", NOON.date()),
+        (datetime.datetime, text(format="date-time"), "2026-07-28T12:00:00Z", NOON),
+        (uuid.UUID, text(), str(UUID), UUID),
+        (Annotated[str, Field(title="T", description="D")], text(title="T", description="D"), "x", "x"),
+        (Annotated[str, "Your name"], text(description="Your name"), "x", "x"),
+        (Annotated[str, Field(min_length=1, max_length=3)], text(minLength=1, maxLength=3), "x", "x"),
+        (Annotated[str, msgspec.Meta(min_length=1, title="N")], text(minLength=1, title="N"), "x", "x"),
+        (Annotated[str, pydantic.Field(max_length=3)], text(maxLength=3), "x", "x"),
         (Annotated[int, at.Ge(1), at.Le(5)], {"type": "integer", "minimum": 1, "maximum": 5}, 5, 5),
         (Annotated[float, Field(ge=0.5)], {"type": "number", "minimum": 0.5}, 0.5, 0.5),
-        (Annotated[str, Field(format="email")], {"type": "string", "format": "email"}, "a@b.org", "a@b.org"),
-        (Annotated[str, Field(format="uri")], {"type": "string", "format": "uri"}, "https://a.b", "https://a.b"),
+        (Annotated[str, Field(format="email")], text(format="email"), "a@b.org", "a@b.org"),
+        (Annotated[str, Field(format="uri")], text(format="uri"), "https://a.b", "https://a.b"),
         (Annotated[int, Field(5, ge=1)], {"type": "integer", "minimum": 1, "default": 5}, 2, 2),
-        (str | None, {"type": "string"}, "x", "x"),
-        (Literal["low", "high"], {"type": "string", "enum": ["low", "high"]}, "low", "low"),
-        (Literal["only"], {"type": "string", "enum": ["only"]}, "only", "only"),
-        (Literal[1, 2], {"type": "string", "enum": ["1", "2"]}, "2", 2),
-        (Literal[True, "x", 1], {"type": "string", "enum": ["true", "x", "1"]}, "true", True),
-        (Literal["a", None], {"type": "string", "enum": ["a"]}, "a", "a"),
-        (Size, {"type": "string", "enum": ["s", "l"]}, "l", Size.LARGE),
-        (Level, {"type": "string", "enum": ["1", "2"]}, "2", Level.HIGH),
-        (Sauce, {"type": "string", "enum": ["hot", "mild"]}, "hot", Sauce.HOT),
-        (list[Literal["a", "b"]], {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}, ["b"], ["b"]),
-        (list[Level], {"type": "array", "items": {"type": "string", "enum": ["1", "2"]}}, ["2", "1"], [Level.HIGH, Level.LOW]),
-        (set[Size], {"type": "array", "items": {"type": "string", "enum": ["s", "l"]}}, ["l", "l"], {Size.LARGE}),
-        (
-            Annotated[list[Literal["a", "b"]], Field(min_length=1, max_length=2)],
-            {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}, "minItems": 1, "maxItems": 2},
-            ["a", "b"],
-            ["a", "b"],
-        ),
-        (
-            Annotated[Literal["a", "b"], Field(extra={"enumNames": ["A", "B"]})],
-            {"type": "string", "oneOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]},
-            "a",
-            "a",
-        ),
-        (["low", "high"], {"type": "string", "enum": ["low", "high"]}, "high", "high"),
-        ([1, 2.5], {"type": "string", "enum": ["1", "2.5"]}, "2.5", 2.5),
-        ([["a", "b"]], {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}, ["b", "a"], ["b", "a"]),
-        ({"a": "A"}, {"type": "string", "oneOf": [{"const": "a", "title": "A"}]}, "a", "a"),
-        ({"a": {"title": "A"}}, {"type": "string", "oneOf": [{"const": "a", "title": "A"}]}, "a", "a"),
-        ({1: "One"}, {"type": "string", "oneOf": [{"const": "1", "title": "One"}]}, "1", 1),
-        ([{"a": "A", "b": {"title": "B"}}], {"type": "array", "items": {"anyOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]}}, [], []),
+        (str | None, text(), "x", "x"),
+        (Literal["low", "high"], text(enum=["low", "high"]), "low", "low"),
+        (Literal["only"], text(enum=["only"]), "only", "only"),
+        (Literal[1, 2], text(enum=["1", "2"]), "2", 2),
+        (Literal[True, "x", 1], text(enum=["true", "x", "1"]), "true", True),
+        (Literal["a", None], text(enum=["a"]), "a", "a"),
+        (Named, text(oneOf=titled(a="A", b="B")), "a", "a"),
+        (Size, text(enum=["s", "l"]), "l", Size.LARGE),
+        (Level, text(enum=["1", "2"]), "2", Level.HIGH),
+        (Sauce, text(enum=["hot", "mild"]), "hot", Sauce.HOT),
+        (list[Literal["a", "b"]], many("a", "b"), ["b"], ["b"]),
+        (list[Level], many("1", "2"), ["2", "1"], [Level.HIGH, Level.LOW]),
+        (set[Size], many("s", "l"), ["l", "l"], {Size.LARGE}),
+        (Limited, many("a", "b") | {"minItems": 1, "maxItems": 2}, ["a", "b"], ["a", "b"]),
+        (["low", "high"], text(enum=["low", "high"]), "high", "high"),
+        ([1, 2.5], text(enum=["1", "2.5"]), "2.5", 2.5),
+        ([["a", "b"]], many("a", "b"), ["b", "a"], ["b", "a"]),
+        ({"a": "A"}, text(oneOf=titled(a="A")), "a", "a"),
+        ({"a": {"title": "A"}}, text(oneOf=titled(a="A")), "a", "a"),
+        ({1: "One"}, text(oneOf=[{"const": "1", "title": "One"}]), "1", 1),
+        ([{"a": "A", "b": {"title": "B"}}], {"type": "array", "items": {"anyOf": titled(a="A", b="B")}}, [], []),
     ],
     ids=stable,
-)  # fmt: skip
+)
 def test_one_thing(type_: Any, schema: dict[str, Any], answer: Any, value: Any) -> None:
     form = compile_form(type_)
     assert alone(form) == schema
@@ -155,8 +160,6 @@ def test_what_may_be_left_empty(type_: Any, value: Any) -> None:
         (int, "3", 'value: expected an integer, got the string "3"'),
         (float, float("nan"), "value: is not a number of sensible size"),
         (float, float("inf"), "value: is not a number of sensible size"),
-        (int, 10**5000, "value: is not a number of sensible size"),
-        (str, 10**5000, "value: is not a number of sensible size"),
         (bool, 1, "value: expected true or false, got the integer 1"),
         (bool, "true", "value: expected true or false"),
         (str, {"a": 1}, "value: expected a string, got an object"),
@@ -184,12 +187,19 @@ def test_what_may_be_left_empty(type_: Any, value: Any) -> None:
         (int, None, "value: is required, but missing"),
     ],
     ids=lambda value: stable(value)[:60],
-)  # fmt: skip
+)
 def test_answers_that_do_not_fit(type_: Any, answer: Any, words: str) -> None:
     with pytest.raises(QuestionFailed) as failure:
         compile_form(type_).decode({"value": answer})
     assert str(failure.value).startswith(f"The answer does not fit the form: {words}")
     assert len(str(failure.value)) < 300
+
+
+@pytest.mark.parametrize("type_", [int, float, str, bool, Size, list[Size]], ids=stable)
+def test_a_number_beyond_measure_is_refused(type_: Any) -> None:
+    for number in (10**5000, [10**5000]):  # which nobody can print
+        with pytest.raises(QuestionFailed, match=r"form: value: "):
+            compile_form(type_).decode({"value": number})
 
 
 def test_what_has_no_place_in_a_form_is_not_sent() -> None:
@@ -445,7 +455,7 @@ def test_errors_name_the_field(inner: Any) -> None:
 
 
 def test_types_that_contain_themselves() -> None:
-    with pytest.raises(SetupError, match=r"field next: a form is flat"):
+    with pytest.raises(SetupError, match=r"response_type: a form is flat"):
         compile_form(Node)
 
 
@@ -562,11 +572,11 @@ def test_answers_to_raw_schemas() -> None:
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ([], "schema: it must be a dict, not list"),
-        ({}, "schema: it must be flat"),
-        ({"type": "object"}, "schema: it must be flat"),
+        ([], "it must be a dict, not list"),
+        ({}, "it must be flat"),
+        ({"type": "object"}, "it must be flat"),
         ({"type": "array", "items": {}}, "items has no place"),
-        ({"type": "object", "properties": []}, "schema: it must be flat"),
+        ({"type": "object", "properties": []}, "it must be flat"),
         (raw() | {"anyOf": []}, "anyOf has no place"),
         (raw() | {"$defs": {}}, r"\$defs has no place"),
         (raw(["y"], x={"type": "string"}), "required must list names of its properties"),
@@ -591,8 +601,8 @@ def test_answers_to_raw_schemas() -> None:
         (raw(x={"type": "string", "minLength": "1"}), "not a valid JSON Schema"),
         (raw(x={"type": "string", "title": 5}), "not a valid JSON Schema"),
         (raw(x={"type": "string", "pattern": "("}), ""),
-        (raw(x={"type": "string", "default": object()}), "schema: it can't be sent"),
-        (raw(x={"type": "string", "title": "\ud800"}), "schema: it can't be sent"),
+        (raw(x={"type": "string", "default": object()}), "it can't be sent"),
+        (raw(x={"type": "string", "title": "\ud800"}), "it can't be sent"),
         (raw(password={"type": "string"}), "field password: a form must not ask for secrets"),
         (raw(x={"type": "string", "format": "password"}), "field x: a form must not ask for secrets"),
     ],
@@ -664,11 +674,17 @@ RAW = compile_raw_form(PARTY)
 @given(hostile)
 def test_hostile_answers_are_refused_in_words(content: dict[str, Any]) -> None:
     for form in (compile_form(AsDataclass), compile_form(AsModel), RAW, compile_form(None)):
-        try:
-            form.decode(content)
-        except QuestionFailed as failure:
-            assert str(failure).startswith("The answer does not fit the form: ")
-            assert len(str(failure).encode("utf-8", "replace")) < 5_000
+        words = refusal(form, content)
+        assert words is None or words.startswith("The answer does not fit the form: ")
+        assert words is None or len(words.encode("utf-8", "replace")) < 5_000
+
+
+def refusal(form: Form, content: dict[str, Any]) -> str | None:
+    try:
+        form.decode(content)
+    except QuestionFailed as failure:
+        return str(failure)
+    return None
 
 
 def test_a_deep_answer_is_refused() -> None:

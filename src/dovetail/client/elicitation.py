@@ -67,9 +67,8 @@ def read_elicitation(params: Raw) -> ElicitQuestion:
     if asked.mode == "url":
         if asked.url is None or not readable_url(asked.url):
             raise _malformed("url must be one that begins with https:// or http://")
-        return ElicitQuestion(
-            message=asked.message, mode="url", url=asked.url, elicitation_id=asked.elicitation_id
-        )  # fmt: skip
+        url, id = asked.url, asked.elicitation_id
+        return ElicitQuestion(message=asked.message, mode="url", url=url, elicitation_id=id)
     schema = asked.requested_schema or {}
     fields = schema.get("properties")
     if not isinstance(fields, dict) or not all(isinstance(field, dict) for field in fields.values()):
@@ -94,10 +93,10 @@ def _as_reply(question: ElicitQuestion, given: Any) -> ElicitReply:
         return given
     if given is None:
         return ElicitReply("decline")
-    if question.mode == "url":
-        return ElicitReply("accept" if given else "decline")
     if isinstance(given, Mapping):
         return ElicitReply("accept", given)
+    if not question.fields:  # nothing to fill in: a URL, or a form that only wants a yes
+        return ElicitReply("accept" if given else "decline")
     if isinstance(given, (str, int, float, list, tuple)) and len(question.fields) == 1:
         return ElicitReply("accept", dict.fromkeys(question.fields, given))
     raise SetupError(

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from dovetail.client.calling import outcome_of
 from dovetail.errors import SetupError
@@ -41,10 +40,6 @@ def _root(root: Any) -> dict[str, Any]:
 
 
 def _checked(uri: str) -> str:
-    try:
-        fine = urlsplit(uri).scheme == "file"
-    except ValueError:
-        fine = False
-    if not fine:
+    if not uri.lower().startswith("file://"):
         raise SetupError(f"Client: roots=[{uri!r}]: the URI of a root has to begin with file://")
     return uri

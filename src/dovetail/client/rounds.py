@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
 from dovetail.client.answering import Unanswerable
 from dovetail.client.open_questions import Answer
@@ -37,7 +37,7 @@ class _Interim(msgspec.Struct, frozen=True, rename="camel"):
     """A result that is none yet."""
 
     input_requests: dict[str, _InputRequest] | None = None
-    request_state: str | UnsetType = UNSET
+    request_state: str | None = None
 
 
 async def in_rounds(method: str, params: Mapping[str, Any], send: Send, prepare: Prepare, max_rounds: int) -> Raw:
@@ -50,7 +50,7 @@ async def in_rounds(method: str, params: Mapping[str, Any], send: Send, prepare:
         interim = _read(method, raw)
         waits = 0 if interim.input_requests else waits + 1
         more = await _gathered(method, interim, prepare) if interim.input_requests else await _paused(waits)
-        if not isinstance(interim.request_state, UnsetType):
+        if interim.request_state is not None:
             more["requestState"] = interim.request_state
         raw = await send({**params, **more})
     if kind_of(method, raw) != INPUT_REQUIRED:
@@ -62,7 +62,7 @@ def _read(method: str, raw: Raw) -> _Interim:
     if len(raw) > MAX_INTERIM_BYTES:
         raise BadAnswer(f"{method}: the server asks with more than {MAX_INTERIM_BYTES} bytes")
     interim = decode(method, raw, _Interim)
-    if not interim.input_requests and isinstance(interim.request_state, UnsetType):
+    if not interim.input_requests and interim.request_state is None:
         raise BadAnswer(f"{method}: the server wants an answer, but asks nothing")
     if len(interim.input_requests or ()) > MAX_QUESTIONS:
         raise BadAnswer(f"{method}: the server asks more than {MAX_QUESTIONS} questions at once")

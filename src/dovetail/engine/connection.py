@@ -45,10 +45,11 @@ class Pipe(Protocol):
 class Call:
     """One request in flight, and its way back to the client. Once it is closed, nothing more is sent for it."""
 
-    __slots__ = ("_connection", "exchange", "open", "task")
+    __slots__ = ("_connection", "_questions", "exchange", "open", "task")
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
+        self._questions: replies.PendingQuestions | None = None  # from the first one on
         self.open = True
         self.exchange: Exchange | None = None
         self.task: asyncio.Task[Any] | None = None
@@ -66,9 +67,12 @@ class Call:
             await self._connection.send(message)
 
     async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
-        if not self.open:
+        if not self.open or self.exchange is None:
             raise QuestionFailed(replies.CALL_IS_OVER)
-        return await self._connection.ask(method, params, timeout)
+        if self._questions is None:
+            self._questions = replies.PendingQuestions(self.exchange)
+        with self._questions.one():
+            return await self._connection.ask(method, params, timeout)
 
     async def tell(self, message: bytes) -> None:
         await self._connection.tell(message)
@@ -76,7 +80,7 @@ class Call:
     def end(self) -> None:
         """Whoever keeps it to tell the client something later does not keep the request."""
         self.open = False
-        self.exchange = self.task = None
+        self.exchange = self.task = self._questions = None
 
 
 BatchAnswer = bytes | asyncio.Task[bytes | None]

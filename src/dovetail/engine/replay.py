@@ -20,7 +20,8 @@ from dovetail.engine.exchange import Exchange
 from dovetail.engine.interview import Unanswered
 from dovetail.engine.seal import BadSeal, TooLarge
 from dovetail.engine.steps import Steps
-from dovetail.errors import INVALID_PARAMS, ProtocolError, SetupError, ToolError, UrlElicitationRequired
+from dovetail.engine.threads import is_for_thread
+from dovetail.errors import INVALID_PARAMS, ProtocolError, ToolError, UrlElicitationRequired
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.features import require_askable
 from dovetail.protocol.methods import CallToolParams, GetPromptParams, ReadResourceParams
@@ -44,6 +45,11 @@ log = logging.getLogger("dovetail")
 
 AskingParams = CallToolParams | GetPromptParams | ReadResourceParams
 BAD_STATE = "The request state can't be used; make the request again without it"
+SUBJECTS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
+TURNS = 3  # of the loop, in which whoever runs beside a question may ask too
+MOMENT = 0.02  # seconds, in which other threads may
+CLAIMS_OUTLIVE = 86_400.0  # seconds: longer than a run that began at the last moment takes to its last step
+MANY = 10_000  # questions and steps of a run that is over already
 
 
 def resume(engine: "Engine", exchange: Exchange) -> None:
@@ -80,9 +86,9 @@ def _refused(exchange: Exchange, reason: str) -> ProtocolError:
 def _binding(engine: "Engine", exchange: Exchange) -> Binding:
     params: AskingParams = exchange.request.params
     if isinstance(params, ReadResourceParams):
-        name, arguments = params.uri, None
+        name, arguments = params.uri, jsonrpc.NO_PARAMS
     else:
-        name, arguments = params.name, jsonrpc.parse(params.arguments) or None
+        name, arguments = params.name, params.arguments
     return Binding.of(exchange.request.method, name, arguments, exchange.principal, engine.info.name)
 
 
@@ -93,26 +99,29 @@ async def interim(exchange: Exchange) -> Interim:
 
 
 class Replay:
-    """The interview of one run: what is known from before, and what this run asks besides."""
+    """The interview of one run: what is known from before, and what this run asks besides.
+
+    From the first question that stays unanswered the run is over, whatever its function still does: it may have caught
+    what was raised, and then it knows less than it should. So it may ask nothing more, and take no step.
+    """
 
     def __init__(self, engine: "Engine", exchange: Exchange, before: Round | None, responses: dict[str, Raw]) -> None:
         self._engine = engine
         self._exchange = exchange
         self._before = before
         self._responses = responses
-        self._call = secrets.token_hex(16) if before is None else before.call
         asked = () if before is None else before.asked
         self._fresh = {place: responses[place] for place in asked if place in responses}
         self._answers = {**({} if before is None else before.answers), **self._fresh}
         self._taken: set[str] = set()  # places whose answers this run has used
         self._occurrences: Counter[str] = Counter()
         self._open: dict[str, Any] = {}  # what this run asks in vain, by place or by the function's own key
+        self._timeouts: list[float] = []  # of what it asks
         self._own_keys: set[str] = set()
         self._own_state: Raw | None = None
         self._is_over = False
-        self._lifetime = engine.options.answer_timeout
-        done = {} if before is None else dict(before.steps)
-        self._steps = Steps(engine, None if before is None else before.call, done, engine.options.answer_timeout)
+        self._refusals = 0
+        self._steps = _steps(engine, before)
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
@@ -127,24 +136,44 @@ class Replay:
     def is_waiting(self) -> bool:
         return bool(self._open) or self._own_state is not None
 
-    @property
-    def has_answers(self) -> bool:
-        """What this run gives depends on what somebody answered."""
-        return bool(self._taken or self._responses)
-
     # ── asking ──
 
     async def ask(self, inquiry: Inquiry[Any], timeout: float) -> Raw:
-        self._check(inquiry)
+        await self._go_on()
         place = self._place(inquiry.question)
         answer = self._answers.get(place)
         if answer is not None:
             self._taken.add(place)
             return answer
-        self._leave_open(place, inquiry)
-        self._lifetime = min(self._lifetime, timeout)
-        await asyncio.sleep(0)  # whoever asks beside this gets a turn, so that both travel in one round
+        self._check(inquiry)
+        self._leave_open(place, inquiry, timeout)
+        try:
+            await self._let_others_ask()
+        finally:
+            self._is_over = True
         raise Unanswered
+
+    async def _go_on(self) -> None:
+        """Raises Unanswered if the run is over."""
+        if not self._is_over:
+            return
+        self._refusals += 1
+        if self._refusals == MANY:
+            log.error(
+                "%s catches what a question raises and goes on; let it pass, by `except Exception`", self._subject
+            )
+        await asyncio.sleep(0 if self._refusals < MANY else 1)  # it may be in a loop that never ends
+        raise Unanswered
+
+    async def _let_others_ask(self) -> None:
+        """What is asked beside each other travels in one round."""
+        known = 0
+        while known < len(self._open):
+            known = len(self._open)
+            if is_for_thread():
+                await asyncio.sleep(MOMENT)
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
 
     def _check(self, inquiry: Inquiry[Any]) -> None:
         require_askable(inquiry.question, self._exchange.request.revision, self._exchange.request.capabilities)
@@ -155,32 +184,32 @@ class Replay:
         self._occurrences[place] += 1
         return f"{place}-{self._occurrences[place]}"
 
-    def _leave_open(self, key: str, inquiry: Inquiry[Any]) -> None:
-        if self._is_over:  # a task that the function has left behind
+    def _leave_open(self, key: str, inquiry: Inquiry[Any], timeout: float) -> None:
+        if len(self._open) >= MAX_QUESTIONS:  # the next round will come to it
             return
-        if len(self._open) >= MAX_QUESTIONS:
-            raise SetupError(f"A call may ask {MAX_QUESTIONS} questions at a time, not more")
         params = inquiry.params(self._exchange.request.revision)
         request = {"method": inquiry.question.method, "params": params}
         if not params:
             del request["params"]
         self._open[key] = request
+        self._timeouts.append(timeout)
 
     async def ask_together(self, required: InputRequired) -> None:
+        await self._go_on()
         for inquiry in required.requests.values():
             self._check(inquiry)
-        for key, inquiry in required.requests.items():
-            self._leave_open(key, inquiry)
-            self._own_keys.add(key)
         self._own_state = Raw(b"null" if required.state is UNSET else encode_json(required.state))
+        for key, inquiry in required.requests.items():
+            self._leave_open(key, inquiry, self._engine.options.answer_timeout)
+            self._own_keys.add(key)
+        self._is_over = True
         raise Unanswered
 
     async def require_urls(self, required: UrlElicitationRequired) -> None:
         await self.ask_together(InputRequired({f"url-{n}": each for n, each in enumerate(required.elicitations, 1)}))
 
     async def step(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
-        if self._is_over:  # a task that the function has left behind: the next run will come to it
-            raise Unanswered
+        await self._go_on()
         return await self._steps.run(name, function, in_thread=in_thread)
 
     # ── the end of a round ──
@@ -189,21 +218,19 @@ class Replay:
         """What goes out instead of a result. Raises ToolError if the call can't go on like that."""
         self._is_over = True
         await self._steps.settle()
-        subject = _subject(self._exchange)
         number = 1 if self._before is None else self._before.number + 1
         if number > MAX_ROUNDS:
-            raise _given_up(subject, f"it has asked {MAX_ROUNDS} times without coming to an end")
+            raise self._given_up(f"it has asked {MAX_ROUNDS} times without coming to an end")
         wasted = self._wasted()
         if wasted >= MAX_WASTED:
-            raise _given_up(
-                subject,
+            raise self._given_up(
                 f"it asks something else each time it is run again: the answers of {wasted} rounds were of no use. "
-                "A question must not depend on the time, on chance or on what changes; keep such values by ctx.step",
+                "A question must not depend on the time, on chance or on what changes; keep such values by ctx.step"
             )
         try:
             state = self._engine.sealer.seal(encode_round(self._round(number, wasted)))
         except TooLarge as failure:
-            raise _given_up(subject, f"its answers and steps are too large to be kept: {failure}") from None
+            raise self._given_up(f"its answers and steps are too large to be kept: {failure}") from None
         return Interim(self._open, state)
 
     def _wasted(self) -> int:
@@ -212,26 +239,33 @@ class Replay:
         return self._before.wasted + 1
 
     def _round(self, number: int, wasted: int) -> Round:
+        earlier_state = UNSET if self._before is None else self._before.state
         return Round(
-            call=self._call,
+            call=secrets.token_hex(16) if self._before is None else self._before.call,
             number=number,
-            expires=time.time() + self._lifetime,
+            expires=time.time() + min(self._timeouts, default=self._engine.options.answer_timeout),
             binding=_binding(self._engine, self._exchange),
             asked=[place for place in self._open if place not in self._own_keys],
             answers=self._answers,
             steps=self._steps.done,
             wasted=wasted,
-            state=UNSET if self._own_state is None else self._own_state,
+            state=earlier_state if self._own_state is None else self._own_state,
         )
 
+    @property
+    def _subject(self) -> str:
+        params: AskingParams = self._exchange.request.params
+        name = params.uri if isinstance(params, ReadResourceParams) else params.name
+        return f"The {SUBJECTS[self._exchange.request.method]} {name[:128]}"
 
-def _subject(exchange: Exchange) -> str:
-    params: AskingParams = exchange.request.params
-    name = params.uri if isinstance(params, ReadResourceParams) else params.name
-    kind = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}[exchange.request.method]
-    return f"The {kind} {name[:128]}"
+    def _given_up(self, reason: str) -> ToolError:
+        text = f"{self._subject} can't go on: {reason}"
+        log.error(text)
+        return ToolError(text)
 
 
-def _given_up(subject: str, reason: str) -> ToolError:
-    log.error("%s can't go on: %s", subject, reason)
-    return ToolError(f"{subject} can't go on: {reason}")
+def _steps(engine: "Engine", before: Round | None) -> Steps:
+    """The steps of a run. Their claims outlive the state, which others may bring too."""
+    if before is None:
+        return Steps(engine, None, {}, 0)
+    return Steps(engine, before.call, dict(before.steps), before.expires - time.time() + CLAIMS_OUTLIVE)

@@ -9,13 +9,14 @@ import itertools
 import re
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw, UnsetType
 
+from dovetail.engine.exchange import Exchange
 from dovetail.engine.limits import with_timeout
 from dovetail.errors import (
     INTERNAL_ERROR,
@@ -156,6 +157,33 @@ def _refusal(method: str, error: bytes) -> QuestionFailed:
     words = "" if said.code is None else WORDS.get(said.code, "")
     reason = ": ".join(part for part in (words, message) if part) or "it did not say why"
     return QuestionFailed(f"The client could not answer {method}: {reason}", code=said.code)
+
+
+class PendingQuestions:
+    """Those of one call. What it leaves open when it ends is called off before its answer goes out."""
+
+    __slots__ = ("_tasks",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        exchange.finish.append(self._call_off)
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            yield
+        finally:
+            self._tasks.discard(task)
+
+    async def _call_off(self) -> None:
+        left = self._tasks - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=2 * CALL_OFF_SECONDS)
 
 
 def _refuse_more(running: int) -> None:

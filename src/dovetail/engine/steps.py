@@ -17,7 +17,6 @@ from msgspec import Raw
 
 from dovetail.errors import SetupError, ToolError
 from dovetail.registry.outputs import OutputError, encode_json
-from dovetail.state.base import NoRoom
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
@@ -40,7 +39,7 @@ class Steps:
         self._occurrences: Counter[str] = Counter()
         self._running: set[asyncio.Task[Raw]] = set()
 
-    async def run(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
+    async def run(self, name: object, function: Callable[[], Any], *, in_thread: bool) -> Any:
         """Once begun it runs to its end, also if its call is cancelled: half a side effect would help nobody."""
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
             raise SetupError(f"ctx.step: the name {name!r} must be a string of up to {MAX_NAME} characters")
@@ -72,39 +71,42 @@ class Steps:
 
     async def _do_once(self, place: str, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
         state = self._engine.state
-        if not await state.claim(place, BEGUN, self._lifetime):
-            return await self._result_of_another(place, key)
+        while not await state.claim(place, BEGUN, self._lifetime):
+            if (result := await self._result_of_another(place, key)) is not None:
+                return result
         try:
             result = await self._effect(key, function, in_thread)
-        except _NotJson as failure:
-            raise SetupError(str(failure)) from None  # it is done, so the claim stays
+        except _NotJson:
+            raise  # it is done, so the claim stays
         except BaseException:
             await state.delete(place)  # it failed, and may be tried again
             await state.publish(place)
             raise
         try:
             await state.put(place, bytes(result), ttl=self._lifetime)
-        except NoRoom as failure:  # it is done, and this run knows; only a second one would not get the result
-            log.warning("the result of the step %r can't be kept: %s", key, failure.message)
-        await state.publish(place)
+            await state.publish(place)
+        except Exception as failure:  # it is done, and this run knows; only another would not get the result
+            log.warning("the result of the step %r can't be kept: %s", key, failure)
         return result
 
-    async def _result_of_another(self, place: str, key: str) -> Raw:
-        """The same state was sent twice, and another request was quicker."""
+    async def _result_of_another(self, place: str, key: str) -> Raw | None:
+        """The same state was sent twice, and another request was quicker. None if it failed."""
         state = self._engine.state
         listener = state.listen([place])
         try:
             async with asyncio.timeout(PATIENCE):
                 while (entry := await state.get(place)) is not None and entry.value == BEGUN:
-                    await listener.wait()
+                    if not await listener.wait():  # the state has been closed
+                        raise TimeoutError
         except TimeoutError:
-            entry = None
+            name = key.rpartition("#")[0]
+            raise ToolError(
+                f"The step {name} was begun by an earlier request and has not ended; it is not done a second time. "
+                "Look whether it has had its effect before you make this call again"
+            ) from None
         finally:
             listener.close()
-        if entry is None:
-            name = key.rpartition("#")[0]
-            raise ToolError(f"The step {name} was begun by another request, which failed or has not ended; try again")
-        return Raw(entry.value)
+        return None if entry is None else Raw(entry.value)
 
     async def _effect(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
         if in_thread:

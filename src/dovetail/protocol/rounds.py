@@ -1,4 +1,4 @@
-"""What a call of several rounds carries from one to the next: a `Round` goes out sealed, and comes back with answers."""
+"""What a call of several rounds takes from one to the next: a `Round` goes out sealed, and comes back with answers."""
 
 import hashlib
 from base64 import b64encode
@@ -27,9 +27,9 @@ class Binding(msgspec.Struct, frozen=True):
     server: str
 
     @classmethod
-    def of(cls, method: str, name: str, arguments: Any, principal: str | None, server: str) -> "Binding":
-        """`arguments` as JSON values; the order of members and 1 or 1.0 make no difference."""
-        parts = (method, name, _as_sent(arguments), principal, server)
+    def of(cls, method: str, name: str, arguments: Raw, principal: str | None, server: str) -> "Binding":
+        """The order of members, and 1 or 1.0, make no difference; nor do no arguments, none at all and null."""
+        parts = (method, name, _as_meant(arguments) or None, principal, server)
         return cls(*(_digest(part) for part in parts))
 
     def difference(self, other: "Binding") -> str | None:
@@ -44,15 +44,12 @@ def _digest(value: Any) -> str:
     return b64encode(hashlib.sha256(_sorted_json(value)).digest()[:16]).decode()
 
 
-def _as_sent(value: Any) -> Any:
-    """A client may write a whole number with or without a point."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, dict):
-        return {key: _as_sent(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_as_sent(each) for each in value]
-    return value
+def _number(text: str) -> int | float:
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
+_as_meant = msgspec.json.Decoder(float_hook=_number).decode
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,7 +4,7 @@ import functools
 import ipaddress
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 from urllib.parse import urlsplit
 
@@ -50,7 +50,9 @@ class Elicit(Generic[T]):
     @overload
     def __init__(self: "Elicit[str]", message: str, response_type: list[str] | Titles) -> None: ...
     @overload
-    def __init__(self: "Elicit[list[str]]", message: str, response_type: list[list[str]] | list[Titles]) -> None: ...
+    def __init__(
+        self: "Elicit[list[str]]", message: str, response_type: list[list[str]] | Sequence[Titles]
+    ) -> None: ...
     @overload
     def __init__(self: "Elicit[dict[str, Any]]", message: str, *, schema: Mapping[str, Any]) -> None: ...
     @overload

@@ -11,7 +11,7 @@ from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.limits import beside
-from dovetail.engine.replies import CALL_IS_OVER
+from dovetail.engine.replies import CALL_IS_OVER, PendingQuestions
 from dovetail.engine.sessions import HeldSession
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, QuestionFailed
 from dovetail.protocol import jsonrpc
@@ -201,17 +201,21 @@ class HttpCall(Posted):
 class SessionBack:
     """The way from a call to its client; what is told goes there also when the call is over."""
 
-    __slots__ = ("_session", "_way", "call")
+    __slots__ = ("_questions", "_session", "_way", "call")
 
     def __init__(self, way: WayBack, session: HeldSession, call: HttpCall) -> None:
         self._way = way
         self._session = session
+        self._questions: PendingQuestions | None = None  # from the first one on
         self.call: HttpCall | None = call
 
     async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
         if self.call is None or not self.call.open:
             raise QuestionFailed(CALL_IS_OVER)
-        return await self._way.ask(self._session, self.call.answer, method, params, timeout)
+        if self._questions is None:
+            self._questions = PendingQuestions(self.call.exchange)
+        with self._questions.one():
+            return await self._way.ask(self._session, self.call.answer, method, params, timeout)
 
     async def tell(self, message: bytes) -> None:
         if self.call is None or not self.call.open or not await self.call.answer.carry(message):

@@ -1,0 +1,170 @@
+"""What the clients of programs_sdk/asking.py answer, what they should get to read, and the steps that should have run."""
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from server_process import serving
+
+from judge import COMPLAINT
+
+PROGRAM = Path(__file__).parent / "programs_sdk" / "asking.py"
+PROMPTLY = 15.0
+SECRET = "a secret of the tests, which all share"
+
+CITY, STAY, NEW_NAME, NAME = "Which city?", "How long in Rome?", "A new name?", "Your name?"
+ANSWERS: dict[str, dict[str, Any]] = {
+    CITY: {"value": "Rome"},
+    STAY: {"nights": 3},
+    NEW_NAME: {"value": "Ada"},
+    NAME: {"value": "Ada"},
+}
+MODEL_SAYS = "lovely"
+ROOT = {"uri": "file:///work", "name": "work"}
+PLANNED = re.compile(r"3 nights in Rome, Ritz: lovely \[(\d+) (\d+) (\d+)\]")
+
+
+class Expected(NamedTuple):
+    text: str  # a pattern
+    steps: list[str] = []
+    since: str = "2024-11-05"
+
+    def arguments(self, call: str) -> dict[str, str]:
+        return {"call": call} if self.steps else {}
+
+
+EVERYTHING = {
+    "plan": Expected(PLANNED.pattern, ["reserve", "book"], "2025-06-18"),
+    "praise": Expected("lovely", ["open", "close"]),
+    "folders": Expected("work at file:///work"),
+    "rename": Expected("renamed to Ada", ["rename"], "2025-06-18"),
+    "sign_in": Expected("accept", [], "2025-11-25"),
+    "welcome": Expected("Welcome Ada", ["welcome"], "2025-06-18"),  # a prompt
+    "letter": Expected("Dear Ada", ["write"], "2025-06-18"),  # a resource: letters://{call}
+}
+Ask = Callable[[str, dict[str, str]], Awaitable[str]]  # a name of the above and its arguments; the text that came of it
+_numbers = itertools.count(1)
+
+
+def new_call() -> str:
+    return f"call-{os.getpid()}-{next(_numbers)}"
+
+
+class Notes:
+    """What the server has noted down, wherever it ran."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+
+    def steps(self, call: str) -> list[str]:
+        return [step for step, _ in self._of(call)]
+
+    def processes(self, call: str) -> list[int]:
+        return [process for _, process in self._of(call)]
+
+    def _of(self, call: str) -> Iterator[tuple[str, int]]:
+        for line in self.path.read_text().splitlines():
+            of, step, process = line.split()
+            if of == call:
+                yield step, int(process)
+
+
+async def check_everything(ask: Ask, notes: Notes, revision: str) -> None:
+    """Whatever the revision has gives the same everywhere, and each of its steps has run once."""
+    for name, expected in EVERYTHING.items():
+        if revision >= expected.since:
+            call = new_call()
+            text = await ask(name, expected.arguments(call))
+            assert re.fullmatch(expected.text, text), f"{name}: {text}"
+            assert notes.steps(call) == expected.steps, name
+
+
+@contextmanager
+def asking_server(folder: Path, *options: str) -> Iterator[tuple[str, Notes]]:
+    """A process that serves HTTP until the end; it complained of nothing, and neither did the judge."""
+    log = folder / "server.log"
+    notes = Notes(folder / "notes")
+    with serving([str(PROGRAM), str(notes.path), *options], log) as process:
+        yield process.origin, notes
+    assert not process.complaints, log.read_text()
+
+
+class AskingProcess:
+    """A server process that may be killed at any time; it is started with the secret that is given, and no other."""
+
+    def __init__(self, command: list[str], secret: str | None, port: int = 0, **environment: str) -> None:
+        self.said = ""
+        known = {name: value for name, value in os.environ.items() if not name.startswith("DOVETAIL_")}
+        env = {**known, **environment, **({} if secret is None else {"DOVETAIL_SECRET": secret})}
+        self._process = subprocess.Popen([*command, "--port", str(port)], stderr=subprocess.PIPE, env=env)
+        self.port = self._find_port()
+
+    @classmethod
+    def of(cls, notes: Notes, secret: str | None, port: int = 0) -> "AskingProcess":
+        return cls([sys.executable, str(PROGRAM), str(notes.path)], secret, port)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _find_port(self) -> int:
+        assert self._process.stderr is not None
+        os.set_blocking(self._process.stderr.fileno(), False)
+        deadline = time.monotonic() + PROMPTLY
+        while (found := re.search(r"serves MCP at http://\S+?:(\d+)/", self._read())) is None:
+            assert self._process.poll() is None, self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.01)
+        return int(found[1])
+
+    def _read(self) -> str:
+        assert self._process.stderr is not None
+        self.said += (self._process.stderr.read() or b"").decode()
+        return self.said
+
+    def kill(self) -> None:
+        """Without a warning."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        try:
+            self._process.wait(PROMPTLY)
+        finally:
+            self._process.kill()
+            self._read()
+            assert self._process.stderr is not None
+            self._process.stderr.close()
+        assert COMPLAINT not in self.said, self.said
+        assert "Traceback" not in self.said, self.said
+
+
+def accepted(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {"action": "accept", "content": content}
+
+
+def answered(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The raw result for a raw question."""
+    if request["method"] == "elicitation/create":
+        return accepted(ANSWERS[request["params"]["message"]])
+    if request["method"] == "sampling/createMessage":
+        return {"role": "assistant", "content": {"type": "text", "text": MODEL_SAYS}, "model": "m"}
+    assert request["method"] == "roots/list"
+    return {"roots": [ROOT]}

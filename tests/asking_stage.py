@@ -1,0 +1,73 @@
+"""A server for tests of questions to clients: its tools ask by the bare way back, and say what came of it."""
+
+import asyncio
+import json
+from typing import Any
+
+from dovetail import Context
+from dovetail.errors import ProtocolError, QuestionFailed
+from http_stage import Stage
+
+FORM = {"message": "How many?", "requestedSchema": {"type": "object", "properties": {"n": {"type": "integer"}}}}
+QUESTIONS = {"elicitation/create": FORM, "roots/list": {}, "ping": {}}
+
+
+class AskingStage(Stage):
+    """`tools/call ask`: the answers as JSON, or the words of the failure."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.contexts: list[Any] = []  # of every call
+        self.failures: list[BaseException] = []
+        self.server.add_tool(self.ask)
+        self.server.add_tool(self.defy)
+
+    async def ask(self, ctx: Context, method: str = "roots/list", times: int = 1, timeout: float = 10.0) -> str:
+        self.contexts.append(ctx._exchange)
+        self.entered.set()
+        params = json.dumps(QUESTIONS[method]).encode()
+        try:
+            answers = await asyncio.gather(*(self._ask(ctx, method, params, timeout) for _ in range(times)))
+        except (QuestionFailed, ProtocolError) as failure:
+            self.failures.append(failure)
+            return str(failure)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return json.dumps([json.loads(bytes(answer)) for answer in answers])
+
+    async def _ask(self, ctx: Context, method: str, params: bytes, timeout: float) -> Any:
+        back = ctx._exchange.back
+        if back is None:
+            raise QuestionFailed(ctx._exchange.no_way_back)
+        return await back.ask(method, params, timeout)
+
+    async def defy(self, ctx: Context) -> str:
+        """Goes on asking when it was cancelled."""
+        self.contexts.append(ctx._exchange)
+        self.entered.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            try:
+                await ctx._exchange.back.ask("roots/list", b"{}", 5)
+            except QuestionFailed as failure:
+                self.failures.append(failure)
+        return "defied"
+
+
+def answer_to(question: dict[str, Any], result: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": question["id"], "result": result}
+
+
+def refusal_of(question: dict[str, Any], code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": question["id"], "error": {"code": code, "message": message}}
+
+
+def progress_on(question: dict[str, Any], progress: float = 1) -> dict[str, Any]:
+    token = question["params"]["_meta"]["progressToken"]
+    return {
+        "jsonrpc": "2.0",
+        "method": "notifications/progress",
+        "params": {"progressToken": token, "progress": progress},
+    }
