@@ -3,11 +3,10 @@
 import itertools
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from judge import COMPLAINT
 
 PROGRAM = Path(__file__).parent / "programs_sdk" / "asking.py"
 PROMPTLY = 15.0
-SECRET = "a secret of the tests, which all share"
+SECRET = "a-secret-of-the-tests-which-all-share"
 
 CITY, STAY, NEW_NAME, NAME = "Which city?", "How long in Rome?", "A new name?", "Your name?"
 ANSWERS: dict[str, dict[str, Any]] = {
@@ -65,6 +64,11 @@ class Notes:
         self.path = path
         path.touch()
 
+    @property
+    def program(self) -> tuple[str, ...]:
+        """What Python should run, to serve stdio."""
+        return (str(PROGRAM), "--notes", str(self.path))
+
     def steps(self, call: str) -> list[str]:
         return [step for step, _ in self._of(call)]
 
@@ -93,7 +97,7 @@ def asking_server(folder: Path, *options: str) -> Iterator[tuple[str, Notes]]:
     """A process that serves HTTP until the end; it complained of nothing, and neither did the judge."""
     log = folder / "server.log"
     notes = Notes(folder / "notes")
-    with serving([str(PROGRAM), str(notes.path), *options], log) as process:
+    with serving([*notes.program, *options], log) as process:
         yield process.origin, notes
     assert not process.complaints, log.read_text()
 
@@ -101,16 +105,19 @@ def asking_server(folder: Path, *options: str) -> Iterator[tuple[str, Notes]]:
 class AskingProcess:
     """A server process that may be killed at any time; it is started with the secret that is given, and no other."""
 
-    def __init__(self, command: list[str], secret: str | None, port: int = 0, **environment: str) -> None:
-        self.said = ""
+    def __init__(
+        self, notes: Notes, secret: str | None, port: int = 0, command: Sequence[str] = (str(PROGRAM),)
+    ) -> None:
         known = {name: value for name, value in os.environ.items() if not name.startswith("DOVETAIL_")}
-        env = {**known, **environment, **({} if secret is None else {"DOVETAIL_SECRET": secret})}
-        self._process = subprocess.Popen([*command, "--port", str(port)], stderr=subprocess.PIPE, env=env)
-        self.port = self._find_port()
-
-    @classmethod
-    def of(cls, notes: Notes, secret: str | None, port: int = 0) -> "AskingProcess":
-        return cls([sys.executable, str(PROGRAM), str(notes.path)], secret, port)
+        env = {**known, "ASKING_NOTES": str(notes.path), **({} if secret is None else {"DOVETAIL_SECRET": secret})}
+        self._log = notes.path.with_name(f"server-{next(_numbers)}.log")
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen([sys.executable, *command, "--port", str(port)], stderr=log, env=env)
+        try:
+            self.port = self._find_port()
+        except BaseException:
+            self.kill()
+            raise
 
     @property
     def pid(self) -> int:
@@ -120,38 +127,29 @@ class AskingProcess:
     def origin(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
     def _find_port(self) -> int:
-        assert self._process.stderr is not None
-        os.set_blocking(self._process.stderr.fileno(), False)
         deadline = time.monotonic() + PROMPTLY
-        while (found := re.search(r"serves MCP at http://\S+?:(\d+)/", self._read())) is None:
+        while (found := re.search(r"serves MCP at http://\S+?:(\d+)/", self.said)) is None:
             assert self._process.poll() is None, self.said
             assert time.monotonic() < deadline, self.said
             time.sleep(0.01)
         return int(found[1])
 
-    def _read(self) -> str:
-        assert self._process.stderr is not None
-        self.said += (self._process.stderr.read() or b"").decode()
-        return self.said
-
     def kill(self) -> None:
         """Without a warning."""
-        self._end(signal.SIGKILL)
+        self._process.kill()
+        self._process.wait(PROMPTLY)
 
     def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
-    def _end(self, number: int) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(number)
+        self._process.terminate()
         try:
             self._process.wait(PROMPTLY)
         finally:
             self._process.kill()
-            self._read()
-            assert self._process.stderr is not None
-            self._process.stderr.close()
         assert COMPLAINT not in self.said, self.said
         assert "Traceback" not in self.said, self.said
 

@@ -56,7 +56,7 @@ class Played:
 async def play(
     client: Client,
     name: str,
-    answers: Answers = {},
+    answers: Answers,
     arguments: Mapping[str, Any] | None = None,
     *,
     method: str = "tools/call",

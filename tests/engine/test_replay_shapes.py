@@ -13,7 +13,7 @@ import pytest
 
 from dovetail import Context, Server, ToolError
 from dovetail.engine import replay
-from replaying import asking_client, play
+from replaying import asking_client, messages, play
 
 LETTERS = {"A?": "a", "B?": "b", "C?": "c"}
 Shape = Callable[[Context], Awaitable[str]]
@@ -242,13 +242,12 @@ async def group_that_is_caught(ctx: Context) -> str:
     return task.result()
 
 
-@shape("A", text="a")
+@shape("A", "B", text="a")
 async def asks_at_the_end_too(ctx: Context) -> str:
     try:
         return await letter(ctx, "A")
     finally:
-        with contextlib.suppress(BaseException):
-            await ctx.elicit("And?" if False else "A?", str, timeout=5)
+        await letter(ctx, "B")
 
 
 @shape("A", "B", text="a b")
@@ -366,27 +365,29 @@ async def test_a_run_without_its_answer_takes_no_more_steps(tool: str, expected:
     assert steps == expected
 
 
-async def test_an_endless_loop_that_catches_everything_does_not_freeze_the_server(
-    monkeypatch: Any, caplog: Any
-) -> None:
+async def test_an_endless_loop_that_catches_everything_does_not_freeze_us(monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setattr(replay, "MANY", 100)
-    enough = asyncio.Event()
+    tries = 0
     server = Server("loops")
 
     @server.tool
     async def stubborn(ctx: Context) -> str:
-        while not enough.is_set():
+        nonlocal tries
+        while tries < 101:
+            tries += 1
             with contextlib.suppress(BaseException):
                 return await letter(ctx, "A")
         return "wrong"
 
     async with asking_client(server) as client:
         call = asyncio.create_task(client.request("tools/call", {"name": "stubborn"}))
-        while not caplog.records:
-            await asyncio.sleep(0.001)
-        assert "The tool stubborn catches what its questions raise" in caplog.text
-        enough.set()
-        assert (await call)["resultType"] == "input_required"
+        turns = 0
+        while not call.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 100
+        assert messages(call.result()) == ["A?"]
+    assert "The tool stubborn catches what its questions raise" in caplog.text
 
 
 async def test_more_questions_than_one_round_holds_are_asked_in_the_next() -> None:
@@ -497,7 +498,7 @@ async def test_a_resource_that_a_tool_reads_asks_for_the_tool(tool: str, rounds:
 async def test_who_completes_an_argument_can_not_ask(caplog: Any) -> None:
     server = asking_server()
 
-    @server.completion("greeting", "style")
+    @server.completion(prompt="greeting", argument="style")
     async def styles(value: str, ctx: Context) -> list[str]:
         return [await letter(ctx, "A")]
 

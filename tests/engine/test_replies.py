@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.engine import replies
@@ -246,6 +246,7 @@ async def test_a_refusal_in_words(error: Any, words: str, code: int | None) -> N
     assert len(client.sent) == 1
 
 
+@settings(max_examples=30)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), st.lists))
 def test_whatever_the_error_holds_it_is_a_refusal(error: Any) -> None:
     for each in (error, {"code": error, "message": "m"}, {"code": 1, "message": error}):

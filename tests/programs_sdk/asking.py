@@ -1,7 +1,7 @@
 """A server whose tools, prompt and resource ask their client, and note down every step that ran.
 
-`python asking.py NOTES` serves stdio, with `--port N` HTTP. What it says is judged; if anything was malformed, that is
-on stderr, and the exit code is 1. `dovetail run asking.py:judged` takes the notes from the environment.
+`python asking.py --notes FILE` serves stdio, with `--port N` HTTP; `dovetail run asking.py:judged` takes the file from
+the environment. What it says is judged; if anything was malformed, that is on stderr, and the exit code is 1.
 """
 
 import argparse
@@ -149,7 +149,7 @@ def judge() -> Any:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("notes", type=Path)
+    parser.add_argument("--notes", type=Path, default=os.environ.get(VARIABLE))
     parser.add_argument("--port", type=int)
     parser.add_argument("--stateless", action="store_true")
     given = parser.parse_args()

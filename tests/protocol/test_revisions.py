@@ -31,6 +31,12 @@ CELLS: dict[str, tuple[object, ...]] = {
     "resumable": (False, False, False, True, False),
     "log_on_request": (False, False, False, False, True),
     "listens": (False, False, False, False, True),
+    "rounds": (False, False, False, False, True),
+    "elicitation": (False, False, True, True, True),
+    "url_elicitation": (False, False, False, True, True),
+    "elicitation_ids": (False, False, False, True, False),
+    "rich_forms": (False, False, False, True, True),
+    "rich_sampling": (False, False, False, True, True),
 }
 
 

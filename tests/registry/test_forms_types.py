@@ -536,7 +536,7 @@ def test_raw_schemas_in_both_spellings() -> None:
     titled = {"type": "string", "oneOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]}
     assert compile_raw_form(raw(x=titled)).schema == raw(x=titled)
     older = {"type": "string", "enum": ["a", "b"], "enumNames": ["A", "B"]}
-    assert compile_raw_form(raw(x=older)).schema == raw(x=titled)
+    assert compile_raw_form(raw(x=older)).schema == raw(x=older)
     several = {"type": "array", "items": {"anyOf": titled["oneOf"]}, "minItems": 1}
     assert compile_raw_form(raw(x=several)).schema == raw(x=several)
     for part in (titled, older, several):

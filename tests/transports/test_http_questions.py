@@ -605,6 +605,23 @@ async def test_messages_wait_for_the_first_stream_and_for_the_next() -> None:
             await leave(stream)
 
 
+@pytest.mark.rule("SH-20")
+async def test_a_newer_stream_goes_on_where_the_older_was() -> None:
+    stage = AskingStage()
+    async with serving(stage.server, state=PausingState()) as app:
+        wire = await HttpWire.session(app)
+        back = await finished_call(stage, wire)
+        streams = [await wire.get().started()]
+        for number in range(5):
+            await back.tell(note(number))
+            assert (await streams[-1].message())["params"]["data"] == number
+            streams.append(await wire.get().started())
+            await streams[-2].done()
+        await settle(50)
+        assert [len(each.messages) for each in streams] == [1] * 5 + [0]
+        await leave(streams[-1])
+
+
 @pytest.mark.rule("SH-21", "SH-22", "SH-23")
 async def test_coming_back_gives_what_was_missed_of_both_once() -> None:
     stage = AskingStage()
@@ -618,12 +635,14 @@ async def test_coming_back_gives_what_was_missed_of_both_once() -> None:
             await back.tell(note(number))
             assert (await stream.message())["params"]["data"] == number
         await leave(stream)
-        events = [event for event in stream.events if event.data]
-        assert len({event.id for event in events}) == 8
+        primed = await wire.get(stream.events[-1].id).started()
+        await leave(primed)
+        events = [event for event in stream.events if event.data] + primed.events[:1]
+        assert len({event.id for event in events}) == 9
         assert all(event.id.startswith("changes.") for event in events)
         for place, event in enumerate(events):
             again = wire.get(event.id)
-            wanted = [json.loads(each.data).get("params", {}).get("data") for each in events[place + 1 :]]
+            wanted = [json.loads(each.data).get("params", {}).get("data") for each in events[place + 1 : 8]]
             await settle()
             heard = [each.get("params", {}).get("data") for each in again.messages]
             assert [each for each in heard if each is not None] == [each for each in wanted if each is not None]
@@ -687,7 +706,7 @@ async def test_only_so_many_messages_are_kept() -> None:
         back = await finished_call(stage, wire)
         for number in range(way_back.KEEP_MESSAGES + 50):
             await back.tell(note(number))
-        stream = wire.get()
+        stream = await wire.get().started()
         await stream.until(lambda: len(stream.messages) >= way_back.KEEP_MESSAGES)
         await settle()
         assert [each["params"]["data"] for each in stream.messages] == list(range(50, way_back.KEEP_MESSAGES + 50))

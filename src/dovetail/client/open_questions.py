@@ -43,11 +43,13 @@ class OpenQuestions:
     async def _work(self, id: RequestId, answer: Answer) -> None:
         with self._patience.standing_still():
             message = await _answered(id, answer)
-        if id in self._tasks and self._tasks[id] is asyncio.current_task():
-            try:
-                self._write(message)
-            except ConnectionLost as lost:
-                log.info("%r is not answered: %s", id, lost)
+        if self._tasks.get(id) is not asyncio.current_task():
+            return  # it was withdrawn, and the handler did not care
+        del self._tasks[id]
+        try:
+            self._write(message)
+        except ConnectionLost as lost:
+            log.info("%r is not answered: %s", id, lost)
 
     def _forget(self, id: RequestId, task: "asyncio.Task[None]") -> None:
         self._withdrawn.discard(task)

@@ -159,9 +159,7 @@ class Replay:
             return
         self._refusals += 1
         if self._refusals == MANY:
-            log.error(
-                "%s catches what a question raises and goes on; let it pass, by `except Exception`", self._subject
-            )
+            log.error("%s catches what its questions raise, and goes on: use `except Exception`", self._subject)
         await asyncio.sleep(0 if self._refusals < MANY else 1)  # it may be in a loop that never ends
         raise Unanswered
 

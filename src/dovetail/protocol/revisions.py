@@ -57,6 +57,7 @@ R2024_11_05 = Revision(
     server_details=False,
     elicitation=False,
     url_elicitation=False,
+    rich_forms=False,
     rich_sampling=False,
 )
 R2025_03_26 = Revision(
@@ -71,6 +72,7 @@ R2025_03_26 = Revision(
     server_details=False,
     elicitation=False,
     url_elicitation=False,
+    rich_forms=False,
     rich_sampling=False,
 )
 R2025_06_18 = Revision(

@@ -94,12 +94,14 @@ def unfit(lines: list[str]) -> QuestionFailed:
 
 
 def form_field(name: str, schema: JsonSchema, where: str, *, strict: bool = False) -> FormField:
-    """The property as a form has it; with `strict`, a format or default that can't be sent is refused."""
+    """The property as a form has it; with `strict`, it is its author's own schema: a format or default
+    that can't be sent is refused.
+    """
     body, nullable = _without_null(schema)
     several = body.get("type") == "array"
     options = _options(body.get("items") if several else body, where)
     if options is not None:
-        sent, known = _choice(body, options, where, several=several)
+        sent, known = _choice(body, options, where, several=several, as_written=strict)
     else:
         sent, known = _plain(name, body, where), None
         if strict and "format" in body and "format" not in sent:
@@ -193,10 +195,14 @@ def _options(schema: Any, where: str) -> list[Option] | None:
     return found
 
 
-def _choice(body: JsonSchema, options: list[Option], where: str, *, several: bool) -> tuple[JsonSchema, dict[str, Any]]:
+def _choice(
+    body: JsonSchema, options: list[Option], where: str, *, several: bool, as_written: bool = False
+) -> tuple[JsonSchema, dict[str, Any]]:
     known = _spelled(options, where)
     values: JsonSchema = {"type": "string", "enum": list(known)}
-    if any(option.title is not None for option in options):
+    if as_written and "enumNames" in body:  # the older spelling, which every revision still knows
+        values["enumNames"] = [option.title for option in options]
+    elif any(option.title is not None for option in options):
         titled = [{"const": text, "title": option.title or text} for text, option in zip(known, options, strict=True)]
         values = {"anyOf": titled} if several else {"type": "string", "oneOf": titled}
     keywords = (*_NOTES, "minItems", "maxItems") if several else _NOTES

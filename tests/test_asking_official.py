@@ -1,0 +1,180 @@
+"""The official Python client answers a server that asks: by its handshake and in the modern way, over stdio and HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import pytest
+from mcp import Client, MCPError, types
+
+from asking_program import ANSWERS, CITY, MODEL_SAYS, ROOT, STAY, Notes, asking_server, check_everything
+from asking_program import new_call as new
+from sdk import HANDSHAKE, MODERN, PATIENCE, Talk, Transcript, deprecations_are_expected, no_complaints, only_text
+from sdk_http import HttpTalk
+
+pytestmark = deprecations_are_expected
+
+WAYS = [(way, mode) for way in ("stdio", "http") for mode in ("legacy", MODERN, "auto")]
+every_way = pytest.mark.parametrize(("way", "mode"), WAYS)
+each_mode = pytest.mark.parametrize("mode", ["legacy", MODERN])
+REVISION_OF = {"legacy": HANDSHAKE, MODERN: MODERN, "auto": MODERN}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Notes]]:
+    with asking_server(tmp_path_factory.mktemp("asking")) as served:
+        yield served
+
+
+class User:
+    """Knows all answers, unless told otherwise."""
+
+    def __init__(self, **actions: str) -> None:
+        self.asked: list[str] = []
+        self.actions = actions  # by question
+
+    async def elicit(self, context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        self.asked.append(params.message)
+        if isinstance(params, types.ElicitRequestURLParams):
+            return types.ElicitResult(action="accept")
+        action: Any = self.actions.get(params.message, "accept")
+        return types.ElicitResult(action=action, content=ANSWERS[params.message] if action == "accept" else None)
+
+    async def sample(self, context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
+        content = types.TextContent(type="text", text=MODEL_SAYS)
+        return types.CreateMessageResult(role="assistant", content=content, model="m")
+
+    async def list_roots(self, context: Any) -> types.ListRootsResult:
+        return types.ListRootsResult(roots=[types.Root.model_validate(ROOT)])
+
+    @property
+    def callbacks(self) -> dict[str, Any]:
+        return {
+            "elicitation_callback": self.elicit,
+            "sampling_callback": self.sample,
+            "list_roots_callback": self.list_roots,
+        }
+
+
+class Server(NamedTuple):
+    talk: Talk | HttpTalk
+    notes: Notes
+
+    @asynccontextmanager
+    async def client(self, mode: str, **options: Any) -> AsyncIterator[Client]:
+        """The SDK finds nothing to warn of, nor do the official schemas."""
+        program = {"program": self.notes.program} if isinstance(self.talk, Talk) else {}
+        with no_complaints(), anyio.fail_after(PATIENCE):
+            async with self.talk.client(mode=mode, **program, **options) as client:
+                assert client.protocol_version == REVISION_OF[mode]
+                yield client
+        self.transcript.assert_clean()
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.talk.transcript
+
+
+@pytest.fixture
+def reached(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    def reach(way: str) -> Server:
+        if way == "stdio":
+            return Server(Talk(tmp_path), Notes(tmp_path / "notes"))
+        origin, notes = request.getfixturevalue("served")
+        return Server(HttpTalk(origin), notes)
+
+    return reach
+
+
+async def ask(client: Client, name: str, arguments: dict[str, str]) -> str:
+    if name == "welcome":
+        content = (await client.get_prompt(name, arguments)).messages[0].content
+        assert isinstance(content, types.TextContent)
+        return content.text
+    if name == "letter":
+        [letter] = (await client.read_resource(f"letters://{arguments['call']}")).contents
+        assert isinstance(letter, types.TextResourceContents)
+        return letter.text
+    result = await client.call_tool(name, arguments)
+    assert not result.is_error, result
+    return only_text(result)
+
+
+@every_way
+async def test_everything_that_asks(reached: Any, way: str, mode: str) -> None:
+    server = reached(way)
+    async with server.client(mode, **User().callbacks) as client:
+        await check_everything(lambda name, arguments: ask(client, name, arguments), server.notes, REVISION_OF[mode])
+
+
+@pytest.mark.parametrize("way", ["stdio", "http"])
+@each_mode
+async def test_many_calls_at_once(reached: Any, way: str, mode: str) -> None:
+    server, calls = reached(way), [new() for _ in range(10)]
+    async with server.client(mode, **User().callbacks) as client:
+        texts = await asyncio.gather(*(ask(client, "plan", {"call": call}) for call in calls))
+    assert len(texts) == 10
+    assert [server.notes.steps(call) for call in calls] == [["reserve", "book"]] * 10
+
+
+@each_mode
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_who_does_not_accept(reached: Any, mode: str, action: str) -> None:
+    server = reached("http")
+    for refused, words, steps in ((CITY, "No trip", []), (STAY, "No hotel", ["reserve"])):
+        user, call = User(**{refused: action}), new()
+        async with server.client(mode, **user.callbacks) as client:
+            assert await ask(client, "plan", {"call": call}) == f"{words}: {action}"
+        assert user.asked[-1] == refused
+        assert server.notes.steps(call) == steps
+
+
+@each_mode
+async def test_who_has_no_callbacks_is_asked_nothing(reached: Any, mode: str) -> None:
+    server = reached("http")
+    async with server.client(mode) as client:
+        assert await ask(client, "resourceful", {}) == "Did without elicitation"
+        if mode == "legacy":
+            result = await client.call_tool("plan", {"call": new()})
+            assert (result.is_error, only_text(result)) == (True, "This needs a client that declares: elicitation")
+        else:
+            with pytest.raises(MCPError) as refused:
+                await client.call_tool("plan", {"call": new()})
+            assert refused.value.code == -32021
+            assert refused.value.error.data == {"requiredCapabilities": {"elicitation": {"form": {}}}}
+    assert [each for each in server.transcript.heard if "method" in each] == []
+
+
+async def test_a_question_that_is_never_answered(reached: Any) -> None:
+    stopped = anyio.Event()
+
+    async def never(context: Any, params: Any) -> Any:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    server = reached("http")
+    async with server.client("legacy", elicitation_callback=never) as client:
+        result = await client.call_tool("hurry")
+        await stopped.wait()
+    assert (result.is_error, only_text(result)) == (True, "The client did not answer elicitation/create within 0.3 s")
+    [asked] = [each for each in server.transcript.heard if each.get("method") == "elicitation/create"]
+    [cancelled] = server.transcript.notifications("notifications/cancelled")
+    assert cancelled["requestId"] == asked["id"]
+
+
+async def test_a_stateless_server_can_not_ask_who_shakes_hands(tmp_path: Path) -> None:
+    with asking_server(tmp_path, "--stateless") as (origin, notes):
+        server = Server(HttpTalk(origin), notes)
+        async with server.client("legacy", **User().callbacks) as client:
+            assert await ask(client, "resourceful", {}) == "Did without elicitation"
+            with anyio.fail_after(2):
+                result = await client.call_tool("plan", {"call": new()})
+            assert result.is_error
+            assert "stateless=False" in only_text(result)
+        async with server.client(MODERN, **User().callbacks) as client:
+            await check_everything(lambda name, arguments: ask(client, name, arguments), notes, MODERN)

@@ -1,0 +1,201 @@
+"""A call of several rounds goes on after its server was killed, on any worker, and on any process with the secret."""
+
+import asyncio
+import itertools
+import json
+import os
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asking_program import (
+    ANSWERS,
+    CITY,
+    MODEL_SAYS,
+    PLANNED,
+    PROGRAM,
+    PROMPTLY,
+    SECRET,
+    STAY,
+    AskingProcess,
+    Notes,
+    answered,
+    new_call,
+)
+from dovetail import Client, ServerError
+
+MODERN = "2026-07-28"
+META = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}, "sampling": {}},
+    "io.modelcontextprotocol/clientInfo": {"name": "rounds", "version": "1"},
+}
+HEADERS = {
+    "content-type": "application/json",
+    "accept": "application/json, text/event-stream",
+    "mcp-protocol-version": MODERN,
+    "mcp-method": "tools/call",
+    "mcp-name": "plan",
+    "connection": "close",
+}
+OTHER_SECRET = "quite-another-secret-of-these-tests"
+BAD_STATE = "The request state can't be used; make the request again without it"
+
+Start = Callable[..., AskingProcess]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    return Notes(tmp_path / "notes")
+
+
+@pytest.fixture
+def start(notes: Notes) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def start(secret: str | None = SECRET, port: int = 0) -> AskingProcess:
+            process = AskingProcess(notes, secret, port)
+            stack.callback(process.stop)
+            return process
+
+        yield start
+
+
+# ── killed between two rounds ──
+
+
+class Restarting:
+    """A client's user before whose answer the server is killed, and started again with some secret."""
+
+    def __init__(self, start: Start, secrets: dict[str, str | None]) -> None:
+        self._start = start
+        self._secrets = secrets  # by question
+        self.server = start()
+        self.servers = [self.server.pid]
+
+    async def elicit(self, question: Any) -> Any:
+        await self._restart(question.message)
+        return ANSWERS[question.message]
+
+    async def sample(self, request: Any) -> str:
+        await self._restart("sampling")
+        return MODEL_SAYS
+
+    async def _restart(self, question: str) -> None:
+        if question in self._secrets:
+            await asyncio.to_thread(self.server.kill)
+            self.server = await asyncio.to_thread(self._start, self._secrets[question], self.server.port)
+            self.servers.append(self.server.pid)
+
+    async def plan(self, call: str) -> str:
+        url = f"{self.server.origin}/mcp"
+        handlers: dict[str, Any] = {"elicitation_handler": self.elicit, "sampling_handler": self.sample}
+        async with Client(url, protocol_version=MODERN, **handlers) as client:
+            return (await client.call_tool("plan", {"call": call})).text
+
+
+def processes(text: str) -> list[int]:
+    """Where the steps ran, and the end of the call."""
+    found = PLANNED.fullmatch(text)
+    assert found, text
+    return [int(each) for each in found.groups()]
+
+
+@pytest.mark.slow
+async def test_a_call_outlives_its_server(start: Start, notes: Notes) -> None:
+    """The server that answered last is never the one that asked."""
+    user, call = Restarting(start, {CITY: SECRET, STAY: SECRET, "sampling": SECRET}), new_call()
+    text = await user.plan(call)
+    _, second, _, last = user.servers
+    assert processes(text) == [second, last, last]
+    assert notes.steps(call) == ["reserve", "book"]
+    assert notes.processes(call) == [second, last], "what ran before the kill was not run again"
+
+
+@pytest.mark.slow
+async def test_a_new_secret_beside_the_old_one(start: Start, notes: Notes) -> None:
+    user, call = Restarting(start, {STAY: f"{OTHER_SECRET},{SECRET}"}), new_call()
+    assert processes(await user.plan(call))
+    assert notes.steps(call) == ["reserve", "book"]
+
+
+@pytest.mark.parametrize("secret", [OTHER_SECRET, None], ids=["another", "none"])
+async def test_with_another_secret_the_call_ends(start: Start, notes: Notes, secret: str | None) -> None:
+    user, call = Restarting(start, {STAY: secret}), new_call()
+    with pytest.raises(ServerError) as refused:
+        await user.plan(call)
+    assert (refused.value.code, refused.value.message, refused.value.data) == (-32602, BAD_STATE, None)
+    assert notes.steps(call) == ["reserve"]
+    user.server.stop()
+    assert "a request state was refused" in user.server.said
+
+
+# ── several processes ──
+
+
+class Played:
+    """One call, each round of which is a connection of its own, to the next of the ports."""
+
+    def __init__(self, ports: Iterator[int]) -> None:
+        self._ports = ports
+        self.rounds = 0
+        self.call = new_call()
+
+    def play(self) -> str:
+        params: dict[str, Any] = {"name": "plan", "arguments": {"call": self.call}, "_meta": META}
+        result = self._post(params)
+        while result["resultType"] == "input_required":
+            answers = {key: answered(request) for key, request in result["inputRequests"].items()}
+            more = {"inputResponses": answers, "requestState": result["requestState"]}
+            result = self._post({**params, **more})
+        text: str = result["content"][0]["text"]
+        return text
+
+    def _post(self, params: dict[str, Any]) -> Any:
+        body = {"jsonrpc": "2.0", "id": self.rounds, "method": "tools/call", "params": params}
+        url = f"http://127.0.0.1:{next(self._ports)}/mcp"
+        self.rounds += 1
+        assert self.rounds < 10
+        request = urllib.request.Request(url, json.dumps(body).encode(), HEADERS)
+        with urllib.request.urlopen(request, timeout=PROMPTLY) as response:
+            return json.load(response)["result"]
+
+
+def test_a_round_robin_of_two_processes(start: Start, notes: Notes) -> None:
+    """Steps run in the second and the last round, each time on the other process than the round before."""
+    one, two = start(), start()
+    for first, second in ((one, two), (two, one)):
+        played = Played(itertools.cycle([first.port, second.port]))
+        assert processes(played.play()) == [second.pid] * 3
+        assert played.rounds == 4
+        assert notes.steps(played.call) == ["reserve", "book"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.slow
+def test_two_workers_need_not_be_told_the_secret(notes: Notes) -> None:
+    command = ["-m", "dovetail.cli", "run", f"{PROGRAM}:judged", "--transport", "http", "--workers", "2"]
+    server = AskingProcess(notes, None, command=command)
+    met: set[int] = set()
+    changed = 0  # calls that began on one worker and ended on the other
+    try:
+        for _ in range(10):
+            calls = [Played(itertools.repeat(server.port)) for _ in range(20)]
+            with ThreadPoolExecutor(8) as pool:
+                texts = list(pool.map(Played.play, calls))
+            assert [notes.steps(call.call) for call in calls] == [["reserve", "book"]] * 20
+            where = [processes(text) for text in texts]
+            met.update(*where)
+            changed += sum(len(set(each)) > 1 for each in where)
+            if len(met) == 2 and changed >= 5:
+                break
+    finally:
+        server.stop()
+    assert len(met) == 2
+    assert server.pid not in met
+    assert changed >= 5
