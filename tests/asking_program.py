@@ -1,4 +1,4 @@
-"""What the clients of programs_sdk/asking.py answer, what they should get to read, and the steps that should have run."""
+"""What the clients of programs_sdk/asking.py answer, what they should get to read, and which steps should have run."""
 
 import itertools
 import os
@@ -33,7 +33,7 @@ PLANNED = re.compile(r"3 nights in Rome, Ritz: lovely \[(\d+) (\d+) (\d+)\]")
 
 class Expected(NamedTuple):
     text: str  # a pattern
-    steps: list[str] = []
+    steps: Sequence[str] = ()
     since: str = "2024-11-05"
 
     def arguments(self, call: str) -> dict[str, str]:
@@ -45,7 +45,7 @@ EVERYTHING = {
     "praise": Expected("lovely", ["open", "close"]),
     "folders": Expected("work at file:///work"),
     "rename": Expected("renamed to Ada", ["rename"], "2025-06-18"),
-    "sign_in": Expected("accept", [], "2025-11-25"),
+    "sign_in": Expected("accept", (), "2025-11-25"),
     "welcome": Expected("Welcome Ada", ["welcome"], "2025-06-18"),  # a prompt
     "letter": Expected("Dear Ada", ["write"], "2025-06-18"),  # a resource: letters://{call}
 }
@@ -89,7 +89,7 @@ async def check_everything(ask: Ask, notes: Notes, revision: str) -> None:
             call = new_call()
             text = await ask(name, expected.arguments(call))
             assert re.fullmatch(expected.text, text), f"{name}: {text}"
-            assert notes.steps(call) == expected.steps, name
+            assert notes.steps(call) == [*expected.steps], name
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The official Python client answers a server that asks: by its handshake and in the modern way, over stdio and HTTP."""
+"""The official Python client answers a server that asks, with a handshake and in the modern way, by stdio and HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -35,10 +35,12 @@ class Traffic {
   };
 }
 
-export async function connect() {
+// `prepare` sees the client before it connects: handlers have to be there by then.
+export async function connect(capabilities = {}, prepare = () => {}) {
   const traffic = new Traffic();
   const transport = new Transport(new URL(url), { fetch: traffic.fetch });
-  const client = new Client({ name: "node-tests", version: "1.0" }, { capabilities: {}, ...negotiation() });
+  const client = new Client({ name: "node-tests", version: "1.0" }, { capabilities, ...negotiation() });
+  prepare(client);
   await client.connect(transport);
   return { client, transport, traffic, negotiated: client.getNegotiatedProtocolVersion() };
 }

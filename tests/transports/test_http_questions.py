@@ -358,6 +358,32 @@ async def test_what_a_call_leaves_open_is_called_off_before_its_answer() -> None
         assert not endpoint_of(app)._way_back.replies._open
 
 
+@pytest.mark.parametrize("way", ["cancel", "delete", "answer", "drain"])
+@pytest.mark.rule("CAN-4")
+async def test_every_moment_of_a_question_is_good_for_an_end(way: str) -> None:
+    for turns in range(0, 80, 4):
+        stage = AskingStage()
+        async with serving(stage.server, state=PausingState()) as app:
+            wire = await HttpWire.session(app)
+            call = ask(wire, times=2, id="c")
+            await settle(turns)
+            if way == "answer":
+                await reply(wire, refusal_of(await call.message(), -1, "no"))
+            elif way == "cancel":
+                await stage.entered.wait()
+                await wire.notify("notifications/cancelled", {"requestId": "c"})
+            elif way == "delete":
+                await wire.delete()
+            else:
+                await app.drain(0)
+            await call.done()
+            messages = call.messages if call.is_stream else []
+            asked = {each["id"] for each in messages if each.get("method") == "roots/list"}
+            called_off = {each["params"]["requestId"] for each in messages if each.get("method", "")[:1] == "n"}
+            assert len(asked - called_off) == (way == "answer"), (turns, messages)
+            assert not endpoint_of(app)._way_back.replies._open
+
+
 # ── a connection that breaks ──
 
 

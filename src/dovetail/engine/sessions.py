@@ -21,7 +21,7 @@ from dovetail.protocol.revisions import Revision
 from dovetail.protocol.session import Session
 from dovetail.state.base import Conflict, Entry, NoRoom, StateBackend
 
-MAX_RECORD = 64 * 1024  # bytes: what a client says of itself, and the resources that it subscribes to
+MAX_RECORD = 64 * 1024  # bytes: what a client says of itself, its roots, and the resources that it subscribes to
 MAX_FIRST = 16 * 1024  # of what it says of itself
 LARGE = 2 * 1024  # bytes of a record that is not decoded anew for every request
 FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to a new one
