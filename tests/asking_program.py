@@ -27,6 +27,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     NAME: {"value": "Ada"},
 }
 MODEL_SAYS = "lovely"
+SAMPLED = {"role": "assistant", "content": {"type": "text", "text": MODEL_SAYS}, "model": "m"}
 ROOT = {"uri": "file:///work", "name": "work"}
 PLANNED = re.compile(r"3 nights in Rome, Ritz: lovely \[(\d+) (\d+) (\d+)\]")
 
@@ -163,6 +164,6 @@ def answered(request: Mapping[str, Any]) -> dict[str, Any]:
     if request["method"] == "elicitation/create":
         return accepted(ANSWERS[request["params"]["message"]])
     if request["method"] == "sampling/createMessage":
-        return {"role": "assistant", "content": {"type": "text", "text": MODEL_SAYS}, "model": "m"}
+        return SAMPLED
     assert request["method"] == "roots/list"
     return {"roots": [ROOT]}

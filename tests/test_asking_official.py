@@ -10,8 +10,9 @@ import anyio
 import pytest
 from mcp import Client, MCPError, types
 
-from asking_program import ANSWERS, CITY, MODEL_SAYS, ROOT, STAY, Notes, asking_server, check_everything
+from asking_program import ANSWERS, CITY, MODEL_SAYS, PROMPTLY, ROOT, STAY, Notes, asking_server, check_everything
 from asking_program import new_call as new
+from http_serving import until
 from sdk import HANDSHAKE, MODERN, PATIENCE, Talk, Transcript, deprecations_are_expected, no_complaints, only_text
 from sdk_http import HttpTalk
 
@@ -149,18 +150,20 @@ async def test_who_has_no_callbacks_is_asked_nothing(reached: Any, mode: str) ->
 
 
 async def test_a_question_that_is_never_answered(reached: Any) -> None:
-    stopped = anyio.Event()
+    thinking = 0
 
     async def never(context: Any, params: Any) -> Any:
+        nonlocal thinking
+        thinking += 1
         try:
             await anyio.sleep_forever()
         finally:
-            stopped.set()
+            thinking -= 1
 
     server = reached("http")
     async with server.client("legacy", elicitation_callback=never) as client:
         result = await client.call_tool("hurry")
-        await stopped.wait()
+        await until(lambda: thinking == 0)
     assert (result.is_error, only_text(result)) == (True, "The client did not answer elicitation/create within 0.3 s")
     [asked] = [each for each in server.transcript.heard if each.get("method") == "elicitation/create"]
     [cancelled] = server.transcript.notifications("notifications/cancelled")
@@ -172,7 +175,7 @@ async def test_a_stateless_server_can_not_ask_who_shakes_hands(tmp_path: Path) -
         server = Server(HttpTalk(origin), notes)
         async with server.client("legacy", **User().callbacks) as client:
             assert await ask(client, "resourceful", {}) == "Did without elicitation"
-            with anyio.fail_after(2):
+            with anyio.fail_after(PROMPTLY):
                 result = await client.call_tool("plan", {"call": new()})
             assert result.is_error
             assert "stateless=False" in only_text(result)

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import mcp
 import pytest
 
 from asking_program import (
@@ -20,6 +21,7 @@ from asking_program import (
     PLANNED,
     PROGRAM,
     PROMPTLY,
+    SAMPLED,
     SECRET,
     STAY,
     AskingProcess,
@@ -28,6 +30,9 @@ from asking_program import (
     new_call,
 )
 from dovetail import Client, ServerError
+from sdk import deprecations_are_expected, only_text
+
+pytestmark = deprecations_are_expected
 
 MODERN = "2026-07-28"
 META = {
@@ -70,7 +75,7 @@ def start(notes: Notes) -> Iterator[Start]:
 
 
 class Restarting:
-    """A client's user before whose answer the server is killed, and started again with some secret."""
+    """A user before whose answers the server is killed, and started again with some secret."""
 
     def __init__(self, start: Start, secrets: dict[str, str | None]) -> None:
         self._start = start
@@ -79,23 +84,26 @@ class Restarting:
         self.servers = [self.server.pid]
 
     async def elicit(self, question: Any) -> Any:
-        await self._restart(question.message)
+        await self.restart(question.message)
         return ANSWERS[question.message]
 
     async def sample(self, request: Any) -> str:
-        await self._restart("sampling")
+        await self.restart("sampling")
         return MODEL_SAYS
 
-    async def _restart(self, question: str) -> None:
+    async def restart(self, question: str) -> None:
         if question in self._secrets:
             await asyncio.to_thread(self.server.kill)
             self.server = await asyncio.to_thread(self._start, self._secrets[question], self.server.port)
             self.servers.append(self.server.pid)
 
+    @property
+    def url(self) -> str:
+        return f"{self.server.origin}/mcp"
+
     async def plan(self, call: str) -> str:
-        url = f"{self.server.origin}/mcp"
         handlers: dict[str, Any] = {"elicitation_handler": self.elicit, "sampling_handler": self.sample}
-        async with Client(url, protocol_version=MODERN, **handlers) as client:
+        async with Client(self.url, protocol_version=MODERN, **handlers) as client:
             return (await client.call_tool("plan", {"call": call})).text
 
 
@@ -115,6 +123,22 @@ async def test_a_call_outlives_its_server(start: Start, notes: Notes) -> None:
     assert processes(text) == [second, last, last]
     assert notes.steps(call) == ["reserve", "book"]
     assert notes.processes(call) == [second, last], "what ran before the kill was not run again"
+
+
+@pytest.mark.slow
+async def test_the_official_client_does_not_notice(start: Start, notes: Notes) -> None:
+    async def elicit(context: Any, params: Any) -> mcp.types.ElicitResult:
+        await user.restart(params.message)
+        return mcp.types.ElicitResult(action="accept", content=ANSWERS[params.message])
+
+    async def sample(context: Any, params: Any) -> mcp.types.CreateMessageResult:
+        return mcp.types.CreateMessageResult.model_validate(SAMPLED)
+
+    user, call = Restarting(start, {STAY: SECRET}), new_call()
+    callbacks: dict[str, Any] = {"elicitation_callback": elicit, "sampling_callback": sample}
+    async with mcp.Client(user.url, mode=MODERN, **callbacks) as client:
+        assert processes(only_text(await client.call_tool("plan", {"call": call})))
+    assert notes.processes(call) == user.servers
 
 
 @pytest.mark.slow

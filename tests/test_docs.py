@@ -308,6 +308,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "replay": {"elicitation_handler": take_the_first},
 }
 SCENARIOS: dict[str, list[Step]] = {
+    "client_answers": [],  # it has a test of its own
     "asking": [call("delete_note", note_id="1", gives="Deleted."), call("delete_note", note_id="2", gives="Kept.")],
     "asking_forms": [call("book", gives="7 nights in Rome, lunch, dinner, slow")],
     "asking_models": [

@@ -1,5 +1,7 @@
-"""The official TypeScript client lists, calls, hears progress, subscribes, resumes and leaves, in every revision."""
+"""The official TypeScript client lists, calls, hears progress, subscribes, resumes, leaves and answers, everywhere."""
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +10,7 @@ import pytest
 from server_process import serving
 
 import nodejs
+from asking_program import ANSWERS, EVERYTHING, ROOT, SAMPLED, Notes, accepted, asking_server, new_call
 
 pytestmark = pytest.mark.slow
 
@@ -118,3 +121,39 @@ def test_the_oldest_transport(served: Served, program: str) -> None:
     older = served._replace(url=served.url.removesuffix("/mcp") + "/sse")
     said = older.run(program, "2024-11-05")
     assert said["negotiated"] == "2024-11-05"
+
+
+# ── what the server asks ──
+
+REPLIES = {
+    **{question: accepted(content) for question, content in ANSWERS.items()},
+    "Sign in": {"action": "accept"},
+    "sampling": SAMPLED,
+    "roots": {"roots": [ROOT]},
+}
+
+
+@pytest.fixture(scope="module")
+def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Notes]]:
+    nodejs.demand()
+    with asking_server(tmp_path_factory.mktemp("asking")) as served:
+        yield served
+
+
+@pytest.mark.parametrize(
+    ("path", "revision"), [*(("mcp", revision) for revision in (*HANDSHAKES, MODERN)), ("sse", "2025-11-25")]
+)
+def test_answers(asking: tuple[str, Notes], path: str, revision: str) -> None:
+    origin, notes = asking
+    calls = {name: expected.arguments(new_call()) for name, expected in EVERYTHING.items()}
+    said = nodejs.run("ask.mjs", f"{origin}/{path}", revision, json.dumps(calls), json.dumps(REPLIES))
+    assert said["negotiated"] == revision
+    for name, expected in EVERYTHING.items():
+        if revision >= expected.since:
+            assert re.fullmatch(expected.text, said["outcomes"][name]["result"]), said["outcomes"][name]
+            assert notes.steps(calls[name].get("call", "")) == [*expected.steps]
+        else:
+            assert "This needs a client that declares: elicitation" in str(said["outcomes"][name])
+    assert set(said["asked"]) == {"sampling", "roots"} | ({*ANSWERS} if revision >= "2025-06-18" else set()) | (
+        {"Sign in"} if revision >= "2025-11-25" else set()
+    )
