@@ -140,7 +140,7 @@ async def test_who_has_no_callbacks_is_asked_nothing(reached: Any, mode: str) ->
         assert await ask(client, "resourceful", {}) == "Did without elicitation"
         if mode == "legacy":
             result = await client.call_tool("plan", {"call": new()})
-            assert (result.is_error, only_text(result)) == (True, "This needs a client that declares: elicitation")
+            assert (result.is_error, only_text(result)) == (True, "This needs a client that declares: elicitation.form")
         else:
             with pytest.raises(MCPError) as refused:
                 await client.call_tool("plan", {"call": new()})

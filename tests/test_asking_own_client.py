@@ -26,7 +26,7 @@ from asking_program import (
 from dovetail import Client, ElicitReply, ServerError, ToolError
 from dovetail.client import ElicitQuestion
 from http_serving import until
-from programs_sdk.asking import create_server
+from programs_sdk.asking import PAGE, create_server
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
 
@@ -42,6 +42,8 @@ WAYS = [
 ]
 SHORT_WAYS = [(way, revision) for way, revision in WAYS if way != "stdio"]  # without a process of one's own
 NEEDS_ELICITATION = "This needs a client that declares: elicitation"
+NEEDS_FORMS = f"{NEEDS_ELICITATION}.form"
+NEEDS_URLS = f"{NEEDS_ELICITATION}.url"
 MISSING_CAPABILITY, INVALID_REQUEST = -32021, -32600
 
 
@@ -154,6 +156,45 @@ async def test_who_does_not_accept(
     assert server.notes.steps(call) == steps
 
 
+# ── pages to visit ──
+
+
+@pytest.mark.parametrize("way", ["in process", "stdio", "http", "sse"])
+async def test_the_client_hears_when_the_user_is_done(reached: Any, way: str) -> None:
+    seen: list[ElicitQuestion] = []
+    done: list[str] = []
+
+    def visits(question: ElicitQuestion) -> bool:
+        seen.append(question)
+        return True
+
+    server, visit = reached(way), new_call()
+    options = {"elicitation_handler": visits, "elicitation_complete_handler": done.append}
+    async with server.answering(NEWEST_HANDSHAKE, **options) as client:
+        assert (await client.call_tool("sign_in", {"visit": visit})).text == "accept"
+        assert (seen[0].url, seen[0].elicitation_id) == (PAGE, visit)
+        assert (await client.call_tool("arrive", {"visit": visit})).text == "told"
+        await until(lambda: bool(done))
+        assert (await client.call_tool("arrive", {"visit": visit})).text == "nobody to tell"
+    assert done == [visit]
+
+
+@pytest.mark.parametrize(("way", "revision"), SHORT_WAYS)
+async def test_a_page_that_comes_before_the_call(reached: Any, way: str, revision: str) -> None:
+    server, visit = reached(way), new_call()
+    async with server.answering(revision) as client:
+        if revision == MODERN:
+            assert (await client.call_tool("inbox", {"visit": visit})).text == "empty"
+            return
+        with pytest.raises((ServerError, ToolError)) as caught:
+            await client.call_tool("inbox", {"visit": visit})
+    if revision == NEWEST_HANDSHAKE:
+        [elicitation] = caught.value.data["elicitations"]
+        assert (caught.value.code, elicitation["url"], elicitation["elicitationId"]) == (-32042, PAGE, visit)
+    else:
+        assert NEEDS_URLS in str(caught.value)
+
+
 # ── clients that can't be asked ──
 
 
@@ -162,14 +203,14 @@ async def test_who_declared_nothing_is_asked_nothing(reached: Any, way: str, rev
     server = reached(way)
     async with server.client(revision) as client:
         assert (await client.call_tool("resourceful")).text == "Did without elicitation"
-        for name, needed in {"plan": "elicitation", "demanding": "elicitation", "praise": "sampling"}.items():
+        for name, needed in {"plan": "elicitation.form", "demanding": "elicitation", "praise": "sampling"}.items():
             arguments = {} if name == "demanding" else {"call": new_call()}
             code = MISSING_CAPABILITY if revision == MODERN else None
             assert await failure(client, name, arguments) == (code, f"This needs a client that declares: {needed}")
         assert (await failure(client, "folders", {}))[1] == "This needs a client that declares: roots"
         for name in ("welcome", "letter"):
             code = MISSING_CAPABILITY if revision == MODERN else INVALID_REQUEST
-            assert await failure(client, name, {"call": new_call()}) == (code, NEEDS_ELICITATION)
+            assert await failure(client, name, {"call": new_call()}) == (code, NEEDS_FORMS)
     assert [each for each in server.heard if "method" in each] == []
     assert [each for each in server.heard if "inputRequests" in each.get("result", {})] == []
 
@@ -190,9 +231,9 @@ async def test_a_revision_without_forms_whatever_the_client_declares(reached: An
     async with server.answering(revision, capabilities={"elicitation": {}}) as client:
         for name in ("plan", "rename"):
             call = new_call()
-            assert await failure(client, name, {"call": call}) == (None, NEEDS_ELICITATION)
+            assert await failure(client, name, {"call": call}) == (None, NEEDS_FORMS)
             assert server.notes.steps(call) == []
-        assert await failure(client, "demanding", {}) == (None, NEEDS_ELICITATION)
+        assert await failure(client, "demanding", {}) == (None, NEEDS_FORMS)
     assert server.said("elicitation/create") == []
 
 
@@ -201,7 +242,7 @@ async def test_forms_but_no_urls(reached: Any) -> None:
     async with server.answering("2025-06-18") as client:
         code, words = await failure(client, "sign_in", {})
     assert code is None
-    assert words.startswith(NEEDS_ELICITATION)
+    assert words == NEEDS_URLS
     assert server.said("elicitation/create") == []
 
 

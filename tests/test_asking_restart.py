@@ -52,6 +52,7 @@ OTHER_SECRET = "quite-another-secret-of-these-tests"
 BAD_STATE = "The request state can't be used; make the request again without it"
 
 Start = Callable[..., AskingProcess]
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever the environment says
 
 
 @pytest.fixture
@@ -125,7 +126,6 @@ async def test_a_call_outlives_its_server(start: Start, notes: Notes) -> None:
     assert notes.processes(call) == [second, last], "what ran before the kill was not run again"
 
 
-@pytest.mark.slow
 async def test_the_official_client_does_not_notice(start: Start, notes: Notes) -> None:
     async def elicit(context: Any, params: Any) -> mcp.types.ElicitResult:
         await user.restart(params.message)
@@ -141,7 +141,6 @@ async def test_the_official_client_does_not_notice(start: Start, notes: Notes) -
     assert notes.processes(call) == user.servers
 
 
-@pytest.mark.slow
 async def test_a_new_secret_beside_the_old_one(start: Start, notes: Notes) -> None:
     user, call = Restarting(start, {STAY: f"{OTHER_SECRET},{SECRET}"}), new_call()
     assert processes(await user.plan(call))
@@ -186,7 +185,7 @@ class Played:
         self.rounds += 1
         assert self.rounds < 10
         request = urllib.request.Request(url, json.dumps(body).encode(), HEADERS)
-        with urllib.request.urlopen(request, timeout=PROMPTLY) as response:
+        with _direct.open(request, timeout=PROMPTLY) as response:
             return json.load(response)["result"]
 
 

@@ -303,7 +303,7 @@ async def require_a_visit(client: Client) -> None:
 
 
 ASKED: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("asking", "asking_forms", "asking_url", "asking_by_hand"), {"elicitation_handler": fill_in}),
+    **{name: {"elicitation_handler": fill_in} for name in ("asking", "asking_forms", "asking_url", "asking_by_hand")},
     "asking_models": {"elicitation_handler": fill_in, "sampling_handler": lambda _: "Short.", "roots": ["file:///a"]},
     "replay": {"elicitation_handler": take_the_first},
 }

@@ -65,7 +65,8 @@ class MissingCapability(ProtocolError):
     code = MISSING_CAPABILITY
 
     def __init__(self, required: dict[str, Any], why: str | None = None) -> None:
-        names = ", ".join(sorted(required))
+        paths = [f"{name}.{part}" for name, parts in required.items() for part in parts]
+        names = ", ".join(sorted([*paths, *(name for name, parts in required.items() if not parts)]))
         message = f"This needs a client that declares: {names}" if why is None else f"This needs {names}, but {why}"
         super().__init__(message, data={"requiredCapabilities": required}, http_status=400)
         self.required = required

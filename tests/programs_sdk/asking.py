@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from dovetail import Context, Field, MissingCapability, Server
+from dovetail import Context, ElicitUrl, Field, MissingCapability, Server, UrlElicitationRequired
 
 VARIABLE = "ASKING_NOTES"
+PAGE = "https://example.com/sign-in"
 
 
 @dataclass
@@ -85,9 +86,20 @@ def add_tools(server: Server, ledger: Ledger) -> None:
         return f"renamed to {answer.data}" if answer.accepted else f"not renamed: {answer.action}"
 
     @server.tool
-    async def sign_in(ctx: Context) -> str:
-        answer = await ctx.elicit_url("Sign in", "https://example.com/sign-in", elicitation_id="visit-1")
-        return answer.action
+    async def sign_in(ctx: Context, visit: str = "visit") -> str:
+        return (await ctx.elicit_url("Sign in", PAGE, elicitation_id=visit)).action
+
+    @server.tool
+    async def arrive(visit: str) -> str:
+        """As if the user had come back from the page."""
+        return "told" if await server.complete_elicitation(visit) else "nobody to tell"
+
+    @server.tool
+    async def inbox(visit: str, ctx: Context) -> str:
+        """Nothing goes without signing in, which whoever calls again has done."""
+        if not ctx.input_responses:
+            raise UrlElicitationRequired(ElicitUrl("Sign in", PAGE, elicitation_id=visit))
+        return "empty"
 
 
 def add_moods(server: Server) -> None:

@@ -265,10 +265,10 @@ async def test_a_client_that_does_not_answer_in_time() -> None:
 async def test_progress_of_the_client_gives_it_more_time() -> None:
     async with serving(AskingStage().server) as app:
         wire = await HttpWire.session(app)
-        call = ask(wire, timeout=0.3)
+        call = ask(wire, timeout=0.5)
         question = await call.message()
-        for number in range(5):
-            await asyncio.sleep(0.1)
+        for number in range(4):
+            await asyncio.sleep(0.15)
             await reply(wire, progress_on(question, number))
         await reply(wire, answer_to(question, {}))
         await call.done()
