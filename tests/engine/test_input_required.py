@@ -211,7 +211,9 @@ async def test_a_state_that_is_too_large() -> None:
 
 @pytest.mark.rule("MRTR-4")
 @pytest.mark.parametrize(
-    "given", [{}, {"requests": {"": NAME}}, {"requests": {"k" * 257: NAME}}, {"requests": {"a": "Name?"}}], ids=str
+    "given",
+    [{}, {"requests": {"": NAME}}, {"requests": {"k" * 257: NAME}}, {"requests": {"a": "Name?"}}],
+    ids=["nothing", "no key", "a long key", "no question"],
 )
 def test_what_is_not_possible_is_said_at_once(given: Any) -> None:
     with pytest.raises(SetupError):

@@ -99,7 +99,8 @@ class Run:
         try:
             return await self.sequence(node)
         except BaseException:
-            return ["wrong", await self.run(Node("ask", name=f"{node.name}.wrong"))]
+            await self.run(Node("step", name=f"{node.name}.wrong"))
+            return await self.run(Node("ask", name=f"{node.name}.wrong"))
 
     async def finally_(self, node: Node) -> Any:
         try:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -416,95 +415,3 @@ async def test_the_same_question_in_parallel_gets_an_answer_for_each() -> None:
         played = await play(client, "twins", lambda _: f"a{next(numbers)}")
         assert played.rounds == [["A?", "A?"]]
         assert sorted(played.result["structuredContent"]) == ["a0", "a1"]
-
-
-# ── prompts, resources, and functions that call each other ──
-
-
-def asking_server() -> Server:
-    server = Server("askers", log_level="debug")
-
-    @server.prompt
-    async def greeting(ctx: Context, style: str) -> str:
-        return f"{style} {await letter(ctx, 'A')}"
-
-    @server.resource("note://one")
-    async def note(ctx: Context) -> str:
-        return f"note of {await letter(ctx, 'A')}"
-
-    @server.resource("note://named/{name}")
-    async def named(name: str, ctx: Context) -> str:
-        return f"{name} by {await letter(ctx, 'B')}"
-
-    @server.tool
-    async def reads(ctx: Context) -> str:
-        contents = await ctx.read_resource("note://one")
-        return f"{contents[0].text}, then {await letter(ctx, 'C')}"
-
-    @server.tool
-    async def reads_both(ctx: Context) -> str:
-        both = await asyncio.gather(ctx.read_resource("note://one"), ctx.read_resource("note://named/x"))
-        return " and ".join(str(each[0].text) for each in both)
-
-    @server.tool
-    async def reads_carelessly(ctx: Context) -> str:
-        try:
-            return str((await ctx.read_resource("note://one"))[0].text)
-        except BaseException:
-            return "wrong"
-
-    @server.tool
-    def reads_in_thread(ctx: Context) -> str:
-        return str(ctx.wait(ctx.read_resource("note://one"))[0].text)
-
-    return server
-
-
-@pytest.mark.rule("MRTR-2")
-async def test_prompts_ask() -> None:
-    async with asking_client(asking_server()) as client:
-        played = await play(client, "greeting", LETTERS, {"style": "warm"}, method="prompts/get")
-        assert played.rounds == [["A?"]]
-        assert played.result["messages"][0]["content"]["text"] == "warm a"
-
-
-@pytest.mark.rule("MRTR-2")
-@pytest.mark.parametrize(
-    ("uri", "rounds", "text"), [("note://one", [["A?"]], "note of a"), ("note://named/x", [["B?"]], "x by b")]
-)
-async def test_resources_and_templates_ask(uri: str, rounds: list[list[str]], text: str) -> None:
-    async with asking_client(asking_server()) as client:
-        played = await play(client, uri, LETTERS, method="resources/read")
-        assert played.rounds == rounds
-        assert [each["text"] for each in played.result["contents"]] == [text]
-
-
-@pytest.mark.parametrize(
-    ("tool", "rounds", "text"),
-    [
-        ("reads", [["A?"], ["C?"]], "note of a, then c"),
-        ("reads_both", [["A?", "B?"]], "note of a and x by b"),
-        ("reads_carelessly", [["A?"]], "note of a"),
-        ("reads_in_thread", [["A?"]], "note of a"),
-    ],
-)
-async def test_a_resource_that_a_tool_reads_asks_for_the_tool(tool: str, rounds: list[list[str]], text: str) -> None:
-    async with asking_client(asking_server()) as client:
-        played = await play(client, tool, LETTERS)
-        assert (played.rounds, played.text) == (rounds, text)
-
-
-@pytest.mark.rule("MRTR-2")
-async def test_who_completes_an_argument_can_not_ask(caplog: Any) -> None:
-    server = asking_server()
-
-    @server.completion(prompt="greeting", argument="style")
-    async def styles(value: str, ctx: Context) -> list[str]:
-        return [await letter(ctx, "A")]
-
-    params = {"ref": {"type": "ref/prompt", "name": "greeting"}, "argument": {"name": "style", "value": ""}}
-    with caplog.at_level(logging.ERROR):
-        async with asking_client(server) as client:
-            with pytest.raises(Exception, match="completion of style failed"):
-                await client.request("completion/complete", params)
-    assert "only tools, prompts and resources can ask" in caplog.text

@@ -1,7 +1,8 @@
-"""Calls of several rounds and what is around them: what a client declares, caches, middleware, and their judge."""
+"""Calls of several rounds and what is around them: prompts and resources, capabilities, caches, middleware."""
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +14,107 @@ from dovetail.errors import MISSING_CAPABILITY
 from http_wire import HttpWire
 from replaying import accepted, asking_client, is_interim, play, retry
 
-ANSWERS = {"Name?": "Ada", "Age?": 36}
+ANSWERS = {"Name?": "Ada", "Age?": 36, "A?": "a", "B?": "b", "C?": "c"}
 
 
 def text_of(result: Mapping[str, Any]) -> str:
     return "".join(block["text"] for block in result["content"])
+
+
+async def said(ctx: Context, question: str) -> str:
+    return str((await ctx.elicit(question, str)).data)
+
+
+# ── prompts, resources, and functions that call each other ──
+
+
+def asking_server() -> Server:
+    server = Server("askers", log_level="debug")
+
+    @server.prompt
+    async def greeting(ctx: Context, style: str) -> str:
+        return f"{style} {await said(ctx, 'A?')}"
+
+    @server.resource("note://one")
+    async def note(ctx: Context) -> str:
+        return f"note of {await said(ctx, 'A?')}"
+
+    @server.resource("note://named/{name}")
+    async def named(name: str, ctx: Context) -> str:
+        return f"{name} by {await said(ctx, 'B?')}"
+
+    @server.tool
+    async def reads(ctx: Context) -> str:
+        contents = await ctx.read_resource("note://one")
+        return f"{contents[0].text}, then {await said(ctx, 'C?')}"
+
+    @server.tool
+    async def reads_both(ctx: Context) -> str:
+        both = await asyncio.gather(ctx.read_resource("note://one"), ctx.read_resource("note://named/x"))
+        return " and ".join(str(each[0].text) for each in both)
+
+    @server.tool
+    async def reads_carelessly(ctx: Context) -> str:
+        try:
+            return str((await ctx.read_resource("note://one"))[0].text)
+        except BaseException:
+            return "wrong"
+
+    @server.tool
+    def reads_in_thread(ctx: Context) -> str:
+        return str(ctx.wait(ctx.read_resource("note://one"))[0].text)
+
+    return server
+
+
+@pytest.mark.rule("MRTR-2")
+async def test_prompts_ask() -> None:
+    async with asking_client(asking_server()) as client:
+        played = await play(client, "greeting", ANSWERS, {"style": "warm"}, method="prompts/get")
+        assert played.rounds == [["A?"]]
+        assert played.result["messages"][0]["content"]["text"] == "warm a"
+
+
+@pytest.mark.rule("MRTR-2")
+@pytest.mark.parametrize(
+    ("uri", "rounds", "text"), [("note://one", [["A?"]], "note of a"), ("note://named/x", [["B?"]], "x by b")]
+)
+async def test_resources_and_templates_ask(uri: str, rounds: list[list[str]], text: str) -> None:
+    async with asking_client(asking_server()) as client:
+        played = await play(client, uri, ANSWERS, method="resources/read")
+        assert played.rounds == rounds
+        assert [each["text"] for each in played.result["contents"]] == [text]
+
+
+@pytest.mark.parametrize(
+    ("tool", "rounds", "text"),
+    [
+        ("reads", [["A?"], ["C?"]], "note of a, then c"),
+        ("reads_both", [["A?", "B?"]], "note of a and x by b"),
+        ("reads_carelessly", [["A?"]], "note of a"),
+        ("reads_in_thread", [["A?"]], "note of a"),
+    ],
+)
+async def test_a_resource_that_a_tool_reads_asks_for_the_tool(tool: str, rounds: list[list[str]], text: str) -> None:
+    async with asking_client(asking_server()) as client:
+        played = await play(client, tool, ANSWERS)
+        assert (played.rounds, played.text) == (rounds, text)
+
+
+@pytest.mark.rule("MRTR-2")
+async def test_who_completes_an_argument_can_not_ask(caplog: Any) -> None:
+    server = asking_server()
+
+    @server.completion(prompt="greeting", argument="style")
+    async def styles(value: str, ctx: Context) -> list[str]:
+        return [await said(ctx, "A?")]
+
+    params = {"ref": {"type": "ref/prompt", "name": "greeting"}, "argument": {"name": "style", "value": ""}}
+    with caplog.at_level(logging.ERROR):
+        async with asking_client(server) as client:
+            with pytest.raises(Exception, match="completion of style failed"):
+                await client.request("completion/complete", params)
+    assert "only tools, prompts and resources can ask" in caplog.text
 
 
 # ── what a client must be able to do ──

@@ -473,7 +473,7 @@ async def test_without_such_a_stream_it_is_told_why() -> None:
     async with serving(stage.server) as app:
         wire = await HttpWire.session(app)
         call = await ask(wire, headers={"accept": JSON}).done()
-        assert text_of(call.json) == f"The client can't be asked: {way_back.JSON_ONLY}"
+        assert text_of(call.json) == f"This needs roots, but {way_back.JSON_ONLY}"
         assert app._state.held == 1
         stream = await wire.get().started()
         await leave(stream)

@@ -48,7 +48,7 @@ BAD_STATE = "The request state can't be used; make the request again without it"
 SUBJECTS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
 TURNS = 3  # of the loop, in which whoever runs beside a question may ask too
 MOMENT = 0.02  # seconds, in which other threads may
-CLAIMS_OUTLIVE = 86_400.0  # seconds: longer than a run that began at the last moment takes to its last step
+CLAIMS_OUTLIVE = 3600.0  # seconds: a run that began at the last moment may take so long to its last step
 MANY = 10_000  # questions and steps of a run that is over already
 
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from dovetail.errors import INVALID_PARAMS, ProtocolError
 from dovetail.protocol import jsonrpc
-from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage
+from dovetail.protocol.jsonrpc import UNREADABLE
 
 MAX_ROUNDS = 32
 MAX_WASTED = 3  # rounds in a row whose answers nobody took
@@ -85,15 +85,7 @@ def read_responses(raw: Raw | UnsetType) -> dict[str, Raw]:
     for key, response in responses.items():
         if memoryview(response)[0] != ord("{"):
             raise _bad(f"inputResponses.{key[:100]} must be an object")
-        _refuse_unreadable(key, response)
     return responses
-
-
-def _refuse_unreadable(key: str, response: Raw) -> None:
-    try:
-        jsonrpc.parse(response)
-    except BadMessage as bad:
-        raise _bad(f"inputResponses.{key[:100]}: {bad.message}") from None
 
 
 def _bad(words: str) -> ProtocolError:

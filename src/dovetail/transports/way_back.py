@@ -12,7 +12,7 @@ from msgspec import Raw
 from dovetail.engine import replies
 from dovetail.engine.replies import SharedReplies
 from dovetail.engine.sessions import HeldSession, messages
-from dovetail.errors import QuestionFailed
+from dovetail.errors import MissingCapability, QuestionFailed
 from dovetail.state.base import LogRecord, NoRoom, StateBackend
 from dovetail.transports.answers import Answer
 
@@ -46,17 +46,17 @@ class WayBack:
             raise QuestionFailed(replies.NOT_READY)
 
         async def send(message: bytes) -> None:
-            if not await answer.carry(message):
-                await self._send_beside(held, answer, message)
+            if await answer.carry(message):
+                return
+            if await self._is_heard(held.record.id):
+                await self._keep(held, message)
+            elif answer.reads_streams:
+                raise QuestionFailed(f"The client can't be asked: {CLIENT_LEFT}")
+            else:  # it never could, so a function that can do without may do so
+                raise MissingCapability({method.partition("/")[0]: {}}, JSON_ONLY)
 
         opening = self.replies.open(held.record.id, timeout)
         return await replies.ask(opening, send, method, params, timeout)
-
-    async def _send_beside(self, held: HeldSession, answer: Answer, message: bytes) -> None:
-        """On the stream that the client GETs; raises if there is none."""
-        if not await self._is_heard(held.record.id):
-            raise QuestionFailed(f"The client can't be asked: {CLIENT_LEFT if answer.reads_streams else JSON_ONLY}")
-        await self._keep(held, message)
 
     async def tell(self, held: HeldSession, message: bytes) -> None:
         """On the stream that the client GETs, now or later."""

@@ -1,0 +1,181 @@
+"""What is carried from round to round: to which request it belongs, and the answers as they come in."""
+
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET, Raw
+
+from dovetail.errors import INVALID_PARAMS, ProtocolError
+from dovetail.protocol.rounds import MAX_RESPONSES, Binding, Round, decode_round, encode_round, read_responses
+
+
+def raw(value: Any) -> Raw:
+    return Raw(json.dumps(value).encode())
+
+
+def binding(**changes: Any) -> Binding:
+    given: dict[str, Any] = {
+        "method": "tools/call",
+        "name": "pay",
+        "arguments": raw({"amount": 1}),
+        "principal": "ada",
+        "server": "bank",
+    }
+    return Binding.of(**{**given, **changes})
+
+
+# ── what a state belongs to ──
+
+
+@pytest.mark.rule("MRTR-11")
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        ("method", "prompts/get"),
+        ("name", "Pay"),
+        ("arguments", raw({"amount": 2})),
+        ("arguments", raw({"amount": "1"})),
+        ("arguments", raw({"amount": True})),
+        ("arguments", raw({"amount": 1, "more": None})),
+        ("arguments", raw({})),
+        ("principal", "eve"),
+        ("principal", None),
+        ("principal", ""),
+        ("server", "bank 2"),
+    ],
+)
+def test_every_part_makes_a_difference(part: str, other: Any) -> None:
+    assert binding().difference(binding(**{part: other})) == part
+
+
+def test_parts_do_not_run_into_each_other() -> None:
+    assert binding(name="a", server="bc").difference(binding(name="ab", server="c")) == "name"
+    assert binding(principal="null").difference(binding(principal=None)) == "principal"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('{"a":1,"b":[2,{"c":3,"d":4}]}', '{ "b": [2.0, {"d": 4e0, "c": 3.0}], "a": 10e-1 }'),
+        ('{"a":"é"}', '{"a":"\\u00e9"}'),
+        ('{"a":-0.0}', '{"a":0}'),
+        ("{}", "null"),
+        ('{"a":1e300}', f'{{"a":{int(1e300)}}}'),
+        ('{"a":0.1}', '{"a":1e-1}'),
+    ],
+)
+def test_arguments_are_the_same_however_they_are_spelled(one: str, other: str) -> None:
+    assert binding(arguments=Raw(one.encode())) == binding(arguments=Raw(other.encode()))
+
+
+def test_large_numbers_are_told_apart() -> None:
+    assert binding(arguments=raw([2**53])) != binding(arguments=raw([2**53 + 1]))
+    assert binding(arguments=raw([10**30])) != binding(arguments=raw([10**30 + 1]))
+
+
+def test_arguments_may_be_deep() -> None:
+    deep = Raw(b'{"a":' * 490 + b"1.0" + b"}" * 490)
+    assert binding(arguments=deep) == binding(arguments=deep)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=10,
+)
+ARGUMENTS = st.dictionaries(st.text(max_size=5), JSON, max_size=4)
+
+
+def same(one: Any, other: Any) -> bool:
+    """As JSON sees it: True is not 1, but 1.0 is."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+@given(ARGUMENTS, ARGUMENTS)
+def test_arguments_are_bound_by_what_they_mean(one: Any, other: Any) -> None:
+    shuffled = dict(reversed(list(one.items())))
+    assert binding(arguments=raw(one)) == binding(arguments=raw(shuffled))
+    assert (binding(arguments=raw(one)) == binding(arguments=raw(other))) == same(one, other)
+
+
+# ── what is sealed ──
+
+
+def test_a_round_comes_back_as_it_went() -> None:
+    whole = Round(
+        call="c",
+        number=3,
+        expires=1e9,
+        binding=binding(),
+        asked=["a-1"],
+        answers={"b-1": raw({"action": "decline"})},
+        steps={"pay#1": raw([1, None])},
+        wasted=2,
+        state=raw({"own": True}),
+    )
+    assert decode_round(encode_round(whole)) == whole
+
+
+def test_what_is_not_there_takes_no_room() -> None:
+    bare = Round(call="c", number=1, expires=1.0, binding=binding())
+    assert json.loads(encode_round(bare)).keys() == {"call", "number", "expires", "binding"}
+    assert decode_round(encode_round(bare)).state is UNSET
+
+
+@pytest.mark.parametrize("sealed", [b"", b"null", b"{}", b"[]", b'{"call":1}', b"\xff"])
+def test_what_is_no_round_is_refused(sealed: bytes) -> None:
+    with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)):
+        decode_round(sealed)
+
+
+# ── answers ──
+
+
+def test_answers_stay_as_they_came() -> None:
+    given = Raw(b'{ "a" : {"action":"accept", "x":1e999} , "b":{} }')
+    assert read_responses(given) == {"a": Raw(b'{"action":"accept", "x":1e999}'), "b": Raw(b"{}")}
+
+
+@pytest.mark.parametrize("given", [UNSET, Raw(b"{}"), Raw(b"null")])
+def test_no_answers(given: Any) -> None:
+    assert read_responses(given) == {}
+
+
+@pytest.mark.rule("MRTR-13", "MRTR-14")
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (b"[]", "inputResponses must be an object"),
+        (b'"x"', "inputResponses must be an object"),
+        (b"5", "inputResponses must be an object"),
+        (b'{"a":null}', "inputResponses.a must be an object"),
+        (b'{"a":{},"b":[]}', "inputResponses.b must be an object"),
+        (raw({str(n): {} for n in range(MAX_RESPONSES + 1)}), f"may hold {MAX_RESPONSES} answers"),
+        (raw({"k" * 1000: 1}), "inputResponses." + "k" * 100 + " must"),
+    ],
+)
+def test_what_is_no_answer_is_refused_in_words(given: bytes, words: str) -> None:
+    with pytest.raises(ProtocolError, match="Invalid params: ") as caught:
+        read_responses(Raw(given))
+    assert words in caught.value.message
+    assert caught.value.code == INVALID_PARAMS
+
+
+@given(JSON)
+def test_whatever_comes_is_read_or_refused(given: Any) -> None:
+    fits = given is None or (isinstance(given, dict) and all(isinstance(each, dict) for each in given.values()))
+    with contextlib.nullcontext() if fits else pytest.raises(ProtocolError):
+        assert read_responses(raw(given)).keys() == (given or {}).keys()
