@@ -18,7 +18,7 @@ DovetailError
 """
 
 import operator
-from typing import Any
+from typing import Any, Protocol
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -103,12 +103,21 @@ class AnswerTimeout(QuestionFailed, TimeoutError):
     """The client did not answer a question in time."""
 
 
+class _Page(Protocol):
+    """What an `ElicitUrl` is, seen from here."""
+
+    @property
+    def elicitation_id(self) -> str: ...
+
+
 class UrlElicitationRequired(DovetailError):
     """Nothing can be done before the user has been at a URL, to sign in for example; takes one or more `ElicitUrl`."""
 
-    def __init__(self, *elicitations: Any) -> None:
+    def __init__(self, *elicitations: _Page) -> None:
         super().__init__("The user has to open a URL first")
-        self.elicitations = elicitations
+        if not elicitations or not all(hasattr(each, "elicitation_id") for each in elicitations):
+            raise SetupError('UrlElicitationRequired takes pages: UrlElicitationRequired(ElicitUrl("Sign in", url), …)')
+        self.elicitations: tuple[Any, ...] = elicitations
 
 
 class SetupError(DovetailError):

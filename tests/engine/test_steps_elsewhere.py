@@ -123,6 +123,26 @@ async def test_a_step_of_a_dead_worker_is_not_done_a_second_time(monkeypatch: An
     assert effect.times == 1
 
 
+async def test_a_step_that_was_torn_down_is_not_done_a_second_time(monkeypatch: Any) -> None:
+    monkeypatch.setattr(steps, "PATIENCE", 0.05)
+    effect = Effect()
+    effect.go.clear()
+
+    async def tool(ctx: Context) -> str:
+        await ctx.elicit("Sure?", str)
+        return f"{await ctx.step('send mail', effect)}"
+
+    server = serving(tool)
+    async with asking_client(server) as client:
+        again = retry(await call(client), SURE)
+        first = asyncio.create_task(call(client, **again))
+        await effect.begun.wait()
+        for step in server.engine.running_steps:  # as when a loop is closed
+            step.cancel()
+        assert (await first)["isError"]
+        assert "it is not done a second time" in text_of(await call(client, **again))
+
+
 class Full(MemoryState):
     """Has room for a claim, and none for a result."""
 

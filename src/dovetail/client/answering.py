@@ -62,6 +62,8 @@ class Answering:
         elicitation_complete_handler: ElicitationCompleteHandler | None = None,
         capabilities: Mapping[str, Any] | None = None,
     ) -> None:
+        _refuse_uncallable("elicitation_handler", elicitation_handler)
+        _refuse_uncallable("sampling_handler", sampling_handler)
         self.elicitation_complete_handler = elicitation_complete_handler
         self._handlers: dict[str, Any] = {
             "elicitation_handler": elicitation_handler,
@@ -121,6 +123,11 @@ class Answering:
                 f"Invalid params: {text}", INVALID_PARAMS, f"the server asks {method}, but {text}"
             ) from None
         return partial(kind.answer, handler, asked)
+
+
+def _refuse_uncallable(option: str, handler: object) -> None:
+    if handler is not None and not callable(handler):
+        raise SetupError(f"Client: {option}={handler!r} is not possible; give a function that takes the question")
 
 
 def _not_found(method: str, why: str) -> Unanswerable:

@@ -39,12 +39,12 @@ async def ask(engine: "Engine", exchange: Exchange, inquiry: Inquiry[T], timeout
     return inquiry.read(answer, exchange.request.revision)
 
 
-def _seconds(engine: "Engine", timeout: float | None) -> float:
+def _seconds(engine: "Engine", timeout: Any) -> float:
     if timeout is None:
         return engine.options.answer_timeout
-    if not 0 < timeout <= LONGEST_ANSWER:
-        raise ValueError(f"timeout={timeout!r} of a question must be above 0 seconds, and a year at most")
-    return timeout
+    if not isinstance(timeout, (int, float)) or not 0 < timeout <= LONGEST_ANSWER:
+        raise ValueError(f"timeout={timeout!r} of a question must be a number of seconds, above 0, and a year at most")
+    return float(timeout)
 
 
 async def list_roots(engine: "Engine", exchange: Exchange, timeout: float | None) -> list[Root]:

@@ -2,14 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
-from dovetail.engine.asking import ask, interview_of, list_roots
+from dovetail.engine.asker import Asker
 from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.exchange import Cancellation, Exchange
 from dovetail.engine.progress import ProgressSender
@@ -19,12 +19,7 @@ from dovetail.protocol import features, jsonrpc
 from dovetail.protocol.content import ResourceContents
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import LogLevel, RequestId
-from dovetail.protocol.questions import Inquiry
-from dovetail.protocol.sampling import ContextScope, ToolMode
-from dovetail.registry.elicitation import Elicit, Elicited, ElicitUrl
 from dovetail.registry.outputs import OutputError, to_jsonable
-from dovetail.registry.roots import Root
-from dovetail.registry.sampling import OfferedTool, Preferences, Sample, Sampled, Turn
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
@@ -59,16 +54,17 @@ class _Done:
 _DONE: Awaitable[None] = _Done()
 
 
-class Context:
+class Context(Asker):
     """Injected into every parameter annotated `Context`.
 
-    Methods that send something are awaited in `async def` functions; in `def` functions they simply return.
+    Methods that tell something are awaited in `async def` functions; in `def` functions they simply return. Those that
+    ask, and `step`, are awaited too; in a `def` function `ctx.wait(…)` does that.
     """
 
     def __init__(self, engine: "Engine", exchange: Exchange, *, can_wait: bool = True) -> None:
         self._engine = engine
         self._exchange = exchange
-        self._can_wait = can_wait  # False for a `def` function that runs on the loop
+        self._can_wait = can_wait
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._cancellation = exchange.cancellation  # made here, on the loop: two threads might make two
@@ -113,125 +109,6 @@ class Context:
     def cancelled(self) -> Cancellation:
         """Check it, await it, or `.wait()` for it in a thread."""
         return self._cancellation
-
-    # ── asking the client ──
-
-    @overload
-    def elicit(
-        self, message: str, response_type: type[T], *, timeout: float | None = None
-    ) -> Coroutine[Any, Any, Elicited[T]]: ...
-    @overload
-    def elicit(
-        self,
-        message: str,
-        response_type: Any = None,
-        *,
-        schema: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> Coroutine[Any, Any, Elicited[Any]]: ...
-    def elicit(
-        self,
-        message: str,
-        response_type: Any = None,
-        *,
-        schema: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> Coroutine[Any, Any, Elicited[Any]]:
-        """Ask the user to fill in a form, on every revision: `.action` tells whether they did, `.data` what they said.
-
-        `response_type` is a scalar, a Literal, an Enum, a list of choices, or a class of flat fields; `schema` is a raw
-        one instead. In a `def` function: `answer = ctx.wait(ctx.elicit(...))`.
-        """
-        return self._ask(Elicit(message, response_type, schema=schema), timeout)
-
-    def elicit_url(
-        self, message: str, url: str, *, elicitation_id: str | None = None, timeout: float | None = None
-    ) -> Coroutine[Any, Any, Elicited[None]]:
-        """Ask the user to open a URL, for what must not pass through the client, such as a password.
-
-        That it was accepted says only that the user was willing. Where clients want to hear when the user is done,
-        `server.complete_elicitation(elicitation_id)` tells them.
-        """
-        return self._ask(ElicitUrl(message, url, elicitation_id=elicitation_id), timeout)
-
-    def sample(
-        self,
-        messages: Turn | Sequence[Turn],
-        *,
-        max_tokens: int = 1024,
-        system_prompt: str | None = None,
-        temperature: float | None = None,
-        stop_sequences: Sequence[str] | None = None,
-        model_preferences: Preferences | None = None,
-        include_context: ContextScope | None = None,
-        tools: Sequence[OfferedTool] | None = None,
-        tool_choice: ToolMode | Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> Coroutine[Any, Any, Sampled]:
-        """Ask the client's model: `.text` is what it said. MCP 2026-07-28 deprecates this.
-
-        `tools` are offered to the model where the client allows that; it is you who runs those that it chooses.
-        """
-        self._warn_deprecated("sampling")
-        sample = Sample(
-            messages,
-            max_tokens=max_tokens,
-            system_prompt=system_prompt,
-            temperature=temperature,
-            stop_sequences=stop_sequences,
-            model_preferences=model_preferences,
-            include_context=include_context,
-            tools=tools,
-            tool_choice=tool_choice,
-            metadata=metadata,
-        )
-        return self._ask(sample, timeout)
-
-    def list_roots(self, *, timeout: float | None = None) -> Coroutine[Any, Any, list[Root]]:
-        """The folders that the client works in. MCP 2026-07-28 deprecates this."""
-        self._warn_deprecated("roots")
-        self._refuse_unawaitable("list_roots")
-        return list_roots(self._engine, self._exchange, timeout)
-
-    def step(self, name: str, function: Callable[[], Awaitable[T] | T]) -> Coroutine[Any, Any, T]:
-        """Run a side effect once, however often this call is run again for the sake of an answer.
-
-        Its result is remembered, so it must be JSON. A step that raises is not remembered.
-        """
-        self._refuse_unawaitable("step")
-        in_thread = threading.get_ident() != self._thread
-        return self._step(name, function, in_thread)
-
-    async def _step(self, name: str, function: Callable[[], Any], in_thread: bool) -> Any:
-        return await interview_of(self._engine, self._exchange).step(name, function, in_thread=in_thread)
-
-    @property
-    def input_responses(self) -> Mapping[str, Any]:
-        """For functions that return `InputRequired`: whatever the client sent as answers, asked for or not.
-
-        Nothing in it is checked: it is what a stranger wrote.
-        """
-        interview = self._exchange.interview
-        return {} if interview is None else interview.input_responses
-
-    @property
-    def request_state(self) -> Any:
-        """For functions that return `InputRequired`: the state that they gave, which nobody could read or change."""
-        interview = self._exchange.interview
-        return None if interview is None else interview.request_state
-
-    def _ask(self, inquiry: Inquiry[T], timeout: float | None) -> Coroutine[Any, Any, T]:
-        self._refuse_unawaitable("elicit")
-        return ask(self._engine, self._exchange, inquiry, timeout)
-
-    def _refuse_unawaitable(self, name: str) -> None:
-        if not self._can_wait:
-            raise RuntimeError(f"ctx.{name}: a def function with thread=False can't wait; leave out thread=False")
-
-    def _warn_deprecated(self, feature: str) -> None:
-        if self._exchange.request.revision.rounds:
-            warn_deprecated(feature)
 
     # ── telling the client ──
 

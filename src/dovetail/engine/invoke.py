@@ -13,9 +13,10 @@ from dovetail.engine.context import Context
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.interview import Unanswered
 from dovetail.engine.limits import with_function_timeout
-from dovetail.errors import UrlElicitationRequired
+from dovetail.errors import SetupError, UrlElicitationRequired
 from dovetail.protocol.questions import InputRequired
 from dovetail.registry.invocation import Invocation
+from dovetail.registry.jsonable import OutputError, encode_json
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
@@ -60,9 +61,19 @@ async def _questioned(
     if interview.is_waiting:
         raise Unanswered  # whatever it returned: it did so without an answer
     if isinstance(outcome, InputRequired):
+        _refuse_unusable_state(outcome, label)
         await interview.ask_together(outcome)
         return await invoke(engine, exchange, invocation, arguments, label)
     return outcome
+
+
+def _refuse_unusable_state(required: InputRequired, label: str) -> None:
+    """Before anybody is asked."""
+    if required.state is not UNSET:
+        try:
+            encode_json(required.state)
+        except OutputError as failure:
+            raise SetupError(f"{label}: the state of InputRequired must be JSON: {failure}") from None
 
 
 def _meant(exchange: Exchange, raised: BaseException, label: str) -> BaseException:

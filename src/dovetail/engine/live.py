@@ -1,6 +1,7 @@
 """Asking up to 2025-11-25: a question is a request to the client, and the function waits for its answer."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +41,21 @@ class Live:
         self._exchange = exchange
         self._steps = Steps(engine, None, {}, engine.options.answer_timeout)
         self._rounds = 0
+        self._answers: dict[tuple[str, int], Raw] = {}  # what was asked, and the how-manieth time in one run
+        self._occurrences: Counter[str] = Counter()
         self.input_responses: Mapping[str, Any] = {}
         self.request_state: Any = None
 
     async def ask(self, inquiry: Inquiry[Any], timeout: float) -> Raw:
+        """Asked once, also if the function is called again because it has asked by itself."""
+        digest = inquiry.question.digest
+        self._occurrences[digest] += 1
+        place = digest, self._occurrences[digest]
+        if place not in self._answers:
+            self._answers[place] = await self._put(inquiry, timeout)
+        return self._answers[place]
+
+    async def _put(self, inquiry: Inquiry[Any], timeout: float) -> Raw:
         back = self._back(inquiry)
         self._remember(inquiry, back)
         with standing_still(), resting():  # the time of the function, not that of the person who is asked
@@ -71,17 +83,19 @@ class Live:
         """The questions go out together; then the function is called again, as the client of today would do it."""
         self._rounds += 1
         if self._rounds > MAX_ROUNDS:
-            raise ToolError(f"The client was asked {MAX_ROUNDS} times, and the call has not ended")
+            raise ToolError(f"This call can't go on: it has asked {MAX_ROUNDS} times without coming to an end")
         timeout = self._engine.options.answer_timeout
         for inquiry in required.requests.values():
             self._back(inquiry)
         try:
             async with asyncio.TaskGroup() as group:
-                asked = {key: group.create_task(self.ask(each, timeout)) for key, each in required.requests.items()}
+                asked = {key: group.create_task(self._put(each, timeout)) for key, each in required.requests.items()}
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         self.input_responses = {key: msgspec.json.decode(task.result()) for key, task in asked.items()}
         self.request_state = None if required.state is UNSET else to_jsonable(required.state)
+        self._occurrences.clear()
+        self._steps = Steps(self._engine, None, self._steps.done, self._engine.options.answer_timeout)
 
     async def require_urls(self, required: UrlElicitationRequired) -> None:
         for inquiry in required.elicitations:

@@ -254,7 +254,8 @@ class Replay:
     def _subject(self) -> str:
         params: AskingParams = self._exchange.request.params
         name = params.uri if isinstance(params, ReadResourceParams) else params.name
-        return f"The {SUBJECTS[self._exchange.request.method]} {name[:128]}"
+        shown = "".join(filter(str.isprintable, name[:128]))  # a URI is what a stranger wrote
+        return f"The {SUBJECTS[self._exchange.request.method]} {shown}"
 
     def _given_up(self, reason: str) -> ToolError:
         text = f"{self._subject} can't go on: {reason}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
+from dovetail.engine.interview import Unanswered
 from dovetail.errors import SetupError, ToolError
 from dovetail.registry.outputs import OutputError, encode_json
 
@@ -76,11 +77,10 @@ class Steps:
                 return result
         try:
             result = await self._effect(key, function, in_thread)
-        except _NotJson:
-            raise  # it is done, so the claim stays
-        except BaseException:
-            await state.delete(place)  # it failed, and may be tried again
-            await state.publish(place)
+        except (Exception, Unanswered) as failure:
+            if not isinstance(failure, _NotJson):  # which is done; nor is it known how far one came that was cancelled
+                await state.delete(place)  # it failed, and may be tried again
+                await state.publish(place)
             raise
         try:
             await state.put(place, bytes(result), ttl=self._lifetime)

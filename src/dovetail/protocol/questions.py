@@ -54,12 +54,19 @@ class InputRequired(msgspec.Struct, frozen=True):
     state: Any = UNSET
 
     def __post_init__(self) -> None:
+        given: object = self.requests
+        if not isinstance(given, Mapping):
+            shown = type(given).__name__
+            raise SetupError(
+                f'InputRequired takes a dict of keys of your own, as in {{"name": Elicit(…)}}, not {shown}'
+            )
         if not self.requests and self.state is UNSET:
             raise SetupError("InputRequired needs questions, or state= to be called again with")
         if len(self.requests) > MAX_QUESTIONS:
             raise SetupError(f"InputRequired: it asks {len(self.requests)} questions; {MAX_QUESTIONS} are allowed")
-        for key, inquiry in self.requests.items():
-            if not 0 < len(key) <= MAX_KEY:
+        for key, inquiry in given.items():
+            if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY:
                 raise SetupError(f"InputRequired: the key {key!r} must be a string of up to {MAX_KEY} characters")
             if not isinstance(getattr(inquiry, "question", None), Question):
-                raise SetupError(f"InputRequired: {key!r} must be an Elicit, ElicitUrl, Sample or Roots")
+                shown = type(inquiry).__name__
+                raise SetupError(f"InputRequired: {key!r} must be an Elicit, ElicitUrl, Sample or Roots, not {shown}")

@@ -4,7 +4,7 @@ import functools
 import ipaddress
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Generic, Literal, TypeVar, overload
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from dovetail.registry.forms import compile_form, compile_raw_form
 T = TypeVar("T")
 Action = Literal["accept", "decline", "cancel"]
 Titles = Mapping[str, str] | Mapping[str, Mapping[str, str]]
+ManyTitles = list[dict[str, str]] | list[dict[str, dict[str, str]]]
 
 _METHOD = "elicitation/create"
 _LONGEST_MESSAGE = 64 * 1024  # characters
@@ -50,9 +51,7 @@ class Elicit(Generic[T]):
     @overload
     def __init__(self: "Elicit[str]", message: str, response_type: list[str] | Titles) -> None: ...
     @overload
-    def __init__(
-        self: "Elicit[list[str]]", message: str, response_type: list[list[str]] | Sequence[Titles]
-    ) -> None: ...
+    def __init__(self: "Elicit[list[str]]", message: str, response_type: list[list[str]] | ManyTitles) -> None: ...
     @overload
     def __init__(self: "Elicit[dict[str, Any]]", message: str, *, schema: Mapping[str, Any]) -> None: ...
     @overload
@@ -148,6 +147,8 @@ def _refuse_unusable(url: str) -> None:
     """Raises, in words, for what no client should open."""
     if not isinstance(url, str):
         raise TypeError(f"the url of an elicitation must be a string, not {type(url).__name__}")
+    if not url.startswith(("https://", "http://")):
+        raise SetupError(f"{url[:80]!r} must be a whole URL, such as https://example.com/sign-in")
     if not url.isascii() or not valid_uri(url):
         raise SetupError(
             f"{url[:80]!r} is not a URL that can be sent: no control characters, spaces or other scripts; "
@@ -158,7 +159,7 @@ def _refuse_unusable(url: str) -> None:
         host, _ = parts.hostname, parts.port
     except ValueError:
         host = None
-    if host is None or parts.scheme not in ("https", "http"):
+    if host is None:
         raise SetupError(f"{url[:80]!r} must be a whole https:// URL with a host")
     if "@" in parts.netloc:
         raise SetupError("the url of an elicitation must not carry a user or a password before its host; remove them")

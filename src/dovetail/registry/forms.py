@@ -62,6 +62,7 @@ def compile_form(response_type: Any) -> Form:
     """The form for a type, or for a list or dict of choices; None only asks for consent. Raises SetupError."""
     if response_type is None or response_type is type(None):
         return _CONSENT
+    _refuse_value(response_type)
     try:
         if isinstance(response_type, (list, Mapping)):
             return _choice_form(response_type)
@@ -72,6 +73,14 @@ def compile_form(response_type: Any) -> Form:
         return _type_form(response_type)
     except OutputError as error:
         raise SetupError(f"{_TYPE}: it can't be sent: {error}") from None
+
+
+def _refuse_value(response_type: Any) -> None:
+    """What is easily taken for a type, or for choices."""
+    if isinstance(response_type, (tuple, set, frozenset)):
+        raise SetupError(f'{_TYPE}: choices are a list, such as ["red", "blue"], not a {type(response_type).__name__}')
+    if isinstance(response_type, (str, bytes, int, float)):
+        raise SetupError(f"{_TYPE}: it is a type, such as str, or a list of choices, not {response_type!r}")
 
 
 def compile_raw_form(schema: Mapping[str, Any]) -> Form:
