@@ -43,7 +43,8 @@ WAYS = [
 SHORT_WAYS = [(way, revision) for way, revision in WAYS if way != "stdio"]  # without a process of one's own
 NEEDS_ELICITATION = "This needs a client that declares: elicitation"
 NEEDS_FORMS = f"{NEEDS_ELICITATION}.form"
-NEEDS_URLS = f"{NEEDS_ELICITATION}.url"
+NEEDS_SAMPLING = "This needs a client that declares: sampling"
+UNKNOWN_FORMS = "This needs elicitation.form, but {} does not know that"
 MISSING_CAPABILITY, INVALID_REQUEST = -32021, -32600
 
 
@@ -192,7 +193,7 @@ async def test_a_page_that_comes_before_the_call(reached: Any, way: str, revisio
         [elicitation] = caught.value.data["elicitations"]
         assert (caught.value.code, elicitation["url"], elicitation["elicitationId"]) == (-32042, PAGE, visit)
     else:
-        assert NEEDS_URLS in str(caught.value)
+        assert str(caught.value) == f"This needs elicitation.url, but {revision} does not know that"
 
 
 # ── clients that can't be asked ──
@@ -203,14 +204,15 @@ async def test_who_declared_nothing_is_asked_nothing(reached: Any, way: str, rev
     server = reached(way)
     async with server.client(revision) as client:
         assert (await client.call_tool("resourceful")).text == "Did without elicitation"
-        for name, needed in {"plan": "elicitation.form", "demanding": "elicitation", "praise": "sampling"}.items():
-            arguments = {} if name == "demanding" else {"call": new_call()}
-            code = MISSING_CAPABILITY if revision == MODERN else None
-            assert await failure(client, name, arguments) == (code, f"This needs a client that declares: {needed}")
+        forms = UNKNOWN_FORMS.format(revision) if revision in WITHOUT_FORMS else NEEDS_FORMS
+        code = MISSING_CAPABILITY if revision == MODERN else None
+        assert await failure(client, "plan", {"call": new_call()}) == (code, forms)
+        assert await failure(client, "demanding", {}) == (code, NEEDS_ELICITATION)
+        assert await failure(client, "praise", {"call": new_call()}) == (code, NEEDS_SAMPLING)
         assert (await failure(client, "folders", {}))[1] == "This needs a client that declares: roots"
         for name in ("welcome", "letter"):
             code = MISSING_CAPABILITY if revision == MODERN else INVALID_REQUEST
-            assert await failure(client, name, {"call": new_call()}) == (code, NEEDS_FORMS)
+            assert await failure(client, name, {"call": new_call()}) == (code, forms)
     assert [each for each in server.heard if "method" in each] == []
     assert [each for each in server.heard if "inputRequests" in each.get("result", {})] == []
 
@@ -228,12 +230,13 @@ async def failure(client: Client, name: str, arguments: dict[str, str]) -> tuple
 async def test_a_revision_without_forms_whatever_the_client_declares(reached: Any, revision: str) -> None:
     """Its steps before the question have run; nothing was sent to a client that would not know what it is."""
     server = reached("in process")
+    unknown = UNKNOWN_FORMS.format(revision)
     async with server.answering(revision, capabilities={"elicitation": {}}) as client:
         for name in ("plan", "rename"):
             call = new_call()
-            assert await failure(client, name, {"call": call}) == (None, NEEDS_FORMS)
+            assert await failure(client, name, {"call": call}) == (None, unknown)
             assert server.notes.steps(call) == []
-        assert await failure(client, "demanding", {}) == (None, NEEDS_FORMS)
+        assert await failure(client, "demanding", {}) == (None, unknown)
     assert server.said("elicitation/create") == []
 
 
@@ -242,7 +245,7 @@ async def test_forms_but_no_urls(reached: Any) -> None:
     async with server.answering("2025-06-18") as client:
         code, words = await failure(client, "sign_in", {})
     assert code is None
-    assert words == NEEDS_URLS
+    assert words == "This needs elicitation.url, but 2025-06-18 does not know that"
     assert server.said("elicitation/create") == []
 
 

@@ -293,13 +293,14 @@ def take_the_first(question: ElicitQuestion) -> Any:
 async def require_a_visit(client: Client) -> None:
     params = {"name": "unread", "arguments": {"account": "ada"}}
     if client.protocol_version == "2026-07-28":
-        answer = await client.request("tools/call", params)
-        assert answer["inputRequests"]["url-1"]["params"]["url"].endswith("visit=ada")
+        (question,) = (await client.request("tools/call", params))["inputRequests"].values()
+        assert question["params"]["url"].startswith("https://mail.example.com/sign-in?visit=")
         return
     with pytest.raises(ServerError) as refused:
         await client.request("tools/call", params)
     assert refused.value.code == -32042
-    assert refused.value.data["elicitations"][0]["elicitationId"] == "ada"
+    (page,) = refused.value.data["elicitations"]
+    assert page["url"].endswith(page["elicitationId"])
 
 
 ASKED: dict[str, dict[str, Any]] = {

@@ -4,6 +4,7 @@ from dovetail import Context, ElicitUrl, PageRequest, Server, UrlElicitationRequ
 
 server = Server("mail", version="1.0.0")
 signed_in: set[str] = set()
+visits: dict[str, str] = {}  # which account is to be signed in; nobody can guess which visit is whose
 
 
 def sign_in_url(visit: str) -> str:
@@ -14,6 +15,7 @@ def sign_in_url(visit: str) -> str:
 async def connect(ctx: Context) -> str:
     """Let the user sign in at the mail provider."""
     visit = await ctx.step("visit", lambda: secrets.token_urlsafe(16))
+    visits[visit] = "main"
     answer = await ctx.elicit_url("Sign in to your mail", sign_in_url(visit), elicitation_id=visit)
     return "Come back when you are done." if answer.accepted else "As you like."
 
@@ -22,15 +24,20 @@ async def connect(ctx: Context) -> str:
 async def unread(account: str, ctx: Context) -> str:
     """Count unread mail."""
     if account not in signed_in:
-        raise UrlElicitationRequired(ElicitUrl("Sign in to your mail", sign_in_url(account), elicitation_id=account))
+        visit = await ctx.step("visit", lambda: secrets.token_urlsafe(16))
+        visits[visit] = account
+        raise UrlElicitationRequired(ElicitUrl("Sign in to your mail", sign_in_url(visit), elicitation_id=visit))
     return "3"
 
 
 @server.custom_route("/signed-in")
 async def done(request: PageRequest) -> str:
-    """Where the provider sends the user's browser in the end."""
+    """Where the provider sends the user's browser in the end; a visit is a secret, and good for one time."""
     visit = request.query["visit"][0]
-    signed_in.add(visit)
+    account = visits.pop(visit, None)
+    if account is None:
+        return "This page is not known."
+    signed_in.add(account)
     await server.complete_elicitation(visit)
     return "You may close this page."
 

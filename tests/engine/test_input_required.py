@@ -17,6 +17,7 @@ from dovetail import (
     SetupError,
     UrlElicitationRequired,
 )
+from dovetail.engine.replay import NOT_WILLING, NOT_YET_DONE
 from dovetail.errors import INVALID_PARAMS, MISSING_CAPABILITY
 from replaying import accepted, asking_client, is_interim, play
 
@@ -269,14 +270,41 @@ async def test_pages_are_asked_for_and_the_call_is_made_again() -> None:
             "https://example.com/in",
             "https://example.com/pay",
         }
-        answers = {key: {"action": "accept"} for key in first["inputRequests"]}
-        again = await call(client, "unread", inputResponses=answers, requestState=first["requestState"])
-        assert is_interim(again)  # willing is not done
         signed_in.add("mail")
-        final = await call(client, "unread", inputResponses=answers, requestState=again["requestState"])
+        answers = {key: {"action": "accept"} for key in first["inputRequests"]}
+        final = await call(client, "unread", inputResponses=answers, requestState=first["requestState"])
         assert text_of(final) == "3 unread"
         signed_in.clear()
         assert text_of(await call(client, "carefully")) == "2 pages"
+
+
+@pytest.mark.rule("EL-8")
+@pytest.mark.parametrize(
+    ("actions", "words"),
+    [
+        (["accept", "accept"], NOT_YET_DONE),  # willing is not done
+        (["accept", "decline"], NOT_WILLING),
+        (["cancel", "cancel"], NOT_WILLING),
+    ],
+)
+async def test_nobody_is_sent_to_a_page_twice(actions: list[str], words: str) -> None:
+    server, _ = signing_in()
+    async with asking_client(server) as client:
+        first = await call(client, "unread")
+        answers = {key: {"action": action} for key, action in zip(first["inputRequests"], actions, strict=True)}
+        final = await call(client, "unread", inputResponses=answers, requestState=first["requestState"])
+        assert (final["isError"], text_of(final)) == (True, words)
+
+
+async def test_a_page_without_an_answer_is_asked_for_again() -> None:
+    server, _ = signing_in()
+    async with asking_client(server) as client:
+        first = await call(client, "unread")
+        one, other = first["inputRequests"]
+        answers = {one: {"action": "accept"}}
+        again = await call(client, "unread", inputResponses=answers, requestState=first["requestState"])
+        assert is_interim(again)
+        assert list(again["inputRequests"]) == [other]
 
 
 async def test_an_open_question_goes_before_the_pages() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dovetail.engine.limits import CallTimeout, Limit, with_timeout
 from dovetail.errors import Busy, SetupError
@@ -136,6 +138,144 @@ async def test_random_cancellations_neither_lose_nor_leak_a_slot(seed: int) -> N
             await asyncio.sleep(0)
     await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
     assert (limit.running, limit.waiting) == (0, 0)
+
+
+# ── slots that are given back for a while ──
+
+
+async def test_a_slot_is_taken_again_in_line_however_long_it_is() -> None:
+    limit = Limit(1, 1, subject="tool 'x'")
+    await limit.acquire()
+    waiting = asyncio.create_task(limit.acquire())
+    await turns()
+    again = asyncio.create_task(limit.reclaim())
+    await turns()
+    assert (limit.running, limit.waiting) == (1, 2)
+    limit.release()
+    await waiting
+    await turns()
+    assert not again.done()
+    limit.release()
+    await again
+    assert (limit.running, limit.waiting) == (1, 0)
+
+
+def test_a_free_slot_is_taken_again_without_a_turn_of_the_loop() -> None:
+    limit = Limit(1, 0, subject="tool 'x'")
+    with pytest.raises(StopIteration):
+        limit.reclaim().send(None)
+    assert limit.running == 1
+
+
+@pytest.mark.parametrize("given_first", [True, False])
+async def test_who_is_cancelled_while_taking_its_slot_again_has_it(given_first: bool) -> None:
+    limit = Limit(1, 10, subject="tool 'x'")
+    await limit.acquire()
+    again = asyncio.create_task(limit.reclaim())
+    await turns()
+    if given_first:
+        limit.release()
+    again.cancel()
+    await asyncio.wait([again])
+    assert again.cancelled()
+    assert limit.running == (1 if given_first else 2)
+
+
+async def test_nobody_gets_a_slot_while_too_many_are_taken() -> None:
+    limit = Limit(1, 10, subject="tool 'x'")
+    await limit.acquire()
+    limit.overdraw()
+    waiting = asyncio.create_task(limit.acquire())
+    await turns()
+    assert (limit.running, limit.waiting) == (2, 1)
+    limit.release()
+    await turns()
+    assert not waiting.done()
+    limit.release()
+    await waiting
+    limit.release()
+    assert (limit.running, limit.waiting) == (0, 0)
+
+
+class Calls:
+    """Calls that enter, give their slots back, take them again, are cancelled and end, as they are told."""
+
+    def __init__(self, slots: int) -> None:
+        self.limit = Limit(slots, 5, subject="tool 'x'")
+        self.slots = slots
+        self.holding = 0
+        self.away = 0  # calls whose slots others have
+        self.waits: list[asyncio.Task[None]] = []
+        self.overdrawn = 0  # since the last look
+        self.before = 0
+
+    def enter(self, _: int) -> None:
+        self.waits.append(asyncio.create_task(self._acquire()))
+
+    async def _acquire(self) -> None:
+        try:
+            await self.limit.acquire()
+        except Busy:
+            return
+        self.holding += 1
+
+    def lend(self, _: int) -> None:
+        if self.holding:
+            self.holding -= 1
+            self.away += 1
+            self.limit.release()
+
+    def take_again(self, _: int) -> None:
+        if self.away:
+            self.away -= 1
+            self.waits.append(asyncio.create_task(self._reclaim()))
+
+    async def _reclaim(self) -> None:
+        try:
+            await self.limit.reclaim()
+        except asyncio.CancelledError:
+            self.overdrawn += 1
+        self.holding += 1
+
+    def cancel(self, number: int) -> None:
+        if self.waits:
+            self.waits[number % len(self.waits)].cancel()
+
+    def leave(self, _: int) -> None:
+        if self.holding:
+            self.holding -= 1
+            self.limit.release()
+
+    async def look(self) -> None:
+        await turns()
+        self.waits = [task for task in self.waits if not task.done()]
+        assert self.limit.running == self.holding
+        assert self.limit.waiting == len(self.waits)
+        assert self.holding <= max(self.slots, self.before + self.overdrawn)
+        assert not self.waits or self.holding >= self.slots, "somebody waits for a slot that is free"
+        self.before, self.overdrawn = self.holding, 0
+
+
+MOVES = ("enter", "enter", "lend", "take_again", "cancel", "leave", "look", "look")
+
+
+@given(st.integers(1, 3), st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 9)), max_size=60))
+def test_slots_that_are_given_back_for_a_while_are_neither_lost_nor_doubled(slots: int, moves: Any) -> None:
+    async def play() -> None:
+        calls = Calls(slots)
+        for move, number in moves:
+            if move == "look":
+                await calls.look()
+            else:
+                getattr(calls, move)(number)
+        await calls.look()
+        while calls.holding or calls.away:
+            calls.take_again(0)
+            calls.leave(0)
+            await calls.look()
+        assert (calls.limit.running, calls.limit.waiting) == (0, 0)
+
+    asyncio.run(play())
 
 
 @pytest.mark.parametrize(("slots", "queue"), [(0, 1), (-1, 1), (1, -1)])

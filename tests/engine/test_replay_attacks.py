@@ -11,6 +11,7 @@ import pytest
 
 from dovetail import Context, Server, ServerError
 from dovetail.engine import replay
+from dovetail.engine.replay import OTHERS
 from dovetail.errors import INVALID_PARAMS
 from http_wire import HttpWire
 from replaying import EVERYTHING, accepted, asking_client, is_interim, play, retry
@@ -143,7 +144,7 @@ async def test_a_state_of_another_request_is_refused(issued: Any, used: Any, rea
     good = await state_of(server, *issued)
     method, params = used
     assert await answer_to(server, method, {**params, **good}) == REFUSAL
-    assert f"it belongs to another {reason}" in caplog.text
+    assert f"it was made for {OTHERS[reason]}" in caplog.text
     assert await answer_to(server, issued[0], {**issued[1], **good}) != REFUSAL
 
 
@@ -152,7 +153,7 @@ async def test_a_state_of_another_request_is_refused(issued: Any, used: Any, rea
     ("issued", "used"),
     [
         ({"amount": 1, "note": {"a": 1, "b": [2]}}, {"note": {"b": [2.0], "a": 1.0}, "amount": 1.0}),
-        ({"amount": 1e300}, {"amount": int(1e300)}),
+        ({"amount": 9e15}, {"amount": 9_000_000_000_000_000}),
         ({}, None),
         (None, {}),
     ],
@@ -177,7 +178,7 @@ async def test_arguments_as_deep_as_a_message_may_be() -> None:
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        (lambda: bank("another"), "it belongs to another server"),
+        (lambda: bank("another"), "it was made for another server"),
         (lambda: bank(secret="not the same as the others"), "sealed with a key that this process does not have"),
     ],
 )
@@ -218,7 +219,7 @@ async def test_a_state_of_another_caller_is_refused(caplog: Any) -> None:
     for user in ("eve", None):
         refused = await wires[user].post(method, again, id=7)
         assert refused.raw == REFUSAL
-    assert "it belongs to another principal" in caplog.text
+    assert "it was made for another caller" in caplog.text
     assert (await wires["ada"].ask(method, again))["content"][0]["text"] == "paid 1: yes"
 
 
@@ -229,7 +230,7 @@ async def test_only_the_log_knows_why(caplog: Any) -> None:
     with caplog.at_level(logging.WARNING):
         await answer_to(server, "tools/call", {"name": "steal", "arguments": {"amount": 1}, **good})
     assert [record.getMessage() for record in caplog.records] == [
-        "tools/call: a request state was refused: it belongs to another name"
+        "tools/call: a request state was refused: it was made for another tool, prompt or resource"
     ]
     assert good["requestState"] not in caplog.text
 

@@ -1,4 +1,4 @@
-"""Asking a client and waiting for its answer: `ask` with any mailbox, and the mailboxes that lie in a state backend."""
+"""Asking a client and waiting for its answer: `ask` with any mailbox, and those of a pipe."""
 
 import asyncio
 import json
@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.engine import replies
-from dovetail.engine.replies import PipeReplies, Reply, SharedReplies, ask
+from dovetail.engine.replies import GivenUp, PipeReplies, Reply, ask
 from dovetail.errors import AnswerTimeout, Busy, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import Envelope
-from dovetail.state.memory import MemoryState
-from http_serving import Clock, PausingState, settle
+from http_serving import settle
 
 
 def message(**members: Any) -> Envelope:
@@ -119,6 +118,10 @@ async def test_progress_gives_it_more_time() -> None:
     assert len(client.sent) == 1
 
 
+def test_progress_gives_a_few_times_the_timeout_at_most() -> None:
+    assert replies.EXTENSIONS == 3
+
+
 @pytest.mark.rule("LIFE-10")
 async def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replies, "EXTENSIONS", 2)
@@ -188,6 +191,26 @@ async def test_a_client_that_can_not_be_told_is_not_waited_for(way: str, monkeyp
     assert client.closed == 2
 
 
+async def test_whoever_is_cancelled_while_it_calls_off_does_so_first() -> None:
+    client = Client()
+    told = asyncio.Event()
+
+    async def send(message: bytes) -> None:
+        if b"cancelled" in message:
+            told.set()
+            await settle()
+        client.sent.append(json.loads(message))
+
+    client.send = send  # type: ignore[method-assign]
+    asking = asyncio.create_task(client.ask(timeout=0.01))
+    await told.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert [each["method"] for each in client.sent] == ["roots/list", "notifications/cancelled"]
+    assert client.closed == 1
+
+
 async def test_a_question_that_can_not_be_sent_is_not_called_off() -> None:
     client = Client()
 
@@ -212,6 +235,19 @@ async def test_a_timeout_of_somebody_else_is_not_ours() -> None:
     with pytest.raises(TimeoutError, match="the store is slow") as caught:
         await client.ask()
     assert not isinstance(caught.value, AnswerTimeout)
+
+
+async def test_who_is_given_up_is_told_in_case_it_comes_back() -> None:
+    client = Client()
+
+    async def given_up() -> Reply | None:
+        raise GivenUp(replies.LEFT)
+
+    client.news = given_up  # type: ignore[method-assign]
+    with pytest.raises(QuestionFailed, match="has closed its connection"):
+        await client.ask()
+    assert client.sent[1]["params"] == {"requestId": "dovetail-1", "reason": replies.LEFT}
+    assert client.closed == 1
 
 
 # ── errors of the client ──
@@ -278,114 +314,4 @@ async def test_a_pipe_has_so_many_questions_open() -> None:
         await pipe.open().__aenter__()
     await boxes[0].__aexit__(None, None, None)
     async with pipe.open():
-        pass
-
-
-# ── in a state backend ──
-
-
-@pytest.fixture(params=[MemoryState, PausingState])
-def state(request: pytest.FixtureRequest) -> MemoryState:
-    return request.param()
-
-
-async def test_an_answer_reaches_whoever_asked(state: MemoryState) -> None:
-    asker, other = SharedReplies(state), SharedReplies(state)  # in two workers
-    async with asker.open("s", 5) as box:
-        waiting = asyncio.create_task(box.news())
-        await settle()
-        await other.answered("s", message(id=box.id, result={"a": 1}))
-        assert await waiting == Reply(True, b'{"a": 1}')
-    assert state.held == 0
-    assert not state._topics._by_name
-
-
-async def test_progress_is_a_sign_of_life(state: MemoryState) -> None:
-    asker = SharedReplies(state)
-    async with asker.open("s", 5) as box:
-        await asker.progressed("s", box.id)
-        assert await box.news() is None
-        await asker.answered("s", message(id=box.id, error={"code": 1, "message": "no"}))
-        reply = await box.news()
-        assert reply is not None
-        assert not reply.is_result
-
-
-async def test_the_first_answer_counts(state: MemoryState) -> None:
-    asker = SharedReplies(state)
-    async with asker.open("s", 5) as box:
-        answers = (asker.answered("s", message(id=box.id, result={"n": n})) for n in range(5))
-        await asyncio.gather(*answers)
-        first = await box.news()
-        assert first == Reply(True, b'{"n": 0}')
-        await asker.answered("s", message(id=box.id, result={"n": 9}))
-    await asker.answered("s", message(id=box.id, result={"n": 9}))
-    assert state.held == 0
-
-
-@pytest.mark.rule("EL-10")
-async def test_answers_that_nobody_asked_for_change_nothing(state: MemoryState) -> None:
-    asker = SharedReplies(state)
-    async with asker.open("s", 5) as box:
-        strangers = [("t", box.id), ("s", box.id + "0"), ("s", "dovetail-" + "0" * 16), ("s", 1), ("s", "x" * 9999)]
-        strangers += [("s", f"../t/{box.id}"), ("", box.id), ("s", box.id.upper())]
-        for session, id in strangers:
-            await asker.answered(session, message(id=id, result={}))
-            await asker.progressed(session, id)
-        await asker.answered("s", message(error={"code": 1, "message": "m"}))
-        await asker.progressed("s", None)
-        waiting = asyncio.create_task(box.news())
-        await settle(50)
-        assert not waiting.done()
-        assert state.held == 1
-        waiting.cancel()
-
-
-async def test_a_session_has_so_many_questions_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    asker = SharedReplies(MemoryState())
-    open = [asker.open("s", 5) for _ in range(replies.MAX_OPEN)]
-    for each in open:
-        await each.__aenter__()
-    with pytest.raises(Busy, match="100 questions"):
-        await asker.open("s", 5).__aenter__()
-    async with asker.open("t", 5):
-        monkeypatch.setattr(replies, "MAX_SHARED", replies.MAX_OPEN + 1)
-        with pytest.raises(Busy, match="too many clients"):
-            await asker.open("u", 5).__aenter__()
-    for each in open:
-        await each.__aexit__(None, None, None)
-    assert not asker._open
-
-
-async def test_a_question_outlives_all_extensions() -> None:
-    clock = Clock()
-    asker = SharedReplies(MemoryState(clock=clock))
-    async with asker.open("s", 5) as box:
-        clock.sleep(5 * replies.EXTENSIONS)
-        await asker.answered("s", message(id=box.id, result={}))
-        assert await box.news() is not None
-
-
-async def test_a_question_that_the_store_forgot() -> None:
-    clock = Clock()
-    asker = SharedReplies(MemoryState(clock=clock))
-    async with asker.open("s", 5) as box:
-        clock.sleep(1000)
-        await asker.progressed("s", box.id)
-        with pytest.raises(QuestionFailed, match="was lost"):
-            await box.news()
-
-
-async def test_a_store_that_is_closed() -> None:
-    state = MemoryState()
-    async with SharedReplies(state).open("s", 5) as box:
-        waiting = asyncio.create_task(box.news())
-        await settle()
-        await state.close()
-        with pytest.raises(QuestionFailed, match="was lost"):
-            await waiting
-
-
-async def test_any_timeout_can_be_kept() -> None:
-    async with SharedReplies(MemoryState()).open("s", 1e12):
         pass

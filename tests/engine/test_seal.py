@@ -4,6 +4,8 @@ import base64
 import json
 import subprocess
 import sys
+from pprint import pformat
+from traceback import TracebackException
 
 import pytest
 from hypothesis import given
@@ -78,7 +80,33 @@ def test_there_is_no_sealer_without_a_secret() -> None:
 
 
 def test_a_sealer_does_not_show_its_secrets() -> None:
-    assert OURS.decode() not in repr(sealer) + str(sealer)
+    both = Sealer([OURS, OLD])
+    both.open(both.seal(DATA))
+    for shown in (repr(both), str(both), repr(vars(both)), pformat(vars(both)), f"{both.secrets}"):
+        assert OURS.decode() not in shown
+        assert OLD.decode() not in shown
+    assert both.secrets == (OURS, OLD)
+
+
+@pytest.mark.parametrize("act", ["seal", "open"])
+def test_nor_does_a_traceback_that_shows_variables(act: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Sealer([OURS, OLD])
+    token = both.seal(DATA)
+    if act == "open":
+        both.__dict__.pop("_by_header")
+
+    def broken(*_arguments: object) -> None:
+        raise RuntimeError("no such algorithm")
+
+    for place in ("cryptography.hazmat.primitives.kdf.hkdf.HKDF", "cryptography.hazmat.primitives.ciphers.aead.AESGCM"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, broken)
+            with pytest.raises(RuntimeError) as caught:
+                both.seal(DATA) if act == "seal" else both.open(token)
+        shown = "".join(TracebackException.from_exception(caught.value, capture_locals=True).format())
+        assert "_cipher" in shown or "_derived" in shown
+        assert OURS.decode() not in shown
+        assert OLD.decode() not in shown
 
 
 # ── rotation ──

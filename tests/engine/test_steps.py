@@ -83,18 +83,34 @@ async def test_prompts_and_resources_take_steps() -> None:
         assert played.result["contents"][0]["text"] == "2"
 
 
-async def test_a_question_inside_a_step_is_asked_before_the_step_counts() -> None:
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_step_can_not_ask(revision: str, blocking: bool) -> None:
+    """For the answer it would have to run again."""
+    failures: list[SetupError] = []
+
+    async def effect(ctx: Context) -> str:
+        return str((await ctx.elicit("Name?", str)).data)
+
     async def tool(ctx: Context) -> str:
-        async def effect() -> str:
-            return str((await ctx.elicit("Name?", str)).data)
+        try:
+            await ctx.step("effect", lambda: effect(ctx))
+        except SetupError as failure:
+            failures.append(failure)
+        return "done"
 
-        name = await ctx.step("effect", effect)
-        await ctx.elicit("Sure?", str)
-        return name
+    def in_thread(ctx: Context) -> str:
+        try:
+            ctx.wait(ctx.step("effect", lambda: ctx.wait(effect(ctx))))
+        except SetupError as failure:
+            failures.append(failure)
+        return "done"
 
-    async with asking_client(serving(tool)) as client:
-        played = await play(client, "tool", SURE)
-        assert (played.rounds, played.text) == ([["Name?"], ["Sure?"]], "Ada")
+    server = Server("steps")
+    server.add_tool(in_thread if blocking else tool, name="tool")
+    async with Client(server, protocol_version=revision, elicitation_handler=lambda _: "Ada") as client:
+        assert (await client.call_tool("tool")).text == "done"
+    assert str(failures[0]) == "ctx.step('effect'): a step can't ask the client, because it runs once; ask before it"
 
 
 # ── what is remembered ──
@@ -134,7 +150,8 @@ async def test_a_result_that_is_not_json_is_said_in_words(revision: str) -> None
 
     async with Client(serving(tool), protocol_version=revision) as client:
         await client.call_tool("tool")
-    assert str(failures[0]).startswith("ctx.step('odd'): the result must be JSON, to be remembered")
+    assert str(failures[0]).startswith("ctx.step('odd'): ")
+    assert str(failures[0]).endswith("; it is remembered as JSON, so return what JSON can hold, or None")
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, None, 5])

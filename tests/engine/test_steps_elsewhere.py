@@ -175,7 +175,7 @@ async def test_a_step_that_can_not_be_claimed_is_not_taken() -> None:
         server.engine.state = Closed()
         first = await call(client)
         assert is_interim(first)
-        with pytest.raises(ServerError, match="There is no room"):
+        with pytest.raises(ServerError, match="try again later"):
             await call(client, **retry(first, SURE))
     assert effect.times == 0
 

@@ -64,7 +64,7 @@ def test_several_choices_become_switches() -> None:
             "toppings: ham": {"type": "boolean", "title": "Toppings: ham"},
             "name": {"type": "string"},
         },
-        "required": ["name"],
+        "required": ["toppings: cheese", "toppings: ham", "name"],
     }
 
 
@@ -78,6 +78,7 @@ def test_switches_say_what_a_list_would() -> None:
             "it: c": {"type": "boolean", "title": "Cheese", "description": described, "default": False},
             "it: h": {"type": "boolean", "title": "Ham", "description": described, "default": True},
         },
+        "required": ["it: c", "it: h"],
     }
 
 
@@ -90,21 +91,23 @@ def test_the_name_of_a_switch_is_its_own() -> None:
 # Restoring
 
 
+@pytest.mark.rule("EL-9")
+@pytest.mark.parametrize("required", [False, True], ids=["optional", "required"])
 @pytest.mark.parametrize(
-    ("required", "default", "content", "restored"),
+    ("default", "content", "restored"),
     [
-        (False, None, {}, {}),
-        (True, None, {}, {"t": []}),
-        (False, None, {"t: a": True}, {"t": ["a"]}),
-        (False, None, {"t: b": True, "t: a": True}, {"t": ["a", "b"]}),
-        (False, None, {"t: a": False}, {"t": []}),
-        (False, ["b"], {}, {"t": ["b"]}),
-        (False, ["b"], {"t: a": True}, {"t": ["a", "b"]}),
-        (False, ["b"], {"t: b": False}, {"t": []}),
-        (False, ["b"], {"t: b": None, "t: a": None}, {"t": ["b"]}),
-        (False, None, {"other": 1}, {"other": 1}),
-        (False, None, {"t": ["forged"], "t: a": True}, {"t": ["a"]}),
-        (False, None, {"t": ["forged"]}, {}),
+        (None, {}, {}),
+        (None, {"t: a": True}, {"t": ["a"]}),
+        (None, {"t: b": True, "t: a": True}, {"t": ["a", "b"]}),
+        (None, {"t: a": False}, {"t": []}),
+        (["b"], {}, {}),
+        (["b"], {"t: a": True}, {"t": ["a", "b"]}),
+        (["b"], {"t: b": False}, {"t": []}),
+        (["b"], {"t: b": None, "t: a": None}, {}),
+        (None, {"other": 1}, {"other": 1}),
+        (None, {"t": ["forged"], "t: a": True}, {"t": ["a"]}),
+        (None, {"t": ["a"]}, {"t": ["a"]}),
+        (["b"], {"t": "as it came", "t: a": None}, {"t": "as it came"}),
     ],
     ids=stable,
 )

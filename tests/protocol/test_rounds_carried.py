@@ -65,7 +65,7 @@ def test_parts_do_not_run_into_each_other() -> None:
         ('{"a":"é"}', '{"a":"\\u00e9"}'),
         ('{"a":-0.0}', '{"a":0}'),
         ("{}", "null"),
-        ('{"a":1e300}', f'{{"a":{int(1e300)}}}'),
+        ('{"a":9e15}', '{"a":9000000000000000}'),
         ('{"a":0.1}', '{"a":1e-1}'),
     ],
 )
@@ -119,6 +119,7 @@ def test_a_round_comes_back_as_it_went() -> None:
         call="c",
         number=3,
         expires=1e9,
+        ends=2e9,
         binding=binding(),
         asked=["a-1"],
         answers={"b-1": raw({"action": "decline"})},
@@ -130,8 +131,8 @@ def test_a_round_comes_back_as_it_went() -> None:
 
 
 def test_what_is_not_there_takes_no_room() -> None:
-    bare = Round(call="c", number=1, expires=1.0, binding=binding())
-    assert json.loads(encode_round(bare)).keys() == {"call", "number", "expires", "binding"}
+    bare = Round(call="c", number=1, expires=1.0, ends=2.0, binding=binding())
+    assert json.loads(encode_round(bare)).keys() == {"call", "number", "expires", "ends", "binding"}
     assert decode_round(encode_round(bare)).state is UNSET
 
 

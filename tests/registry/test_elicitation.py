@@ -194,8 +194,18 @@ def test_an_answer_may_come_as_a_part_of_a_message() -> None:
 def test_several_choices_of_an_old_client() -> None:
     inquiry = Elicit("Toppings?", [["cheese", "ham"]])
     assert list(inquiry.params(R2025_06_18)["requestedSchema"]["properties"]) == ["value: cheese", "value: ham"]
-    for content, data in (({"value: ham": True}, ["ham"]), ({}, [])):
+    for content, data in (({"value: ham": True}, ["ham"]), ({"value: ham": False}, [])):
         assert inquiry.read(answer("accept", content=content), R2025_06_18) == Elicited("accept", data)
+
+
+@pytest.mark.rule("EL-9")
+@by_name
+def test_several_choices_of_a_client_that_has_lists_anyway(revision: Revision) -> None:
+    inquiry = Elicit("Toppings?", list[Literal["cheese", "ham"]])
+    assert inquiry.read(answer("accept", content={"value": ["ham"]}), revision).data == ["ham"]
+    for content, words in (({"value": ["jam"]}, "value: must be one of"), ({}, "value: is required, but missing")):
+        with pytest.raises(QuestionFailed, match=words):
+            inquiry.read(answer("accept", content=content), revision)
 
 
 @by_name

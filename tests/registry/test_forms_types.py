@@ -15,6 +15,7 @@ import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import TypeAliasType
 
 from dovetail import Field
 from dovetail.errors import QuestionFailed, SetupError
@@ -35,6 +36,11 @@ class Size(enum.Enum):
 class Level(enum.IntEnum):
     LOW = 1
     HIGH = 2
+
+
+class Mixed(enum.Enum):
+    AUTO = "auto"
+    HALF = 0.5
 
 
 class Sauce(enum.StrEnum):
@@ -73,11 +79,15 @@ def many(*choices: str) -> dict[str, Any]:
     return {"type": "array", "items": text(enum=list(choices))}
 
 
+LEVELS = [{"const": "1", "title": "LOW"}, {"const": "2", "title": "HIGH"}]
+
+
 def titled(**titles: str) -> list[dict[str, str]]:
     return [{"const": choice, "title": title} for choice, title in titles.items()]
 
 
 Limited = Annotated[list[Literal["a", "b"]], Field(min_length=1, max_length=2)]
+Alias = TypeAliasType("Alias", Annotated[Level, Field(title=None)])
 Named = Annotated[Literal["a", "b"], Field(extra={"enumNames": ["A", "B"]})]
 NOON = datetime.datetime(2026, 7, 28, 12, tzinfo=datetime.UTC)
 UUID = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")
@@ -114,10 +124,14 @@ UUID = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")
         (Literal["a", None], text(enum=["a"]), "a", "a"),
         (Named, text(oneOf=titled(a="A", b="B")), "a", "a"),
         (Size, text(enum=["s", "l"]), "l", Size.LARGE),
-        (Level, text(enum=["1", "2"]), "2", Level.HIGH),
+        (Level, text(oneOf=LEVELS), "2", Level.HIGH),
+        (Level | None, text(oneOf=LEVELS), "2", Level.HIGH),
+        (Literal[Level.HIGH], text(oneOf=LEVELS[1:]), "2", Level.HIGH),
+        (Alias, text(oneOf=LEVELS), "1", Level.LOW),
+        (Mixed, text(oneOf=[{"const": "auto", "title": "auto"}, {"const": "0.5", "title": "HALF"}]), "0.5", Mixed.HALF),
         (Sauce, text(enum=["hot", "mild"]), "hot", Sauce.HOT),
         (list[Literal["a", "b"]], many("a", "b"), ["b"], ["b"]),
-        (list[Level], many("1", "2"), ["2", "1"], [Level.HIGH, Level.LOW]),
+        (list[Level], {"type": "array", "items": {"anyOf": LEVELS}}, ["2", "1"], [Level.HIGH, Level.LOW]),
         (set[Size], many("s", "l"), ["l", "l"], {Size.LARGE}),
         (Limited, many("a", "b") | {"minItems": 1, "maxItems": 2}, ["a", "b"], ["a", "b"]),
         (["low", "high"], text(enum=["low", "high"]), "high", "high"),
@@ -263,12 +277,12 @@ PARTY = {
     "properties": {
         "name": {"type": "string", "title": "Name", "minLength": 1},
         "day": {"type": "string", "format": "date"},
-        "level": {"type": "string", "enum": ["1", "2"]},
+        "level": {"type": "string", "oneOf": LEVELS},
         "sizes": {"type": "array", "items": {"type": "string", "enum": ["s", "l"]}},
         "note": {"type": "string"},
         "guests": {"type": "integer", "description": "How many", "default": 2},
         "sauce": {"type": "string", "enum": ["hot", "mild"], "default": "mild"},
-        "extras": {"type": "array", "items": {"type": "string", "enum": ["x", "y"]}},
+        "extras": {"type": "array", "items": {"type": "string", "enum": ["x", "y"]}, "default": []},
     },
     "required": ["name", "day", "level", "sizes"],
 }
@@ -384,6 +398,102 @@ def test_a_default_set_is_sent_in_the_order_of_its_choices() -> None:
     assert compile_form(WithSet).decode({}) == WithSet()
 
 
+# Defaults that are made anew
+
+
+Colours = list[Literal["a", "b", "c"]]
+made: list[str] = []
+
+
+def make_colours() -> list[str]:
+    made.append("once more")
+    return ["c", "a"]
+
+
+class StructOfColours(msgspec.Struct, rename="camel"):
+    my_colours: Colours = msgspec.field(default_factory=make_colours)
+
+
+class ModelOfColours(pydantic.BaseModel):
+    my_colours: Colours = pydantic.Field(default_factory=make_colours, alias="myColours")
+
+
+@pydantic.dataclasses.dataclass
+class ModelledColours:
+    my_colours: Colours = pydantic.Field(default_factory=make_colours)
+
+
+MADE = [
+    dataclasses.make_dataclass("D", [("my_colours", Colours, dataclasses.field(default_factory=make_colours))]),
+    attrs.make_class("A", {"my_colours": attrs.field(factory=make_colours, type=Colours)}),
+    StructOfColours,
+    ModelOfColours,
+    ModelledColours,
+    Annotated[Colours, pydantic.Field(default_factory=make_colours)],
+]
+
+
+@pytest.mark.parametrize("type_", MADE, ids=stable)
+def test_a_list_that_a_factory_makes_is_shown_and_made_for_each_answer(type_: Any) -> None:
+    made.clear()
+    form = compile_form(type_)
+    assert [part["default"] for part in form.schema["properties"].values()] == [["a", "c"]]
+    official_in_every_revision(form)
+    before = len(made)
+    assert [getattr(form.decode({}), "my_colours", ["c", "a"]) for _ in range(2)] == [["c", "a"], ["c", "a"]]
+    assert (before, len(made)) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("type_", "factory"),
+    [
+        (Colours, lambda: ["d"]),
+        (Colours, lambda: 1 / 0),
+        (Colours, lambda: [object()]),
+        (Annotated[Colours, Field(min_length=1)], list),
+        (Annotated[Colours, Field(max_length=1)], make_colours),
+        (str, lambda: str(uuid.uuid4())),  # a factory of anything but a list is there because it changes
+        (datetime.date, datetime.date.today),
+    ],
+    ids=["unknown", "fails", "no JSON", "too few", "too many", "random", "clock"],
+)
+def test_what_a_factory_makes_is_not_shown_if_it_does_not_fit(type_: Any, factory: Any) -> None:
+    cls = dataclasses.make_dataclass("D", [("it", type_, dataclasses.field(default_factory=factory))])
+    assert "default" not in compile_form(cls).schema["properties"]["it"]
+
+
+# Formats
+
+
+class Formats(pydantic.BaseModel):
+    email: str | None = pydantic.Field(None, json_schema_extra={"format": "email"})
+    uri: Annotated[str, pydantic.WithJsonSchema({"type": "string", "format": "uri"})] = ""
+    date: str = pydantic.Field("", json_schema_extra={"format": "date"})
+    time: str = pydantic.Field("", json_schema_extra={"format": "date-time"})
+
+
+ANSWERS = {"email": "a@b.org", "uri": "https://a.b", "date": "2026-07-28", "time": "2026-07-28T12:00:00Z"}
+
+
+@pytest.mark.rule("EL-6", "EL-9")
+def test_formats_are_checked_wherever_they_are_sent() -> None:
+    form = compile_form(Formats)
+    assert [part["format"] for part in form.schema["properties"].values()] == ["email", "uri", "date", "date-time"]
+    assert form.decode(ANSWERS).model_dump() == ANSWERS
+    assert form.decode({}) == Formats()
+    with pytest.raises(QuestionFailed, match=r"form: email: must be an email .*; uri: .*; date: .*; time: must be a d"):
+        form.decode(dict.fromkeys(ANSWERS, "nomail"))
+
+
+def test_a_default_of_the_wrong_format_is_not_shown() -> None:
+    zoneless = compile_form(Annotated[datetime.datetime, Field(datetime.datetime(2026, 7, 28))])
+    assert alone(zoneless) == {"type": "string", "format": "date-time"}
+    assert zoneless.decode({}) == datetime.datetime(2026, 7, 28)
+    assert alone(compile_form(Annotated[datetime.datetime, Field(NOON)]))["default"] == "2026-07-28T12:00:00Z"
+    with pytest.raises(QuestionFailed, match=r"value: must be a date-time such as"):
+        zoneless.decode({"value": "2026-07-28T00:00:00"})
+
+
 # What can't be a form
 
 
@@ -463,6 +573,13 @@ class WithSecretStr(pydantic.BaseModel):
     word: pydantic.SecretStr | None = None
 
 
+SECRETS = (
+    "password", "Passwd", "api_key", "apiKey", "API_KEY", "access_token", "credit_card", "cvv", "token",
+    "user_password", "userPassword", "password2", "github_token", "githubToken", "cardNumber", "my_APIKey",
+    "openai_api_key",
+)  # fmt: skip
+
+
 @pytest.mark.rule("EL-2", "EL-3")
 @pytest.mark.parametrize(
     "type_",
@@ -470,10 +587,8 @@ class WithSecretStr(pydantic.BaseModel):
         pydantic.SecretStr,
         WithSecretStr,
         Annotated[str, Field(title="Password")],
-        *(
-            dataclasses.make_dataclass("Form", [(name, str)])
-            for name in ("password", "Passwd", "api_key", "apiKey", "API_KEY", "access_token", "credit_card", "cvv")
-        ),
+        *(dataclasses.make_dataclass("Form", [(name, str)]) for name in SECRETS),
+        Annotated[str, Field(title="Your card-number:")],
         dataclasses.make_dataclass("Form", [("card_number", int)]),
     ],
     ids=stable,
@@ -484,8 +599,10 @@ def test_forms_do_not_ask_for_secrets(type_: Any) -> None:
 
 
 def test_what_only_sounds_like_a_secret() -> None:
-    fields = [("secret", bool), ("password", Literal["keep", "reset"]), ("secretary", str), ("token_count", int)]
-    compile_form(dataclasses.make_dataclass("Form", fields))
+    fields = [("secret", bool), ("password", Literal["keep", "reset"])]
+    names = ("secretary", "token_count", "password_hint", "max_tokens", "passwordHint", "card_number_length", "betoken")
+    compile_form(dataclasses.make_dataclass("Form", [*fields, *((name, str) for name in names)]))
+    compile_form(Annotated[str, Field(title="Secret of the day")])
 
 
 # Remembering

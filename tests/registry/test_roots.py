@@ -2,7 +2,8 @@
 
 import json
 import os
-from pathlib import Path
+import re
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from dovetail.protocol.features import require_askable
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.questions import Inquiry
 from dovetail.protocol.revisions import LATEST, Revision
-from dovetail.registry.roots import MAX_ROOTS, Root, Roots, local_path
+from dovetail.registry import roots as registry_roots
+from dovetail.registry.roots import MAX_ROOTS, Root, Roots, is_on_a_drive, local_path
 
 REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)
 POSIX_ONLY = pytest.mark.skipif(os.name == "nt", reason="paths of the other kind of system")
@@ -146,32 +148,111 @@ def test_a_path_is_no_uri() -> None:
 @pytest.mark.parametrize(
     ("uri", "posix", "windows"),
     [
-        ("file:///home/me", "/home/me", "/home/me"),
-        ("FILE:///home/me", "/home/me", "/home/me"),
-        ("file://localhost/home/me", "/home/me", "/home/me"),
-        ("file:///", "/", "/"),
-        ("file:///a%20b/c%23%3F%25", "/a b/c#?%", "/a b/c#?%"),
-        ("file:///a b", "/a b", "/a b"),
-        ("file:///caf%C3%A9", "/café", "/café"),
-        ("file:///café", "/café", "/café"),
-        ("file:////a/b", "/a/b", "//a/b"),
-        ("file:///C:/Users/me", "/C:/Users/me", "C:/Users/me"),
+        ("file:///home/me", "/home/me", None),
+        ("FILE:///C:/me", "/C:/me", "C:/me"),
+        ("file://localhost/C:/me", "/C:/me", "C:/me"),
+        ("file://LOCALHOST/C:/me", "/C:/me", "C:/me"),
+        ("file:///", "/", None),
+        ("file:///C:/a%20b/c%23%3F%25", "/C:/a b/c#?%", "C:/a b/c#?%"),
+        ("file:///C:/a b", "/C:/a b", "C:/a b"),
+        ("file:///C:/caf%C3%A9", "/C:/café", "C:/café"),
+        ("file:///C:/café", "/C:/café", "C:/café"),
         ("file:///c%3A/Users/me", "/c:/Users/me", "c:/Users/me"),
         ("file:///C|/Users", "/C|/Users", "C:/Users"),
         ("file:///C:", "/C:", "C:/"),
         ("file:///C:/", "/C:/", "C:/"),
-        ("file:///CD:/x", "/CD:/x", "/CD:/x"),
-        ("file://server/share/x%20y", None, "//server/share/x y"),
+        ("file:///C://evil/share", "/C://evil/share", "C://evil/share"),  # slashes in the middle are one
     ],
 )
-def test_paths_of_uris(uri: str, posix: str | None, windows: str) -> None:
+def test_paths_of_uris(uri: str, posix: str, windows: str | None) -> None:
     assert Root(uri).uri == uri
-    assert local_path(uri, windows=True) == windows
-    if posix is not None:
-        assert local_path(uri, windows=False) == posix
+    assert local_path(uri, windows=False) == posix
+    if windows is not None:
+        assert local_path(uri, windows=True) == windows
+        assert PureWindowsPath(windows).drive in ("C:", "c:")
     else:
-        with pytest.raises(ValueError, match="is on another machine, 'server'"):
+        with pytest.raises(ValueError, match="has no drive"):
+            local_path(uri, windows=True)
+
+
+@pytest.mark.parametrize(
+    ("uri", "posix"),
+    [
+        ("file://evil/share", None),
+        ("file://evil/C:/x", None),
+        ("file://evil.example/share/x%20y", None),
+        ("file://127.0.0.1/C:/x", None),
+        ("file:////evil/share", "/evil/share"),
+        ("file://///evil/share", "/evil/share"),
+        ("file://localhost//evil/share", "/evil/share"),
+        ("file:///%2Fevil/share", "/evil/share"),
+        ("file:///%2fevil%2fshare", "/evil/share"),
+        ("file:////%3F/C:/x", "/?/C:/x"),
+        ("file:////%3F/UNC/evil/share", "/?/UNC/evil/share"),
+        ("file:////./pipe/x", "/./pipe/x"),
+        ("file:///%5C%5Cevil%5Cshare", "/\\\\evil\\share"),
+        ("file:///\\\\evil\\share", "/\\\\evil\\share"),
+        ("file:///%5C%3F%5CC:/x", "/\\?\\C:/x"),
+        ("file:////C:/x", "/C:/x"),
+        ("file:///C:evil", "/C:evil"),
+        ("file:///C:%5Cx", "/C:\\x"),
+        ("file:///CD:/x", "/CD:/x"),
+        ("file:///\u212a:/x", "/\u212a:/x"),  # looks like a K, and some think that it is one
+    ],
+)
+def test_roots_that_are_elsewhere(uri: str, posix: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are listed, but nobody looks for them: on Windows that alone would call up a foreign host."""
+    assert Root(uri).uri == uri
+    with pytest.raises(ValueError, match="another machine" if posix is None else "has no drive"):
+        local_path(uri, windows=True)
+    if posix is None:
+        with pytest.raises(ValueError, match="is on another machine, '"):
             local_path(uri, windows=False)
+    else:
+        assert local_path(uri, windows=False) == posix
+
+    def looked_up(*_arguments: object, **_options: object) -> Path:
+        raise AssertionError("somebody looks for it")
+
+    monkeypatch.setattr(registry_roots, "WINDOWS", True)
+    monkeypatch.setattr(registry_roots.Path, "resolve", looked_up)
+    with pytest.raises(ValueError, match=r"another machine|has no drive"):
+        _ = Root(uri).path
+    assert not Root(uri).contains("x")
+
+
+@given(st.text("/\\:|?.%5CcFf2evil", max_size=16))
+def test_whatever_has_a_path_on_windows_is_on_a_drive(text: str) -> None:
+    path = path_or_none(f"file://{text}", windows=True)
+    assert path is None or re.fullmatch("[A-Za-z]:", PureWindowsPath(path).drive)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_here"),
+    [
+        ("x", True),
+        ("C:/x", True),
+        ("D:/x", True),
+        ("/x", True),
+        ("..", True),
+        ("//evil/share/x", False),
+        ("\\\\evil\\share\\x", False),
+        ("/\\evil/share", False),
+        ("//?/C:/x", False),
+        ("//?/UNC/evil/share", False),
+        ("//./pipe/x", False),
+    ],
+)
+def test_paths_that_lead_to_another_machine_are_not_followed(path: str, is_here: bool) -> None:
+    assert is_on_a_drive(PureWindowsPath("C:/root") / path) is is_here
+    assert is_on_a_drive(PurePosixPath("/root") / path)
+
+
+def test_they_are_in_no_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(registry_roots, "is_on_a_drive", lambda path: "evil" not in str(path))
+    root = Root(tmp_path.as_uri())
+    assert root.contains("x")
+    assert not root.contains("evil")
 
 
 def test_no_path_without_a_file_uri() -> None:
@@ -183,7 +264,7 @@ def test_no_path_without_a_file_uri() -> None:
 def test_names_that_are_not_unicode() -> None:
     assert os.fsencode(Root("file:///%FF").path) == b"/\xff"
     with pytest.raises(UnicodeDecodeError):
-        local_path("file:///%FF", windows=True)
+        local_path("file:///C:/%FF", windows=True)
 
 
 @POSIX_ONLY

@@ -4,11 +4,14 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Raw
+
 from dovetail.engine.exchange import BackChannel, Exchange
 from dovetail.engine.interview import Interview
 from dovetail.engine.live import Live
 from dovetail.engine.options import LONGEST_ANSWER
 from dovetail.engine.replay import Replay
+from dovetail.engine.steps import refuse_in_step
 from dovetail.errors import ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.questions import Inquiry
@@ -18,7 +21,7 @@ from dovetail.registry.roots import Root, Roots
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
 
-MAX_ELICITATIONS = 10_000
+MAX_VISITS = 100  # of one session
 T = TypeVar("T")
 
 
@@ -35,8 +38,13 @@ def interview_of(engine: "Engine", exchange: Exchange) -> Interview:
 
 async def ask(engine: "Engine", exchange: Exchange, inquiry: Inquiry[T], timeout: float | None) -> T:
     """The checked answer. Raises MissingCapability before anything is sent to a client that can't answer."""
-    answer = await interview_of(engine, exchange).ask(inquiry, _seconds(engine, timeout))
+    answer = await _answer(engine, exchange, inquiry, timeout)
     return inquiry.read(answer, exchange.request.revision)
+
+
+async def _answer(engine: "Engine", exchange: Exchange, inquiry: Inquiry[Any], timeout: float | None) -> Raw:
+    refuse_in_step()
+    return await interview_of(engine, exchange).ask(inquiry, _seconds(engine, timeout))
 
 
 def _seconds(engine: "Engine", timeout: Any) -> float:
@@ -58,7 +66,7 @@ async def list_roots(engine: "Engine", exchange: Exchange, timeout: float | None
     version = sessions.record.roots_version
     if (kept := sessions.record.roots) is not None:
         return roots.read(kept, exchange.request.revision)
-    answer = await interview_of(engine, exchange).ask(roots, _seconds(engine, timeout))
+    answer = await _answer(engine, exchange, roots, timeout)
     found = roots.read(answer, exchange.request.revision)
 
     def keep(record: Session) -> Session:  # unless they have changed meanwhile
@@ -73,18 +81,40 @@ class Elicitations:
     """Visits to URLs that clients were asked for, so that they can be told when the user is done there."""
 
     def __init__(self) -> None:
-        self._clients: OrderedDict[str, BackChannel] = OrderedDict()  # oldest first
+        self._visits: dict[str, OrderedDict[str, BackChannel]] = {}  # by session and id, the oldest first
+        self._sessions: dict[str, set[str]] = {}  # by id
 
-    def began(self, id: str, client: BackChannel) -> None:
-        self._clients[id] = client
-        if len(self._clients) > MAX_ELICITATIONS:
-            self._clients.popitem(last=False)
+    def began(self, session: str, id: str, client: BackChannel) -> None:
+        visits = self._visits.setdefault(session, OrderedDict())
+        if len(visits) >= MAX_VISITS and id not in visits:
+            self.ended(session, next(iter(visits)))
+        self._visits.setdefault(session, visits)[id] = client
+        self._sessions.setdefault(id, set()).add(session)
+
+    def ended(self, session: str, id: str) -> BackChannel | None:
+        """There is nothing to be told any more."""
+        visits = self._visits.get(session)
+        if visits is None or id not in visits:
+            return None
+        client = visits.pop(id)
+        if not visits:
+            del self._visits[session]
+        self._sessions[id].remove(session)
+        if not self._sessions[id]:
+            del self._sessions[id]
+        return client
+
+    def left(self, session: str) -> None:
+        """The session has ended."""
+        for id in tuple(self._visits.get(session, ())):
+            self.ended(session, id)
 
     async def completed(self, id: str) -> bool:
-        """Tell the client that asked, and only that one. False if there is none."""
-        client = self._clients.pop(id, None)
-        if client is None:
-            return False
+        """Tell the clients that were asked with this id, and no others. False if there is none."""
+        clients = [self.ended(session, id) for session in sorted(self._sessions.get(id, ()))]
         params: dict[str, Any] = {"elicitationId": id}
-        await client.tell(jsonrpc.notification("notifications/elicitation/complete", jsonrpc.encode(params)))
-        return True
+        message = jsonrpc.notification("notifications/elicitation/complete", jsonrpc.encode(params))
+        for client in clients:
+            if client is not None:
+                await client.tell(message)
+        return bool(clients)

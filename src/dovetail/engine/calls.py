@@ -49,11 +49,16 @@ async def _run_tool(engine: "Engine", exchange: Exchange, tool: Tool, raw: Any) 
     arguments = tool.decode(raw)
     label = f"tool {tool.name}"
     limit = engine.tool_limit(tool)
-    if limit is None:
-        async with engine.limit:
-            return tool.shape(await invoke(engine, exchange, tool.invocation, arguments, label))
-    async with limit, engine.limit:  # in this order: who waits for a busy tool must not hold one of the server's slots
+    exchange.slots = ()
+    try:
+        if limit is not None:  # before the server's: who waits for a busy tool must not hold one of those
+            await limit.acquire()
+            exchange.slots = (limit,)
+        await engine.limit.acquire()
+        exchange.slots += (engine.limit,)
         return tool.shape(await invoke(engine, exchange, tool.invocation, arguments, label))
+    finally:
+        exchange.leave()
 
 
 def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exception) -> ToolResult:

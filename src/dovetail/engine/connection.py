@@ -192,6 +192,7 @@ class Connection:
         request.session = self.session
 
     def _drop_session(self) -> None:
+        self._forget_visits()
         self.session = None
         if self._subscription is not None:  # the client was quick with its notifications/initialized
             self._subscription.end()
@@ -339,8 +340,11 @@ class Connection:
         self._replies.close()  # nothing more is read
         if self._subscription is not None:
             self._subscription.end()
-        await self._end_calls(grace)
-        self._closed = True
+        try:
+            await self._end_calls(grace)
+        finally:
+            self._closed = True
+            self._forget_visits()
 
     async def _end_calls(self, grace: float) -> None:
         tasks = [call.task for call in self._calls.values() if call.task is not None]
@@ -364,3 +368,9 @@ class Connection:
                 call.exchange.cancelled()
             if call.task is not None:
                 call.task.cancel()
+        self._forget_visits()
+
+    def _forget_visits(self) -> None:
+        """To URLs: nobody is there any more to be told that the user is done."""
+        if self.session is not None:
+            self.engine.elicitations.left(self.session.id)

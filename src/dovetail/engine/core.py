@@ -34,6 +34,7 @@ from dovetail.state.base import StateBackend
 from dovetail.state.memory import MemoryState
 
 INJECTABLE = (Context,)
+MAX_STEPS = 500_000  # that are kept in mind, unless they need more memory than a MemoryState takes
 STEP_SECONDS = 5.0  # that steps of calls which are over get when the server stops
 
 
@@ -47,7 +48,8 @@ class Engine:
         self.redactor = Redactor(options.redact)
         guard_loggers(options.redact)
         self.threads = ThreadPool(options.max_threads)
-        self.state: StateBackend = MemoryState()  # what has to be known to all workers, and is not a session
+        # What all workers have to know: steps that were taken, the secret if none is given. Sessions lie elsewhere.
+        self.state: StateBackend = MemoryState(max_entries=MAX_STEPS)
         self.elicitations = Elicitations()
         self.running_steps: set[asyncio.Task[Any]] = set()
         self._open_limits()

@@ -10,7 +10,7 @@ from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import HANDLERS
 from dovetail.engine.interview import Unanswered
 from dovetail.engine.invoke import EXITS, is_cancelled
-from dovetail.engine.replay import interim
+from dovetail.engine.replay import forget_run, interim
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
@@ -89,11 +89,15 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Step:
         handler = HANDLERS.get(exchange.request.method)
         if handler is None:
             raise inbound.method_not_found(exchange.request.method)
-        exchange.interview = None  # a middleware may make the request twice
+        if exchange.interview is not None:  # a middleware makes the request twice
+            forget_run(exchange)
         try:
-            return await handler(engine, exchange)
+            result = await handler(engine, exchange)
         except Unanswered:
-            return await interim(exchange)
+            return interim(exchange)
+        if exchange.interview is not None:
+            exchange.interview.finished()
+        return result
 
     step: Step = innermost
     for each in reversed(middleware):

@@ -13,6 +13,7 @@ from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
     from dovetail.engine.interview import Interview
+    from dovetail.engine.limits import Limit
     from dovetail.engine.progress import ProgressSender
     from dovetail.engine.streams import Subscription
 
@@ -101,6 +102,7 @@ class Exchange:
 
     __slots__ = (
         "_cancellation",
+        "arrived",
         "back",
         "close_stream",
         "emit",
@@ -111,11 +113,13 @@ class Exchange:
         "progress",
         "request",
         "sessions",
+        "slots",
         "subscription",
     )
 
     def __init__(self, request: Request, emit: Emit, sessions: SessionStore | None = None) -> None:
         self.request = request
+        self.arrived = request.params  # whatever a middleware makes of the request
         self.emit = emit
         self.sessions = sessions
         self.finish: list[Callable[[], Awaitable[None]]] = []  # to run before the answer goes out
@@ -126,7 +130,14 @@ class Exchange:
         self.back: BackChannel | None = None  # how to ask the client, where that is a request
         self.no_way_back = NO_WAY_BACK  # why there is none
         self.interview: Interview | None = None  # from the first question, step or answer on
+        self.slots: tuple[Limit, ...] | None = None  # where its function has one just now; None if none runs
         self._cancellation: Cancellation | None = None
+
+    def leave(self) -> None:
+        """The function is over: the slots that it still has are others' now."""
+        slots, self.slots = self.slots, None
+        for limit in slots or ():
+            limit.release()
 
     @property
     def cancellation(self) -> Cancellation:

@@ -148,8 +148,12 @@ async def read_resource(engine: "Engine", exchange: Exchange) -> Result:
     assert isinstance(params, ReadResourceParams)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
         resume(engine, exchange)
-    async with engine.limit:
+    await engine.limit.acquire()
+    exchange.slots = (engine.limit,)
+    try:
         return await engine.read(params.uri, exchange)
+    finally:
+        exchange.leave()
 
 
 async def subscribe(engine: "Engine", exchange: Exchange) -> Result:
@@ -243,11 +247,15 @@ async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
     except ArgumentError as failure:
         raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
     shape = partial(shape_prompt, description=prompt.definition.description)
-    async with engine.limit:
+    await engine.limit.acquire()
+    exchange.slots = (engine.limit,)
+    try:
         result: PromptResult = await guarded(
             engine, exchange, prompt.invocation, arguments, f"prompt {prompt.name}", shape
         )
-    return result
+        return result
+    finally:
+        exchange.leave()
 
 
 async def guarded(

@@ -15,6 +15,9 @@ from dovetail.protocol.questions import InputRequired, Inquiry
 class Unanswered(BaseException):  # no error, and not to be caught by `except Exception`
     """Ends a run of a function at a question that has no answer yet; the function runs again when there is one."""
 
+    def __init__(self) -> None:
+        super().__init__("A question to the client has no answer yet; its function runs again when there is one")
+
 
 class Interview(Protocol):
     """The questions and steps of one call."""
@@ -42,3 +45,9 @@ class Interview(Protocol):
 
     async def step(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
         """Run a side effect once, whatever becomes of this run."""
+
+    async def settle(self) -> None:
+        """Wait for the steps that were begun."""
+
+    def finished(self) -> None:
+        """The call has come to its end."""

@@ -12,7 +12,7 @@ from dovetail.engine.asking import interview_of
 from dovetail.engine.context import Context
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.interview import Unanswered
-from dovetail.engine.limits import with_function_timeout
+from dovetail.engine.limits import with_function_timeout, with_timeout
 from dovetail.errors import SetupError, UrlElicitationRequired
 from dovetail.protocol.questions import InputRequired
 from dovetail.registry.invocation import Invocation
@@ -30,41 +30,35 @@ async def invoke(
 ) -> Any:
     """The value that the function returns. Raises what it raises, CallTimeout, or Unanswered."""
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
-    work = _start(engine, exchange, invocation, arguments, label)
-    try:
-        value = await (work if timeout is None else with_function_timeout(work, timeout))
-    except UrlElicitationRequired as required:
-        interview = interview_of(engine, exchange)
-        if not interview.is_waiting:
-            await interview.require_urls(required)
-        raise Unanswered from None
-    except BaseException as raised:
-        meant = _meant(exchange, raised, label)
-        if meant is raised:
-            raise
-        raise meant from raised
-    if exchange.interview is None and not isinstance(value, InputRequired):
-        return value
-    return await _questioned(engine, exchange, invocation, arguments, label, value)
+    while True:
+        work = _start(engine, exchange, invocation, arguments, label)
+        try:
+            value = await (work if timeout is None else with_function_timeout(work, timeout))
+        except BaseException as raised:
+            meant = await _meant(engine, exchange, raised, label, timeout)
+            if meant is raised:
+                raise
+            raise meant from raised
+        if exchange.interview is None and not isinstance(value, InputRequired):
+            return value
+        await _refuse_without_answers(exchange, timeout)
+        if not isinstance(value, InputRequired):
+            return value
+        _refuse_unusable_state(value, label)
+        await interview_of(engine, exchange).ask_together(value)  # if this returns, the answers are there
 
 
-async def _questioned(
-    engine: "Engine",
-    exchange: Exchange,
-    invocation: Invocation,
-    arguments: dict[str, Any],
-    label: str,
-    outcome: Any,
-) -> Any:
-    """What a function that may ask has come to; if it asks by itself, it is called again with the answers."""
-    interview = interview_of(engine, exchange)
-    if interview.is_waiting:
-        raise Unanswered  # whatever it returned: it did so without an answer
-    if isinstance(outcome, InputRequired):
-        _refuse_unusable_state(outcome, label)
-        await interview.ask_together(outcome)
-        return await invoke(engine, exchange, invocation, arguments, label)
-    return outcome
+async def _refuse_without_answers(exchange: Exchange, timeout: float | None) -> None:
+    """A function that met an open question has come to nothing, whatever it returned or raised.
+
+    The steps that it has begun are waited for: what they have done must be known to its next run.
+    """
+    if exchange.interview is None:
+        return
+    settling = exchange.interview.settle()
+    await (settling if timeout is None else with_timeout(settling, timeout))
+    if exchange.interview.is_waiting:
+        raise Unanswered
 
 
 def _refuse_unusable_state(required: InputRequired, label: str) -> None:
@@ -76,17 +70,21 @@ def _refuse_unusable_state(required: InputRequired, label: str) -> None:
             raise SetupError(f"{label}: the state of InputRequired must be JSON: {failure}") from None
 
 
-def _meant(exchange: Exchange, raised: BaseException, label: str) -> BaseException:
+async def _meant(
+    engine: "Engine", exchange: Exchange, raised: BaseException, label: str, timeout: float | None
+) -> BaseException:
     """What is to be made of whatever a function has raised."""
     stray = isinstance(raised, asyncio.CancelledError)
     if stray and is_cancelled():
         return raised
     if exchange.interview is not None and exchange.interview.is_waiting:
-        return Unanswered()
+        await _refuse_without_answers(exchange, timeout)
     if stray:
         return RuntimeError(f"{label} let a cancellation of its own escape")
     if isinstance(raised, EXITS):
         return RuntimeError(f"{label} raised {raised!r}")
+    if isinstance(raised, UrlElicitationRequired):
+        await interview_of(engine, exchange).require_urls(raised)
     return raised
 
 

@@ -8,7 +8,7 @@ import asyncio
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -31,7 +31,7 @@ class Limit:
         self._slots = slots
         self._queue = queue
         self._subject = subject
-        self._free = slots  # more than 0 only while nobody waits
+        self._free = slots  # more than 0 only while nobody waits; less than 0 while it is overdrawn
         self._line: deque[asyncio.Future[None]] = deque()
 
     @property
@@ -44,7 +44,7 @@ class Limit:
 
     async def acquire(self) -> None:
         """Take a slot: without a turn of the loop if one is free, else in order of arrival."""
-        if self._free:
+        if self._free > 0:
             self._free -= 1
             return
         if len(self._line) >= self._queue:
@@ -52,6 +52,24 @@ class Limit:
                 f"{self._subject} is busy: {self.running} calls running and {self.waiting} waiting; try again later"
             )
         await self._wait()
+
+    async def reclaim(self) -> None:
+        """Take a slot again that was given back for a while: in line like everybody, but however long the line is.
+
+        Who is cancelled meanwhile has it nevertheless.
+        """
+        if self._free > 0:
+            self._free -= 1
+            return
+        try:
+            await self._wait()
+        except asyncio.CancelledError:
+            self.overdraw()
+            raise
+
+    def overdraw(self) -> None:
+        """Take a slot at once, even if there is none: then nobody gets one until as many are given back."""
+        self._free -= 1
 
     async def _wait(self) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -68,7 +86,7 @@ class Limit:
 
     def release(self) -> None:
         """Give the slot to the one who waits longest, else put it back."""
-        while self._line:
+        while self._line and self._free >= 0:
             turn = self._line.popleft()
             if not turn.done():  # cancelled, but its task has not run since
                 turn.set_result(None)
@@ -216,7 +234,8 @@ class FunctionExpiry(Expiry):
 
     def end(self) -> None:
         super().end()
-        _running.reset(self._token)
+        with suppress(ValueError):  # a loop that died in mid-call is torn down from elsewhere
+            _running.reset(self._token)
 
 
 def with_function_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:

@@ -3,24 +3,27 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import UNSET, Raw
 
 from dovetail.engine.exchange import BackChannel, Exchange
-from dovetail.engine.limits import standing_still
+from dovetail.engine.limits import Limit, standing_still
+from dovetail.engine.replies import CALL_IS_OVER
 from dovetail.engine.steps import Steps
 from dovetail.engine.threads import resting
 from dovetail.errors import (
     URL_ELICITATION_REQUIRED,
     MissingCapability,
     ProtocolError,
+    QuestionFailed,
     ToolError,
     UrlElicitationRequired,
 )
+from dovetail.protocol import jsonrpc
 from dovetail.protocol.features import require_askable
-from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.jsonrpc import BadMessage, encode
 from dovetail.protocol.questions import InputRequired, Inquiry
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.rounds import MAX_ROUNDS
@@ -29,6 +32,8 @@ from dovetail.registry.outputs import to_jsonable
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
+
+MAX_AT_ONCE = 32  # questions of one call; its others wait, so that it leaves room for other calls of its client
 
 
 class Live:
@@ -39,7 +44,9 @@ class Live:
     def __init__(self, engine: "Engine", exchange: Exchange) -> None:
         self._engine = engine
         self._exchange = exchange
-        self._steps = Steps(engine, None, {}, engine.options.answer_timeout)
+        self._steps = Steps(engine, {})
+        self._lending = Lending(exchange)
+        self._room = asyncio.Semaphore(MAX_AT_ONCE)
         self._rounds = 0
         self._answers: dict[tuple[str, int], Raw] = {}  # what was asked, and the how-manieth time in one run
         self._occurrences: Counter[str] = Counter()
@@ -57,9 +64,25 @@ class Live:
 
     async def _put(self, inquiry: Inquiry[Any], timeout: float) -> Raw:
         back = self._back(inquiry)
+        if not isinstance(inquiry, ElicitUrl):
+            return await self._send(inquiry, back, timeout)
         self._remember(inquiry, back)
-        with standing_still(), resting():  # the time of the function, not that of the person who is asked
-            return await back.ask(inquiry.question.method, encode(inquiry.params(self._revision)), timeout)
+        is_willing = False
+        try:
+            answer = await self._send(inquiry, back, timeout)
+            is_willing = inquiry.read(answer, self._revision).accepted
+        finally:
+            if not is_willing:
+                self._forget(inquiry)
+        return answer
+
+    async def _send(self, inquiry: Inquiry[Any], back: BackChannel, timeout: float) -> Raw:
+        params = encode(inquiry.params(self._revision))
+        with standing_still(), resting():  # neither the function nor its thread does a thing meanwhile
+            async with self._lending, self._room:
+                if self._exchange.slots is None:
+                    raise QuestionFailed(CALL_IS_OVER)  # it had to wait, and its function did not wait for it
+                return await back.ask(inquiry.question.method, params, timeout)
 
     @property
     def _revision(self) -> Revision:
@@ -74,10 +97,16 @@ class Live:
         require_askable(question, self._revision, self._exchange.request.capabilities)
         return back
 
-    def _remember(self, inquiry: Inquiry[Any], back: BackChannel) -> None:
+    def _remember(self, visit: ElicitUrl, back: BackChannel) -> None:
         """The client may be told later that the user is done at a URL."""
-        if self._revision.elicitation_ids and isinstance(inquiry, ElicitUrl):
-            self._engine.elicitations.began(inquiry.elicitation_id, back)
+        session = self._exchange.request.session
+        if self._revision.elicitation_ids and session is not None:
+            self._engine.elicitations.began(session.id, visit.elicitation_id, back)
+
+    def _forget(self, visit: ElicitUrl) -> None:
+        session = self._exchange.request.session
+        if session is not None:
+            self._engine.elicitations.ended(session.id, visit.elicitation_id)
 
     async def ask_together(self, required: InputRequired) -> None:
         """The questions go out together; then the function is called again, as the client of today would do it."""
@@ -92,10 +121,11 @@ class Live:
                 asked = {key: group.create_task(self._put(each, timeout)) for key, each in required.requests.items()}
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        self.input_responses = {key: msgspec.json.decode(task.result()) for key, task in asked.items()}
+        self.input_responses = {key: _object(key, task.result()) for key, task in asked.items()}
         self.request_state = None if required.state is UNSET else to_jsonable(required.state)
         self._occurrences.clear()
-        self._steps = Steps(self._engine, None, self._steps.done, self._engine.options.answer_timeout)
+        await self._steps.settle()  # whatever was begun must be known to the next run
+        self._steps = Steps(self._engine, self._steps.done)
 
     async def require_urls(self, required: UrlElicitationRequired) -> None:
         for inquiry in required.elicitations:
@@ -103,5 +133,84 @@ class Live:
         data = {"elicitations": [inquiry.params(self._revision) for inquiry in required.elicitations]}
         raise ProtocolError(str(required), code=URL_ELICITATION_REQUIRED, data=data)
 
+    async def settle(self) -> None:
+        await self._steps.settle()
+
+    def finished(self) -> None:
+        """There was only one run, which can't differ from itself."""
+
     async def step(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
         return await self._steps.run(name, function, in_thread=in_thread)
+
+
+def _object(key: str, answer: Raw) -> Any:
+    """An answer that nobody reads but the function itself; in the later era others would not come so far either."""
+    try:
+        value = jsonrpc.parse(answer)
+    except BadMessage:
+        value = None
+    if not isinstance(value, dict):
+        raise QuestionFailed(f"The client's answer to {key} can't be used: it must be an object")
+    return value
+
+
+class Lending:
+    """`async with lending:` others have the slots of a call while its client is asked.
+
+    The first of several questions gives them back, the last takes them again before the function goes on.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._questions = 0
+        self._lent: tuple[Limit, ...] = ()  # in the order in which they are taken
+        self._taking = asyncio.Lock()
+
+    async def __aenter__(self) -> None:
+        self._questions += 1
+        if not self._taking.locked():  # else whoever takes them gives them back
+            self._lend()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._questions -= 1
+        if self._questions:
+            return
+        if error is not None and not isinstance(error, Exception):  # cancelled: it must not wait
+            self._take_at_once()
+            return
+        async with self._taking:
+            await self._take()
+
+    def _lend(self) -> None:
+        if slots := self._exchange.slots:
+            self._exchange.slots, self._lent = (), slots + self._lent
+            for limit in slots:
+                limit.release()
+
+    async def _take(self) -> None:
+        try:
+            while self._lent and not self._questions and self._exchange.slots is not None:
+                limit, self._lent = self._lent[0], self._lent[1:]
+                try:
+                    await limit.reclaim()
+                finally:
+                    self._have(limit)
+        except asyncio.CancelledError:
+            self._take_at_once()
+            raise
+        if self._questions:  # another part of the function has asked meanwhile
+            self._lend()
+
+    def _take_at_once(self) -> None:
+        lent, self._lent = self._lent, ()
+        for limit in lent:
+            limit.overdraw()
+            self._have(limit)
+
+    def _have(self, limit: Limit) -> None:
+        if self._exchange.slots is None:  # the function has ended without waiting for this
+            limit.release()
+        else:
+            self._exchange.slots += (limit,)

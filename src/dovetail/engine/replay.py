@@ -44,10 +44,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("dovetail")
 
 AskingParams = CallToolParams | GetPromptParams | ReadResourceParams
+NOT_YET_DONE = "The user has agreed to open the page that this needs, but is not done there; call again afterwards"
+NOT_WILLING = "The user did not want to open the page that this needs"
+OTHERS = {
+    "method": "another method",
+    "name": "another tool, prompt or resource",
+    "arguments": "other arguments",
+    "principal": "another caller",
+    "server": "another server",
+}
 BAD_STATE = "The request state can't be used; make the request again without it"
 SUBJECTS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
 TURNS = 3  # of the loop, in which whoever runs beside a question may ask too
 MOMENT = 0.02  # seconds, in which other threads may
+CALL_LASTS = 4  # times as long as its first questions are good for: a claim must outlive every state of its call
 CLAIMS_OUTLIVE = 3600.0  # seconds: a run that began at the last moment may take so long to its last step
 MANY = 10_000  # questions and steps of a run that is over already
 
@@ -71,10 +81,10 @@ def _open(engine: "Engine", exchange: Exchange, token: str) -> Round:
         raise _refused(exchange, str(bad)) from None
     except msgspec.DecodeError:
         raise _refused(exchange, "it was sealed by another version of this library") from None
-    if (difference := _binding(engine, exchange).difference(before.binding)) is not None:
-        raise _refused(exchange, f"it belongs to another {difference}")
     if before.expires <= time.time():
         raise _refused(exchange, "it has expired")
+    if (difference := _binding(engine, exchange).difference(before.binding)) is not None:
+        raise _refused(exchange, f"it was made for {OTHERS[difference]}")
     return before
 
 
@@ -84,7 +94,7 @@ def _refused(exchange: Exchange, reason: str) -> ProtocolError:
 
 
 def _binding(engine: "Engine", exchange: Exchange) -> Binding:
-    params: AskingParams = exchange.request.params
+    params: AskingParams = exchange.arrived
     if isinstance(params, ReadResourceParams):
         name, arguments = params.uri, jsonrpc.NO_PARAMS
     else:
@@ -92,10 +102,15 @@ def _binding(engine: "Engine", exchange: Exchange) -> Binding:
     return Binding.of(exchange.request.method, name, arguments, exchange.principal, engine.info.name)
 
 
-async def interim(exchange: Exchange) -> Interim:
+def interim(exchange: Exchange) -> Interim:
     """The questions that have kept a function from its end."""
     assert isinstance(exchange.interview, Replay)
-    return await exchange.interview.interim()
+    return exchange.interview.interim()
+
+
+def forget_run(exchange: Exchange) -> None:
+    """The function begins anew, in the same round."""
+    exchange.interview = None
 
 
 class Replay:
@@ -204,7 +219,21 @@ class Replay:
         raise Unanswered
 
     async def require_urls(self, required: UrlElicitationRequired) -> None:
-        await self.ask_together(InputRequired({f"url-{n}": each for n, each in enumerate(required.elicitations, 1)}))
+        """Each page is shown once: whoever was there, or did not want to, is not sent there again in this call."""
+        await self._go_on()
+        answered: list[bool] = []
+        for inquiry in required.elicitations:
+            place = self._place(inquiry.question)
+            if (answer := self._answers.get(place)) is not None:
+                self._taken.add(place)
+                answered.append(inquiry.read(answer, self._exchange.request.revision).accepted)
+            else:
+                self._check(inquiry)
+                self._leave_open(place, inquiry, self._engine.options.answer_timeout)
+        if self._open:
+            self._is_over = True
+            raise Unanswered
+        raise ToolError(NOT_YET_DONE if all(answered) else NOT_WILLING)
 
     async def step(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
         await self._go_on()
@@ -212,10 +241,26 @@ class Replay:
 
     # ── the end of a round ──
 
-    async def interim(self) -> Interim:
+    async def settle(self) -> None:
+        await self._steps.settle()
+
+    def finished(self) -> None:
+        """A run that did not come by all that earlier ones did was another run. Nobody can tell what is right then."""
+        if self._before is None:
+            return
+        missed = [place for place in self._before.used if place not in self._taken]
+        missed += self._steps.not_met(self._before.steps)
+        if missed:
+            log.error(
+                "%s has ended without coming to %d questions or steps of its earlier runs: what it reads must be the "
+                "same in every run of a call, or be kept by ctx.step; or else its code has changed meanwhile",
+                self._subject,
+                len(missed),
+            )
+
+    def interim(self) -> Interim:
         """What goes out instead of a result. Raises ToolError if the call can't go on like that."""
         self._is_over = True
-        await self._steps.settle()
         number = 1 if self._before is None else self._before.number + 1
         if number > MAX_ROUNDS:
             raise self._given_up(f"it has asked {MAX_ROUNDS} times without coming to an end")
@@ -238,13 +283,17 @@ class Replay:
 
     def _round(self, number: int, wasted: int) -> Round:
         earlier_state = UNSET if self._before is None else self._before.state
+        now, timeouts = time.time(), self._timeouts or [self._engine.options.answer_timeout]
+        ends = now + CALL_LASTS * max(timeouts) if self._before is None else self._before.ends
         return Round(
             call=secrets.token_hex(16) if self._before is None else self._before.call,
             number=number,
-            expires=time.time() + min(self._timeouts, default=self._engine.options.answer_timeout),
+            expires=min(now + min(timeouts), ends),
+            ends=ends,
             binding=_binding(self._engine, self._exchange),
             asked=[place for place in self._open if place not in self._own_keys],
             answers=self._answers,
+            used=sorted({*(() if self._before is None else self._before.used), *self._taken}),
             steps=self._steps.done,
             wasted=wasted,
             state=earlier_state if self._own_state is None else self._own_state,
@@ -266,5 +315,5 @@ class Replay:
 def _steps(engine: "Engine", before: Round | None) -> Steps:
     """The steps of a run. Their claims outlive the state, which others may bring too."""
     if before is None:
-        return Steps(engine, None, {}, 0)
-    return Steps(engine, before.call, dict(before.steps), before.expires - time.time() + CLAIMS_OUTLIVE)
+        return Steps(engine, {})
+    return Steps(engine, dict(before.steps), call=before.call, lifetime=before.ends - time.time() + CLAIMS_OUTLIVE)

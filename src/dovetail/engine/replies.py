@@ -9,7 +9,7 @@ import itertools
 import re
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw, UnsetType
 
 from dovetail.engine.exchange import Exchange
-from dovetail.engine.limits import with_timeout
+from dovetail.engine.limits import CallTimeout, with_timeout
 from dovetail.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -31,20 +31,25 @@ from dovetail.errors import (
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import UNREADABLE, Envelope, encode
 from dovetail.protocol.methods import RequestId
-from dovetail.state.base import MAX_TTL, Conflict, Listener, StateBackend
+from dovetail.state.base import MAX_TTL, Conflict, StateBackend
 
 Send = Callable[[bytes], Coroutine[Any, Any, None]]
+IsThere = Callable[[], Awaitable[bool]]  # whether the client can still be reached
 
 MAX_OPEN = 100  # questions to one client that wait for an answer
 MAX_SHARED = 10_000  # to all clients of one process, over HTTP
-EXTENSIONS = 10  # times the timeout: a client that reports progress gets so much in all, and no more
+EXTENSIONS = 3  # times the timeout: a client that reports progress gets so much in all, and no more
 CALL_OFF_SECONDS = 1.0  # for a client to take the news that it need not answer
 UNREAD_SECONDS = 60.0  # an answer is read at once, unless whoever asked is gone
+BEAT_SECONDS = 15.0  # between two looks whether a client over HTTP is still there
+GIVE_UP_BEATS = 4  # in a row without it: then it has gone
 MAX_REASON = 500  # characters of a client's error message that are passed on
 
 CALL_IS_OVER = "The client can't be asked any more: the call is over"
 NOT_READY = "The client can't be asked yet: it has not sent notifications/initialized"
 GONE = "The client can't answer any more: its connection has closed"
+LEFT = "The client can't answer any more: it has closed its connection and did not come back"
+STOPPING = "The client can't answer any more: the server is shutting down"
 LOST = "The question to the client was lost: the server's state store has forgotten it"
 
 WORDS = {
@@ -79,6 +84,10 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
         raise _refusal(method, self.body)
 
 
+class GivenUp(QuestionFailed):
+    """Nobody waits any more. The client may have the question still, and is told that it need not answer."""
+
+
 class Mailbox(Protocol):
     """Where the answer to one question arrives."""
 
@@ -103,6 +112,9 @@ async def ask(
         except asyncio.CancelledError:
             await _call_off(send, box.id, "The call that asked has ended")
             raise
+        except GivenUp as failure:
+            await _call_off(send, box.id, str(failure))
+            raise
         if reply is None:
             await _call_off(send, box.id, "No answer came in time")
             raise AnswerTimeout(f"The client did not answer {method} within {timeout:g} s")
@@ -126,10 +138,24 @@ async def _reply(box: Mailbox, send: Send, request: bytes, timeout: float) -> Re
 
 
 async def _call_off(send: Send, id: str, reason: str) -> None:
-    """The client need not answer; if it can't be told, nobody waits for that."""
+    """The client need not answer; if it can't be told, nobody waits for that.
+
+    Questions often end together: the first that fails may end the others while they are at this.
+    """
     params = encode({"requestId": id, "reason": reason})
+    telling = asyncio.get_running_loop().create_task(
+        _tell(send, jsonrpc.notification("notifications/cancelled", params))
+    )
+    try:
+        await asyncio.shield(telling)
+    except asyncio.CancelledError:
+        await asyncio.wait({telling})
+        raise
+
+
+async def _tell(send: Send, message: bytes) -> None:
     with suppress(Exception):
-        await with_timeout(send(jsonrpc.notification("notifications/cancelled", params)), CALL_OFF_SECONDS)
+        await with_timeout(send(message), CALL_OFF_SECONDS)
 
 
 def _with_token(params: bytes, id: str) -> bytes:
@@ -254,66 +280,101 @@ class _PipeBox:
 # ── over HTTP ──
 
 
+async def _always() -> bool:
+    return True
+
+
 class SharedReplies:
     """The questions to all sessions. Each is a key, whose name is also told as a topic when there is news."""
 
-    def __init__(self, state: StateBackend) -> None:
-        self._state = state
+    def __init__(self, state: StateBackend, *, beat: float = BEAT_SECONDS) -> None:
+        self.state = state
+        self.beat = beat
+        self.closed = False
         self._open: Counter[str] = Counter()  # those that were put here, by session
+        self._boxes: set[_SharedBox] = set()  # of all of them
 
     @asynccontextmanager
-    async def open(self, session: str, timeout: float) -> AsyncIterator[Mailbox]:
-        _refuse_more(self._open[session])
-        if self._open.total() >= MAX_SHARED:
-            raise Busy("The server waits for the answers of too many clients; try again later", http_status=503)
-        id = f"dovetail-{secrets.token_hex(8)}"
-        key = _key(session, id)
-        listener = self._state.listen([key])
+    async def open(self, session: str, timeout: float, is_there: IsThere = _always) -> AsyncIterator[Mailbox]:
+        """`is_there` is asked every beat; a client that is not there for some of them is given up."""
+        self._refuse_more(session)
+        box = _SharedBox(self, session, is_there)
+        self._boxes.add(box)
         self._open[session] += 1
         try:
-            await self._state.put(key, _OPEN, ttl=_lifetime(timeout), if_version=0)
-            yield _SharedBox(id, key, listener, self._state)
+            await self.state.put(box.key, _OPEN, ttl=_lifetime(timeout), if_version=0)
+            yield box
         finally:
-            listener.close()
+            box.listener.close()
+            self._boxes.discard(box)
             self._open[session] -= 1
             if not self._open[session]:
                 del self._open[session]
-            await self._state.delete(key)
+            await self.state.delete(box.key)
+
+    def _refuse_more(self, session: str) -> None:
+        if self.closed:
+            raise QuestionFailed(STOPPING)
+        _refuse_more(self._open[session])
+        if len(self._boxes) >= MAX_SHARED:
+            raise Busy("The server waits for the answers of too many clients; try again later", http_status=503)
+
+    def close(self) -> None:
+        """The server stops: it takes no answers any more, so nobody waits for one."""
+        self.closed = True
+        for box in self._boxes:
+            box.listener.close()
 
     async def answered(self, session: str, message: Envelope) -> None:
         """The first answer counts. One to nothing that this session was asked is ignored."""
         if not isinstance(message.id, str) or not _OWN_ID.fullmatch(message.id):
             return
         key = _key(session, message.id)
-        entry = await self._state.get(key)
+        entry = await self.state.get(key)
         if entry is None or entry.value != _OPEN:
             return
         answer = _encode_reply(Reply.of(message))
         with suppress(Conflict):  # another one was quicker
-            await self._state.put(key, answer, ttl=UNREAD_SECONDS, if_version=entry.version)
-            await self._state.publish(key)
+            await self.state.put(key, answer, ttl=UNREAD_SECONDS, if_version=entry.version)
+            await self.state.publish(key)
 
     async def progressed(self, session: str, id: RequestId | None) -> None:
         """The client is at work on a question, if that is one."""
         if isinstance(id, str) and _OWN_ID.fullmatch(id):
-            await self._state.publish(_key(session, id))
+            await self.state.publish(_key(session, id))
 
 
 class _SharedBox:
-    __slots__ = ("_key", "_listener", "_state", "id")
+    __slots__ = ("_is_there", "_replies", "id", "key", "listener")
 
-    def __init__(self, id: str, key: str, listener: Listener, state: StateBackend) -> None:
-        self.id = id
-        self._key = key
-        self._listener = listener
-        self._state = state
+    def __init__(self, replies: SharedReplies, session: str, is_there: IsThere) -> None:
+        self._replies = replies
+        self._is_there = is_there
+        self.id = f"dovetail-{secrets.token_hex(8)}"
+        self.key = _key(session, self.id)
+        self.listener = replies.state.listen([self.key])
 
     async def news(self) -> Reply | None:
-        told = await self._listener.wait()
-        entry = await self._state.get(self._key) if told else None
+        told = await self._told()
+        is_stopping = self._replies.closed
+        entry = await self._replies.state.get(self.key) if told or is_stopping else None
+        if entry is not None and entry.value != _OPEN:
+            return _reply_decoder.decode(entry.value)
+        if is_stopping:
+            raise GivenUp(STOPPING)
         if entry is None:  # the store was closed, or the key has expired
             raise QuestionFailed(LOST)
-        return None if entry.value == _OPEN else _reply_decoder.decode(entry.value)
+        return None
+
+    async def _told(self) -> bool:
+        """Waits for news; False if none will come. A beat cuts short only what can lose nothing."""
+        missed = 0
+        while missed < GIVE_UP_BEATS:
+            try:
+                return bool(await with_timeout(self.listener.wait(), self._replies.beat))
+            except CallTimeout:
+                missed = 0 if await self._is_there() else missed + 1
+        raise GivenUp(LEFT)
 
 
 _encode_reply = msgspec.msgpack.encode

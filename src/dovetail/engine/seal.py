@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from dovetail.engine.keys import Secrets
+
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -55,7 +57,7 @@ class Sealer:
     def __init__(self, secrets: Sequence[bytes]) -> None:
         if not secrets:
             raise ValueError("A Sealer needs a secret")
-        self.secrets = tuple(secrets)
+        self.secrets = Secrets(secrets)
 
     def seal(self, data: bytes) -> str:
         """The token that holds the data; raises TooLarge."""
@@ -83,9 +85,11 @@ class Sealer:
             raise BadSeal(CHANGED) from None
 
     @cached_property
-    def _by_header(self) -> dict[bytes, bytes]:
-        # The id tells which secret to take, so a refusal costs the same however many there are.
-        return {VERSION + _derived(secret, b"", b"key id", _HEADER - len(VERSION)): secret for secret in self.secrets}
+    def _by_header(self) -> dict[bytes, Secrets]:
+        # The id tells which secret to take, so a refusal costs the same however many there are. Each stays a Secrets
+        # of one until it is used: whoever prints variables, in a traceback for example, does not see it.
+        each = [Secrets(self.secrets[place : place + 1]) for place in range(len(self.secrets))]
+        return {VERSION + _derived(secret, b"", b"key id", _HEADER - len(VERSION)): secret for secret in each}
 
 
 def token_length(size: int) -> int:
@@ -93,7 +97,7 @@ def token_length(size: int) -> int:
     return -((size + OVERHEAD) * 4 // -3)  # rounded up
 
 
-def _cipher(secret: bytes, salt: bytes) -> "tuple[AESGCM, bytes]":
+def _cipher(secret: Secrets, salt: bytes) -> "tuple[AESGCM, bytes]":
     """The cipher of one token, and its nonce."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -101,11 +105,11 @@ def _cipher(secret: bytes, salt: bytes) -> "tuple[AESGCM, bytes]":
     return AESGCM(material[:_KEY]), material[_KEY:]
 
 
-def _derived(secret: bytes, salt: bytes, purpose: bytes, size: int) -> bytes:
+def _derived(secret: Secrets, salt: bytes, purpose: bytes, size: int) -> bytes:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return HKDF(SHA256(), size, salt, b"dovetail seal " + VERSION + purpose).derive(secret)
+    return HKDF(SHA256(), size, salt, b"dovetail seal " + VERSION + purpose).derive(secret[0])
 
 
 def _spelled(raw: bytes) -> str:

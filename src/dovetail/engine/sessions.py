@@ -211,6 +211,11 @@ class Sessions:
             self._forget(id)
 
     def _forget(self, id: str) -> None:
+        """It has ended, or nobody has used it for too long."""
+        self._engine.elicitations.left(id)
+        self._let_go(id)
+
+    def _let_go(self, id: str) -> None:
         self._new.pop(id, None)
         if (known := self._known.pop(id, None)) is not None:
             known.watch(frozenset())
@@ -218,7 +223,7 @@ class Sessions:
     def forget_all(self) -> None:
         """The process stops; the records stay where they are."""
         for id in tuple(self._known):
-            self._forget(id)
+            self._let_go(id)
 
 
 class _Known:

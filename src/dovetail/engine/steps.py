@@ -9,15 +9,17 @@ import hashlib
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
 
 from dovetail.engine.interview import Unanswered
-from dovetail.errors import SetupError, ToolError
+from dovetail.errors import Busy, SetupError, ToolError
 from dovetail.registry.outputs import OutputError, encode_json
+from dovetail.state.base import NoRoom
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
@@ -30,9 +32,11 @@ log = logging.getLogger("dovetail")
 
 
 class Steps:
-    """The steps of one run. `call` names the call in all its runs; None if it has only one."""
+    """The steps of one run. `call` names the call in all its runs; None if nobody else can be at the same steps."""
 
-    def __init__(self, engine: "Engine", call: str | None, done: dict[str, Raw], lifetime: float) -> None:
+    def __init__(
+        self, engine: "Engine", done: dict[str, Raw], *, call: str | None = None, lifetime: float = 0.0
+    ) -> None:
         self._engine = engine
         self._call = call
         self.done = done
@@ -57,6 +61,10 @@ class Steps:
             result = await asyncio.shield(task)
         return msgspec.json.decode(result)
 
+    def not_met(self, earlier: Iterable[str]) -> list[str]:
+        """Those of earlier runs that this run did not come to."""
+        return [key for key in earlier if int(key.rpartition("#")[2]) > self._occurrences[key.rpartition("#")[0]]]
+
     async def settle(self) -> None:
         """Wait for the steps that were begun: what they have done must be known to the next run."""
         while self._running:
@@ -72,15 +80,14 @@ class Steps:
 
     async def _do_once(self, place: str, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
         state = self._engine.state
-        while not await state.claim(place, BEGUN, self._lifetime):
+        while not await self._claim(place):
             if (result := await self._result_of_another(place, key)) is not None:
                 return result
         try:
             result = await self._effect(key, function, in_thread)
         except (Exception, Unanswered) as failure:
-            if not isinstance(failure, _NotJson):  # which is done; nor is it known how far one came that was cancelled
-                await state.delete(place)  # it failed, and may be tried again
-                await state.publish(place)
+            if not isinstance(failure, UnrememberedStep):  # which is done, as one that was cancelled may be
+                await self._give_back(place)
             raise
         try:
             await state.put(place, bytes(result), ttl=self._lifetime)
@@ -88,6 +95,22 @@ class Steps:
         except Exception as failure:  # it is done, and this run knows; only another would not get the result
             log.warning("the result of the step %r can't be kept: %s", key, failure)
         return result
+
+    async def _claim(self, place: str) -> bool:
+        try:
+            return await self._engine.state.claim(place, BEGUN, self._lifetime)
+        except NoRoom as failure:
+            log.warning("a step was refused: %s", failure.message)
+            text = "The server can't keep more steps in mind at the moment; try again later"
+            raise Busy(text, http_status=503) from None
+
+    async def _give_back(self, place: str) -> None:
+        """It failed, and may be tried again."""
+        try:
+            await self._engine.state.delete(place)
+            await self._engine.state.publish(place)
+        except Exception as failure:
+            log.warning("a step that failed can't be tried again: %s", failure)
 
     async def _result_of_another(self, place: str, key: str) -> Raw | None:
         """The same state was sent twice, and another request was quicker. None if it failed."""
@@ -109,6 +132,7 @@ class Steps:
         return None if entry is None else Raw(entry.value)
 
     async def _effect(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
+        _step.set(key.rpartition("#")[0])  # for this task, which is the step's own, and for its thread
         if in_thread:
             value = await self._engine.threads.run(function, label=f"step {key}")
         else:
@@ -118,12 +142,22 @@ class Steps:
         try:
             return Raw(encode_json(value))
         except OutputError as failure:
-            text = f"ctx.step({key.rpartition('#')[0]!r}): the result must be JSON, to be remembered: {failure}"
-            raise _NotJson(text) from None
+            name = key.rpartition("#")[0]
+            text = f"ctx.step({name!r}): {failure}; it is remembered as JSON, so return what JSON can hold, or None"
+            raise UnrememberedStep(text) from None
 
 
-class _NotJson(SetupError):
+class UnrememberedStep(SetupError):
     """A side effect has happened, but its result can't be remembered."""
+
+
+_step: ContextVar[str | None] = ContextVar("step", default=None)
+
+
+def refuse_in_step() -> None:
+    """Raises in a step: for an answer it would have to run again."""
+    if (name := _step.get()) is not None:
+        raise SetupError(f"ctx.step({name!r}): a step can't ask the client, because it runs once; ask before it")
 
 
 def _place(call: str, key: str) -> str:

@@ -24,6 +24,7 @@ from dovetail.errors import Busy, SetupError
 T = TypeVar("T")
 
 IDLE_SECONDS = 30.0
+MAX_RESTING = 200  # threads that may wait for somebody outside besides those of the pool
 # A function that watches for cancellation returns within this time; only one that does not is worth a line in the log.
 GRACE_SECONDS = 1.0
 # These mean something to the loop or to the interpreter: from a thread they are no more than a function that failed.
@@ -53,6 +54,7 @@ class ThreadPool:
         self._idle: list[_Worker] = []  # the last one in is the first one out, so that the others may retire
         self._waiting: deque[_Job[Any]] = deque()  # not empty only while every thread is running
         self._stuck: set[_Job[Any]] = set()
+        self._resting = 0  # threads that wait for somebody outside, and do not count
         self._closed = False
 
     @property
@@ -64,9 +66,7 @@ class ThreadPool:
         """Run `function` in a thread, with this task's context variables; `label` names it in the log."""
         job = _Job(self, function, label)
         waiting = _waiting_thread.get()
-        if waiting is not None and waiting.waits:
-            waiting.take(job)
-        else:
+        if waiting is None or not waiting.offer(job):
             self._place(job)
         try:
             return await job.future
@@ -101,21 +101,34 @@ class ThreadPool:
         following: _Job[Any] | None = None
         with self._lock:
             job.rests += 1
-            if job.rests > 1 or job in self._stuck:
+            if not job.holds_place or self._resting >= MAX_RESTING:
                 return
-            self._threads -= 1
-            if self._waiting and not self._closed:
+            self._leave_place(job)
+            job.is_resting = True
+            self._resting += 1
+            if self._waiting and self._threads < self._max_threads and not self._closed:
                 following = self._waiting.popleft()
                 self._threads += 1
         if following is not None:
             self._start_thread(following)
 
     def go_on(self, job: "_Job[Any]") -> None:
-        """It runs again; there may be more threads than wanted until one of them is done."""
+        """It runs again, unless it was given up; there may be more threads than wanted until one of them is done."""
         with self._lock:
             job.rests -= 1
-            if not job.rests and job not in self._stuck:
+            if job.rests or not job.is_resting:
+                return
+            job.is_resting = False
+            self._resting -= 1
+            if not job.given_up and not job.finished:
+                job.holds_place = True
                 self._threads += 1
+
+    def _leave_place(self, job: "_Job[Any]") -> None:
+        """Its thread counts no more; under the lock."""
+        if job.holds_place:
+            job.holds_place = False
+            self._threads -= 1
 
     # ── on the loop ──
 
@@ -142,7 +155,7 @@ class ThreadPool:
             threading.Thread(target=self._serve, args=(worker,), name=next(self._names), daemon=True).start()
         except RuntimeError:  # the system has no more threads to give
             with self._lock:
-                self._threads -= 1
+                self._leave_place(job)
                 job.finished = True
                 refused = [job] if self._threads else [job, *self._take_all_waiting()]
             for job in refused:
@@ -160,8 +173,7 @@ class ThreadPool:
                 self._waiting.remove(job)
                 return
             self._stuck.add(job)
-            if not job.rests:
-                self._threads -= 1
+            self._leave_place(job)
             if len(self._stuck) >= self._max_stuck:
                 refused = self._take_all_waiting()
             elif self._waiting and self._threads < self._max_threads:
@@ -229,14 +241,14 @@ class ThreadPool:
         with self._lock:
             job.finished = True
             if job not in self._stuck:
-                if self._threads > self._max_threads:  # while it rested, another one was started
-                    self._threads -= 1
+                if not job.holds_place:
                     return False
+                if self._threads > self._max_threads or (self._closed and not self._waiting):
+                    self._leave_place(job)  # there is one too many since it rested, or there will be no more jobs
+                    return False
+                job.holds_place = False  # the thread keeps it
                 if self._waiting:
                     worker.take(self._waiting.popleft())
-                elif self._closed:
-                    self._threads -= 1
-                    return False
                 else:
                     self._idle.append(worker)
                 return True
@@ -256,18 +268,28 @@ class _Worker:
 
     def take(self, job: "_Job[Any]") -> None:
         job.worker = self
+        job.holds_place = True
         self.inbox.put(job)
 
 
 class _WaitingThread(_Worker):
     """A worker thread that waits for the loop, and runs what the loop needs a thread for on its behalf."""
 
-    __slots__ = ("job", "waits")
+    __slots__ = ("_lock", "_waits", "job")
 
     def __init__(self, job: "_Job[Any] | None") -> None:
         super().__init__()
         self.job = job  # that it waits in; None in a thread that is not ours
-        self.waits = True
+        self._waits = True
+        self._lock = threading.Lock()  # nothing may be put behind the end
+
+    def offer(self, job: "_Job[Any]") -> bool:
+        """Whether it takes the job, which holds no place in the pool then."""
+        with self._lock:
+            if self._waits:
+                job.worker = self
+                self.inbox.put(job)
+            return self._waits
 
     def serve(self) -> None:
         while (job := self.inbox.get()) is not None:
@@ -276,8 +298,9 @@ class _WaitingThread(_Worker):
                 job.settle(*job.perform())
 
     def dismiss(self, _: object) -> None:
-        self.waits = False
-        self.inbox.put(None)
+        with self._lock:
+            self._waits = False
+            self.inbox.put(None)
 
 
 _waiting_thread: contextvars.ContextVar[_WaitingThread | None] = contextvars.ContextVar("waiting", default=None)
@@ -366,6 +389,8 @@ class _Job(Generic[T]):
         "function",
         "future",
         "given_up",
+        "holds_place",
+        "is_resting",
         "label",
         "loop",
         "pool",
@@ -386,7 +411,9 @@ class _Job(Generic[T]):
         self.worker: _Worker | None = None  # None while it waits
         self.thread_name = "(not yet running)"
         self.waits_for: concurrent.futures.Future[Any] | None = None  # work on the loop
+        self.holds_place = False  # among the threads of the pool
         self.rests = 0  # how many waits for somebody outside are under way
+        self.is_resting = False  # and another may have its place
         self.finished = False
         self.given_up = False
         self.reported = False

@@ -97,7 +97,12 @@ def require_askable(question: Question, revision: Revision, declared: Mapping[st
     if not revision.rich_sampling:  # before, every client that samples might include context
         needed = tuple(path for path in needed if path != "sampling.context")
     unknown = {path for path in needed if not getattr(revision, _KNOWN_SINCE.get(path, "name"))}
-    require_capabilities(needed, {} if unknown else declared)
+    try:
+        require_capabilities(needed, {} if unknown else declared)
+    except MissingCapability as missing:
+        if unknown:
+            raise MissingCapability(missing.required, f"{revision.name} does not know that") from None
+        raise
 
 
 def _has_part(name: str, part: str, declared: Any) -> bool:

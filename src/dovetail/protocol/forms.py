@@ -27,7 +27,7 @@ def render_form(schema: JsonObject, revision: Revision) -> JsonObject:
             rendered.update(_rendered_switches(part, switches[name], heading))
         else:
             rendered[name] = _plain(part)
-    required = [name for name in schema.get("required", ()) if name not in switches]
+    required = [line for name in schema.get("required", ()) for line in switches.get(name, (name,))]
     return {"type": "object", "properties": rendered} | ({"required": required} if required else {})
 
 
@@ -37,11 +37,10 @@ def restore_content(schema: JsonObject, content: JsonObject, revision: Revision)
         return content
     switches = _all_switches(schema["properties"])
     made_up = {switch for group in switches.values() for switch in group}
-    restored = {name: value for name, value in content.items() if name not in made_up and name not in switches}
+    restored = {name: value for name, value in content.items() if name not in made_up}
     for name, group in switches.items():
-        part = schema["properties"][name]
-        if "default" in part or name in schema.get("required", ()) or not content.keys().isdisjoint(group):
-            restored[name] = _switched_on(group, part.get("default", ()), content)
+        if any(content.get(switch) is not None for switch in group):  # else it is empty, or a list in spite of all
+            restored[name] = _switched_on(group, schema["properties"][name].get("default", ()), content)
     return restored
 
 

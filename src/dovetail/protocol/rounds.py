@@ -14,6 +14,7 @@ from dovetail.protocol.jsonrpc import UNREADABLE
 MAX_ROUNDS = 32
 MAX_WASTED = 3  # rounds in a row whose answers nobody took
 MAX_RESPONSES = 1000
+EXACT = 2**53  # up to here a whole number is the same with and without a point, and not much longer
 _sorted_json = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -29,8 +30,7 @@ class Binding(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, method: str, name: str, arguments: Raw, principal: str | None, server: str) -> "Binding":
         """The order of members, and 1 or 1.0, make no difference; nor do no arguments, none at all and null."""
-        parts = (method, name, _as_meant(arguments) or None, principal, server)
-        return cls(*(_digest(part) for part in parts))
+        return cls(_digest(method), _digest(name), _arguments(arguments), _digest(principal), _digest(server))
 
     def difference(self, other: "Binding") -> str | None:
         """What is not the same, for the log."""
@@ -44,9 +44,16 @@ def _digest(value: Any) -> str:
     return b64encode(hashlib.sha256(_sorted_json(value)).digest()[:16]).decode()
 
 
+def _arguments(raw: Raw) -> str:
+    try:
+        return _digest(_as_meant(raw) or None)
+    except (*UNREADABLE, ValueError, OverflowError):  # numbers that nobody means: then every byte counts
+        return _digest(b64encode(hashlib.sha256(raw).digest()).decode())
+
+
 def _number(text: str) -> int | float:
     number = float(text)
-    return int(number) if number.is_integer() else number
+    return int(number) if number.is_integer() and abs(number) <= EXACT else number
 
 
 _as_meant = msgspec.json.Decoder(float_hook=_number).decode
@@ -58,9 +65,11 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     call: str  # the same in all rounds of a call
     number: int  # how often the client has been asked, with this time
     expires: float  # seconds since 1970
+    ends: float  # when the last state of the call expires, however many there will be
     binding: Binding
     asked: list[str] = []  # the places of the questions of this round; only these are answered by the next
     answers: dict[str, Raw] = {}  # of earlier rounds, by place
+    used: list[str] = []  # places whose answers some run has used
     steps: dict[str, Raw] = {}  # results, by name and occurrence
     wasted: int = 0  # rounds in a row whose answers nobody took
     state: Raw | UnsetType = UNSET  # what a function that asks by itself wants back

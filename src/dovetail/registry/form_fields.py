@@ -3,6 +3,8 @@
 Forms know a few keywords only. Choices are strings on the way, whatever they stand for, and null is leaving it empty.
 """
 
+import functools
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -11,9 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dovetail.errors import QuestionFailed, SetupError
+from dovetail.registry.form_origins import NO_ORIGIN, FieldOrigin
 from dovetail.registry.jsonable import encode_json
 from dovetail.registry.schemas import JsonSchema
 from dovetail.registry.soundness import described, excerpt, listed
+from dovetail.registry.validator import Validator
 
 _LONGEST = 64 * 1024  # bytes of a string in an answer
 _NUMBERS = (int, float)
@@ -34,7 +38,7 @@ _SENT = {
 _FORMATS = ("email", "uri", "date", "date-time")
 _SECRETS = frozenset({
     "password", "passwd", "pwd", "passphrase", "passcode", "secret", "clientsecret", "secretkey", "privatekey",
-    "apikey", "apisecret", "apitoken", "accesskey", "accesstoken", "refreshtoken", "authtoken", "bearertoken",
+    "apikey", "apisecret", "apitoken", "token", "accesskey", "accesstoken", "refreshtoken", "authtoken", "bearertoken",
     "creditcard", "creditcardnumber", "cardnumber", "cvv", "cvc",
 })  # fmt: skip
 _NULLS = {"anyOf": {"type": "null"}, "type": "null", "enum": None}  # how each keyword says null
@@ -68,6 +72,10 @@ class FormField(msgspec.Struct, frozen=True, eq=False):
             return self._chosen(given)
         return self._text(given) if type(given) is str else given
 
+    def misformed(self, text: str) -> list[str]:
+        """What is wrong with a string by the format that the form demands."""
+        return _format(self.schema["format"]).problems(text, root=self.name) if "format" in self.schema else []
+
     def _text(self, given: Any) -> str:
         if type(given) is not str:
             raise self._unfit("each choice must be a string")
@@ -93,7 +101,9 @@ def unfit(lines: list[str]) -> QuestionFailed:
     return QuestionFailed("The answer does not fit the form: " + "; ".join(lines))
 
 
-def form_field(name: str, schema: JsonSchema, where: str, *, strict: bool = False) -> FormField:
+def form_field(
+    name: str, schema: JsonSchema, where: str, *, origin: FieldOrigin = NO_ORIGIN, strict: bool = False
+) -> FormField:
     """The property as a form has it; with `strict`, it is its author's own schema: a format or default
     that can't be sent is refused.
     """
@@ -101,6 +111,9 @@ def form_field(name: str, schema: JsonSchema, where: str, *, strict: bool = Fals
     several = body.get("type") == "array"
     options = _options(body.get("items") if several else body, where)
     if options is not None:
+        if several and "default" not in body:  # of other types a factory makes what changes, so it can't be shown
+            body = body | origin.default()
+        options = _titled(options, origin.titles(where))
         sent, known = _choice(body, options, where, several=several, as_written=strict)
     else:
         sent, known = _plain(name, body, where), None
@@ -146,9 +159,16 @@ def _plain(name: str, body: JsonSchema, where: str) -> JsonSchema:
     sent = {"type": kind} | {keyword: body[keyword] for keyword in _SENT[kind] if keyword in body}
     if kind == "string" and body.get("format") in _FORMATS:
         sent["format"] = body["format"]
-    if type(body.get("default")) in _KINDS[kind][1]:
-        sent["default"] = body["default"]
+    default = body.get("default")
+    if type(default) in _KINDS[kind][1] and ("format" not in sent or _format(sent["format"]).is_valid(default)):
+        sent["default"] = default
     return sent
+
+
+@functools.cache
+def _format(name: str) -> Validator:
+    """One of the four that forms know."""
+    return Validator({"format": name}, where="a form")
 
 
 def _fix(body: JsonSchema) -> str:
@@ -163,8 +183,17 @@ def _fix(body: JsonSchema) -> str:
 
 
 def _asks_for_secret(name: str, body: JsonSchema) -> bool:
-    names = (re.sub(r"[\W_]+", "", str(text)).lower() for text in (name, body.get("title")))
-    return body.get("format") == "password" or body.get("writeOnly") is True or not _SECRETS.isdisjoint(names)
+    hidden = body.get("format") == "password" or body.get("writeOnly") is True
+    return hidden or any(_ends_as_secret(text) for text in (name, body.get("title")) if isinstance(text, str))
+
+
+def _ends_as_secret(name: str) -> bool:
+    """`userPassword` does, `password_hint` does not."""
+    words = _BETWEEN_WORDS.sub(" ", name).lower().split()[-3:]  # no secret has more
+    return any("".join(words[start:]) in _SECRETS for start in range(len(words)))
+
+
+_BETWEEN_WORDS = re.compile(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 # Choices
@@ -195,6 +224,11 @@ def _options(schema: Any, where: str) -> list[Option] | None:
     return found
 
 
+def _titled(options: list[Option], titles: Mapping[Any, str]) -> list[Option]:
+    """Titles of the author's own go first."""
+    return [Option(value, titles.get(value) if title is None and titles else title) for value, title in options]
+
+
 def _choice(
     body: JsonSchema, options: list[Option], where: str, *, several: bool, as_written: bool = False
 ) -> tuple[JsonSchema, dict[str, Any]]:
@@ -213,7 +247,10 @@ def _choice(
     texts = {_spelling(value) for value in chosen}
     if default is not None and texts <= known.keys():
         in_order = [text for text in known if text in texts]  # that of a set differs from process to process
-        sent["default"] = in_order if several else in_order[0]
+        if not several:
+            sent["default"] = in_order[0]
+        elif body.get("minItems", 0) <= len(in_order) <= body.get("maxItems", math.inf):
+            sent["default"] = in_order
     return sent, known
 
 

@@ -17,6 +17,7 @@ from dovetail.errors import ArgumentError, SetupError
 from dovetail.registry.arguments import Arguments, compile_arguments
 from dovetail.registry.fields import default_of
 from dovetail.registry.form_fields import FormField, Option, choice_field, form_field, unfit
+from dovetail.registry.form_origins import NO_ORIGIN, FieldOrigin, origins
 from dovetail.registry.functions import FunctionInfo, Parameter
 from dovetail.registry.jsonable import OutputError, decode_json, encode_json
 from dovetail.registry.leniency import Leniency
@@ -55,7 +56,13 @@ class Form(msgspec.Struct, frozen=True, eq=False):
         missing = [name for name in self.schema.get("required", ()) if name not in known]
         if missing:
             raise unfit([f"{name}: is required, but missing" for name in missing])
-        return self.build(answer)
+        value = self.build(answer)
+        misformed = [
+            line for field in self.fields if field.name in answer for line in field.misformed(answer[field.name])
+        ]
+        if misformed:  # types read some formats less narrowly, and others not at all
+            raise unfit(misformed)
+        return value
 
 
 def compile_form(response_type: Any) -> Form:
@@ -121,9 +128,9 @@ def _type_form(response_type: Any) -> Form:
     arguments = compile_arguments(info, lenient=False)
     schema = arguments.schema["properties"][_PARAMETER]
     if schema.get("type") == "object" and "properties" in schema:
-        return _record_form(schema, arguments, _tag(response_type))
+        return _record_form(schema, arguments, response_type)
     required = [_ALONE] if parameter.required else []
-    fields = [form_field(_ALONE, schema, _TYPE)]
+    fields = [form_field(_ALONE, schema, _TYPE, origin=FieldOrigin(response_type, factory))]
     empty = {_PARAMETER: None} if _left_empty(fields, required) else {}
 
     def build(answer: Answer) -> Any:
@@ -145,10 +152,13 @@ def _is_hashable(response_type: Any) -> bool:
     return True
 
 
-def _record_form(schema: JsonSchema, arguments: Arguments, tag: Answer) -> Form:
-    required = schema.get("required", ())
-    asked = {name: part for name, part in schema["properties"].items() if name not in tag}
-    fields = [form_field(name, part, f"{_TYPE}, field {name}") for name, part in asked.items()]
+def _record_form(schema: JsonSchema, arguments: Arguments, response_type: Any) -> Form:
+    required, tag, known = schema.get("required", ()), _tag(response_type), origins(response_type, _TYPE)
+    fields = [
+        form_field(name, part, f"{_TYPE}, field {name}", origin=known.get(name, NO_ORIGIN))
+        for name, part in schema["properties"].items()
+        if name not in tag
+    ]
     empty = tag | _left_empty(fields, required)
     return _form(fields, required, lambda answer: _read(arguments, {_PARAMETER: empty | answer}, "answer"))
 

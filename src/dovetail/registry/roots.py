@@ -2,7 +2,7 @@
 
 import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
 
@@ -16,6 +16,7 @@ from dovetail.registry.misfits import misfits
 
 METHOD = "roots/list"
 MAX_ROOTS = 1_000
+WINDOWS = os.name == "nt"
 
 # Host and path. What follows a ? or # would be lost on the way to a path, and a lone % means nobody knows what.
 _FILE_URI = re.compile(r"(?i:file)://([A-Za-z0-9][A-Za-z0-9.-]*)?(/(?:[^?#%\0]|%(?!00)[0-9A-Fa-f]{2})*)")
@@ -37,16 +38,29 @@ class Root(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def path(self) -> Path:
-        """Where it is on this machine; raises ValueError if it names another one, or nothing this system can name."""
-        return Path(local_path(self.uri, windows=os.name == "nt"))
+        """Where it is on this machine; raises ValueError if it names another one, or nothing this system can name.
+
+        On Windows that is a path on a drive, as in `file:///C:/work`. A share (`file://host/share`) or a device has
+        its `uri`, but no path: to look there would call up whatever host the client names.
+        """
+        return Path(local_path(self.uri, windows=WINDOWS))
 
     def contains(self, path: str | os.PathLike[str]) -> bool:
-        """Whether a path, from here or from the top, leads to this root or below it, once all links are followed."""
+        """Whether a path, from here or from the top, leads to this root or below it, once all links are followed.
+
+        A root without a path contains nothing; and on Windows, nothing that is not on a drive is in any root.
+        """
         try:
             root = self.path.resolve()
-            return (root / path).resolve().is_relative_to(root)
+            asked = root / path
+            return is_on_a_drive(asked) and asked.resolve().is_relative_to(root)
         except (OSError, ValueError, RuntimeError):  # it leads nowhere
             return False
+
+
+def is_on_a_drive(path: PurePath) -> bool:
+    """Asked before anybody looks there: a share or a device has a longer name before its path, and POSIX has none."""
+    return len(path.drive) <= len("C:")
 
 
 def local_path(uri: str, *, windows: bool) -> str:
@@ -55,17 +69,15 @@ def local_path(uri: str, *, windows: bool) -> str:
     if found is None:
         raise ValueError(f"{uri[:80]!r} is no file:// URI")
     host = (found[1] or "").lower()
-    decoded = unquote_to_bytes(found[2])
-    if host in ("", "localhost"):
-        return _windows_path(decoded.decode()) if windows else os.fsdecode(b"/" + decoded.lstrip(b"/"))
-    if not windows:
+    if host not in ("", "localhost"):
         raise ValueError(f"{uri[:80]!r} is on another machine, {host!r}")
-    return f"//{host}{decoded.decode()}"
-
-
-def _windows_path(path: str) -> str:
-    found = _DRIVE.fullmatch(path)
-    return f"{found[1]}:{found[2] or '/'}" if found else path
+    path = unquote_to_bytes(found[2])
+    if not windows:
+        return os.fsdecode(b"/" + path.lstrip(b"/"))
+    on_drive = _DRIVE.fullmatch(path.decode())
+    if on_drive is None:
+        raise ValueError(f"{uri[:80]!r} has no drive, as in file:///C:/work")
+    return f"{on_drive[1]}:{on_drive[2] or '/'}"
 
 
 class _Answer(msgspec.Struct, frozen=True):

@@ -62,6 +62,10 @@ class Endpoint:
     def start(self) -> None:
         self._changes.start()
 
+    def stop_asking(self) -> None:
+        """Answers are refused from now on: whoever waits for one is told."""
+        self._way_back.replies.close()
+
     async def stop(self) -> None:
         await self._changes.stop()
         self._sessions.forget_all()

@@ -280,6 +280,7 @@ class _Stay:
         await asyncio.shield(self._ended)
 
     async def _end(self, timeout: float) -> None:
+        self._endpoint.stop_asking()  # without a pause between: then no more answers come in
         await self.traffic.close(timeout)
         self.started.cancel()  # if it is not over yet, or never began
         await asyncio.wait([self.started])

@@ -287,6 +287,7 @@ class Tails:
         call = self._logs.running.get(tail.source.name)
         if call is not None:
             call.tail = tail
+            self._way_back.resumed.add(call.response)
         loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
         attending = loop.create_task(look_after(visit.receive, over, self._keep_alive, tail.beat, tail.left))
@@ -296,6 +297,7 @@ class Tails:
             over.set_result(None)
             if call is not None and call.tail is tail:
                 call.tail = None
+                self._way_back.resumed.discard(call.response)
             if self._owners.get(owned) is tail:
                 del self._owners[owned]
                 await tail.source.leave(tail.told)

@@ -15,6 +15,7 @@ from dovetail.engine.sessions import HeldSession, messages
 from dovetail.errors import MissingCapability, QuestionFailed
 from dovetail.state.base import LogRecord, NoRoom, StateBackend
 from dovetail.transports.answers import Answer
+from dovetail.transports.response import Response
 
 KEEP_MESSAGES = 100  # of one session
 KEEP_BYTES = 1024 * 1024  # of one session, about: the larger a message, the fewer are kept with it
@@ -37,11 +38,13 @@ class WayBack:
         self._state = state
         self._keep_seconds = session_timeout
         self._stay_seconds = beat * MISSED_BEATS
-        self.replies = SharedReplies(state)
+        self.replies = SharedReplies(state, beat=beat)
+        self.resumed: set[Response] = set()  # those whose stream goes on by another connection
 
     # ── from a call to its client ──
 
     async def ask(self, held: HeldSession, answer: Answer, method: str, params: bytes, timeout: float) -> Raw:
+        """Raises QuestionFailed also if the client leaves: no connection of its call, and no stream, for a while."""
         if not held.record.initialized and not (await held.reload() and held.record.initialized):
             raise QuestionFailed(replies.NOT_READY)
 
@@ -55,7 +58,11 @@ class WayBack:
             else:  # it never could, so a function that can do without may do so
                 raise MissingCapability({method.partition("/")[0]: {}}, JSON_ONLY)
 
-        opening = self.replies.open(held.record.id, timeout)
+        async def is_there() -> bool:
+            own = answer.response
+            return not own.ended or own in self.resumed or await self._is_heard(held.record.id)
+
+        opening = self.replies.open(held.record.id, timeout, is_there)
         return await replies.ask(opening, send, method, params, timeout)
 
     async def tell(self, held: HeldSession, message: bytes) -> None:
