@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -34,11 +35,12 @@ def leaf(kind: str) -> st.SearchStrategy[Node]:
 
 
 def around(parts: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
-    kinds = st.sampled_from(["sequence", "gather", "gather_exceptions", "group", "branch", "loop", "catch", "finally"])
-    return st.builds(Node, kinds, st.lists(parts, min_size=1, max_size=3))
+    kinds = ("sequence", "gather", "gather_exceptions", "group", "branch", "loop", "catch", "finally", "timed")
+    return st.builds(Node, st.sampled_from(kinds), st.lists(parts, min_size=1, max_size=3))
 
 
-PROGRAMS = st.recursive(leaf("ask") | leaf("step") | leaf("pause") | leaf("ask"), around, max_leaves=10)
+LEAVES = ("ask", "ask", "step", "pause", "ask_with_step", "ask_in_thread")
+PROGRAMS = st.recursive(st.one_of(*map(leaf, LEAVES)), around, max_leaves=10)
 
 
 def named(node: Node, name: str = "p") -> Node:
@@ -72,6 +74,19 @@ class Run:
 
     async def pause(self, node: Node) -> Any:
         await asyncio.sleep(0.001 if node.number == 4 else 0)
+
+    async def ask_with_step(self, node: Node) -> Any:
+        """What a step gave stands in the question."""
+        number = await self.ctx.step(f"{node.name}.number", lambda: _awaited(self.effects.total()))
+        return (await self.ctx.elicit(f"{node.name} {type(number).__name__}?", int)).data
+
+    async def ask_in_thread(self, node: Node) -> Any:
+        ask = self.ctx.elicit
+        return (await asyncio.to_thread(lambda: self.ctx.wait(ask(f"{node.name}, in a thread?", int)))).data
+
+    async def timed(self, node: Node) -> Any:
+        async with asyncio.timeout(60):
+            return [await asyncio.wait_for(self.run(part), 60) for part in node.parts]
 
     async def sequence(self, node: Node) -> Any:
         return [await self.run(part) for part in node.parts]
@@ -113,6 +128,10 @@ class Run:
 setattr(Run, "finally", Run.finally_)
 
 
+async def _awaited(value: Any) -> Any:
+    return value
+
+
 # ── answers ──
 
 
@@ -126,6 +145,10 @@ class Straight:
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
+        self._loop = asyncio.get_running_loop()
+
+    def wait(self, question: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(question, self._loop).result()
 
     async def elicit(self, message: str, kind: type) -> Any:
         self.asked[message] += 1
@@ -138,9 +161,13 @@ class Straight:
 
 def in_one_piece(program: Node) -> tuple[Any, Counter[str], int]:
     """The result, what the steps did, and how many questions there were."""
-    straight, effects = Straight(), Counter[str]()
-    result = asyncio.run(Run(straight, effects).run(program))
-    return result, effects, straight.asked.total()
+
+    async def run() -> tuple[Any, Counter[str], int]:
+        straight, effects = Straight(), Counter[str]()
+        result = await Run(straight, effects).run(program)
+        return result, effects, straight.asked.total()
+
+    return asyncio.run(run())
 
 
 def serving(program: Node, effects: Counter[str]) -> Server:
@@ -200,9 +227,7 @@ def cycled(habits: list[Habits]) -> Iterator[Habits]:
         yield from habits
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(PROGRAMS.map(named), st.lists(HABITS, min_size=1, max_size=4))
-def test_replay_gives_what_a_run_in_one_piece_gives(program: Node, habits: list[Habits]) -> None:
+def check_replay(program: Node, habits: list[Habits]) -> None:
     expected, expected_effects, questions = in_one_piece(program)
     assume(0 < questions <= MOST_QUESTIONS)
     effects: Counter[str] = Counter()
@@ -212,7 +237,23 @@ def test_replay_gives_what_a_run_in_one_piece_gives(program: Node, habits: list[
     assert effects == expected_effects
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+
+
+@settings(max_examples=60, suppress_health_check=SLOW)
+@given(PROGRAMS.map(named), st.lists(HABITS, min_size=1, max_size=4))
+def test_replay_gives_what_a_run_in_one_piece_gives(program: Node, habits: list[Habits]) -> None:
+    check_replay(program, habits)
+
+
+@pytest.mark.soak
+@settings(max_examples=2000, suppress_health_check=SLOW)
+@given(PROGRAMS.map(named), st.lists(HABITS, min_size=1, max_size=4))
+def test_replay_of_two_thousand_programs(program: Node, habits: list[Habits]) -> None:
+    check_replay(program, habits)
+
+
+@settings(max_examples=25, suppress_health_check=SLOW)
 @given(PROGRAMS.map(named))
 def test_a_client_of_2025_11_25_gets_the_same(program: Node) -> None:
     expected, expected_effects, questions = in_one_piece(program)
