@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.invoke import invoke
-from dovetail.engine.limits import CallTimeout
+from dovetail.engine.limits import CallTimeout, Slots
 from dovetail.engine.replay import resume
 from dovetail.errors import INVALID_PARAMS, ArgumentError, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import headers, jsonrpc
@@ -49,16 +49,16 @@ async def _run_tool(engine: "Engine", exchange: Exchange, tool: Tool, raw: Any) 
     arguments = tool.decode(raw)
     label = f"tool {tool.name}"
     limit = engine.tool_limit(tool)
-    exchange.slots = ()
+    slots = exchange.slots = Slots()
     try:
         if limit is not None:  # before the server's: who waits for a busy tool must not hold one of those
             await limit.acquire()
-            exchange.slots = (limit,)
+            slots.held = (limit,)
         await engine.limit.acquire()
-        exchange.slots += (engine.limit,)
+        slots.held += (engine.limit,)
         return tool.shape(await invoke(engine, exchange, tool.invocation, arguments, label))
     finally:
-        exchange.leave()
+        slots.leave()
 
 
 def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exception) -> ToolResult:

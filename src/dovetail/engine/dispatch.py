@@ -10,7 +10,7 @@ from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import HANDLERS
 from dovetail.engine.interview import Unanswered
 from dovetail.engine.invoke import EXITS, is_cancelled
-from dovetail.engine.replay import forget_run, interim
+from dovetail.engine.replay import interim
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
@@ -90,12 +90,12 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Step:
         if handler is None:
             raise inbound.method_not_found(exchange.request.method)
         if exchange.interview is not None:  # a middleware makes the request twice
-            forget_run(exchange)
+            exchange.interview.begin_again()
         try:
             result = await handler(engine, exchange)
         except Unanswered:
             return interim(exchange)
-        if exchange.interview is not None:
+        if exchange.interview is not None and not getattr(result, "is_error", False):
             exchange.interview.finished()
         return result
 

@@ -13,7 +13,7 @@ from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
     from dovetail.engine.interview import Interview
-    from dovetail.engine.limits import Limit
+    from dovetail.engine.limits import Slots
     from dovetail.engine.progress import ProgressSender
     from dovetail.engine.streams import Subscription
 
@@ -130,14 +130,8 @@ class Exchange:
         self.back: BackChannel | None = None  # how to ask the client, where that is a request
         self.no_way_back = NO_WAY_BACK  # why there is none
         self.interview: Interview | None = None  # from the first question, step or answer on
-        self.slots: tuple[Limit, ...] | None = None  # where its function has one just now; None if none runs
+        self.slots: Slots | None = None  # of the function that runs for it
         self._cancellation: Cancellation | None = None
-
-    def leave(self) -> None:
-        """The function is over: the slots that it still has are others' now."""
-        slots, self.slots = self.slots, None
-        for limit in slots or ():
-            limit.release()
 
     @property
     def cancellation(self) -> Cancellation:

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from dovetail.engine.calls import arguments_object, call_tool, shown
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.invoke import invoke
-from dovetail.engine.limits import CallTimeout
+from dovetail.engine.limits import CallTimeout, Slots
 from dovetail.engine.replay import resume
 from dovetail.engine.streams import MAX_URIS, Change, ChangeKind
 from dovetail.errors import (
@@ -149,11 +149,11 @@ async def read_resource(engine: "Engine", exchange: Exchange) -> Result:
     if params.request_state is not UNSET or params.input_responses is not UNSET:
         resume(engine, exchange)
     await engine.limit.acquire()
-    exchange.slots = (engine.limit,)
+    exchange.slots = slots = Slots((engine.limit,))
     try:
         return await engine.read(params.uri, exchange)
     finally:
-        exchange.leave()
+        slots.leave()
 
 
 async def subscribe(engine: "Engine", exchange: Exchange) -> Result:
@@ -248,14 +248,14 @@ async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
         raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
     shape = partial(shape_prompt, description=prompt.definition.description)
     await engine.limit.acquire()
-    exchange.slots = (engine.limit,)
+    exchange.slots = slots = Slots((engine.limit,))
     try:
         result: PromptResult = await guarded(
             engine, exchange, prompt.invocation, arguments, f"prompt {prompt.name}", shape
         )
         return result
     finally:
-        exchange.leave()
+        slots.leave()
 
 
 async def guarded(

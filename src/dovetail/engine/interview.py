@@ -3,6 +3,7 @@
 Which of the two it is stands in the revision; whoever asks need not know.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -10,6 +11,8 @@ from msgspec import Raw
 
 from dovetail.errors import UrlElicitationRequired
 from dovetail.protocol.questions import InputRequired, Inquiry
+
+Mark = tuple[Counter[str], Counter[str]]  # how often each question and each step has come up
 
 
 class Unanswered(BaseException):  # no error, and not to be caught by `except Exception`
@@ -36,6 +39,12 @@ class Interview(Protocol):
 
     async def ask(self, inquiry: Inquiry[Any], timeout: float) -> Raw:
         """The client's answer as it came. Raises Unanswered if the function has to run again for it."""
+
+    def mark(self) -> Mark:
+        """How far the call has come, for a function that begins now."""
+
+    def begin_again(self, mark: Mark | None = None) -> None:
+        """A function is called once more in the same round; what was answered and done since `mark` is still known."""
 
     async def ask_together(self, required: InputRequired) -> None:
         """What a function that asks by itself wants to know; returns if it can be called again at once."""

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from dovetail.engine.asking import interview_of
 from dovetail.engine.context import Context
 from dovetail.engine.exchange import Exchange
-from dovetail.engine.interview import Unanswered
+from dovetail.engine.interview import Interview, Unanswered
 from dovetail.engine.limits import with_function_timeout, with_timeout
 from dovetail.errors import SetupError, UrlElicitationRequired
 from dovetail.protocol.questions import InputRequired
@@ -30,6 +30,7 @@ async def invoke(
 ) -> Any:
     """The value that the function returns. Raises what it raises, CallTimeout, or Unanswered."""
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
+    mark = None if exchange.interview is None else exchange.interview.mark()
     while True:
         work = _start(engine, exchange, invocation, arguments, label)
         try:
@@ -41,24 +42,21 @@ async def invoke(
             raise meant from raised
         if exchange.interview is None and not isinstance(value, InputRequired):
             return value
-        await _refuse_without_answers(exchange, timeout)
-        if not isinstance(value, InputRequired):
+        interview = interview_of(engine, exchange)
+        if not interview.is_waiting and not isinstance(value, InputRequired):
             return value
+        await _settle(interview, timeout)
+        if interview.is_waiting or not isinstance(value, InputRequired):
+            raise Unanswered  # whatever it returned: it did so without an answer
         _refuse_unusable_state(value, label)
-        await interview_of(engine, exchange).ask_together(value)  # if this returns, the answers are there
+        await interview.ask_together(value)
+        interview.begin_again(mark)  # the answers are there
 
 
-async def _refuse_without_answers(exchange: Exchange, timeout: float | None) -> None:
-    """A function that met an open question has come to nothing, whatever it returned or raised.
-
-    The steps that it has begun are waited for: what they have done must be known to its next run.
-    """
-    if exchange.interview is None:
-        return
-    settling = exchange.interview.settle()
+async def _settle(interview: Interview, timeout: float | None) -> None:
+    """The function will run again: what its steps have done by then must be known, so they are waited for."""
+    settling = interview.settle()
     await (settling if timeout is None else with_timeout(settling, timeout))
-    if exchange.interview.is_waiting:
-        raise Unanswered
 
 
 def _refuse_unusable_state(required: InputRequired, label: str) -> None:
@@ -78,13 +76,16 @@ async def _meant(
     if stray and is_cancelled():
         return raised
     if exchange.interview is not None and exchange.interview.is_waiting:
-        await _refuse_without_answers(exchange, timeout)
+        await _settle(exchange.interview, timeout)
+        return Unanswered()
     if stray:
         return RuntimeError(f"{label} let a cancellation of its own escape")
     if isinstance(raised, EXITS):
         return RuntimeError(f"{label} raised {raised!r}")
     if isinstance(raised, UrlElicitationRequired):
-        await interview_of(engine, exchange).require_urls(raised)
+        interview = interview_of(engine, exchange)
+        await _settle(interview, timeout)
+        await interview.require_urls(raised)
     return raised
 
 

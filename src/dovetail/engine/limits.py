@@ -13,6 +13,8 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from dovetail.errors import Busy, SetupError
 
 T = TypeVar("T")
@@ -99,6 +101,20 @@ class Limit:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.release()
+
+
+class Slots(msgspec.Struct):
+    """The slots that one run of a function has just now; while a client is asked, others have them."""
+
+    held: tuple[Limit, ...] = ()  # in the order in which they were taken
+    is_over: bool = False
+
+    def leave(self) -> None:
+        """The function is over: what it still has is others' now."""
+        self.is_over = True
+        held, self.held = self.held, ()
+        for limit in held:
+            limit.release()
 
 
 class CallTimeout(TimeoutError):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Raw
 
 from dovetail.engine.exchange import BackChannel, Exchange
-from dovetail.engine.limits import Limit, standing_still
+from dovetail.engine.interview import Mark
+from dovetail.engine.limits import Limit, Slots, standing_still
 from dovetail.engine.replies import CALL_IS_OVER
 from dovetail.engine.steps import Steps
 from dovetail.engine.threads import resting
@@ -33,6 +34,7 @@ from dovetail.registry.outputs import to_jsonable
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
 
+MAX_KEPT = 256 * 1024  # bytes of answers, as much as a later client would carry
 MAX_AT_ONCE = 32  # questions of one call; its others wait, so that it leaves room for other calls of its client
 
 
@@ -45,10 +47,11 @@ class Live:
         self._engine = engine
         self._exchange = exchange
         self._steps = Steps(engine, {})
-        self._lending = Lending(exchange)
+        self._lending = Lending(Slots())
         self._room = asyncio.Semaphore(MAX_AT_ONCE)
         self._rounds = 0
         self._answers: dict[tuple[str, int], Raw] = {}  # what was asked, and the how-manieth time in one run
+        self._kept = 0  # bytes of answers
         self._occurrences: Counter[str] = Counter()
         self.input_responses: Mapping[str, Any] = {}
         self.request_state: Any = None
@@ -58,9 +61,14 @@ class Live:
         digest = inquiry.question.digest
         self._occurrences[digest] += 1
         place = digest, self._occurrences[digest]
-        if place not in self._answers:
-            self._answers[place] = await self._put(inquiry, timeout)
-        return self._answers[place]
+        known = self._answers.get(place)
+        if known is not None:
+            return known
+        answer = await self._put(inquiry, timeout)
+        self._kept += len(bytes(answer))
+        if self._kept <= MAX_KEPT:  # else it is asked again, if it comes to that
+            self._answers[place] = answer
+        return answer
 
     async def _put(self, inquiry: Inquiry[Any], timeout: float) -> Raw:
         back = self._back(inquiry)
@@ -78,11 +86,18 @@ class Live:
 
     async def _send(self, inquiry: Inquiry[Any], back: BackChannel, timeout: float) -> Raw:
         params = encode(inquiry.params(self._revision))
-        with standing_still(), resting():  # neither the function nor its thread does a thing meanwhile
-            async with self._lending, self._room:
-                if self._exchange.slots is None:
+        lending = self._lending_of_this_run()
+        with standing_still(), resting():  # what else the function does meanwhile costs it nothing
+            async with lending, self._room:
+                if lending.slots.is_over:
                     raise QuestionFailed(CALL_IS_OVER)  # it had to wait, and its function did not wait for it
                 return await back.ask(inquiry.question.method, params, timeout)
+
+    def _lending_of_this_run(self) -> "Lending":
+        slots = self._exchange.slots
+        if slots is not None and slots is not self._lending.slots:  # the first question of a run
+            self._lending = Lending(slots)
+        return self._lending
 
     @property
     def _revision(self) -> Revision:
@@ -108,6 +123,14 @@ class Live:
         if session is not None:
             self._engine.elicitations.ended(session.id, visit.elicitation_id)
 
+    def mark(self) -> Mark:
+        return self._occurrences.copy(), self._steps.met.copy()
+
+    def begin_again(self, mark: Mark | None = None) -> None:
+        questions, steps = mark or (Counter(), Counter())
+        self._occurrences = questions.copy()
+        self._steps.met = steps.copy()
+
     async def ask_together(self, required: InputRequired) -> None:
         """The questions go out together; then the function is called again, as the client of today would do it."""
         self._rounds += 1
@@ -123,9 +146,6 @@ class Live:
             raise failures.exceptions[0] from None
         self.input_responses = {key: _object(key, task.result()) for key, task in asked.items()}
         self.request_state = None if required.state is UNSET else to_jsonable(required.state)
-        self._occurrences.clear()
-        await self._steps.settle()  # whatever was begun must be known to the next run
-        self._steps = Steps(self._engine, self._steps.done)
 
     async def require_urls(self, required: UrlElicitationRequired) -> None:
         for inquiry in required.elicitations:
@@ -160,8 +180,8 @@ class Lending:
     The first of several questions gives them back, the last takes them again before the function goes on.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
         self._questions = 0
         self._lent: tuple[Limit, ...] = ()  # in the order in which they are taken
         self._taking = asyncio.Lock()
@@ -184,14 +204,14 @@ class Lending:
             await self._take()
 
     def _lend(self) -> None:
-        if slots := self._exchange.slots:
-            self._exchange.slots, self._lent = (), slots + self._lent
-            for limit in slots:
-                limit.release()
+        held, self.slots.held = self.slots.held, ()
+        self._lent = held + self._lent
+        for limit in held:
+            limit.release()
 
     async def _take(self) -> None:
         try:
-            while self._lent and not self._questions and self._exchange.slots is not None:
+            while self._lent and not self._questions and not self.slots.is_over:
                 limit, self._lent = self._lent[0], self._lent[1:]
                 try:
                     await limit.reclaim()
@@ -210,7 +230,7 @@ class Lending:
             self._have(limit)
 
     def _have(self, limit: Limit) -> None:
-        if self._exchange.slots is None:  # the function has ended without waiting for this
+        if self.slots.is_over:  # the function has ended without waiting for this
             limit.release()
         else:
-            self._exchange.slots += (limit,)
+            self.slots.held += (limit,)

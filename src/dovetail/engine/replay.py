@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from dovetail.engine.exchange import Exchange
-from dovetail.engine.interview import Unanswered
+from dovetail.engine.interview import Mark, Unanswered
 from dovetail.engine.seal import BadSeal, TooLarge
 from dovetail.engine.steps import Steps
 from dovetail.engine.threads import is_for_thread
@@ -65,8 +65,8 @@ MANY = 10_000  # questions and steps of a run that is over already
 def resume(engine: "Engine", exchange: Exchange) -> None:
     """A request brings a state or answers: they are opened, or refused, before the function runs."""
     params: AskingParams = exchange.request.params
-    if not exchange.request.revision.rounds:  # where these fields mean nothing
-        return
+    if not exchange.request.revision.rounds or exchange.interview is not None:
+        return  # where these fields mean nothing, or were read already
     responses = read_responses(params.input_responses)
     state = params.request_state
     before = _open(engine, exchange, state) if isinstance(state, str) else None
@@ -108,11 +108,6 @@ def interim(exchange: Exchange) -> Interim:
     return exchange.interview.interim()
 
 
-def forget_run(exchange: Exchange) -> None:
-    """The function begins anew, in the same round."""
-    exchange.interview = None
-
-
 class Replay:
     """The interview of one run: what is known from before, and what this run asks besides.
 
@@ -128,15 +123,24 @@ class Replay:
         asked = () if before is None else before.asked
         self._fresh = {place: responses[place] for place in asked if place in responses}
         self._answers = {**({} if before is None else before.answers), **self._fresh}
+        self._steps = _steps(engine, before)
+        self.begin_again()
+
+    def begin_again(self, mark: Mark | None = None) -> None:
+        """A middleware makes the request twice: a second run, in the same round."""
+        questions, steps = mark or (Counter(), Counter())
+        self._occurrences = questions.copy()
+        self._steps.met = steps.copy()
         self._taken: set[str] = set()  # places whose answers this run has used
-        self._occurrences: Counter[str] = Counter()
         self._open: dict[str, Any] = {}  # what this run asks in vain, by place or by the function's own key
         self._timeouts: list[float] = []  # of what it asks
         self._own_keys: set[str] = set()
         self._own_state: Raw | None = None
         self._is_over = False
         self._refusals = 0
-        self._steps = _steps(engine, before)
+
+    def mark(self) -> Mark:
+        return self._occurrences.copy(), self._steps.met.copy()
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
@@ -284,7 +288,8 @@ class Replay:
     def _round(self, number: int, wasted: int) -> Round:
         earlier_state = UNSET if self._before is None else self._before.state
         now, timeouts = time.time(), self._timeouts or [self._engine.options.answer_timeout]
-        ends = now + CALL_LASTS * max(timeouts) if self._before is None else self._before.ends
+        longest = max(self._engine.options.answer_timeout, *timeouts)
+        ends = now + CALL_LASTS * longest if self._before is None else self._before.ends
         return Round(
             call=secrets.token_hex(16) if self._before is None else self._before.call,
             number=number,

@@ -41,7 +41,7 @@ class Steps:
         self._call = call
         self.done = done
         self._lifetime = lifetime  # seconds for which a claim is kept
-        self._occurrences: Counter[str] = Counter()
+        self.met: Counter[str] = Counter()  # how often each has come up in this run
         self._running: set[asyncio.Task[Raw]] = set()
 
     async def run(self, name: object, function: Callable[[], Any], *, in_thread: bool) -> Any:
@@ -50,8 +50,8 @@ class Steps:
             raise SetupError(f"ctx.step: the name {name!r} must be a string of up to {MAX_NAME} characters")
         if not callable(function):
             raise SetupError(f"ctx.step({name!r}): give it a function, as in ctx.step({name!r}, lambda: save(note))")
-        self._occurrences[name] += 1
-        key = f"{name}#{self._occurrences[name]}"
+        self.met[name] += 1
+        key = f"{name}#{self.met[name]}"
         result = self.done.get(key)
         if result is None:
             task = asyncio.get_running_loop().create_task(self._do(key, function, in_thread))
@@ -63,7 +63,7 @@ class Steps:
 
     def not_met(self, earlier: Iterable[str]) -> list[str]:
         """Those of earlier runs that this run did not come to."""
-        return [key for key in earlier if int(key.rpartition("#")[2]) > self._occurrences[key.rpartition("#")[0]]]
+        return [key for key in earlier if int(key.rpartition("#")[2]) > self.met[key.rpartition("#")[0]]]
 
     async def settle(self) -> None:
         """Wait for the steps that were begun: what they have done must be known to the next run."""

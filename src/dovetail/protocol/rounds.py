@@ -14,6 +14,8 @@ from dovetail.protocol.jsonrpc import UNREADABLE
 MAX_ROUNDS = 32
 MAX_WASTED = 3  # rounds in a row whose answers nobody took
 MAX_RESPONSES = 1000
+DIGITS = 16  # a number that is written with so many characters at most is told from every other by its float
+MAX_FLOAT = 1.7976931348623157e308
 EXACT = 2**53  # up to here a whole number is the same with and without a point, and not much longer
 _sorted_json = msgspec.json.Encoder(order="sorted").encode
 
@@ -51,8 +53,10 @@ def _arguments(raw: Raw) -> str:
         return _digest(b64encode(hashlib.sha256(raw).digest()).decode())
 
 
-def _number(text: str) -> int | float:
+def _number(text: str) -> int | float | str:
     number = float(text)
+    if (len(text) > DIGITS and repr(number) != text) or not abs(number) <= MAX_FLOAT:
+        return text  # somebody may read it more exactly than that
     return int(number) if number.is_integer() and abs(number) <= EXACT else number
 
 
