@@ -12,6 +12,8 @@ from dovetail.protocol.headers import (
     MCP_NAME_FIELDS,
     HeaderError,
     HeaderParameter,
+    Headers,
+    agree,
     check_parameters,
     check_standard,
     check_version,
@@ -232,6 +234,27 @@ def test_an_extension_adds_what_mcp_name_mirrors(monkeypatch: pytest.MonkeyPatch
 )
 def test_standard_headers_that_agree(headers: dict[str, str], method: str, name: str | None):
     check_standard(headers, method=method, name=name)
+
+
+NAMES = st.sampled_from([text for text, _ in ENCODED] + [header for _, header in ENCODED]) | st.text(max_size=5)
+
+
+@pytest.mark.rule("MH-18", "MH-20", "MH-22")
+@given(NAMES, NAMES.map(str.encode) | st.binary(max_size=5))
+@example("add", b"add")
+@example("=?base64?SGVsbG8=?=", b"=?base64?SGVsbG8=?=")
+@example("Stra\u00dfe", "Stra\u00dfe".encode())
+def test_what_agrees_at_first_sight_agrees(name: str, sent: bytes):
+    """The quick comparison never lets pass what the careful one refuses."""
+    version, method = "2026-07-28", "tools/call"
+    headers = Headers(
+        [(b"mcp-protocol-version", version.encode()), (b"mcp-method", method.encode()), (b"mcp-name", sent)]
+    )
+    if agree(headers, version, method, name):
+        check_version(headers, version)
+        check_standard(headers, method=method, name=name)
+    else:
+        assert sent != b"add" or name != "add"
 
 
 @pytest.mark.rule("MH-18", "MH-20", "MH-21", "MH-23")

@@ -18,6 +18,7 @@ from dovetail.errors import (
     ProtocolError,
 )
 from dovetail.protocol import inbound, jsonrpc, revisions
+from dovetail.protocol.headers import Headers
 from dovetail.protocol.inbound import CAPABILITIES_KEY, VERSION_KEY, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import REQUESTS, CallToolParams, InitializeParams, Params
@@ -66,12 +67,16 @@ def from_post(
     data: bytes, headers: dict[str, str], live: Session | None = None, stateless: bool = False
 ) -> Request | Batch:
     """What an HTTP endpoint does with the body of a POST."""
-    received = jsonrpc.decode(data)
+    received, sent = jsonrpc.decode(data), as_sent(headers)
     if isinstance(received, list):
-        inbound.allow_batch(inbound.http_batch_revision(headers, live))
+        inbound.allow_batch(inbound.http_batch_revision(sent, live))
         return received
     opened = inbound.open_request(received)
-    return inbound.modern(opened, headers) or inbound.on_http(opened, headers, live, stateless=stateless)
+    return inbound.modern(opened, sent) or inbound.on_http(opened, sent, live, stateless=stateless)
+
+
+def as_sent(headers: dict[str, str]) -> Headers:
+    return Headers([(name.encode(), value.encode()) for name, value in headers.items()])
 
 
 def refusal(*arguments: Any, via: Any = from_pipe, **options: Any) -> ProtocolError:
@@ -282,7 +287,7 @@ def test_post_serves(data: bytes, headers: dict[str, str], live: str | None, sta
     assert isinstance(request, Request)
     assert request.revision.name == revision
     assert (request.session is not None) == (live is not None and revision != MODERN)
-    assert request.headers == headers
+    assert request.headers == {name: value.strip(" \t") for name, value in headers.items()}
 
 
 @pytest.mark.rule(
@@ -426,7 +431,7 @@ def notice(
 ) -> Session | None:
     received = jsonrpc.decode(data)
     assert isinstance(received, Envelope)
-    return inbound.notice_on_http(received, headers, live, stateless=stateless)
+    return inbound.notice_on_http(received, as_sent(headers), live, stateless=stateless)
 
 
 NOTIFICATION = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'

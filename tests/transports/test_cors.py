@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.transports.asgi import Headers
+from dovetail.protocol.headers import Headers
 from dovetail.transports.cors import MAX_HEADERS, MAX_HEADERS_LENGTH, METHODS, REQUEST_HEADERS, Cors
 
 APP = "https://app.example.com"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.transports import guard as guard_module
-from dovetail.transports.asgi import Headers
+from dovetail.protocol.headers import Headers
 from dovetail.transports.guard import (
     MAX_LINES,
     MAX_VERDICTS,

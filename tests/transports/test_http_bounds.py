@@ -329,7 +329,7 @@ class Heard:
 
 async def test_there_is_one_answer_also_for_who_left() -> None:
     heard = Heard()
-    response = Response(heard, [])
+    response = Response(heard)
     response.abandon()
     await response.json(200, b"{}")
     assert heard.statuses == []
@@ -342,7 +342,7 @@ async def test_there_is_one_answer_also_for_who_left() -> None:
 
 async def test_nobody_is_answered_twice() -> None:
     heard = Heard()
-    response = Response(heard, [])
+    response = Response(heard)
     await response.json(200, b"{}")
     await response.settle()
     assert heard.statuses == [200]
@@ -413,7 +413,7 @@ async def test_nothing_follows_half_an_event() -> None:
         if len(sent) == 3:  # the start, a first piece, and then it takes no more
             await reading.wait()
 
-    response = Response(send, [])
+    response = Response(send)
     await response.open()
     writing = asyncio.create_task(response.event(b"data: " + b"A" * 700_000 + b"\n\n"))
     await settle(5)

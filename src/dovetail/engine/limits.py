@@ -44,6 +44,13 @@ class Limit:
     def waiting(self) -> int:
         return len(self._line)
 
+    def take(self) -> bool:
+        """Take a slot at once; False if none is free."""
+        if self._free > 0:
+            self._free -= 1
+            return True
+        return False
+
     async def acquire(self) -> None:
         """Take a slot: without a turn of the loop if one is free, else in order of arrival."""
         if self._free > 0:
@@ -135,42 +142,43 @@ class Timer(Protocol):
         """What the cancellation that has ended the work is to be raised as: itself, or something of the timer's."""
 
     def end(self) -> None:
-        """The work is done; called also if it never began."""
+        """The work is done."""
 
 
 @types.coroutine
-def beside(timer: Timer, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+def beside(work: Coroutine[Any, Any, T], timer: Callable[[], Timer]) -> Generator[Any, Any, T]:
     """Await `work` in this task, with a timer beside it from the moment it waits for something.
 
-    Stepping through `work` ourselves shows whether it ever waits: a call that does not needs no timer, which is most
-    of the cost.
+    Stepping through `work` ourselves shows whether it ever waits: for what does not, which is most, no timer is made.
     """
-    begun = False
-    step: Callable[[Any], Any] = work.send
-    value: object = None
+    try:
+        waited_for = work.send(None)
+    except StopIteration as end:
+        at_once: T = end.value
+        return at_once
+    running = timer()
+    running.begin()
+    step: Callable[[Any], Any]
     try:
         while True:
-            waited_for = step(value)
-            if not begun:
-                begun = True
-                timer.begin()
             try:
                 value = yield waited_for
                 step = work.send
             except BaseException as error:
                 value = error
                 step = work.throw
+            waited_for = step(value)
     except StopIteration as end:
         result: T = end.value
         return result
     except asyncio.CancelledError as cancelled:
-        meant = timer.meant(cancelled)
+        meant = running.meant(cancelled)
         if meant is cancelled:
             raise
         raise meant from cancelled
     finally:
         value = None  # it may be an exception whose traceback holds this frame
-        timer.end()
+        running.end()
 
 
 def with_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:
@@ -179,16 +187,16 @@ def with_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:
     A cancellation from outside passes through as itself, also when it meets the expiry: the rules of
     `asyncio.timeout`.
     """
-    return beside(Expiry(seconds), work)
+    return beside(work, lambda: Expiry(seconds))
 
 
 class Expiry:
     """Cancels the current task when the time is up, unless it ends before. Its time may stand still meanwhile."""
 
-    __slots__ = ("_earlier", "_fired", "_left", "_pauses", "_seconds", "_task", "_timer")
+    __slots__ = ("_earlier", "_fired", "_left", "_pauses", "_task", "_timer", "seconds")
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = self._left = seconds
+        self.seconds = self._left = seconds
         self._task: asyncio.Task[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pauses = 0
@@ -225,7 +233,7 @@ class Expiry:
 
     def meant(self, cancelled: asyncio.CancelledError) -> BaseException:
         alone = self._task is not None and self._fired and self._task.cancelling() <= self._earlier + 1
-        return CallTimeout(self._seconds) if alone else cancelled
+        return CallTimeout(self.seconds) if alone else cancelled
 
     def end(self) -> None:
         task, self._task = self._task, None
@@ -239,24 +247,18 @@ class Expiry:
 _running: ContextVar[tuple[Expiry, ...]] = ContextVar("running", default=())
 
 
-class FunctionExpiry(Expiry):
-    """The time of a function, known to whatever runs for it, in tasks and threads of its own too."""
+async def with_function_timeout(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """`with_timeout`, whose time stands still while somebody outside is waited for.
 
-    __slots__ = ("_token",)
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self._token = _running.set((*_running.get(), self))
-
-    def end(self) -> None:
-        super().end()
+    It is known to whatever runs for the function, in tasks and threads of its own too.
+    """
+    expiry = Expiry(seconds)
+    token = _running.set((*_running.get(), expiry))
+    try:
+        return await beside(work, lambda: expiry)
+    finally:
         with suppress(ValueError):  # a loop that died in mid-call is torn down from elsewhere
-            _running.reset(self._token)
-
-
-def with_function_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:
-    """`with_timeout`, whose time stands still while somebody outside is waited for. To be awaited at once."""
-    return beside(FunctionExpiry(seconds), work)
+            _running.reset(token)
 
 
 @contextmanager

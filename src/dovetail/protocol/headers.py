@@ -1,7 +1,7 @@
-"""The HTTP headers that mirror the body of a request (2026-07-28): `Mcp-Method`, `Mcp-Name`, `Mcp-Param-*`.
+"""The HTTP headers of a request, and those that mirror its body (2026-07-28): `Mcp-Method`, `Mcp-Name`, `Mcp-Param-*`.
 
-In: headers with lower-case names (values as latin-1 text, the way ASGI gives them), the request's body, a tool's
-input schema. Out: nothing if header and body agree, HeaderError if they do not; or the encoded form of a value.
+In: headers with lower-case names, the request's body, a tool's input schema. Out: nothing if header and body agree,
+HeaderError if they do not; or the encoded form of a value.
 
 The body is the truth. Whatever a proxy has read from the headers must be the same, or the request is refused.
 """
@@ -11,7 +11,7 @@ from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dovetail.errors import HEADER_MISMATCH, ProtocolError, SetupError
 
@@ -25,6 +25,7 @@ LARGEST_INTEGER = 2**53 - 1  # what every client can hold
 
 _SHOWN = 100  # characters of a value that an error repeats
 _PREFIX, _SUFFIX = "=?base64?", "?="
+_PLAIN = re.compile(r"(?!=\?)[!-~]+")  # means itself as a header value
 _ILLEGAL = re.compile(r"[^\t\x20-\x7e]")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _INTEGER = re.compile(r"(-?[0-9]{1,16})(?:\.0{1,16})?")
@@ -37,6 +38,55 @@ class HeaderError(ProtocolError):
 
     def __init__(self, message: str) -> None:
         super().__init__(f"Header mismatch: {message}", http_status=400)
+
+
+class Headers(Mapping[str, str]):
+    """Names in lower case, values as latin-1 text, without the blanks around; what nobody asks for is not decoded.
+
+    Of a header that came twice this shows the last; `repeated` tells which those are. `raw` is for what is compared
+    with every request: bytes need not be decoded for that.
+    """
+
+    __slots__ = ("_given", "raw")
+
+    def __init__(self, given: Sequence[tuple[bytes, bytes]]) -> None:
+        self._given = given
+        self.raw: dict[bytes, bytes] = dict(given)
+
+    def __getitem__(self, name: str) -> str:
+        return _text(self.raw[name.encode("latin-1")])
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.encode("latin-1", "replace") in self.raw
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.decode("latin-1") for name in self.raw)
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = self.raw.get(name.encode("latin-1", "replace"))
+        return default if value is None else _text(value)
+
+    def all(self, name: str) -> list[str]:
+        """Every value of a header that may come more than once."""
+        wanted = name.encode("latin-1", "replace")
+        return [_text(value) for key, value in self._given if key == wanted]
+
+    @property
+    def has_repeats(self) -> bool:
+        return len(self._given) != len(self.raw)
+
+    @property
+    def repeated(self) -> frozenset[str]:
+        seen: set[bytes] = set()
+        twice = {name for name, _ in self._given if name in seen or seen.add(name)}  # type: ignore[func-returns-value]
+        return frozenset(name.decode("latin-1") for name in twice)
+
+
+def _text(value: bytes) -> str:
+    return value.strip(b" \t").decode("latin-1")
 
 
 # --- values
@@ -107,6 +157,19 @@ def mirrored_name(method: str, params: Mapping[str, object]) -> str | None:
     field = MCP_NAME_FIELDS.get(method)
     name = params.get(field) if field is not None else None
     return name if isinstance(name, str) else None
+
+
+def agree(headers: Headers, version: str, method: str, name: str | None) -> bool:
+    """Whether the headers say what the body says, in its own spelling; version and method are among those we know.
+
+    If they do not, `check_version` and `check_standard` find out whether they say it in another one.
+    """
+    raw = headers.raw
+    return (
+        raw.get(b"mcp-protocol-version") == version.encode()
+        and raw.get(b"mcp-method") == method.encode()
+        and (name is None or (raw.get(b"mcp-name") == name.encode() and _PLAIN.fullmatch(name) is not None))
+    )
 
 
 def check_version(headers: Mapping[str, str], version: str) -> None:

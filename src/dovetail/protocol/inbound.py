@@ -4,7 +4,7 @@
 `on_http`, which know the handshake era. Errors are raised as ProtocolError with the HTTP status they deserve.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from msgspec import UNSET, Raw, UnsetType
 from dovetail.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError
 from dovetail.protocol import headers as header_rules
 from dovetail.protocol import jsonrpc, revisions
+from dovetail.protocol.headers import Headers
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope
 from dovetail.protocol.methods import (
     DECODERS,
@@ -27,8 +28,6 @@ from dovetail.protocol.methods import (
 )
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.session import Session
-
-Headers = Mapping[str, str]  # lower-case names
 
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
@@ -137,23 +136,22 @@ def modern(opened: Opened, headers: Headers | None = None) -> Request | None:
     """Rows 3 to 10 of the HTTP table and row 3 of the pipe's: None if the request names no version of its own."""
     meta = opened.params.meta
     version = meta.version
-    if isinstance(version, UnsetType):
+    if version is UNSET:
         return None
-    if headers is not None:
-        header_rules.check_version(headers, version)
     revision = revisions.MODERN.get(version)
+    if headers is not None:
+        _check_headers(opened, version, revision, headers)
     if revision is None:
         raise unsupported(version)
-    if headers is not None:
-        name = getattr(opened.params, header_rules.MCP_NAME_FIELDS.get(opened.method, ""), None)
-        header_rules.check_standard(headers, method=opened.method, name=name)
-    opened.refuse_bad_meta()
-    if isinstance(meta.capabilities, UnsetType):
+    if opened.problem is not None:
+        opened.refuse_bad_meta()
+    if meta.capabilities is UNSET:
         raise _missing_meta(meta)
     row = opened.row
     if row is None or version not in row.since:
         raise method_not_found(opened.method, http_status=404)
-    opened.refuse_misfit()
+    if opened.problem is not None:
+        opened.refuse_misfit()
     return Request(
         id=opened.id,
         method=opened.method,
@@ -162,10 +160,22 @@ def modern(opened: Opened, headers: Headers | None = None) -> Request | None:
         raw_params=opened.raw,
         revision=revision,
         capabilities=meta.capabilities,
-        client=None if isinstance(meta.client, UnsetType) else meta.client,
-        log_level=None if isinstance(meta.log_level, UnsetType) else meta.log_level,
+        client=None if meta.client is UNSET else meta.client,
+        log_level=None if meta.log_level is UNSET else meta.log_level,
         headers=headers,
     )
+
+
+def _check_headers(opened: Opened, version: str, revision: Revision | None, headers: Headers) -> None:
+    """Raises unless they mirror the body; a version that nobody knows comes before what else may be wrong."""
+    field = header_rules.MCP_NAME_FIELDS.get(opened.method)
+    name = None if field is None else getattr(opened.params, field, None)
+    known = revision is not None and opened.row is not None
+    if not known or not header_rules.agree(headers, version, opened.method, name):
+        header_rules.check_version(headers, version)
+        if revision is None:
+            raise unsupported(version)
+        header_rules.check_standard(headers, method=opened.method, name=name)
 
 
 def on_pipe(opened: Opened, session: Session | None) -> Request:

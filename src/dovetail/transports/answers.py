@@ -3,6 +3,8 @@
 Where the client has a session, the events of its stream are kept in a log, so that it can come back.
 """
 
+from collections.abc import Awaitable
+
 from dovetail.protocol import sse
 from dovetail.protocol.sse import encode_event, priming_event
 from dovetail.transports.event_log import EventLog
@@ -82,13 +84,15 @@ class Answer:
         else:
             await self.response.hang_up(retry_frame(retry))
 
-    async def finish(self, message: bytes, status: int) -> None:
+    def finish(self, message: bytes, status: int) -> Awaitable[None]:
         """The answer itself. A status that says something is said in JSON, also to who reads streams only."""
         if self.response.started or (status == 200 and not self._accepted.json):
-            await self.emit(message)
-            await self.end()
-        else:
-            await self.response.json(status, message)
+            return self._finish_stream(message)
+        return self.response.json(status, message)
+
+    async def _finish_stream(self, message: bytes) -> None:
+        await self.emit(message)
+        await self.end()
 
     async def finish_silently(self) -> None:
         """The call was cancelled, so nothing may be answered; but the request has to end."""

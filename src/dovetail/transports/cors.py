@@ -8,7 +8,8 @@ stands in `allowed_origins` was let in on purpose, and a loopback page is on tha
 import re
 from collections.abc import Iterator
 
-from dovetail.transports.asgi import Headers, RawHeaders
+from dovetail.protocol.headers import Headers
+from dovetail.transports.asgi import RawHeaders
 
 METHODS = b"GET, POST, DELETE, OPTIONS"
 REQUEST_HEADERS = frozenset(

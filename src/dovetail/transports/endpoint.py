@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -34,6 +34,7 @@ NO_SESSIONS = (
     "start it with one worker, or let it serve older clients without sessions (stateless)"
 )
 
+LISTEN = "subscriptions/listen"
 MAX_LISTEN_BYTES = 256 * 1024  # they stay in memory as long as the stream is open
 
 log = logging.getLogger("dovetail")
@@ -70,12 +71,11 @@ class Endpoint:
         await self._changes.stop()
         self._sessions.forget_all()
 
-    async def __call__(self, visit: Visit) -> None:
+    def __call__(self, visit: Visit) -> Awaitable[None]:
         verb = self._verbs.get(visit.method)
         if verb is None:
-            await visit.refuse_method(METHODS, f"{visit.method} is not used here; POST a JSON-RPC message")
-            return
-        await verb(visit)
+            return visit.refuse_method(METHODS, f"{visit.method} is not used here; POST a JSON-RPC message")
+        return verb(visit)
 
     # ── POST ──
 
@@ -107,10 +107,15 @@ class Endpoint:
         except ProtocolError as failure:
             await visit.refuse(failure, message.id)
             return
-        if call.request.revision.handshake:
+        if request is None:
             await self._serve_apart(call, self._serve_in_session(call))
-        else:
-            await self._serve_here(call)
+            return
+        try:  # in the task of the HTTP request: when that ends, so does the call
+            await call.serve(self._engine)
+        finally:
+            self._traffic.leave(call)
+            if request.method == LISTEN:
+                self._traffic.close_stream(call)
 
     # ── 2026-07-28: every request by itself ──
 
@@ -119,7 +124,7 @@ class Endpoint:
         answer = Answer(visit.response, accepted)
         call = HttpCall(request, answer, visit.receive, None, keep_alive=self._beat)
         call.exchange.principal = visit.owner
-        if request.method != "subscriptions/listen":
+        if request.method != LISTEN:
             self._traffic.enter(call, call.stop)
         elif memoryview(request.raw_params).nbytes > MAX_LISTEN_BYTES:
             text = f"subscriptions/listen takes {MAX_LISTEN_BYTES} bytes at most; ask for less, or in several listens"
@@ -130,14 +135,6 @@ class Endpoint:
             text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
         return call
-
-    async def _serve_here(self, call: HttpCall) -> None:
-        """In the task of the HTTP request: when that ends, so does the call."""
-        try:
-            await call.serve(self._engine)
-        finally:
-            self._traffic.leave(call)
-            self._traffic.close_stream(call)
 
     # ── up to 2025-11-25: in sessions, or without if the server keeps none ──
 

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
-from dovetail.transports.asgi import Headers
+from dovetail.protocol.headers import Headers
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 ADD_HOST = "add it to allowed_hosts (DOVETAIL_ALLOWED_HOSTS)"
@@ -92,7 +92,7 @@ class Guard:
         self._hosts = _patterns("allowed_hosts", allowed_hosts or (), host_pattern)
         self._origins = _patterns("allowed_origins", allowed_origins, origin_pattern)
         self._checks_host: bool | None = None  # None: the local address of each request decides
-        self._verdicts: dict[tuple[str | None, str | None, str | None], _Refusal | None] = {}
+        self._verdicts: dict[tuple[bytes | None, bytes | None, str | None], _Refusal | None] = {}
         self._journal = _Journal()
         self._has_warned = False
         if allowed_hosts is not None:
@@ -114,14 +114,14 @@ class Guard:
         return self._verdict(headers, server) is None
 
     def _verdict(self, headers: Headers, server: tuple[str, int | None] | None) -> _Refusal | None:
-        host: str | None = headers.get("host")
-        origin: str | None = headers.get("origin")
         local = server[0] if server and self._checks_host is None else None
-        key = (host, origin, local)
+        key = (headers.raw.get(b"host"), headers.raw.get(b"origin"), local)
         try:
             return self._verdicts[key]
         except KeyError:
             pass
+        host: str | None = headers.get("host")
+        origin: str | None = headers.get("origin")
         refusal = self._judge(host, origin, local)
         if len(host or "") + len(origin or "") <= MAX_REMEMBERED:
             if len(self._verdicts) >= MAX_VERDICTS:

@@ -29,6 +29,7 @@ from dovetail.transports.visit import ClientLeft, Visit
 
 LIVE = frozenset({"/health", "/health/live"})
 READY = frozenset({"/ready", "/health/ready"})
+PROBES = LIVE | READY
 
 log = logging.getLogger("dovetail")
 
@@ -65,22 +66,12 @@ class HttpApp:
         self._drain_task: asyncio.Task[None] | None = None  # begun by a signal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._serve(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000, "reason": "MCP is served over HTTP"})
-
-    # ── requests ──
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._not_a_request(scope, receive, send)
+            return
         visit = Visit(scope, receive, send, route_of(scope))
         try:
-            if visit.route in LIVE or visit.route in READY:
-                await self._health(visit)
-            else:
-                await self._guarded(visit, scope, receive, send)
+            await self._serve(visit)
         except ProtocolError as failure:
             await visit.refuse(failure)
         except ClientLeft:
@@ -89,37 +80,59 @@ class HttpApp:
             log.exception("%s %r failed", visit.method, visit.route[:200])
             await visit.refuse(ProtocolError("Internal error", code=INTERNAL_ERROR, http_status=500))
 
-    async def _guarded(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _not_a_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000, "reason": "MCP is served over HTTP"})
+
+    # ── requests ──
+
+    async def _serve(self, visit: Visit) -> None:
+        if visit.route in PROBES:
+            await self._health(visit)
+            return
         visit.refuse_repeated_headers()
-        self._guard.check(visit.headers, scope.get("server"))
-        is_mount_point = not visit.route and bool(scope.get("root_path"))
-        page = None if is_mount_point else self._pages.find(visit.route)
-        if page is not None:
-            await self._show(page, scope, receive, send)
+        self._guard.check(visit.headers, visit.scope.get("server"))
+        if self._pages and (page := self._page(visit)) is not None:
+            await self._show(page, visit)
             return
-        if visit.method == "OPTIONS" and (allowed := self._cors.preflight(visit.headers)) is not None:
-            await visit.response.empty(204, allowed)
+        if b"origin" in visit.headers.raw and await self._is_preflight(visit):
             return
-        visit.response.add_headers(self._cors.response_headers(visit.headers.get("origin")))
-        stay = await self._here()
+        stay = self._stay
+        if stay is None or not stay.is_open or stay.loop is not asyncio.get_running_loop():
+            stay = await self._here()
         place = stay.places.get(visit.route)
         if place is None:
             text = f"There is nothing at this path; the MCP endpoint is {self._options.path}"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)
         if self._options.identify is not None:
-            visit.owner = await _identity(self._options.identify, scope)
+            visit.owner = await _identity(self._options.identify, visit.scope)
         await place(visit)
         if not visit.response.started:
             await visit.response.settle()
 
-    async def _show(self, page: App, scope: Scope, receive: Receive, send: Send) -> None:
+    def _page(self, visit: Visit) -> App | None:
+        """One of the users' own; where the whole app is mounted, there is the endpoint."""
+        is_mount_point = not visit.route and bool(visit.scope.get("root_path"))
+        return None if is_mount_point else self._pages.find(visit.route)
+
+    async def _is_preflight(self, visit: Visit) -> bool:
+        """Answers what a browser asks before it asks; to all else that a page may read, it adds the permission."""
+        if visit.method == "OPTIONS" and (allowed := self._cors.preflight(visit.headers)) is not None:
+            await visit.response.empty(204, allowed)
+            return True
+        visit.response.add_headers(self._cors.response_headers(visit.headers.get("origin")))
+        return False
+
+    async def _show(self, page: App, visit: Visit) -> None:
         """A page of the users' own: it has its time like a call, and what the lifespan opened is there for it."""
         traffic = (await self._here()).traffic
         task = asyncio.current_task()
         assert task is not None
         traffic.enter(task, task.cancel)
         try:
-            await page({**scope, BODIES: traffic.bodies}, receive, send)
+            await page({**visit.scope, BODIES: traffic.bodies}, visit.receive, visit.send)
         finally:
             traffic.leave(task)
 
@@ -260,6 +273,7 @@ class _Stay:
     def __init__(self, engine: Engine, options: HttpOptions, state: MemoryState, *, alone: bool) -> None:
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
+        self.is_open = False  # started, and not ending yet
         self._ended: asyncio.Task[None] | None = None
         self.traffic = Traffic(options.max_streams, options.max_body_bytes)
         self._engine = engine
@@ -272,6 +286,7 @@ class _Stay:
     async def start(self, owner: Any) -> None:
         await self._engine.start(owner)
         self._endpoint.start()
+        self.is_open = not self.traffic.closing
 
     async def end(self, timeout: float) -> None:
         """Whoever asks for it waits until it is over; it comes once."""
@@ -280,6 +295,7 @@ class _Stay:
         await asyncio.shield(self._ended)
 
     async def _end(self, timeout: float) -> None:
+        self.is_open = False
         self._endpoint.stop_asking()  # without a pause between: then no more answers come in
         await self.traffic.close(timeout)
         self.started.cancel()  # if it is not over yet, or never began
@@ -297,6 +313,8 @@ def route_of(scope: Scope) -> str:
     """
     path: str = scope["path"]
     root: str = scope.get("root_path", "").rstrip("/")
+    if not root:
+        return path.rstrip("/")
     for prefix in (root, root.removeprefix(scope.get("app_root_path", ""))):
         if prefix and is_below(path, prefix):
             return path[len(prefix) :].rstrip("/")

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Raw
 
@@ -25,7 +25,6 @@ log = logging.getLogger("dovetail")
 
 Finish = Callable[["HttpCall", bytes, int], Awaitable[None]]
 Part = Coroutine[Any, Any, bytes | None]  # one message of a batch, and its answer if it has one
-T = TypeVar("T")
 
 
 class Posted:
@@ -46,8 +45,9 @@ class Posted:
     def client_left(self) -> None:
         self.answer.response.abandon()
 
-    def _attended(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        return beside(Attendant(self, self._receive, self._keep_alive), work)
+    def _attendant(self) -> Attendant:
+        """Called when it waits for something."""
+        return Attendant(self, self._receive, self._keep_alive)
 
     async def outlived(self) -> None:
         """A client that can come back is told so. The session may have ended just before this was admitted."""
@@ -69,7 +69,7 @@ class Posted:
 class HttpCall(Posted):
     """A request in flight. Once it is closed, nothing more is sent for it."""
 
-    __slots__ = ("_back", "_finish", "_verdict", "batched", "exchange", "failed", "id", "left", "open", "task")
+    __slots__ = ("_back", "_earlier", "_finish", "_verdict", "batched", "exchange", "failed", "id", "left", "open", "task")
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class HttpCall(Posted):
         self.open = True
         self.failed = False  # its answer is an error
         self.left = False  # the client went away, and that means that it wants no answer
-        self.task: asyncio.Task[Any] | None = None
+        self.task: asyncio.Task[Any] | None = None  # from its first wait on: before that nobody can cancel it
         self.exchange = Exchange(request, self.emit, session)
         if answer.can_close:
             self.exchange.close_stream = answer.close_stream
@@ -140,9 +140,6 @@ class HttpCall(Posted):
 
     async def serve(self, engine: Engine) -> bytes | None:
         """In its own task or in that of the HTTP request. Gives the answer that was sent; None if there was none."""
-        self.task = task = asyncio.current_task()
-        assert task is not None
-        earlier = task.cancelling()
         outcome: tuple[bytes, int] | None = None
         try:
             if self.open:  # the batch that it is in may have cancelled it already
@@ -153,22 +150,26 @@ class HttpCall(Posted):
                 self.answer.response.abandon()
                 raise
         if not self.open:
-            if task.cancelling() > earlier and task.uncancel() > earlier:  # somebody else as well
-                raise asyncio.CancelledError
+            self._end_cancellation()
             outcome = None if self._verdict is None else self._refusal(self._verdict)
         self.open = False
-        if not self.batched:
-            await self._send(outcome)
-        return None if outcome is None else outcome[0]
+        if self.batched:
+            return None if outcome is None else outcome[0]
+        await self._send(outcome)
+        return None
 
-    async def _send(self, outcome: tuple[bytes, int] | None) -> None:
+    def _end_cancellation(self) -> None:
+        """It was cancelled, and that is over; raises if somebody else as well has cancelled the task."""
+        task = self.task
+        if task is not None and task.cancelling() > self._earlier and task.uncancel() > self._earlier:
+            raise asyncio.CancelledError
+
+    def _send(self, outcome: tuple[bytes, int] | None) -> Awaitable[None]:
         if outcome is None:
-            if not self.left:
-                await self.answer.finish_silently()
-        elif self._finish is not None:
-            await self._finish(self, *outcome)
-        else:
-            await self.answer.finish(*outcome)
+            return _nothing() if self.left else self.answer.finish_silently()
+        if self._finish is not None:
+            return self._finish(self, *outcome)
+        return self.answer.finish(*outcome)
 
     def _refusal(self, failure: ProtocolError) -> tuple[bytes, int]:
         self.failed = True
@@ -176,9 +177,12 @@ class HttpCall(Posted):
         return jsonrpc.error(self.id, failure), status
 
     async def _outcome(self, engine: Engine) -> tuple[bytes, int]:
-        work = handle(engine, self.exchange)
         try:
-            body = await (work if self.batched else self._attended(work))
+            if self.batched:
+                self._note_task()
+                body = await handle(engine, self.exchange)
+            else:
+                body = await beside(handle(engine, self.exchange), self._attendant)
             return jsonrpc.result(self.id, body), 200
         except ProtocolError as failure:
             return self._refusal(failure)
@@ -190,10 +194,19 @@ class HttpCall(Posted):
             log.exception("%s could not be answered properly", self.request.method)
             return self._refusal(ProtocolError("Internal error", code=INTERNAL_ERROR))
 
+    def _note_task(self) -> None:
+        self.task = asyncio.current_task()
+        assert self.task is not None
+        self._earlier = self.task.cancelling()
+
+    def _attendant(self) -> Attendant:
+        self._note_task()
+        return super()._attendant()
+
     def _is_running(self) -> bool:
         """Whether this is asked from its own task; what is left when a loop closes is torn down by others."""
         try:
-            return asyncio.current_task() is self.task
+            return self.task is None or asyncio.current_task() is self.task
         except RuntimeError:  # no loop is running
             return False
 
@@ -244,7 +257,7 @@ class HttpBatch(Posted):
     async def serve(self, parts: Sequence[Part]) -> None:
         """All answers together; those that were cancelled have none."""
         try:
-            outcomes = await self._attended(_all_outcomes(parts))
+            outcomes = await beside(_all_outcomes(parts), self._attendant)
             self._is_answering = True
             answers = [each for each in outcomes if isinstance(each, bytes)]
             if answers:
@@ -254,6 +267,9 @@ class HttpBatch(Posted):
         finally:
             if self.answer.is_unfinished:
                 await self.answer.end()
+
+
+async def _nothing() -> None: ...
 
 
 async def _all_outcomes(parts: Sequence[Part]) -> list[bytes | BaseException | None]:

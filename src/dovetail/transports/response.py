@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Sequence
 
 from dovetail.engine.limits import CallTimeout, Expiry, beside, with_timeout
 from dovetail.transports.asgi import Message, RawHeaders, Send
@@ -26,9 +26,9 @@ class Response:
 
     __slots__ = ("_extra", "_lock", "_send", "_sending", "ended", "over", "started")
 
-    def __init__(self, send: Send, extra: RawHeaders) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
-        self._extra = extra  # headers that every response to this request carries
+        self._extra: RawHeaders = []  # headers that every response to this request carries
         self._lock: asyncio.Lock | None = None  # from the first event on: calls and keep-alives write at the same time
         self._sending: Expiry | None = None  # what is on its way, and how long it may take
         self.over: asyncio.Future[None] | None = None  # where somebody waits for its end
@@ -41,9 +41,9 @@ class Response:
 
     # ── in one piece ──
 
-    async def json(self, status: int, body: bytes, headers: RawHeaders | None = None) -> None:
+    def json(self, status: int, body: bytes, headers: RawHeaders | None = None) -> Awaitable[None]:
         length = (b"content-length", b"%d" % len(body))
-        await self._whole(status, [JSON_TYPE, length, *self._extra, *(headers or ())], body)
+        return self._whole(status, [JSON_TYPE, length, *self._extra, *(headers or ())], body)
 
     async def empty(self, status: int, headers: RawHeaders | None = None) -> None:
         length: RawHeaders = [] if status == 204 else [(b"content-length", b"0")]
@@ -53,8 +53,7 @@ class Response:
         if self.started or (self.ended and not unheard):
             return
         self.started = self.ended = True
-        start: Message = {"type": "http.response.start", "status": status, "headers": headers}
-        await self._deliver(start, *_pieces(body, more=False))
+        await self._deliver([{"type": "http.response.start", "status": status, "headers": headers}, *_pieces(body)])
 
     async def settle(self) -> None:
         """The client left before anything was said. Middleware of Starlette fails without an answer: there is one."""
@@ -69,18 +68,18 @@ class Response:
         self.started = True
         self._lock = asyncio.Lock()
         start: Message = {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._extra]}
-        await self._put(start, *(_pieces(first, more=True) if first else ()))
+        await self._put([start, *(_pieces(first, more=True) if first else ())])
 
     async def event(self, frame: bytes) -> None:
         """Send a framed event, or a comment; opens the stream if need be."""
         if not self.started:
             await self.open()
-        await self._put(*_pieces(frame, more=True))
+        await self._put(_pieces(frame, more=True))
 
     async def close(self) -> None:
         """End the stream."""
         if self.started:
-            await self._put(*_pieces(b"", more=False), last=True)
+            await self._put(_pieces(b""), last=True)
 
     async def hang_up(self, last: bytes = b"") -> None:
         """End the stream after a last frame, and do not wait for a client that takes nothing."""
@@ -105,42 +104,46 @@ class Response:
         if self.over is not None and not self.over.done():
             self.over.set_result(None)
 
-    async def _put(self, *messages: Message, last: bool = False) -> None:
+    async def _put(self, messages: Sequence[Message], *, last: bool = False) -> None:
         if self.ended:
             return
         assert self._lock is not None
         async with self._lock:
             if not self.ended:
                 self.ended = last
-                await self._deliver(*messages)
+                await self._deliver(messages)
                 if last:
                     self._end()
 
-    async def _deliver(self, *messages: Message) -> None:
+    async def _deliver(self, messages: Sequence[Message]) -> None:
         """Each has its own time; but a start and what follows, which is most responses, share it."""
-        for some in (messages[:2], *((message,) for message in messages[2:])):
-            self._sending = Expiry(SEND_SECONDS)
-            try:
-                await beside(self._sending, _send_all(self._send, some))
-            except asyncio.CancelledError:
-                if len(messages) > 1:  # half of it may be out, so that nothing more can follow
-                    self._end()
-                raise
-            except Exception:  # each ASGI server has its own way to say that there is nobody
-                log.debug("the client did not take what was sent", exc_info=True)
+        try:
+            await beside(_send_all(self._send, messages[:2]), self._hurry)
+            for message in messages[2:]:
+                await beside(_send_all(self._send, (message,)), self._hurry)
+        except asyncio.CancelledError:
+            if len(messages) > 1:  # half of it may be out, so that nothing more can follow
                 self._end()
-                return
-            finally:
-                self._sending = None
+            raise
+        except Exception:  # each ASGI server has its own way to say that there is nobody
+            log.debug("the client did not take what was sent", exc_info=True)
+            self._end()
+        finally:
+            self._sending = None
+
+    def _hurry(self) -> Expiry:
+        self._sending = Expiry(SEND_SECONDS)
+        return self._sending
 
 
-def _pieces(body: bytes, *, more: bool) -> Iterator[Message]:
+def _pieces(body: bytes, *, more: bool = False) -> list[Message]:
     """`more`: the body that it is part of goes on."""
-    begin = 0
-    while len(body) - begin > PIECE:
-        yield {"type": "http.response.body", "body": body[begin : begin + PIECE], "more_body": True}
-        begin += PIECE
-    yield {"type": "http.response.body", "body": body[begin:], "more_body": more}
+    if len(body) <= PIECE:
+        return [{"type": "http.response.body", "body": body, "more_body": more}]
+    pieces = [body[begin : begin + PIECE] for begin in range(0, len(body), PIECE)]
+    messages: list[Message] = [{"type": "http.response.body", "body": piece, "more_body": True} for piece in pieces]
+    messages[-1]["more_body"] = more
+    return messages
 
 
 async def _send_all(send: Send, messages: Sequence[Message]) -> None:

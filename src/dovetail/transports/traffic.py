@@ -62,7 +62,8 @@ class Traffic:
 
     def leave(self, call: object) -> None:
         self._calls.pop(call, None)
-        self._left.set()
+        if self.closing:
+            self._left.set()
 
     # ── streams: they are told to end ──
 
@@ -76,7 +77,8 @@ class Traffic:
 
     def close_stream(self, stream: object) -> None:
         self._streams.pop(stream, None)
-        self._left.set()
+        if self.closing:
+            self._left.set()
 
     async def close(self, timeout: float) -> None:
         """End the streams now, wait for the calls, stop those that take longer, give up clients that do not read."""

@@ -1,15 +1,17 @@
 """One HTTP request as the server sees it: headers, body, who is asking, and the response to it."""
 
+import asyncio
 import re
+from collections.abc import Awaitable
 from functools import lru_cache
 from typing import NamedTuple
 
-from dovetail.engine.limits import CallTimeout, with_timeout
+from dovetail.engine.limits import Expiry, beside
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
-from dovetail.protocol.headers import HeaderError
+from dovetail.protocol.headers import HeaderError, Headers
 from dovetail.protocol.methods import RequestId
-from dovetail.transports.asgi import Headers, RawHeaders, Receive, Scope, Send
+from dovetail.transports.asgi import RawHeaders, Receive, Scope, Send
 from dovetail.transports.response import Response
 from dovetail.transports.traffic import Bodies
 
@@ -19,6 +21,9 @@ JSON = "application/json"
 FREE_BYTES = 16 * 1024  # bodies up to this are not counted: who sends little is served, whatever the others hold
 UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
 _JSON_KIND = re.compile(r"application/(?:[a-z0-9.\-]+\+)?json")
+
+
+USUAL_ACCEPT = b"application/json, text/event-stream"  # what the specification wants of every client
 
 
 class ClientLeft(Exception):
@@ -32,21 +37,37 @@ class Accepted(NamedTuple):
     stream: bool
 
 
+BOTH = Accepted(True, True)
+
+
+class _BodyExpiry(Expiry):
+    """The time in which a body must have arrived."""
+
+    def meant(self, cancelled: asyncio.CancelledError) -> BaseException:
+        if super().meant(cancelled) is cancelled:
+            return cancelled
+        text = f"The body did not arrive within {self.seconds:g} s"
+        return ProtocolError(text, code=INVALID_REQUEST, http_status=408)
+
+
 class Visit:
     """Made for each request, and passed to whatever its path leads to."""
 
-    __slots__ = ("headers", "method", "owner", "receive", "response", "route", "scope")
+    __slots__ = ("headers", "method", "owner", "receive", "response", "route", "scope", "send")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, route: str) -> None:
         self.scope = scope
         self.receive = receive
+        self.send = send
         self.route = route
         self.method: str = scope["method"]
         self.headers = Headers(scope["headers"])
         self.owner: str | None = None
-        self.response = Response(send, [])
+        self.response = Response(send)
 
     def refuse_repeated_headers(self) -> None:
+        if not self.headers.has_repeats:
+            return
         for name in self.headers.repeated:
             if name.startswith("mcp-"):
                 raise HeaderError(f"{name} came more than once")
@@ -55,6 +76,9 @@ class Visit:
 
     @property
     def accepted(self) -> Accepted:
+        raw = self.headers.raw.get(b"accept", b"")
+        if raw == USUAL_ACCEPT and not self.headers.has_repeats:
+            return BOTH
         return read_accept(",".join(self.headers.all("accept"))[:1000])
 
     async def refuse(self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True) -> None:
@@ -71,6 +95,9 @@ class Visit:
 
     def refuse_other_types(self) -> None:
         """Raises unless the headers say that the body is JSON in UTF-8, or say nothing."""
+        raw = self.headers.raw
+        if raw.get(b"content-type") == b"application/json" and b"content-encoding" not in raw:
+            return
         type = self.headers.get("content-type", JSON)
         if type != JSON and not is_json(type):
             text = f"Content-Type must be application/json in UTF-8, not {type[:100]!r}"
@@ -80,18 +107,14 @@ class Visit:
             text = f"Content-Encoding must be identity, not {coding[:100]!r}"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=415)
 
-    async def body(self, most: int, seconds: float, bodies: Bodies) -> bytes:
-        """The whole body, bounded in size and time, and together with the other `bodies`."""
-        length = self.headers.get("content-length", "0")
-        if not length.isdecimal():
+    def body(self, most: int, seconds: float, bodies: Bodies) -> Awaitable[bytes]:
+        """The whole body, bounded in size and time, and together with the other `bodies`. Raises ProtocolError."""
+        length = self.headers.raw.get(b"content-length", b"0").strip(b" \t")
+        if not length.isdigit():
             raise ProtocolError("Content-Length is not a number", code=INVALID_REQUEST, http_status=400)
         if len(length) > 18 or int(length) > most:
             raise _too_large(most)
-        try:
-            return await with_timeout(self._read(most, bodies), seconds)
-        except CallTimeout:
-            text = f"The body did not arrive within {seconds:g} s"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=408) from None
+        return beside(self._read(most, bodies), lambda: _BodyExpiry(seconds))
 
     async def _read(self, most: int, bodies: Bodies) -> bytes:
         body = bytearray()  # not a list of pieces: those may be tiny, and each would cost more than it holds
