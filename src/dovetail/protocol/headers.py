@@ -11,7 +11,9 @@ from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from dovetail.errors import HEADER_MISMATCH, ProtocolError, SetupError
 
@@ -47,11 +49,12 @@ class Headers(Mapping[str, str]):
     with every request: bytes need not be decoded for that.
     """
 
-    __slots__ = ("_given", "raw")
+    __slots__ = ("_given", "has_repeats", "raw")
 
     def __init__(self, given: Sequence[tuple[bytes, bytes]]) -> None:
         self._given = given
         self.raw: dict[bytes, bytes] = dict(given)
+        self.has_repeats = len(self.raw) != len(given)
 
     def __getitem__(self, name: str) -> str:
         return _text(self.raw[name.encode("latin-1")])
@@ -73,10 +76,6 @@ class Headers(Mapping[str, str]):
         """Every value of a header that may come more than once."""
         wanted = name.encode("latin-1", "replace")
         return [_text(value) for key, value in self._given if key == wanted]
-
-    @property
-    def has_repeats(self) -> bool:
-        return len(self._given) != len(self.raw)
 
     @property
     def repeated(self) -> frozenset[str]:
@@ -203,7 +202,7 @@ def _required(headers: Mapping[str, str], header: str) -> str:
 # --- the parameters of a tool
 
 
-class HeaderParameter(NamedTuple):
+class HeaderParameter(msgspec.Struct, frozen=True):
     """An argument that is mirrored in a header."""
 
     path: tuple[str, ...]  # the names of the properties that lead to it

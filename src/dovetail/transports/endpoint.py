@@ -113,6 +113,7 @@ class Endpoint:
         try:  # in the task of the HTTP request: when that ends, so does the call
             await call.serve(self._engine)
         finally:
+            call.forget()
             self._traffic.leave(call)
             if request.method == LISTEN:
                 self._traffic.close_stream(call)

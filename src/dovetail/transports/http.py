@@ -61,6 +61,7 @@ class HttpApp:
         if options.path in taken:
             raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")
         self._pages = RouteTable(options.routes, reserved={options.path, *taken})
+        self._has_pages = bool(options.routes)
         self._stay: _Stay | None = None
         self._draining = False
         self._drain_task: asyncio.Task[None] | None = None  # begun by a signal
@@ -71,7 +72,9 @@ class HttpApp:
             return
         visit = Visit(scope, receive, send, route_of(scope))
         try:
-            await self._serve(visit)
+            await self._lead(visit)
+            if not visit.response.started:
+                await visit.response.settle()
         except ProtocolError as failure:
             await visit.refuse(failure)
         except ClientLeft:
@@ -88,42 +91,35 @@ class HttpApp:
 
     # ── requests ──
 
-    async def _serve(self, visit: Visit) -> None:
+    def _lead(self, visit: Visit) -> Awaitable[None]:
+        """To whatever is at its path, if it may go there. Not a coroutine: most requests need none for this."""
         if visit.route in PROBES:
-            await self._health(visit)
-            return
-        visit.refuse_repeated_headers()
+            return self._health(visit)
+        if visit.headers.has_repeats:
+            visit.refuse_repeated_headers()
         self._guard.check(visit.headers, visit.scope.get("server"))
-        if self._pages and (page := self._page(visit)) is not None:
-            await self._show(page, visit)
-            return
-        if b"origin" in visit.headers.raw and await self._is_preflight(visit):
-            return
+        if self._has_pages and (page := self._page(visit)) is not None:
+            return self._show(page, visit)
+        if b"origin" in visit.headers.raw:
+            if visit.method == "OPTIONS" and (allowed := self._cors.preflight(visit.headers)) is not None:
+                return visit.response.empty(204, allowed)
+            visit.response.add_headers(self._cors.response_headers(visit.headers.get("origin")))
         stay = self._stay
-        if stay is None or not stay.is_open or stay.loop is not asyncio.get_running_loop():
-            stay = await self._here()
-        place = stay.places.get(visit.route)
-        if place is None:
-            text = f"There is nothing at this path; the MCP endpoint is {self._options.path}"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)
+        if stay is None or not stay.is_open or self._options.identify or stay.loop is not asyncio.get_running_loop():
+            return self._arrive(visit)
+        return stay.place(visit.route)(visit)
+
+    async def _arrive(self, visit: Visit) -> None:
+        """Where something has to be found out first: whether the server is there, or who is asking."""
+        place = (await self._here()).place(visit.route)
         if self._options.identify is not None:
             visit.owner = await _identity(self._options.identify, visit.scope)
         await place(visit)
-        if not visit.response.started:
-            await visit.response.settle()
 
     def _page(self, visit: Visit) -> App | None:
         """One of the users' own; where the whole app is mounted, there is the endpoint."""
         is_mount_point = not visit.route and bool(visit.scope.get("root_path"))
         return None if is_mount_point else self._pages.find(visit.route)
-
-    async def _is_preflight(self, visit: Visit) -> bool:
-        """Answers what a browser asks before it asks; to all else that a page may read, it adds the permission."""
-        if visit.method == "OPTIONS" and (allowed := self._cors.preflight(visit.headers)) is not None:
-            await visit.response.empty(204, allowed)
-            return True
-        visit.response.add_headers(self._cors.response_headers(visit.headers.get("origin")))
-        return False
 
     async def _show(self, page: App, visit: Visit) -> None:
         """A page of the users' own: it has its time like a call, and what the lifespan opened is there for it."""
@@ -135,6 +131,7 @@ class HttpApp:
             await page({**visit.scope, BODIES: traffic.bodies}, visit.receive, visit.send)
         finally:
             traffic.leave(task)
+        visit.response.was_given_by_others()
 
     async def _health(self, visit: Visit) -> None:
         """Open to every Host and Origin, for probes come with any; but not every page may read it."""
@@ -278,10 +275,19 @@ class _Stay:
         self.traffic = Traffic(options.max_streams, options.max_body_bytes)
         self._engine = engine
         self._endpoint = Endpoint(engine, options, state, self.traffic, alone=alone)
-        self.places: dict[str, Place] = {"": self._endpoint, options.path: self._endpoint}
+        self._path = options.path
+        self._places: dict[str, Place] = {"": self._endpoint, options.path: self._endpoint}
         if options.sse:
             old = SseEndpoint(engine, options, self.traffic, alone=alone)
-            self.places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
+            self._places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
+
+    def place(self, route: str) -> Place:
+        """Raises ProtocolError if nothing is there."""
+        place = self._places.get(route)
+        if place is None:
+            text = f"There is nothing at this path; the MCP endpoint is {self._path}"
+            raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)
+        return place
 
     async def start(self, owner: Any) -> None:
         await self._engine.start(owner)

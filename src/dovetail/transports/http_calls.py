@@ -118,7 +118,10 @@ class HttpCall(Posted):
                 self.task.cancel()
 
     def forget(self) -> None:
-        """It is over; who still wants to tell its client something does not keep it."""
+        """It is over: no circle is left for the garbage collector, and who still wants to tell its client something
+        does not keep it.
+        """
+        self.exchange.emit = _to_nobody
         if self._back is not None:
             self._back.call = None
 
@@ -139,16 +142,18 @@ class HttpCall(Posted):
     # ── serving ──
 
     async def serve(self, engine: Engine) -> bytes | None:
-        """In its own task or in that of the HTTP request. Gives the answer that was sent; None if there was none."""
+        """In its own task or in that of the HTTP request. Gives the answer if others send it; None if there is none."""
         outcome: tuple[bytes, int] | None = None
         try:
             if self.open:  # the batch that it is in may have cancelled it already
-                outcome = await self._outcome(engine)
+                outcome = jsonrpc.result(self.id, await self._work(engine)), 200
         except asyncio.CancelledError:
             if self.open:  # somebody else wants this task to end, and knows why
                 self.open = False
                 self.answer.response.abandon()
                 raise
+        except BaseException as failure:
+            outcome = self._failure(failure)
         if not self.open:
             self._end_cancellation()
             outcome = None if self._verdict is None else self._refusal(self._verdict)
@@ -157,6 +162,13 @@ class HttpCall(Posted):
             return None if outcome is None else outcome[0]
         await self._send(outcome)
         return None
+
+    def _work(self, engine: Engine) -> Awaitable[bytes]:
+        work = handle(engine, self.exchange)
+        if not self.batched:
+            return beside(work, self._attendant)
+        self._note_task()
+        return work
 
     def _end_cancellation(self) -> None:
         """It was cancelled, and that is over; raises if somebody else as well has cancelled the task."""
@@ -176,23 +188,14 @@ class HttpCall(Posted):
         status = 200 if self.request.revision.handshake else failure.http_status
         return jsonrpc.error(self.id, failure), status
 
-    async def _outcome(self, engine: Engine) -> tuple[bytes, int]:
-        try:
-            if self.batched:
-                self._note_task()
-                body = await handle(engine, self.exchange)
-            else:
-                body = await beside(handle(engine, self.exchange), self._attendant)
-            return jsonrpc.result(self.id, body), 200
-        except ProtocolError as failure:
+    def _failure(self, failure: BaseException) -> tuple[bytes, int]:
+        """Whatever it is: while the client waits, it gets an answer."""
+        if isinstance(failure, ProtocolError):
             return self._refusal(failure)
-        except asyncio.CancelledError:
-            raise
-        except BaseException:  # whatever it is: while the client waits, it gets an answer
-            if not self._is_running():
-                raise
-            log.exception("%s could not be answered properly", self.request.method)
-            return self._refusal(ProtocolError("Internal error", code=INTERNAL_ERROR))
+        if not self._is_running():
+            raise failure
+        log.error("%s could not be answered properly", self.request.method, exc_info=failure)
+        return self._refusal(ProtocolError("Internal error", code=INTERNAL_ERROR))
 
     def _note_task(self) -> None:
         self.task = asyncio.current_task()
@@ -270,6 +273,9 @@ class HttpBatch(Posted):
 
 
 async def _nothing() -> None: ...
+
+
+async def _to_nobody(message: bytes) -> None: ...
 
 
 async def _all_outcomes(parts: Sequence[Part]) -> list[bytes | BaseException | None]:

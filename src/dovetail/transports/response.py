@@ -45,19 +45,24 @@ class Response:
         length = (b"content-length", b"%d" % len(body))
         return self._whole(status, [JSON_TYPE, length, *self._extra, *(headers or ())], body)
 
-    async def empty(self, status: int, headers: RawHeaders | None = None) -> None:
+    def empty(self, status: int, headers: RawHeaders | None = None) -> Awaitable[None]:
         length: RawHeaders = [] if status == 204 else [(b"content-length", b"0")]
-        await self._whole(status, [*length, *self._extra, *(headers or ())], b"")
+        return self._whole(status, [*length, *self._extra, *(headers or ())], b"")
 
-    async def _whole(self, status: int, headers: RawHeaders, body: bytes, *, unheard: bool = False) -> None:
-        if self.started or (self.ended and not unheard):
-            return
+    def _whole(self, status: int, headers: RawHeaders, body: bytes, *, unheard: bool = False) -> Awaitable[None]:
+        messages: list[Message] = []
+        if not self.started and (unheard or not self.ended):
+            self.started = self.ended = True
+            messages = [{"type": "http.response.start", "status": status, "headers": headers}, *_pieces(body)]
+        return self._deliver(messages)
+
+    def was_given_by_others(self) -> None:
+        """Somebody else has answered, by the same `send`."""
         self.started = self.ended = True
-        await self._deliver([{"type": "http.response.start", "status": status, "headers": headers}, *_pieces(body)])
 
-    async def settle(self) -> None:
+    def settle(self) -> Awaitable[None]:
         """The client left before anything was said. Middleware of Starlette fails without an answer: there is one."""
-        await self._whole(LEFT, [(b"content-length", b"0"), *self._extra], b"", unheard=True)
+        return self._whole(LEFT, [(b"content-length", b"0"), *self._extra], b"", unheard=True)
 
     # ── as a stream ──
 

@@ -269,9 +269,6 @@ class RouteTable:
         mounts = {path.removesuffix(MOUNT): app for path, app in checked.items() if path.endswith(MOUNT)}
         self._mounts = sorted(mounts.items(), key=lambda mount: len(mount[0]), reverse=True)
 
-    def __bool__(self) -> bool:
-        return bool(self._exact or self._mounts)
-
     def find(self, path: str) -> App | None:
         """`path` is relative to where the whole app is mounted. A mount does not hide what is reserved."""
         bare = path.removesuffix("/")

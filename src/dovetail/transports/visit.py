@@ -66,8 +66,6 @@ class Visit:
         self.response = Response(send)
 
     def refuse_repeated_headers(self) -> None:
-        if not self.headers.has_repeats:
-            return
         for name in self.headers.repeated:
             if name.startswith("mcp-"):
                 raise HeaderError(f"{name} came more than once")
