@@ -136,7 +136,7 @@ class Sessions:
             return None
         known = self._known.get(id)
         record = _decoder.decode(entry.value) if known is None else known.decoded(entry)
-        if record.owner != owner or not await self.use(record):
+        if record.owner != owner or (self._is_to_be_touched(record) and not await self._touch(record)):
             return None
         return HeldSession(self, record, entry.version)
 
@@ -151,17 +151,25 @@ class Sessions:
 
     async def use(self, record: Session) -> bool:
         """It is in use: its time begins anew. False if it is gone."""
+        return not self._is_to_be_touched(record) or await self._touch(record)
+
+    def _is_to_be_touched(self, record: Session) -> bool:
+        """It is in use, which is remembered here; whether the backend is to hear of it, which is often enough."""
         now = self._clock()
         known = self._known.get(record.id)
         if known is None:
             known = self._known[record.id] = _Known(self._engine.hub, now - self._timeout)
             known.watch(record.subscriptions)
         self._known.move_to_end(record.id)
-        self._came_back(record)
+        if record.id in self._new:
+            self._came_back(record)
         known.used = now
-        if now - known.touched <= self._timeout / 10:  # often enough
-            return True
+        if now - known.touched <= self._timeout / 10:
+            return False
         known.touched = now
+        return True
+
+    async def _touch(self, record: Session) -> bool:
         if await self._state.touch(_key(record.id), self._timeout):
             return True
         self._forget(record.id)

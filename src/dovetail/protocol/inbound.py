@@ -231,8 +231,8 @@ def notice_on_http(
 
 
 def _named_version(headers: Headers) -> str | None:
-    version = headers.get("mcp-protocol-version")
-    return None if version is None else version.strip(" \t")
+    version = headers.raw.get(b"mcp-protocol-version")
+    return None if version is None else version.strip(b" \t").decode("latin-1")
 
 
 def _own_version(message: Envelope) -> str | None:
@@ -257,7 +257,7 @@ def known_session(headers: Headers, session: Session | None, stateless: bool) ->
     """Rows 15 to 18: the session, or None where the server keeps none."""
     if session is not None or stateless:
         return session
-    if "mcp-session-id" in headers:
+    if b"mcp-session-id" in headers.raw:
         raise ProtocolError("There is no such session; it may have ended", code=INVALID_REQUEST, http_status=404)
     message = f"Mcp-Session-Id is missing. {HOW_TO_START}"
     raise ProtocolError(message, code=INVALID_REQUEST, http_status=400)
@@ -296,7 +296,8 @@ def _handshake(opened: Opened, revision: Revision, session: Session | None, head
     row = opened.row
     if row is None or revision.name not in row.since:
         raise method_not_found(opened.method)
-    opened.refuse_misfit()
+    if opened.problem is not None:
+        opened.refuse_misfit()
     return Request(
         id=opened.id,
         method=opened.method,

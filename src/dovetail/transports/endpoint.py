@@ -18,7 +18,7 @@ from dovetail.protocol.methods import InitializeParams, RequestId
 from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
 from dovetail.transports.answers import Answer
-from dovetail.transports.event_log import EventLogs
+from dovetail.transports.event_log import EventLog, EventLogs
 from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, Posted
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.tails import Tails
@@ -150,8 +150,8 @@ class Endpoint:
 
     async def _session(self, visit: Visit) -> HeldSession | None:
         """The session that the request names, if there is one and it is the caller's."""
-        id = visit.headers.get("mcp-session-id")
-        return None if id is None else await self._sessions.find(id, visit.owner)
+        id = visit.headers.raw.get(SESSION_HEADER)
+        return None if id is None else await self._sessions.find(id.strip(b" \t").decode("latin-1"), visit.owner)
 
     async def _open_session(self, visit: Visit, request: Request) -> HeldSession | None:
         if self._options.stateless:
@@ -199,7 +199,7 @@ class Endpoint:
             return Answer(visit.response, Accepted(accepted.json, accepted.stream and not accepted.json))
         if held is None:
             return Answer(visit.response, accepted)
-        log = self._logs.begin(held.record.id, visit.response)
+        log = EventLog(self._logs, held.record.id, visit.response)
         return Answer(visit.response, accepted, log, primes=revision.resumable)
 
     async def _welcome(self, call: HttpCall, message: bytes, status: int) -> None:

@@ -61,9 +61,6 @@ class EventLogs:
         self.running: dict[str, EventLog] = {}  # by the names of their logs
         self._kept: deque[str] = deque()  # names, oldest first; some may have expired
 
-    def begin(self, session: str, response: Response) -> "EventLog":
-        return EventLog(self, session, response)
-
     async def keep(self, name: str) -> None:
         """There is one more; if there are too many, the oldest gives way."""
         self._kept.append(name)
