@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run setup test check soak conformance node lint types clean
+.PHONY: run setup test check soak bench conformance node lint types clean
 
 run: $(STAMP)            ## start the reference server at http://127.0.0.1:8000/mcp
 	@$(BIN)/dovetail run
@@ -18,6 +18,9 @@ check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
 
 soak: $(STAMP) .cache/suites/.fetched node   ## the long forms of the slow proofs
 	$(BIN)/pytest -m soak --timeout 3600 -s
+
+bench: $(STAMP)          ## how fast it is, beside the peers; half an hour. QUESTIONS="http_call stdio" asks only these
+	$(BIN)/python -m benchmarks $(QUESTIONS)
 
 conformance: $(STAMP) node   ## the official conformance suite, under the strict rule
 	$(BIN)/python scripts/conformance.py

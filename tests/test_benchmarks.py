@@ -1,0 +1,265 @@
+"""The benchmarks count rightly, treat everyone alike, and leave no process behind. Speed itself is not tested."""
+
+import http.client
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from signal import Signals
+
+import pytest
+from benchmarks import http_call, plot, report, wrk
+from benchmarks.__main__ import QUESTIONS, QUICK, chosen, measured
+from benchmarks.case import CannotMeasure, Case, Measured, Round, Settings
+from benchmarks.http_call import ARGUMENTS
+from benchmarks.http_contender import HttpServer, Offer, Post, call, serving
+from benchmarks.http_session import in_session
+from benchmarks.processes import ROOT, cpu_seconds, resident_bytes, running
+from benchmarks.report import Outcome
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+Opening = Callable[[str, Settings], AbstractContextManager[Round]]
+
+
+@contextmanager
+def nothing(_contender: str, _settings: Settings) -> Iterator[Round]:
+    yield lambda: Measured(1.0)
+
+
+def case(*, more: bool = True, targets: dict[str, float] | None = None, opened: Opening = nothing) -> Case:
+    return Case("key", "A question", "calls/s", more, ("dovetail", "mcp"), opened, targets or {})
+
+
+def demand_wrk() -> None:
+    """Skip loudly; nothing that `make test` runs installs it, so this is no failure in CI either."""
+    if shutil.which("wrk") is None:
+        pytest.skip("! wrk is not installed: no benchmark was tried")
+
+
+def outcome(of: Case, dovetail: list[float], mcp: list[float]) -> Outcome:
+    rounds = {"dovetail": [Measured(value, 10.0) for value in dovetail], "mcp": [Measured(value) for value in mcp]}
+    return Outcome(of, rounds)
+
+
+# ── arithmetic ──
+
+
+def test_medians_and_ratios() -> None:
+    seen = outcome(case(), [100, 10, 300], [10, 1, 100])
+    assert seen.median("dovetail") == 100
+    assert seen.cpu_us("dovetail") == 10
+    assert seen.cpu_us("mcp") is None
+    assert seen.ratio("mcp") == 10  # of 10, 10 and 3: each round by itself, so a slow one does no harm
+    assert seen.ratio("mcp", "mcp") == 1
+    assert seen.spread("mcp") == pytest.approx(9.9)
+
+
+def test_without_the_subject_no_target_is_met() -> None:
+    seen = Outcome(case(targets={"mcp": 0.5}), {"mcp": [Measured(1.0)]})
+    assert (seen.ratio("mcp"), seen.met("mcp")) == (None, None)
+
+
+def test_without_figures() -> None:
+    seen = Outcome(case(targets={"mcp": 10}))
+    assert (seen.median("mcp"), seen.ratio("mcp"), seen.spread("mcp"), seen.met("mcp")) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "target", "dovetail", "mcp", "met"),
+    [
+        (True, 10, 100, 10, True),
+        (True, 10, 99, 10, False),
+        (False, 0.15, 15, 100, True),
+        (False, 0.15, 16, 100, False),
+    ],
+)
+def test_targets(more: bool, target: float, dovetail: float, mcp: float, met: bool) -> None:
+    seen = outcome(case(more=more, targets={"mcp": target}), [dovetail], [mcp])
+    assert seen.met("mcp") is met
+    assert seen.met("dovetail") is None
+    assert ("MISSED" in report.table([seen])) is not met
+
+
+def test_table_and_record_tell_everything() -> None:
+    seen = outcome(case(targets={"mcp": 10}), [12_345.6], [1_000])
+    seen.fail("mcp", CannotMeasure("pip could not install it"))
+    shown = report.table([seen])
+    assert "A question" in shown
+    assert "12,346 calls/s" in shown
+    assert "mcp: not measured: pip could not install it" in shown
+    recorded = json.loads(json.dumps(report.record([seen], QUICK, {"mcp": ["mcp==2.3.0"]})))
+    contenders = recorded["cases"][0]["contenders"]
+    assert contenders["dovetail"]["values"] == [12_345.6]
+    assert contenders["mcp"] == {"not_measured": "pip could not install it"}
+    assert recorded["settings"]["quick"] is True
+
+
+def test_picture_turns_ratios_so_that_more_is_better() -> None:
+    fast = outcome(replace(case(), key="http-async"), [100], [10])
+    small = outcome(replace(case(more=False), key="cold-start"), [80], [800])
+    other = outcome(case(), [1], [1])
+    drawn = plot.rows(report.record([small, other, fast], QUICK, {}))
+    assert [(row.label, row.figure, row.times) for row in drawn] == [
+        ("HTTP call", "100 calls/s", {"mcp": 10.0}),
+        ("Start to first answer", "80 ms", {"mcp": 10.0}),
+    ]
+
+
+# ── wrk ──
+
+FIGURES = "Running 1s test\n  garbage\nFIGURES requests=1234 microseconds=2000000 status={} sockets={} wrong={}\n"
+
+
+@pytest.mark.parametrize(("bad", "errors"), [((0, 0, 0), 0), ((1, 2, 4), 7)])
+def test_figures_of_wrk(bad: tuple[int, int, int], errors: int) -> None:
+    assert wrk.figures_in(FIGURES.format(*bad)) == wrk.WrkFigures(1234, 2.0, errors)
+
+
+def test_wrk_without_figures() -> None:
+    with pytest.raises(CannotMeasure, match="unable to connect"):
+        wrk.figures_in("unable to connect to 127.0.0.1:1 Connection refused\n")
+
+
+def test_script_quotes_what_it_sends() -> None:
+    assert wrk.constant({"a": 'x"y'}, '{"b":"\\n"}') == (
+        'wrk.method = "POST"\nwrk.body = "{\\"b\\":\\"\\\\n\\"}"\nwrk.headers["a"] = "x\\"y"\n'
+    )
+
+
+# ── the run ──
+
+
+def test_contenders_take_turns_and_failures_are_told() -> None:
+    order: list[str] = []
+
+    @contextmanager
+    def opened(name: str, _: Settings) -> Iterator[Round]:
+        def once() -> Measured:
+            order.append(name)
+            if name == "b" and order.count("b") == 2:
+                raise ValueError("broke")
+            return Measured(1.0)
+
+        if name == "c":
+            raise CannotMeasure("is not there")
+        yield once
+        order.append(f"{name} ended")
+
+    of = replace(case(opened=opened), contenders=("a", "b", "c"))
+    seen = measured(of, Settings(rounds=3))
+    assert order == ["a", "b", "b", "a", "a", "b ended", "a ended"]
+    assert seen.reasons == {"c": "is not there", "b": "ValueError: broke"}
+    assert list(seen.rounds) == ["a"]
+
+
+def test_every_case_is_told_apart() -> None:
+    cases = chosen([], [])
+    assert len({one.key for one in cases}) == len(cases)
+    for one in cases:
+        assert one.subject == "dovetail"
+        assert set(one.targets) <= set(one.contenders)
+    assert chosen(["http-async"], ["floor"])[0].contenders == ("floor",)
+    with pytest.raises(SystemExit, match="unknown: nonsense"):
+        chosen(["nonsense"], [])
+    assert {path.stem for path in (ROOT / "benchmarks").glob("*.py")} >= set(QUESTIONS)
+
+
+def interrupted() -> subprocess.Popen[bytes]:
+    with suppress(KeyboardInterrupt), running(SLEEPER) as process:
+        assert resident_bytes(process.pid) > 0
+        assert cpu_seconds(process.pid) >= 0
+        raise KeyboardInterrupt
+    return process
+
+
+def test_processes_end_whatever_happens() -> None:
+    assert interrupted().returncode is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signal", "code"), [(Signals.SIGINT, 130), (Signals.SIGTERM, 143)])
+def test_a_run_that_is_stopped_leaves_no_process(signal: Signals, code: int, tmp_path: Path) -> None:
+    demand_wrk()
+    words = ["http-async", "--contenders", "floor", "--seconds", "30", "--out", str(tmp_path)]
+    with subprocess.Popen([sys.executable, "-m", "benchmarks", *words], stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        assert any("round 1 of 5" in line for line in run.stderr)
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        assert children
+        run.send_signal(signal)
+        run.stderr.read()
+    assert run.returncode == code
+    assert not [child for child in children if Path("/proc", child).exists()]
+
+
+# ── equal work ──
+
+
+def body(server: HttpServer, post: Post) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.request("POST", "/mcp", post.body, dict(post.headers))
+    try:
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", ["add", "add_in_thread", "count", "text", "image"])
+def test_the_floor_answers_what_dovetail_answers(tool: str) -> None:
+    post = call(tool, ARGUMENTS, progressToken=1) if tool.startswith("add") else call(tool, {}, progressToken=1)
+    answers = []
+    for contender in ("dovetail", "dovetail-asgi", "floor"):
+        with serving(contender, Offer(tool)) as server:
+            answers.append(body(server, post))
+    assert answers[0]
+    assert answers[0] == answers[1] == answers[2]
+
+
+@pytest.mark.slow
+def test_the_floor_answers_what_dovetail_answers_in_a_session() -> None:
+    answers = []
+    for contender in ("dovetail", "floor"):
+        with serving(contender, Offer(sessions=True)) as server:
+            answers.append(body(server, in_session(server)))
+    assert b'"structuredContent":{"result":3}' in answers[0]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.slow
+def test_a_case_can_be_measured() -> None:
+    demand_wrk()
+    of = replace(http_call.CASES[0], contenders=("dovetail", "floor"))
+    seen = measured(of, QUICK)
+    assert not seen.reasons
+    assert all(seen.rounds[name][0].value > 0 for name in of.contenders)
+    assert seen.ratio("floor") is not None
+
+
+@pytest.mark.slow
+def test_wrong_bodies_are_found_under_load() -> None:
+    demand_wrk()
+    with serving("floor", Offer()) as server:
+        post = call("add", {"a": 2, "b": 2})
+        server.load(post.lua + wrk.looking({'"text":"4"': 1}), 1, 2)
+        with pytest.raises(CannotMeasure, match="requests failed under load"):
+            server.load(post.lua + wrk.looking({'"text":"3"': 1}), 1, 2)
+        with pytest.raises(CannotMeasure, match="requests failed under load"):
+            server.load(Post(post.headers, "[]").lua, 1, 2)
+
+
+def test_a_server_that_does_not_start_leaves_its_last_words() -> None:
+    with pytest.raises(CannotMeasure, match="KeyError"):
+        serving("dovetail", Offer("unknown")).__enter__()
+
+
+def test_help() -> None:
+    command = [sys.executable, "-m", "benchmarks", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "http_call" in shown
