@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from benchmarks.bytecode import compile_dovetail
 from benchmarks.case import CannotMeasure, Case, Measured, Round, Settings
 from benchmarks.contenders import python_of
 from benchmarks.processes import SERVER_CORE, on_core
@@ -54,7 +55,8 @@ def _run(contender: str, statement: str, *options: str) -> subprocess.CompletedP
 
 @contextmanager
 def opening(one: Callable[[str], float], contender: str, settings: Settings) -> Iterator[Round]:
-    one(contender)  # compiles the bytecode and fills the system's cache
+    compile_dovetail()
+    one(contender)  # fills the system's cache of files
     spawns = 1 if settings.quick else SPAWNS
     yield lambda: Measured(statistics.median(one(contender) for _ in range(spawns)))
 

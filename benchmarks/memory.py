@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from benchmarks.bytecode import compile_dovetail
 from benchmarks.case import Case, Measured, Round, Settings
 from benchmarks.http_call import ARGUMENTS, check_sum
 from benchmarks.http_contender import HANDSHAKE, HEADERS, MODERN, HttpServer, Offer, Post, call, serving
@@ -67,7 +68,8 @@ def _open_sessions(server: HttpServer, count: int) -> None:
 @contextmanager
 def opening(weigh: Weigh, count: int, contender: str, settings: Settings) -> Iterator[Round]:
     many = min(count, QUICK) if settings.quick else count
-    weigh(contender, QUICK)  # compiles the bytecode, and shows whether the contender can do this at all
+    compile_dovetail()
+    weigh(contender, QUICK)  # shows whether the contender can do this at all
     yield lambda: Measured(weigh(contender, many))
 
 

@@ -37,22 +37,24 @@ def watch_http(patch: Patch) -> list[official.Witness]:
     gallery = Gallery()
     watched: dict[int, tuple[Response, official.Witness]] = {}  # the response is kept: ids are used again
 
-    visit_init, call_init, tail_init = Visit.__init__, HttpCall.__init__, Tail.__init__
+    make_visit, begin_call, tail_init = Visit.of, HttpCall.begin, Tail.__init__
     send_json, send_event = Response.json, Response.event
 
-    def watched_visit(self: Visit, *arguments: Any, **options: Any) -> None:
-        visit_init(self, *arguments, **options)
-        if self.route != STREAM_ROUTE:  # what that stream carries is judged where its connection writes it
-            watched[id(self.response)] = (self.response, gallery.new())
+    def watched_visit(*arguments: Any) -> Visit:
+        visit = make_visit(*arguments)
+        if visit.route != STREAM_ROUTE:  # what that stream carries is judged where its connection writes it
+            watched[id(visit.response)] = (visit.response, gallery.new())
+        return visit
 
-    def watched_call(self: HttpCall, request, answer, *arguments: Any, **options: Any) -> None:
-        call_init(self, request, answer, *arguments, **options)
+    def watched_call(request, answer, *arguments: Any) -> HttpCall:
+        call = begin_call(request, answer, *arguments)
         witness = watched[id(answer.response)][1]
         if request.session is not None:
             gallery.in_session(witness, request.session)
         elif request.revision.handshake:
             witness.session_revision = request.revision.name
         witness.admitted(request)
+        return call
 
     def watched_tail(self: Tail, source, held, response, listener) -> None:
         tail_init(self, source, held, response, listener)
@@ -69,8 +71,8 @@ def watch_http(patch: Patch) -> list[official.Witness]:
                 watched[id(self)][1].received(event.data)
         await send_event(self, frame, **options)
 
-    patch(Visit, "__init__", watched_visit)
-    patch(HttpCall, "__init__", watched_call)
+    patch(Visit, "of", watched_visit)
+    patch(HttpCall, "begin", watched_call)
     patch(Tail, "__init__", watched_tail)
     patch(Response, "json", watched_json)
     patch(Response, "event", watched_event)

@@ -11,6 +11,7 @@ PACKAGE = SOURCE / "dovetail"
 
 LEVELS = {
     "errors": 0,
+    "late": 0,
     "protocol": 1,
     "registry": 2,
     "state": 2,
@@ -36,7 +37,6 @@ WRAPPED = {
     "jsonschema_rs": {"dovetail.registry.validator"},
     "watchfiles": {"dovetail.engine.watch"},
     "cryptography": {"dovetail.engine.seal"},
-    "uvicorn": {"dovetail.transports.wire"},
     "httptools": {"dovetail.transports.wire"},
     "uvloop": {"dovetail.transports.serve"},
     "aiohttp": {"dovetail.client.requests"},
@@ -123,6 +123,50 @@ def test_the_reference_server_uses_public_names_only() -> None:
 
 def test_our_own_package_is_never_imported_inside_a_function() -> None:
     assert not [f"{module} imports {target}" for module, target, inside, _ in OWN if inside]
+
+
+def late_modules(folder: str) -> list[str]:
+    """What a folder's `__init__` offers through `late(__name__, …)`."""
+    calls = [node for node in ast.walk(ast.parse(MODULES[folder].read_text())) if isinstance(node, ast.Call)]
+    return [
+        f"{folder}.{ast.literal_eval(name)}"
+        for call in calls
+        if ast.unparse(call.func) == "late"
+        for name in call.args[1:]
+    ]
+
+
+LATE = {module: late_modules(module) for module, target, _, _ in OWN if target == "dovetail.late"}
+
+
+def test_only_folders_load_late_and_only_their_own_modules() -> None:
+    """So the staircase holds: whoever may import the folder may import what it offers."""
+    assert {"dovetail.registry", "dovetail.engine", "dovetail.transports"} <= LATE.keys()
+    for folder, offered in LATE.items():
+        assert MODULES[folder].name == "__init__.py", f"{folder} is no folder"
+        assert offered == sorted(offered)
+        assert set(offered) <= MODULES.keys()
+        seen = {target for target, _, typing_only in imports(MODULES[folder]) if typing_only}
+        assert set(offered) == seen, f"{folder}: the type checker sees something else"
+    loaders = {module for module, target, _, _ in ALL_IMPORTS if target == "importlib"}
+    assert loaders <= {"dovetail", "dovetail.late", "dovetail.cli.target"}  # of names, of rooms, of the user's program
+
+
+def test_what_is_late_is_not_loaded_with_a_server() -> None:
+    """One ordinary import on the way would make it early again, and nobody would notice."""
+    edges: dict[str, set[str]] = {}
+    for module, target, _, typing_only in OWN:
+        if not typing_only:
+            edges.setdefault(module, set()).add(target)
+    reached: set[str] = set()
+    waiting = ["dovetail.server", "dovetail.transports.stdio"]
+    while waiting:
+        module = waiting.pop()
+        if module not in reached:
+            reached.add(module)
+            waiting += edges.get(module, ())
+    late = {module for offered in LATE.values() for module in offered} - {"dovetail.transports.stdio"}
+    assert not reached & late
 
 
 def test_no_cycles_among_modules() -> None:

@@ -41,6 +41,45 @@ def test_a_plain_server_loads_nothing_heavy() -> None:
     assert not any(name.startswith("dovetail.client") for name in ours)
 
 
+STDIO_SERVER = """
+import sys
+from dovetail import Server
+server = Server("plain")
+
+@server.tool
+def loaded(prefix: str = "", limit: int = 1000) -> list[str]:
+    return sorted(name for name in sys.modules if name.startswith(prefix))[:limit]
+
+server.run()
+"""
+OURS_AT_MOST = 76
+OTHERS_AT_MOST = 10  # besides what asyncio and msgspec bring
+
+
+def loaded_while_serving() -> set[str]:
+    """What a server on stdio has loaded when it has answered `initialize` and is in its first call."""
+    client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    messages = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "loaded"}},
+    ]
+    lines = "".join(json.dumps(message) + "\n" for message in messages)
+    command = [sys.executable, "-c", STDIO_SERVER]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True, timeout=60)
+    answers = {answer["id"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+    return set(answers[2]["result"]["structuredContent"]["result"])
+
+
+def test_a_server_on_stdio_loads_only_what_every_server_needs() -> None:
+    """Each module costs time at the start of every server, on some machines a third of a millisecond."""
+    loaded = loaded_while_serving()
+    ours = {name for name in loaded if name.split(".")[0] == "dovetail"}
+    others = loaded - ours - loaded_after("import asyncio, msgspec")
+    assert len(ours) <= OURS_AT_MOST, sorted(ours)
+    assert len(others) <= OTHERS_AT_MOST, sorted(others)
+
+
 @pytest.mark.parametrize("name", __import__("dovetail").__all__)
 def test_every_public_name_is_there(name: str) -> None:
     dovetail = __import__("dovetail")

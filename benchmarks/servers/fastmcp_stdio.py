@@ -1,4 +1,4 @@
-"""FastMCP on stdin and stdout as its users run it, without a banner; `uvloop` as the argument chooses its fastest loop."""
+"""FastMCP on stdin and stdout as its users run it, without a banner; with the argument `uvloop` on its fastest loop."""
 
 import sys
 from functools import partial

@@ -2,12 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 import msgspec
 
-from dovetail import transports
+import dovetail
+from dovetail import registry, transports
 from dovetail.engine.core import INJECTABLE, Engine
 from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.dispatch import Middleware
@@ -17,15 +17,16 @@ from dovetail.errors import SetupError
 from dovetail.protocol.content import Icon
 from dovetail.protocol.definitions import Implementation
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.files import Directory, File
 from dovetail.registry.invocation import called
 from dovetail.registry.options import convert_option
-from dovetail.registry.prompts import PromptOptions, compile_completer, compile_prompt
-from dovetail.registry.resources import ResourceOptions, Template, compile_directory, compile_file, compile_resource
 from dovetail.registry.tools import Tool, ToolOptions, compile_tool
-from dovetail.toolregistry import ToolRegistry
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dovetail.registry.prompts import PromptOptions
+    from dovetail.registry.resources import ResourceOptions
+    from dovetail.toolregistry import ToolRegistry
     from dovetail.transports.http import HttpApp
     from dovetail.transports.options import AsgiOptions, HttpOptions, RunOptions
 
@@ -45,7 +46,7 @@ class Server:
     server.run()
     """
 
-    def __init__(self, name: str, *, tools: ToolRegistry | None = None, **options: Unpack[ServerOptions]) -> None:
+    def __init__(self, name: str, *, tools: "ToolRegistry | None" = None, **options: Unpack[ServerOptions]) -> None:
         settings = Options.of(options)
         self.engine = Engine(_implementation(name, settings), settings, _catalog(tools))
         self._pages: dict[str, tuple[Callable[..., Any], Sequence[str]]] = {}
@@ -92,7 +93,7 @@ class Server:
 
     # ── resources ──
 
-    def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
+    def resource(self, uri: str, **options: "Unpack[ResourceOptions]") -> Callable[[F], F]:
         """Register a function as a resource, or as a template if the URI has `{variables}`."""
         if not isinstance(uri, str):
             raise SetupError('@server.resource needs the URI: write @server.resource("scheme://path")')
@@ -103,31 +104,32 @@ class Server:
 
         return register
 
-    def add_resource(self, uri: str, function: Callable[..., Any], **options: Unpack[ResourceOptions]) -> None:
-        compiled = compile_resource(uri, function, options, injectable=INJECTABLE)
-        if isinstance(compiled, Template):
+    def add_resource(self, uri: str, function: Callable[..., Any], **options: "Unpack[ResourceOptions]") -> None:
+        compiled = registry.resources.compile_resource(uri, function, options, injectable=INJECTABLE)
+        if isinstance(compiled, registry.resources.Template):
             self.engine.library.templates.add(uri, compiled, where=called(function))
         else:
             self.engine.library.resources.add(uri, compiled, where=called(function))
 
-    def add_file(self, path: str | Path, *, uri: str | None = None, **options: Unpack[ResourceOptions]) -> None:
+    def add_file(self, path: "str | Path", *, uri: str | None = None, **options: "Unpack[ResourceOptions]") -> None:
         """Offer one file; subscribers hear when it changes."""
-        resource = compile_file(File(path, uri=uri, mime_type=options.get("mime_type")), options)
+        file = registry.files.File(path, uri=uri, mime_type=options.get("mime_type"))
+        resource = registry.resources.compile_file(file, options)
         self.engine.library.resources.add(resource.uri, resource)
 
     def add_directory(
         self,
-        path: str | Path,
+        path: "str | Path",
         *,
         uri: str | None = None,
         include: tuple[str, ...] = ("**/*",),
         exclude: tuple[str, ...] = (),
         hidden: bool = False,
-        **options: Unpack[ResourceOptions],
+        **options: "Unpack[ResourceOptions]",
     ) -> None:
         """Offer the files below a folder: listed, readable, watched. Nothing outside of it can be reached."""
-        directory = Directory(path, uri=uri, include=include, exclude=exclude, hidden=hidden)
-        self.engine.library.add_folder(compile_directory(directory, options))
+        directory = registry.files.Directory(path, uri=uri, include=include, exclude=exclude, hidden=hidden)
+        self.engine.library.add_folder(registry.resources.compile_directory(directory, options))
 
     def remove_resource(self, uri: str) -> bool:
         """Tells whether there was such a resource or template."""
@@ -136,9 +138,9 @@ class Server:
     # ── prompts and completions ──
 
     @overload
-    def prompt(self, function: F, /, **options: Unpack[PromptOptions]) -> F: ...
+    def prompt(self, function: F, /, **options: "Unpack[PromptOptions]") -> F: ...
     @overload
-    def prompt(self, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
+    def prompt(self, **options: "Unpack[PromptOptions]") -> Callable[[F], F]: ...
     def prompt(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]  # mypy and Unpack
         """Register a function as a prompt; bare, or with options."""
         if function is not None:
@@ -152,8 +154,8 @@ class Server:
 
         return register
 
-    def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
-        prompt = compile_prompt(function, options, injectable=INJECTABLE)
+    def add_prompt(self, function: Callable[..., Any], **options: "Unpack[PromptOptions]") -> None:
+        prompt = registry.prompts.compile_prompt(function, options, injectable=INJECTABLE)
         self.engine.prompts.add(prompt.name, prompt, where=called(function))
 
     def remove_prompt(self, name: str) -> bool:
@@ -169,7 +171,7 @@ class Server:
         (kind, name) = given[0]
 
         def register(function: F) -> F:
-            completer = compile_completer(function, f"{name}, {argument}", injectable=INJECTABLE)
+            completer = registry.prompts.compile_completer(function, f"{name}, {argument}", injectable=INJECTABLE)
             self.engine.add_completer(kind, name, argument, completer)
             return function
 
@@ -199,24 +201,24 @@ class Server:
 
     def asgi(self, **options: "Unpack[AsgiOptions]") -> "HttpApp":
         """The server as an ASGI callable: mount it anywhere, no lifespan wiring needed."""
-        return transports.HttpApp(self.engine, self._http(options), owner=self)
+        return transports.http.HttpApp(self.engine, self._http(options), owner=self)
 
     def run(self, transport: Transport = "stdio", **options: "Unpack[RunOptions]") -> None:
         """Serve until the client leaves or a signal comes. Over HTTP both old and new clients find their way."""
         if transport in HTTP_NAMES:
-            transports.serve_http(self.engine, self._http(options, running=True), owner=self)
+            transports.serve.serve_http(self.engine, self._http(options, running=True), owner=self)
         elif transport != "stdio":
             raise SetupError(f'Server.run: transport={transport!r} is unknown; use "stdio" or "http"')
         elif options:
             raise SetupError(f'Server.run: only for transport="http": {", ".join(sorted(options))}')
         else:
-            transports.serve_stdio(self.engine, owner=self)
+            transports.stdio.serve_stdio(self.engine, owner=self)
 
     def custom_route(self, path: str, *, methods: Sequence[str] = ("GET",)) -> Callable[[F], F]:
         """Register a page of your own beside the MCP endpoint."""
 
         def register(function: F) -> F:
-            transports.check_page(function, methods)
+            transports.routes.check_page(function, methods)
             if path in self._pages:
                 raise SetupError(f"@server.custom_route: there is already a page at {path}")
             self._pages[path] = (function, methods)
@@ -225,10 +227,11 @@ class Server:
         return register
 
     def _http(self, given: "AsgiOptions", *, running: bool = False) -> "HttpOptions":
-        options = transports.HttpOptions.of(given, running=running)
+        options = transports.options.HttpOptions.of(given, running=running)
         run, most, seconds = self.engine.threads.run, options.max_body_bytes, options.body_timeout
+        as_app = transports.routes.route_app
         pages = {
-            path: transports.route_app(function, methods, max_body_bytes=most, run_in_thread=run, body_timeout=seconds)
+            path: as_app(function, methods, max_body_bytes=most, run_in_thread=run, body_timeout=seconds)
             for path, (function, methods) in self._pages.items()
         }
         return msgspec.structs.replace(options, routes={**pages, **options.routes})
@@ -246,7 +249,7 @@ def _refuse_uncalled(function: Any, decorator: str) -> None:
 def _catalog(tools: Any) -> Catalog[Tool]:
     if tools is None:
         return Catalog("tool")
-    if not isinstance(tools, ToolRegistry):
+    if not isinstance(tools, dovetail.ToolRegistry):
         raise SetupError(f"Server: tools={tools!r} is not possible; give a ToolRegistry, or use @server.tool")
     return tools.catalog
 

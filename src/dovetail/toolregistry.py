@@ -1,6 +1,6 @@
 """`ToolRegistry`: the catalogue of tools on its own, as seed documents and people who like explicit calls know it."""
 
-import secrets
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
@@ -27,7 +27,7 @@ class ToolRegistry:
 
     def __init__(self) -> None:
         self.catalog: Catalog[Tool] = Catalog("tool")
-        self._secret = secrets.token_bytes(32)
+        self._secret = os.urandom(32)
 
     def register_tool(
         self,

@@ -10,8 +10,8 @@ import pytest
 
 from asking_stage import AskingStage, answer_to, progress_on, refusal_of
 from dovetail.engine import replies
-from dovetail.engine.connection import Call
 from dovetail.engine.exchange import NO_WAY_BACK
+from dovetail.engine.pipe_call import Call
 from dovetail.errors import AnswerTimeout, QuestionFailed
 from dovetail.protocol import jsonrpc
 from http_serving import settle

@@ -1,11 +1,12 @@
 """What one `tools/call` costs in frames, tasks and turns of the loop: counts, so that a coarse regression shows.
 
-`docs/architecture.md` draws the path: connection, dispatch, chain, handler, invoke, the user's function.
+`docs/architecture.md` draws the path: connection, dispatch, chain, handler, the user's function.
 """
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,6 +16,9 @@ import pytest
 import dovetail
 from dovetail import Context, Server
 from dovetail.engine.connection import Connection
+from dovetail.engine.dispatch import handle
+from dovetail.engine.exchange import Exchange
+from dovetail.protocol import inbound, jsonrpc
 from wire import MODERN
 
 PACKAGE = str(Path(dovetail.__file__).parent)
@@ -22,7 +26,8 @@ CALL = (
     b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t0","arguments":{"a":1},"_meta":'
     b'{"io.modelcontextprotocol/protocolVersion":"%b","io.modelcontextprotocol/clientCapabilities":{}}}}'
 )
-PATH = ["_serve", "_answer", "handle", "innermost", "call_tool", "_run_tool", "invoke"]
+SERVING = ["begin", "begin", "lend", "_serve"]  # the connection's part
+PATH = [*SERVING, "handle", "call_tool"]
 
 
 class Probe:
@@ -90,46 +95,78 @@ def own_frames(frame: FrameType | None) -> list[str]:
 async def test_the_path_of_a_call() -> None:
     frames, tasks, turns = await Probe().call()
     assert frames == PATH
-    assert tasks == 1
+    assert tasks == 0  # the connection lends one that it has
     assert turns == 1
 
 
-async def test_a_timeout_costs_one_frame_and_nothing_else() -> None:
+async def test_a_timeout_costs_two_frames_and_nothing_else() -> None:
     frames, tasks, turns = await Probe(timeout=30).call()
-    assert frames == [*PATH, "beside"]
-    assert (tasks, turns) == (1, 1)
+    assert frames == [*PATH, "with_function_timeout", "beside"]
+    assert (tasks, turns) == (0, 1)
 
 
 async def test_each_middleware_costs_two_frames_of_ours() -> None:
     frames, tasks, turns = await Probe(middleware=3).call()
-    assert frames == [*PATH[:3], *["step", "call_next"] * 3, *PATH[3:]]
-    assert (tasks, turns) == (1, 1)
+    assert frames == [*SERVING, "handle", *["step", "call_next"] * 3, "call_tool"]
+    assert (tasks, turns) == (0, 1)
 
 
 async def test_the_number_of_tools_does_not_matter() -> None:
     assert await Probe(1).call() == await Probe(500).call()
 
 
-@pytest.mark.parametrize("tools", [1, 500])
-async def test_the_number_of_function_calls_is_bounded(tools: int) -> None:
-    """All Python functions of ours that run for one call, whatever they are."""
-    probe = Probe(tools)
-    await probe.call()
+@contextmanager
+def functions_called() -> Iterator[list[str]]:
+    """All Python functions of ours that run meanwhile, whatever they are."""
     called: list[str] = []
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
             called.append(frame.f_code.co_name)
 
-    await probe.server.engine.start()
-    connection = Connection(probe.server.engine, probe)
     sys.setprofile(profile)
     try:
-        connection.feed(CALL % (9, MODERN.encode()))
-        await asyncio.sleep(0)
+        yield called
     finally:
         sys.setprofile(None)
+
+
+@pytest.mark.parametrize("tools", [1, 500])
+async def test_the_number_of_function_calls_is_bounded(tools: int) -> None:
+    probe = Probe(tools)
+    await probe.call()
+    await probe.server.engine.start()
+    connection = Connection(probe.server.engine, probe)
+    with functions_called() as called:
+        connection.feed(CALL % (9, MODERN.encode()))
+        await asyncio.sleep(0)
     await connection.close()
     await probe.server.engine.stop()
     assert probe.written == 3
-    assert len(called) <= 45, called
+    assert len(called) <= 30, called
+
+
+@pytest.mark.parametrize("kind", [int, str, dict[str, int]])
+async def test_the_engine_s_part_of_it_is_a_handful_of_functions(kind: Any) -> None:
+    """From the request to the bytes of its result, for a tool that wants nothing but its arguments."""
+    server = Server("probe", version="1.0.0")
+    values = {int: 3, str: "three"}
+
+    async def tool(a: int) -> Any:
+        return values.get(kind, {"a": a})
+
+    tool.__annotations__["return"] = kind
+    server.add_tool(tool, name="t0")
+    message = jsonrpc.decode(CALL % (1, MODERN.encode()))
+    assert isinstance(message, jsonrpc.Envelope)
+    request = inbound.modern(inbound.open_request(message))
+    assert request is not None
+    emit: Any = None
+    await server.engine.start(server)
+    bodies = [await handle(server.engine, Exchange(request, emit))]
+    with functions_called() as called:
+        bodies.append(await handle(server.engine, Exchange(request, emit)))
+    await server.engine.stop()
+    assert bodies[0] == bodies[1]
+    assert b'"isError":false' in bodies[0]
+    assert len(called) <= 13, called

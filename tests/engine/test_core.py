@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -21,6 +21,46 @@ def new_server(count: int = 0, **options: Any) -> Server:
 
 def names(result: dict[str, Any]) -> list[str]:
     return [tool["name"] for tool in result["tools"]]
+
+
+# ── what is offered ──
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
+async def test_methods_come_and_go_with_what_they_need(version: str) -> None:
+    def mood(kind: Literal["good", "bad"]) -> str:
+        return kind
+
+    server = new_server(1)
+    complete = {"ref": {"type": "ref/prompt", "name": "mood"}, "argument": {"name": "kind", "value": "g"}}
+    async with Wire(server, version) as wire:
+        assert (await wire.refusal("prompts/list"))["code"] == -32601
+        assert (await wire.refusal("completion/complete", complete))["code"] == -32601
+        await asyncio.to_thread(server.add_prompt, mood)
+        assert len((await wire.ask("prompts/list"))["prompts"]) == 1
+        assert (await wire.ask("completion/complete", complete))["completion"]["values"] == ["good"]
+        await asyncio.to_thread(server.remove_prompt, "mood")
+        assert (await wire.ask("prompts/list"))["prompts"] == []  # it was there once
+        assert (await wire.refusal("completion/complete", complete))["code"] == -32601
+
+
+async def test_an_offer_is_not_kept_if_something_changes_while_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = new_server(1)
+    engine, offered = server.engine, type(server.engine)._offered
+
+    def change_meanwhile(engine: Any) -> frozenset[str]:
+        before = offered(engine)
+        monkeypatch.undo()
+        thread = threading.Thread(target=server.add_prompt, args=(lambda: "",), kwargs={"name": "p"})
+        thread.start()
+        thread.join()
+        return before
+
+    monkeypatch.setattr(type(engine), "_offered", change_meanwhile)
+    assert "prompts" not in engine.offer.names
+    assert "prompts/list" not in engine.open_methods
+    assert "prompts" in engine.offer.names
+    assert "prompts/list" in engine.open_methods
 
 
 # ── lists ──

@@ -300,11 +300,16 @@ async def test_huge_integers_come_and_go_whole() -> None:
         {"name": "add", "arguments": []},
         {"name": "add", "arguments": "{}"},
         {"name": "add", "arguments": 0},
+        {"name": "add", "arguments": '{"a": 1}'},
+        {"name": "raw", "arguments": []},
+        {"name": "raw", "arguments": '{"a": 1}'},
     ],
     ids=stable,
 )
 async def test_malformed_calls_are_protocol_errors(params: dict[str, Any], version: str) -> None:
-    async with Wire(adder(), version) as wire:
+    server = adder()
+    server.add_tool(lambda arguments: "", name="raw", input_schema={"type": "object"})
+    async with Wire(server, version) as wire:
         error = await wire.refusal("tools/call", params)
         assert error["code"] == -32602
         assert len(error["message"]) < 400
@@ -313,9 +318,11 @@ async def test_malformed_calls_are_protocol_errors(params: dict[str, Any], versi
 
 async def test_missing_and_null_arguments_are_none() -> None:
     server = returning("fine")
+    server.add_tool(lambda arguments: str(arguments), name="raw", input_schema={"type": "object"})
     async with Wire(server, "2025-11-25") as wire:
-        assert not (await wire.ask("tools/call", {"name": "give"}))["isError"]
-        assert not (await wire.ask("tools/call", {"name": "give", "arguments": None}))["isError"]
+        for name, text in (("give", "fine"), ("raw", "{}")):
+            for arguments in ({}, {"arguments": None}):
+                assert (await wire.ask("tools/call", {"name": name, **arguments}))["content"][0]["text"] == text
 
 
 async def test_a_removed_tool_is_unknown() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail import Server, SetupError
-from dovetail.engine import library
+from dovetail.engine import library, watch
 from wire import MODERN, Wire
 
 NAMES = [chr(ord("a") + n) for n in range(3)]
@@ -203,11 +203,11 @@ def test_options_that_files_do_not_take(tmp_path: Path, options: dict[str, Any])
 
 @pytest.fixture
 def _quick_watching(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Quick(library.Watcher):  # type: ignore[name-defined,misc]
+    class Quick(watch.Watcher):
         def __init__(self, on_change: Any, **options: Any) -> None:
             super().__init__(on_change, poll_seconds=0.02, use_watchfiles=False, **options)
 
-    monkeypatch.setattr(library, "Watcher", Quick)
+    monkeypatch.setattr(watch, "Watcher", Quick)
 
 
 @pytest.mark.usefixtures("_quick_watching")

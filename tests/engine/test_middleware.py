@@ -155,6 +155,37 @@ async def test_it_may_answer_itself_and_refuse() -> None:
         assert (await wire.refusal("resources/read", {"uri": "a://b"}))["message"] == "not a tool"
 
 
+async def test_it_sees_the_structured_value_of_a_tool_and_may_change_it() -> None:
+    server = Server("s", version="1.0.0")
+    seen: list[Any] = []
+
+    @server.tool
+    def count(word: str) -> dict[str, list[int]]:
+        return {"places": [place for place, letter in enumerate(word) if letter == "a"]}
+
+    @server.tool
+    def half(number: int) -> float:
+        return number / 2
+
+    for _ in range(2):
+
+        @server.middleware
+        async def double(request: Request, call_next: Any) -> Any:
+            result = await call_next(request)
+            if isinstance(result, ToolResult):
+                seen.append(result.structured)
+                if isinstance(result.structured, float):
+                    return msgspec.structs.replace(result, structured=result.structured * 2)
+            return result
+
+    async with Wire(server, MODERN) as wire:
+        counted = await wire.ask("tools/call", {"name": "count", "arguments": {"word": "banana"}})
+        halved = await wire.ask("tools/call", {"name": "half", "arguments": {"number": 3}})
+    assert seen == [{"places": [1, 3, 5]}] * 2 + [1.5, 3.0]
+    assert counted["structuredContent"] == {"places": [1, 3, 5]}
+    assert (halved["structuredContent"], halved["content"][0]["text"]) == (6.0, "6.0")
+
+
 async def test_it_may_change_the_request() -> None:
     server = new_server()
 

@@ -729,7 +729,8 @@ def test_prompts_take_strings() -> None:
         """
 
     strings = compile_strings(inspect_function(prompt, kind="prompt"))
-    assert strings.arguments[:3] == (("code", "The code.", True), ("count", None, True), ("when", None, False))
+    told = [(each.name, each.description, each.required) for each in strings.arguments[:3]]
+    assert told == [("code", "The code.", True), ("count", None, True), ("when", None, False)]
     given_strings = {
         "code": "[1]",
         "count": "3",

@@ -23,7 +23,7 @@ from typing_extensions import TypeAliasType
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Field
 from dovetail.registry.jsonable import MAX_DEPTH
-from dovetail.registry.outputs import OutputError, compile_output, compile_raw_output, encode_json, to_jsonable
+from dovetail.registry.outputs import Output, OutputError, compile_output, compile_raw_output, encode_json, to_jsonable
 from stable_ids import stable
 
 
@@ -45,6 +45,11 @@ class Carrier:
 
 
 CONTENT = (Text, Image)
+
+
+def structure(output: Output, value: Any) -> Any:
+    """What a client reads of a value that a function has returned."""
+    return msgspec.json.decode(output.encode(value))
 
 
 class Colour(enum.Enum):
@@ -398,32 +403,32 @@ def test_promises(annotation: Any, schema: Any, good: list[tuple[Any, Any]], bad
     assert output.schema == schema
     assert output.is_object is (schema.get("type") == "object")
     for value, expected in good:
-        assert output.structure(value) == expected
+        assert structure(output, value) == expected
         assert msgspec.json.decode(output.encode(value)) == expected
     for value in bad:
         with pytest.raises(OutputError):
-            output.structure(value)
+            structure(output, value)
 
 
 def test_recursive_promises() -> None:
     output = compile_output(Node, where="tool t")
     assert output is not None
     assert output.is_object
-    assert output.structure(Node(1, [Node(2)])) == {"value": 1, "children": [{"value": 2, "children": []}]}
+    assert structure(output, Node(1, [Node(2)])) == {"value": 1, "children": [{"value": 2, "children": []}]}
     with pytest.raises(OutputError, match=r"children\[0\]"):
-        output.structure(Node(1, [Node("a")]))  # type: ignore[arg-type]
+        structure(output, Node(1, [Node("a")]))  # type: ignore[arg-type]
     anything = compile_output(dict[str, Json], where="tool t")
     assert anything is not None
-    assert anything.structure({"a": [None, {"b": "c"}]}) == {"a": [None, {"b": "c"}]}
+    assert structure(anything, {"a": [None, {"b": "c"}]}) == {"a": [None, {"b": "c"}]}
     with pytest.raises(OutputError):
-        anything.structure({"a": 1.5})
+        structure(anything, {"a": 1.5})
 
 
 def test_the_error_says_where_and_why() -> None:
     output = compile_output(list[Point], where="tool t")
     assert output is not None
     with pytest.raises(OutputError, match=r"\[0\]\.y: must be at least 0, got -1"):
-        output.structure([Point(1, -1)])
+        structure(output, [Point(1, -1)])
 
 
 @pytest.mark.parametrize("annotation", [complex, list[complex], type[int], dict[float, int]], ids=stable)
@@ -437,10 +442,10 @@ def test_raw_promises() -> None:
     output = compile_raw_output(schema, where="tool t")
     assert output.schema == schema
     assert output.is_object
-    assert output.structure({"a": 1, "b": Point(1)}) == {"a": 1, "b": {"x": 1, "y": 0}}
+    assert structure(output, {"a": 1, "b": Point(1)}) == {"a": 1, "b": {"x": 1, "y": 0}}
     for value in ({"a": "x"}, {}, [], {"a": float("nan")}):
         with pytest.raises(OutputError):
-            output.structure(value)
+            structure(output, value)
     assert not compile_raw_output({"type": "array"}, where="tool t").is_object
     with pytest.raises(SetupError, match="output_schema must be a dict"):
         compile_raw_output([], where="tool t")  # type: ignore[arg-type]
@@ -474,21 +479,20 @@ class Album(TypedDict):
 def test_content_where_any_value_is_promised(annotation: Any, value: Any) -> None:
     output = compile_output(annotation, where="tool t", unstructured=(*CONTENT, Tagged))
     assert output is not None
-    for check in (output.encode, output.structure):
-        with pytest.raises(
-            OutputError, match=r"contains (Image|Text|Tagged), .*-> list\[(Image|Text|Tagged)\].*ToolResult"
-        ):
-            check(value)
+    with pytest.raises(
+        OutputError, match=r"contains (Image|Text|Tagged), .*-> list\[(Image|Text|Tagged)\].*ToolResult"
+    ):
+        output.encode(value)
 
 
 def test_content_where_it_is_promised_and_values_that_look_like_content() -> None:
     album = compile_output(Album, where="tool t", unstructured=CONTENT)
     assert album is not None
-    assert album.structure({"cover": Image(b"a"), "more": 1}) == {"cover": {"data": "YQ=="}, "more": 1}
+    assert structure(album, {"cover": Image(b"a"), "more": 1}) == {"cover": {"data": "YQ=="}, "more": 1}
     anything = compile_output(dict[str, Any], where="tool t", unstructured=(*CONTENT, Tagged))
     assert anything is not None
     alike = {"a": {"kind": "tagged", "text": "a"}, "b": {"data": "YQ=="}, "c": [{"text": '{"data":'}]}
-    assert anything.structure(alike) == alike
+    assert structure(anything, alike) == alike
 
 
 VALUES = st.recursive(

@@ -122,7 +122,7 @@ def test_an_unknown_transport(server: Server) -> None:
 @pytest.mark.parametrize("name", ["http", "streamable-http", "sse"])
 def test_the_names_that_others_have_for_http(server: Server, name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[HttpOptions] = []
-    monkeypatch.setattr("dovetail.transports.serve_http", lambda engine, options, owner: served.append(options))
+    monkeypatch.setattr("dovetail.transports.serve.serve_http", lambda engine, options, owner: served.append(options))
     server.run(transport=name, port=1234)
     assert served[0].port == 1234
 

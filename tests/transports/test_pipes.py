@@ -95,11 +95,34 @@ async def test_a_writer_keeps_the_order(pipe: Ends, writer_class: type[WatchedWr
         writer.write(message)
         if number % 50 == 0:
             writer.gather()
+        elif number % 50 == 10:
+            writer.send_gathered()
             await asyncio.sleep(0)
     assert await writer.flush(10)
     assert await reading == expected
     writer.close()
     assert os.get_blocking(pipe.into)
+
+
+async def test_what_is_gathered_is_sent_at_once(pipe: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = WatchedWriter(pipe.into, lambda: None)
+    sent: list[int] = []
+    real = os.writev
+
+    def counted(descriptor: int, lines: list[bytes]) -> int:
+        sent.append(len(lines))
+        return real(descriptor, lines)
+
+    monkeypatch.setattr(os, "writev", counted)
+    writer.gather()
+    for number in range(32):
+        writer.write(b"%02d" % number)
+    assert sent == []
+    writer.send_gathered()
+    writer.write(b"alone")
+    assert sent == [32, 1]
+    assert len(await read_lines(pipe, 32 * 3 + 6)) == 32 * 3 + 6
+    writer.close()
 
 
 async def test_a_writer_is_full_until_it_is_read(pipe: Ends, writer_class: type[WatchedWriter | ThreadWriter]) -> None:

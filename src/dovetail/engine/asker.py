@@ -4,17 +4,18 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
+from dovetail import registry
 from dovetail.engine.asking import ask, interview_of, list_roots
 from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.exchange import Exchange
 from dovetail.protocol.questions import Inquiry
-from dovetail.protocol.sampling import ContextScope, ToolMode
-from dovetail.registry.elicitation import Elicit, Elicited, ElicitUrl, ManyTitles, Titles
-from dovetail.registry.roots import Root
-from dovetail.registry.sampling import OfferedTool, Preferences, Sample, Sampled, Turn
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
+    from dovetail.protocol.sampling import ContextScope, ToolMode
+    from dovetail.registry.elicitation import Elicited, ManyTitles, Titles
+    from dovetail.registry.roots import Root
+    from dovetail.registry.sampling import OfferedTool, Preferences, Sampled, Turn
 
 T = TypeVar("T")
 J = TypeVar("J", bound=bool | int | float | str | list[Any] | Mapping[str, Any] | None)  # JSON gives it back as it is
@@ -32,23 +33,25 @@ class Asker:
     @overload
     def elicit(
         self, message: str, response_type: None = None, *, timeout: float | None = None
-    ) -> Answer[Elicited[None]]: ...
-    @overload
-    def elicit(self, message: str, response_type: type[T], *, timeout: float | None = None) -> Answer[Elicited[T]]: ...
+    ) -> "Answer[Elicited[None]]": ...
     @overload
     def elicit(
-        self, message: str, response_type: list[str] | Titles, *, timeout: float | None = None
-    ) -> Answer[Elicited[str]]: ...
+        self, message: str, response_type: type[T], *, timeout: float | None = None
+    ) -> "Answer[Elicited[T]]": ...
     @overload
     def elicit(
-        self, message: str, response_type: list[list[str]] | ManyTitles, *, timeout: float | None = None
-    ) -> Answer[Elicited[list[str]]]: ...
+        self, message: str, response_type: "list[str] | Titles", *, timeout: float | None = None
+    ) -> "Answer[Elicited[str]]": ...
+    @overload
+    def elicit(
+        self, message: str, response_type: "list[list[str]] | ManyTitles", *, timeout: float | None = None
+    ) -> "Answer[Elicited[list[str]]]": ...
     @overload
     def elicit(
         self, message: str, *, schema: Mapping[str, Any], timeout: float | None = None
-    ) -> Answer[Elicited[dict[str, Any]]]: ...
+    ) -> "Answer[Elicited[dict[str, Any]]]": ...
     @overload
-    def elicit(self, message: str, response_type: Any, *, timeout: float | None = None) -> Answer[Elicited[Any]]: ...
+    def elicit(self, message: str, response_type: Any, *, timeout: float | None = None) -> "Answer[Elicited[Any]]": ...
     def elicit(
         self,
         message: str,
@@ -56,48 +59,50 @@ class Asker:
         *,
         schema: Mapping[str, Any] | None = None,
         timeout: float | None = None,
-    ) -> Answer[Elicited[Any]]:
+    ) -> "Answer[Elicited[Any]]":
         """Ask the user to fill in a form, on every revision: `.action` tells whether they did, `.data` what they said.
 
         `response_type` is a scalar, a Literal, an Enum, a list of choices, or a class of flat fields; `schema` is a raw
         one instead. In a `def` function: `answer = ctx.wait(ctx.elicit(...))`.
         """
         self._refuse_unawaitable("elicit")
-        return self._ask("elicit", Elicit(message, response_type, schema=schema), timeout)
+        return self._ask("elicit", registry.elicitation.Elicit(message, response_type, schema=schema), timeout)
 
     def elicit_url(
         self, message: str, url: str, *, elicitation_id: str | None = None, timeout: float | None = None
-    ) -> Answer[Elicited[None]]:
+    ) -> "Answer[Elicited[None]]":
         """Ask the user to open a URL, for what must not pass through the client, such as a password.
 
         That it was accepted says only that the user was willing. Where clients want to hear when the user is done,
         `server.complete_elicitation(elicitation_id)` tells them.
         """
         self._refuse_unawaitable("elicit_url")
-        return self._ask("elicit_url", ElicitUrl(message, url, elicitation_id=elicitation_id), timeout)
+        return self._ask(
+            "elicit_url", registry.elicitation.ElicitUrl(message, url, elicitation_id=elicitation_id), timeout
+        )
 
     def sample(
         self,
-        messages: Turn | Sequence[Turn],
+        messages: "Turn | Sequence[Turn]",
         *,
         max_tokens: int = 1024,
         system_prompt: str | None = None,
         temperature: float | None = None,
         stop_sequences: Sequence[str] | None = None,
-        model_preferences: Preferences | None = None,
-        include_context: ContextScope | None = None,
-        tools: Sequence[OfferedTool] | None = None,
-        tool_choice: ToolMode | Mapping[str, Any] | None = None,
+        model_preferences: "Preferences | None" = None,
+        include_context: "ContextScope | None" = None,
+        tools: "Sequence[OfferedTool] | None" = None,
+        tool_choice: "ToolMode | Mapping[str, Any] | None" = None,
         metadata: Mapping[str, Any] | None = None,
         timeout: float | None = None,
-    ) -> Answer[Sampled]:
+    ) -> "Answer[Sampled]":
         """Ask the client's model: `.text` is what it said. MCP 2026-07-28 deprecates this.
 
         `tools` are offered to the model where the client allows that; it is you who runs those that it chooses.
         """
         self._refuse_unawaitable("sample")
         self._warn_deprecated("sampling")
-        sample = Sample(
+        sample = registry.sampling.Sample(
             messages,
             max_tokens=max_tokens,
             system_prompt=system_prompt,
@@ -111,7 +116,7 @@ class Asker:
         )
         return self._ask("sample", sample, timeout)
 
-    def list_roots(self, *, timeout: float | None = None) -> Answer[list[Root]]:
+    def list_roots(self, *, timeout: float | None = None) -> "Answer[list[Root]]":
         """The folders that the client works in. MCP 2026-07-28 deprecates this."""
         self._refuse_unawaitable("list_roots")
         self._warn_deprecated("roots")

@@ -6,20 +6,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Raw
 
+from dovetail import engine as late
+from dovetail import registry
 from dovetail.engine.exchange import BackChannel, Exchange
 from dovetail.engine.interview import Interview
-from dovetail.engine.live import Live
 from dovetail.engine.options import LONGEST_ANSWER
-from dovetail.engine.replay import Replay
-from dovetail.engine.steps import refuse_in_step
 from dovetail.errors import ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.questions import Inquiry
 from dovetail.protocol.session import Session
-from dovetail.registry.roots import Root, Roots
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
+    from dovetail.registry.roots import Root
 
 MAX_VISITS = 100  # of one session
 T = TypeVar("T")
@@ -32,7 +31,9 @@ def interview_of(engine: "Engine", exchange: Exchange) -> Interview:
         if not request.row.asks:
             raise RuntimeError(f"{request.method}: only tools, prompts and resources can ask the client or take steps")
         is_replayed = request.revision.rounds
-        exchange.interview = Replay(engine, exchange, None, {}) if is_replayed else Live(engine, exchange)
+        exchange.interview = (
+            late.replay.Replay(engine, exchange, None, {}) if is_replayed else late.live.Live(engine, exchange)
+        )
     return exchange.interview
 
 
@@ -43,7 +44,7 @@ async def ask(engine: "Engine", exchange: Exchange, inquiry: Inquiry[T], timeout
 
 
 async def _answer(engine: "Engine", exchange: Exchange, inquiry: Inquiry[Any], timeout: float | None) -> Raw:
-    refuse_in_step()
+    late.steps.refuse_in_step()
     return await interview_of(engine, exchange).ask(inquiry, _seconds(engine, timeout))
 
 
@@ -55,9 +56,9 @@ def _seconds(engine: "Engine", timeout: Any) -> float:
     return float(timeout)
 
 
-async def list_roots(engine: "Engine", exchange: Exchange, timeout: float | None) -> list[Root]:
+async def list_roots(engine: "Engine", exchange: Exchange, timeout: float | None) -> "list[Root]":
     """The client's roots; asked for once if it promises to tell of changes."""
-    roots = Roots()
+    roots = registry.roots.Roots()
     sessions = exchange.sessions
     declared = exchange.request.capabilities.get("roots")
     if sessions is None or not isinstance(declared, dict) or declared.get("listChanged") is not True:

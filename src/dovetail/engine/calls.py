@@ -4,19 +4,22 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
+from dovetail import engine as late
 from dovetail.engine.exchange import Exchange
-from dovetail.engine.invoke import invoke
+from dovetail.engine.interview import Unanswered
+from dovetail.engine.invoke import fail, final, start
 from dovetail.engine.limits import CallTimeout, Slots
-from dovetail.engine.replay import resume
 from dovetail.errors import INVALID_PARAMS, ArgumentError, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import headers, jsonrpc
 from dovetail.protocol.content import Text
 from dovetail.protocol.features import require_capabilities
-from dovetail.protocol.methods import CallToolParams
+from dovetail.protocol.methods import EMPTY_OBJECT, CallToolParams
 from dovetail.protocol.outbound import ToolResult
+from dovetail.protocol.questions import InputRequired
 from dovetail.protocol.results import Result
+from dovetail.registry.jsonable import PLAIN_TYPES
 from dovetail.registry.outputs import OutputError
 from dovetail.registry.tools import Tool
 
@@ -24,47 +27,60 @@ if TYPE_CHECKING:
     from dovetail.engine.core import Engine
 
 log = logging.getLogger("dovetail")
+NULL = Raw(b"null")
 
 
 async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
-    params = exchange.request.params
-    assert isinstance(params, CallToolParams)
+    request = exchange.request
+    params: CallToolParams = request.params
     tool = engine.tools.get(params.name)
     if tool is None:
         raise ProtocolError(f"Unknown tool: {shown(params.name)}", code=INVALID_PARAMS)
-    raw = arguments_object(params.arguments)
-    if tool.headers and exchange.request.headers is not None and not exchange.request.revision.handshake:
-        headers.check_parameters(exchange.request.headers, tool.headers, jsonrpc.parse(raw))
-    try:
-        if tool.requires:
-            require_capabilities(tool.requires, exchange.request.capabilities)
-        if params.request_state is not UNSET or params.input_responses is not UNSET:
-            resume(engine, exchange)
-        return await _run_tool(engine, exchange, tool, raw)
-    except Exception as failure:
-        return _failure(engine, exchange, tool, failure)
-
-
-async def _run_tool(engine: "Engine", exchange: Exchange, tool: Tool, raw: Any) -> ToolResult:
-    arguments = tool.decode(raw)
-    label = f"tool {tool.name}"
-    limit = engine.tool_limit(tool)
+    if tool.headers and request.headers is not None and not request.revision.handshake:
+        headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(arguments_object(params.arguments)))
     slots = exchange.slots = Slots()
     try:
-        if limit is not None:  # before the server's: who waits for a busy tool must not hold one of those
-            await limit.acquire()
-            slots.held = (limit,)
-        await engine.limit.acquire()
-        slots.held += (engine.limit,)
-        return tool.shape(await invoke(engine, exchange, tool.invocation, arguments, label))
+        if tool.requires:
+            require_capabilities(tool.requires, request.capabilities)
+        if params.request_state is not UNSET or params.input_responses is not UNSET:
+            late.replay.resume(engine, exchange)
+        arguments = tool.decode(EMPTY_OBJECT if params.arguments == NULL else params.arguments)
+        if tool.max_concurrency is None and engine.limit.take():
+            slots.held = engine.limits
+        else:
+            await _wait_for_slots(engine, tool, slots)
+        try:
+            value = await start(engine, exchange, tool.invocation, arguments, tool.label)
+        except BaseException as raised:
+            await fail(engine, exchange, tool.invocation, raised, tool.label)
+        if exchange.interview is not None or (type(value) not in PLAIN_TYPES and isinstance(value, InputRequired)):
+            value = await final(engine, exchange, tool.invocation, arguments, tool.label, value)
+        result = tool.shape(value)
+    except Unanswered:
+        return late.replay.interim(exchange)
+    except Exception as failure:
+        result = _failure(engine, exchange, tool, failure)
     finally:
         slots.leave()
+    if exchange.interview is not None and not result.is_error:
+        exchange.interview.finished()
+    return result
+
+
+async def _wait_for_slots(engine: "Engine", tool: Tool, slots: Slots) -> None:
+    """The tool's own before the server's: who waits for a busy tool must not hold one of those."""
+    limits = engine.limits if tool.max_concurrency is None else (engine.tool_limit(tool), *engine.limits)
+    for limit in limits:
+        await limit.acquire()
+        slots.held += (limit,)
 
 
 def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exception) -> ToolResult:
     """What the model is told; raises what is for the client instead. Only what is meant to be told is told."""
     if isinstance(failure, ExceptionGroup):
         failure = _told_together(failure) or _missing_together(failure) or failure
+    if isinstance(failure, ArgumentError):
+        arguments_object(exchange.request.params.arguments)  # raises if that is what is wrong
     match failure:
         case ArgumentError() if engine.options.argument_errors == "error":
             raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None

@@ -6,17 +6,21 @@ newline and gives it a `Pipe` to write to.
 
 import asyncio
 import logging
-import secrets
+import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from contextvars import Context, copy_context
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Raw
 
-from dovetail.engine import replies
+from dovetail import engine as late
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
+from dovetail.engine.eager import EagerTasks
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import change_notification
+from dovetail.engine.pipe_call import Call
 from dovetail.engine.streams import LIST_KINDS, Subscription
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError, QuestionFailed
 from dovetail.protocol import inbound, jsonrpc
@@ -24,6 +28,9 @@ from dovetail.protocol.inbound import Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
 from dovetail.protocol.session import Session
+
+if TYPE_CHECKING:
+    from dovetail.engine.replies import PipeReplies
 
 MAX_IN_FLIGHT = 10_000
 MAX_LISTENS = 1_000
@@ -40,47 +47,6 @@ class Pipe(Protocol):
 
     async def drain(self) -> None:
         """Wait while the other side reads too slowly."""
-
-
-class Call:
-    """One request in flight, and its way back to the client. Once it is closed, nothing more is sent for it."""
-
-    __slots__ = ("_connection", "_questions", "exchange", "open", "task")
-
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
-        self._questions: replies.PendingQuestions | None = None  # from the first one on
-        self.open = True
-        self.exchange: Exchange | None = None
-        self.task: asyncio.Task[Any] | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether this is asked from its own task; what is left when a loop closes is torn down by others."""
-        try:
-            return asyncio.current_task() is self.task
-        except RuntimeError:  # no loop is running
-            return False
-
-    async def emit(self, message: bytes) -> None:
-        if self.open:
-            await self._connection.send(message)
-
-    async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
-        if not self.open or self.exchange is None:
-            raise QuestionFailed(replies.CALL_IS_OVER)
-        if self._questions is None:
-            self._questions = replies.PendingQuestions(self.exchange)
-        with self._questions.one():
-            return await self._connection.ask(method, params, timeout)
-
-    async def tell(self, message: bytes) -> None:
-        await self._connection.tell(message)
-
-    def end(self) -> None:
-        """Whoever keeps it to tell the client something later does not keep the request."""
-        self.open = False
-        self.exchange = self.task = self._questions = None
 
 
 BatchAnswer = bytes | asyncio.Task[bytes | None]
@@ -102,30 +68,46 @@ class Connection:
         self._principal = principal  # who is at the other end, where that is known
         self.session: Session | None = None
         self.greeted = asyncio.Event()  # the client has made a first good request
+        self._loop = asyncio.get_running_loop()
+        self._tasks = EagerTasks()
+        self._taken: list[tuple[Call, Context]] = []  # requests that have not begun
         self._calls: dict[RequestId, Call] = {}
         self._others: set[asyncio.Task[Any]] = set()  # batches, and calls that were cancelled but still clean up
         self._subscription: Subscription | None = None
         self._pump: asyncio.Task[None] | None = None
-        self._replies = replies.PipeReplies()
         self._closed = False
 
     # ── lines in ──
 
     def feed(self, line: bytes | bytearray | memoryview) -> None:
-        """Take one line. Never raises, whatever it holds."""
+        """Take one line; a request begins when the loop turns."""
+        self.take(line)
+        if len(self._taken) == 1:
+            self._loop.call_soon(self.begin)
+
+    def begin(self) -> None:
+        """Serve the requests that were taken: in their order, each until it waits for something."""
+        taken, self._taken = self._taken, []
+        for call, context in taken:
+            self._tasks.begin(self._serve(call, self.pipe.write), context)
+
+    def take(self, line: bytes | bytearray | memoryview) -> None:
+        """Take one line; a request begins with `begin`. Never raises, whatever it holds."""
         try:
             message = jsonrpc.decode(line)
-            if isinstance(message, list):
-                inbound.allow_batch(None if self.session is None else self.session.revision)
-                self._feed_batch(message)
-            elif message.is_request:
-                self._feed_request(message)
-            else:
-                self._notice(message)
         except BadMessage as bad:
             self._refuse(bad.id, bad)
-        except ProtocolError as failure:
-            self._refuse(None, failure)
+            return
+        if isinstance(message, list):
+            self._feed_batch(message)
+        elif message.is_request:
+            try:
+                self._taken.append((self._admit(message), copy_context()))
+            except ProtocolError as failure:
+                assert isinstance(message.id, (int, str))
+                self._refuse(message.id, failure)
+        else:
+            self._notice(message)
 
     def reject(self, failure: ProtocolError) -> None:
         """The transport could not even read a line."""
@@ -137,15 +119,6 @@ class Connection:
     def _error(self, id: RequestId | None, failure: ProtocolError) -> bytes:
         optional = self.session is None or self.session.revision.error_id_optional
         return jsonrpc.error(id, failure, id_optional=optional)
-
-    def _feed_request(self, message: Envelope) -> None:
-        assert isinstance(message.id, (int, str))
-        try:
-            call = self._admit(message)
-        except ProtocolError as failure:
-            self._refuse(message.id, failure)
-            return
-        call.task = asyncio.get_running_loop().create_task(self._serve(call))
 
     def _admit(self, message: Envelope, *, batched: bool = False) -> Call:
         """Decide the revision of a request and put it among the calls in flight."""
@@ -166,19 +139,13 @@ class Connection:
             inbound.allow_batch(request.revision)
         if request.method == "initialize":
             self._open_session(request)
-        call = Call(self)
-        call.exchange = self._exchange(request, call)
-        self._calls[message.id] = call
+        call = self._calls[message.id] = Call(self)
+        call.exchange = Exchange(request, call.emit, principal=self._principal)
+        if request.revision.handshake and self.session is not None:
+            call.exchange.sessions = self
+            call.exchange.back = call
         self.greeted.set()
         return call
-
-    def _exchange(self, request: Request, call: Call) -> Exchange:
-        exchange = Exchange(request, call.emit)
-        exchange.principal = self._principal
-        if request.revision.handshake and self.session is not None:
-            exchange.sessions = self
-            exchange.back = call
-        return exchange
 
     def _listens(self) -> int:
         calls = [call.exchange for call in self._calls.values()]
@@ -188,7 +155,7 @@ class Connection:
         # At once and not in the request's task: what the client sends next belongs to the session already.
         assert isinstance(request.params, InitializeParams)
         announced = self.engine.announced_kinds()
-        self.session = Session.open(secrets.token_hex(16), request.params, request.revision, announced=announced)
+        self.session = Session.open(os.urandom(16).hex(), request.params, request.revision, announced=announced)
         request.session = self.session
 
     def _drop_session(self) -> None:
@@ -200,40 +167,45 @@ class Connection:
 
     # ── lines out ──
 
-    async def _serve(self, call: Call) -> None:
-        answer = await self._answer(call)
-        if answer is not None:
-            await self.send(answer)
-
     async def send(self, message: bytes) -> None:
         self.pipe.write(message)
         await self.pipe.drain()
 
-    async def _answer(self, call: Call) -> bytes | None:
-        """The encoded answer; None if the client has cancelled, for then nothing more may be sent."""
-        assert call.exchange is not None
+    async def _serve(self, call: Call, deliver: Callable[[bytes], None]) -> None:
+        """Deliver the encoded answer; none if the client has cancelled, for then nothing more may be sent."""
+        if call.exchange is None:  # cancelled before it began
+            return
         request = call.exchange.request
+        call.task = asyncio.current_task(self._loop)
         try:
             body = await handle(self.engine, call.exchange)
-            return jsonrpc.result(request.id, body) if call.open else None
+            answer = jsonrpc.result(request.id, body)
         except ProtocolError as failure:
             if request.method == "initialize":
                 self._drop_session()
-            return jsonrpc.error(request.id, failure) if call.open else None
+            answer = jsonrpc.error(request.id, failure)
         except BaseException:  # whatever it is: while the client waits, it gets an answer
             if not call.open or not call.is_running:
                 raise
             log.exception("%s could not be answered properly", request.method)
-            return jsonrpc.error(request.id, ProtocolError("Internal error", code=INTERNAL_ERROR))
+            answer = jsonrpc.error(request.id, ProtocolError("Internal error", code=INTERNAL_ERROR))
         finally:
+            is_wanted = call.open
             call.end()
             if self._calls.get(request.id) is call:
                 del self._calls[request.id]
+        if is_wanted:
+            deliver(answer)
 
     def _feed_batch(self, messages: Sequence[Envelope | BadMessage]) -> None:
+        try:
+            inbound.allow_batch(None if self.session is None else self.session.revision)
+        except ProtocolError as failure:
+            self._refuse(None, failure)
+            return
         answers = [answer for message in messages if (answer := self._feed_item(message)) is not None]
         if answers:
-            self._keep(asyncio.get_running_loop().create_task(self._serve_batch(answers)))
+            self._keep(self._loop.create_task(self._serve_batch(answers)))
 
     def _feed_item(self, message: Envelope | BadMessage) -> BatchAnswer | None:
         """Its answer, or the task that will have it; None for what is not answered."""
@@ -247,8 +219,13 @@ class Connection:
             call = self._admit(message, batched=True)
         except ProtocolError as failure:
             return self._error(message.id, failure)
-        call.task = task = asyncio.get_running_loop().create_task(self._answer(call))
+        call.task = task = self._loop.create_task(self._answer(call))
         return task
+
+    async def _answer(self, call: Call) -> bytes | None:
+        answers: list[bytes] = []
+        await self._serve(call, answers.append)
+        return answers[0] if answers else None
 
     async def _serve_batch(self, answers: Sequence[BatchAnswer]) -> None:
         """One line with all answers, when the last one is there; those that were cancelled have none."""
@@ -281,15 +258,14 @@ class Connection:
 
     def _cancel(self, id: RequestId) -> None:
         call = self._calls.get(id)
-        if call is None or call.task is None or call.exchange is None or call.exchange.request.method == "initialize":
+        if call is None or call.exchange is None or call.exchange.request.method == "initialize":
             return
         log.debug("the client cancelled the request %r", id)
-        # Out of flight here and now: a task that is cancelled before its first step never runs its own clean-up.
+        # Out of flight here and now: what is cancelled before its first step never runs its own clean-up.
         del self._calls[id]
-        call.open = False
-        call.exchange.cancelled()
-        call.task.cancel()
-        self._keep(call.task)
+        call.cancel()
+        if call.task is not None:
+            self._keep(call.task)
 
     # ── the session, and what it hears unasked ──
 
@@ -316,7 +292,7 @@ class Connection:
         self.session = self.record.replace(initialized=True)
         kinds = [kind for kind in LIST_KINDS if kind in self.session.announced]
         self._subscription = self.engine.hub.subscribe(kinds, self.session.subscriptions)
-        self._pump = asyncio.get_running_loop().create_task(self._send_changes(self._subscription))
+        self._pump = self._loop.create_task(self._send_changes(self._subscription))
 
     async def _send_changes(self, subscription: Subscription) -> None:
         async for change in subscription:
@@ -324,10 +300,14 @@ class Connection:
 
     # ── what the client is asked, and told beside its calls ──
 
+    @cached_property
+    def _replies(self) -> "PipeReplies":
+        return late.replies.PipeReplies()
+
     async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
         if self.session is None or not self.session.initialized:
-            raise QuestionFailed(replies.NOT_READY)
-        return await replies.ask(self._replies.open(), self.send, method, params, timeout)
+            raise QuestionFailed(late.replies.NOT_READY)
+        return await late.replies.ask(self._replies.open(), self.send, method, params, timeout)
 
     async def tell(self, message: bytes) -> None:
         if not self._closed:
@@ -343,31 +323,31 @@ class Connection:
         try:
             await self._end_calls(grace)
         finally:
+            self._tasks.close()
             self._closed = True
             self._forget_visits()
 
     async def _end_calls(self, grace: float) -> None:
+        if self._taken or any(call.task is None for call in self._calls.values()):
+            self.begin()
+            await asyncio.sleep(0)  # now all of them have begun
         tasks = [call.task for call in self._calls.values() if call.task is not None]
         tasks += self._others
         if self._pump is not None:
             tasks.append(self._pump)
         if not tasks:
             return
-        _, late = await asyncio.wait(tasks, timeout=grace)
+        _, slow = await asyncio.wait(tasks, timeout=grace)
         self.abandon()
-        for task in late:
+        for task in slow:
             task.cancel()
-        if late:
-            await asyncio.wait(late, timeout=SETTLE_SECONDS)
+        if slow:
+            await asyncio.wait(slow, timeout=SETTLE_SECONDS)
 
     def abandon(self) -> None:
         """Nobody waits for the calls any more; who is in the middle of `close` need not wait for them either."""
         for call in self._calls.values():
-            call.open = False
-            if call.exchange is not None:
-                call.exchange.cancelled()
-            if call.task is not None:
-                call.task.cancel()
+            call.cancel()
         self._forget_visits()
 
     def _forget_visits(self) -> None:

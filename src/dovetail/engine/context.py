@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from dovetail import engine as late
 from dovetail.engine.asker import Asker
 from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.exchange import Cancellation, Exchange
-from dovetail.engine.progress import ProgressSender
 from dovetail.engine.streams import Change
 from dovetail.engine.threads import CallEnded, call_has_ended, wait_in_thread
 from dovetail.protocol import features, jsonrpc
@@ -125,7 +125,7 @@ class Context(Asker):
         self, token: RequestId, progress: float, total: float | None, message: str | None
     ) -> None:
         if self._exchange.progress is None:
-            self._exchange.progress = ProgressSender(self._exchange, token)
+            self._exchange.progress = late.progress.ProgressSender(self._exchange, token)
         await self._exchange.progress.report(progress, total, message)
 
     def log(self, level: LogLevel, data: Any, logger: str | None = None) -> Awaitable[None]:

@@ -1,11 +1,13 @@
 """The engine: a server's catalogues, limits and settings, and what the handlers ask of them."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dovetail import engine as late
 from dovetail.engine.asking import Elicitations
 from dovetail.engine.context import Context
 from dovetail.engine.dispatch import Middleware, Step, compile_chain
@@ -18,7 +20,6 @@ from dovetail.engine.limits import Limit
 from dovetail.engine.log import guard_loggers
 from dovetail.engine.options import Options
 from dovetail.engine.redaction import Redactor
-from dovetail.engine.seal import Sealer
 from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind, Hub
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
@@ -28,10 +29,13 @@ from dovetail.protocol.features import Offer
 from dovetail.protocol.outbound import Shaper
 from dovetail.protocol.results import Contents
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.prompts import Completer, Prompt
 from dovetail.registry.tools import Tool
 from dovetail.state.base import StateBackend
 from dovetail.state.memory import MemoryState
+
+if TYPE_CHECKING:
+    from dovetail.engine.seal import Sealer
+    from dovetail.registry.prompts import Completer, Prompt
 
 INJECTABLE = (Context,)
 MAX_STEPS = 500_000  # that are kept in mind, unless they need more memory than a MemoryState takes
@@ -61,7 +65,10 @@ class Engine:
         self.hub = Hub(self.library.watch)
         self.chain: Step = compile_chain(self, ())
         self._middleware: list[Middleware] = []
-        self._offer: tuple[tuple[int, ...], Offer] | None = None
+        self.open_methods: frozenset[str] = frozenset()  # which nobody need be checked for; none until they are known
+        self._offer: Offer | None = None
+        self._offer_changes = 0
+        self._offer_lock = threading.Lock()
         self._life: Life | None = None
         self._sealer: Sealer | None = None
         self._announce_changes()
@@ -77,6 +84,7 @@ class Engine:
             catalog.on_change(partial(self._catalog_changed, kind))
 
     def _catalog_changed(self, kind: ChangeKind) -> None:
+        self._forget_offer()
         self.publish(Change(kind))
 
     def use(self, middleware: Middleware) -> None:
@@ -87,20 +95,23 @@ class Engine:
 
     @property
     def offer(self) -> Offer:
-        # Kept by the versions of what it is made of: a catalogue may change in another thread at any time.
-        library = self.library
-        made_of = (
-            self.tools.version,
-            self.prompts.version,
-            library.resources.version,
-            library.templates.version,
-            len(self.completers),
-        )
-        if self._offer is None or self._offer[0] != made_of:
-            options = self.options
-            offer = Offer(names=self._offered(), list_changed=options.list_changed, experimental=options.experimental)
-            self._offer = (made_of, offer)
-        return self._offer[1]
+        """Made when somebody asks, and again after every change of a catalogue."""
+        return self._offer or self._make_offer()
+
+    def _make_offer(self) -> Offer:
+        changes = self._offer_changes
+        options = self.options
+        offer = Offer(names=self._offered(), list_changed=options.list_changed, experimental=options.experimental)
+        with self._offer_lock:
+            if changes == self._offer_changes:  # else something changed meanwhile, in another thread
+                self._offer, self.open_methods = offer, offer.open_methods()
+        return offer
+
+    def _forget_offer(self) -> None:
+        """In any thread, when what it is made of has changed."""
+        with self._offer_lock:
+            self._offer_changes += 1
+            self._offer, self.open_methods = None, frozenset()
 
     def offer_to(self, exchange: Exchange) -> Offer:
         """What is offered to whoever makes a request; less where a handshake client has no session."""
@@ -125,12 +136,12 @@ class Engine:
 
     def _open_limits(self) -> None:
         self.limit = Limit(self.options.max_concurrency, self.options.max_queue, subject="The server")
+        self.limits = (self.limit,)  # those of every call
         self._tool_limits: dict[str, tuple[Tool, Limit]] = {}
 
-    def tool_limit(self, tool: Tool) -> Limit | None:
-        """Only on the loop."""
-        if tool.max_concurrency is None:
-            return None
+    def tool_limit(self, tool: Tool) -> Limit:
+        """Of a tool that has one. Only on the loop."""
+        assert tool.max_concurrency is not None
         known = self._tool_limits.get(tool.name)
         if known is None or known[0] is not tool:  # another one had the name before
             self._tool_limits = {
@@ -140,11 +151,12 @@ class Engine:
             known = self._tool_limits[tool.name] = (tool, limit)
         return known[1]
 
-    def add_completer(self, kind: str, name: str, argument: str, completer: Completer) -> None:
+    def add_completer(self, kind: str, name: str, argument: str, completer: "Completer") -> None:
         key = (kind, name, argument)
         if key in self.completers:
             raise SetupError(f"There is already a completion for the argument {argument!r} of {name!r}")
         self.completers[key] = completer
+        self._forget_offer()
 
     def choices(self, kind: str, name: str) -> Mapping[str, Sequence[str]] | None:
         """The closed sets of a thing's arguments; None if there is no such thing."""
@@ -173,9 +185,9 @@ class Engine:
     # ── secrets ──
 
     @property
-    def sealer(self) -> Sealer:
+    def sealer(self) -> "Sealer":
         if self._sealer is None or self._sealer.secrets != self.secrets:
-            self._sealer = Sealer(self.secrets)
+            self._sealer = late.seal.Sealer(self.secrets)
         return self._sealer
 
     # ── life ──

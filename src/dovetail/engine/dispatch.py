@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from dovetail.engine.calls import failed
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import HANDLERS
-from dovetail.engine.interview import Unanswered
 from dovetail.engine.invoke import EXITS, is_cancelled
-from dovetail.engine.replay import interim
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
+from dovetail.protocol.outbound import ToolResult
 from dovetail.protocol.results import Result
 from dovetail.registry.outputs import OutputError, to_jsonable
 
@@ -32,7 +31,8 @@ async def handle(engine: "Engine", exchange: Exchange) -> bytes:
     request = exchange.request
     shaper = engine.shapers[request.revision.name]
     try:
-        engine.offer_to(exchange).check(request.row, request.revision)
+        if request.row.name not in engine.open_methods:
+            engine.offer_to(exchange).check(request.row, request.revision)
         body = (await engine.chain(exchange)).encode(shaper)
     except BaseException as failure:
         exchange.cancelled()  # for threads that still run
@@ -85,19 +85,11 @@ def _with_plain_data(failure: ProtocolError, request: Request) -> ProtocolError:
 def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Step:
     """One closure for each middleware, the first one outermost; without any, the handlers themselves."""
 
-    async def innermost(exchange: Exchange) -> Result:
+    def innermost(exchange: Exchange) -> Awaitable[Result]:
         handler = HANDLERS.get(exchange.request.method)
         if handler is None:
             raise inbound.method_not_found(exchange.request.method)
-        if exchange.interview is not None:  # a middleware makes the request twice
-            exchange.interview.begin_again()
-        try:
-            result = await handler(engine, exchange)
-        except Unanswered:
-            return interim(exchange)
-        if exchange.interview is not None and not getattr(result, "is_error", False):
-            exchange.interview.finished()
-        return result
+        return handler(engine, exchange)
 
     step: Step = innermost
     for each in reversed(middleware):
@@ -109,8 +101,12 @@ def _wrap(middleware: Middleware, inner: Step) -> Step:
     async def step(exchange: Exchange) -> Result:
         async def call_next(request: Request) -> Result:
             exchange.request = request
-            return await inner(exchange)
+            if exchange.interview is not None:  # it makes the request twice
+                exchange.interview.begin_again()
+            result = await inner(exchange)
+            return result.opened() if isinstance(result, ToolResult) else result
 
+        exchange.keep_arrived()
         return await middleware(exchange.request, call_next)
 
     return step

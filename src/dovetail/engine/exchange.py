@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 from msgspec import Raw
 
 from dovetail.protocol.inbound import Request
@@ -50,14 +51,11 @@ class BackChannel(Protocol):
 NO_WAY_BACK = "there is no way to ask this client anything"
 
 
-class Cancellation:
+class Cancellation(msgspec.Struct, eq=False):
     """Whether a call should stop: check it (`if ctx.cancelled:`), await it, or wait for it in a thread."""
 
-    __slots__ = ("_is_set", "_waiters")
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._waiters: list[Callable[[], object]] = []  # each is told once; the list may grow in any thread
+    _is_set: bool = False
+    _waiters: list[Callable[[], object]] = []  # each is told once; the list may grow in any thread
 
     def __bool__(self) -> bool:
         return self._is_set
@@ -97,41 +95,32 @@ def _resolve(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-class Exchange:
+class Exchange(msgspec.Struct, eq=False):
     """What a transport hands to the engine for one request."""
 
-    __slots__ = (
-        "_cancellation",
-        "arrived",
-        "back",
-        "close_stream",
-        "emit",
-        "finish",
-        "interview",
-        "no_way_back",
-        "principal",
-        "progress",
-        "request",
-        "sessions",
-        "slots",
-        "subscription",
-    )
+    request: Request
+    emit: Emit
+    sessions: SessionStore | None = None
+    finish: list[Callable[[], Awaitable[None]]] = []  # to run before the answer goes out
+    progress: "ProgressSender | None" = None  # from the first report on
+    close_stream: CloseStream | None = None  # where the client can come back for the rest
+    subscription: "Subscription | None" = None  # of a listen: whoever ends it ends the listen
+    principal: str | None = None  # who is asking, where that is known
+    back: BackChannel | None = None  # how to ask the client, where that is a request
+    no_way_back: str = NO_WAY_BACK  # why there is none
+    interview: "Interview | None" = None  # from the first question, step or answer on
+    slots: "Slots | None" = None  # of the function that runs for it
+    _arrived: Any = None
+    _cancellation: Cancellation | None = None
 
-    def __init__(self, request: Request, emit: Emit, sessions: SessionStore | None = None) -> None:
-        self.request = request
-        self.arrived = request.params  # whatever a middleware makes of the request
-        self.emit = emit
-        self.sessions = sessions
-        self.finish: list[Callable[[], Awaitable[None]]] = []  # to run before the answer goes out
-        self.progress: ProgressSender | None = None  # from the first report on
-        self.close_stream: CloseStream | None = None  # where the client can come back for the rest
-        self.subscription: Subscription | None = None  # of a listen: whoever ends it ends the listen
-        self.principal: str | None = None  # who is asking, where that is known
-        self.back: BackChannel | None = None  # how to ask the client, where that is a request
-        self.no_way_back = NO_WAY_BACK  # why there is none
-        self.interview: Interview | None = None  # from the first question, step or answer on
-        self.slots: Slots | None = None  # of the function that runs for it
-        self._cancellation: Cancellation | None = None
+    @property
+    def arrived(self) -> Any:
+        """The params as they came, whatever a middleware has made of the request."""
+        return self.request.params if self._arrived is None else self._arrived
+
+    def keep_arrived(self) -> None:
+        """A middleware is about to get the request, and may change it."""
+        self._arrived = self.arrived
 
     @property
     def cancellation(self) -> Cancellation:

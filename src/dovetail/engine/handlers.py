@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
+from dovetail import engine as late
+from dovetail import registry
 from dovetail.engine.calls import arguments_object, call_tool, shown
 from dovetail.engine.exchange import Exchange
+from dovetail.engine.interview import Unanswered
 from dovetail.engine.invoke import invoke
 from dovetail.engine.limits import CallTimeout, Slots
-from dovetail.engine.replay import resume
 from dovetail.engine.streams import MAX_URIS, Change, ChangeKind
 from dovetail.errors import (
     INTERNAL_ERROR,
@@ -51,7 +53,6 @@ from dovetail.protocol.results import (
 from dovetail.protocol.session import Session
 from dovetail.registry.catalog import Catalog, KeptPage, Page
 from dovetail.registry.invocation import Invocation
-from dovetail.registry.prompts import shape_completion, shape_prompt, suggest
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
@@ -140,6 +141,24 @@ def _definitions(page: Page[Any]) -> list[Definition]:
     return [item.definition for item in page.items]
 
 
+# ── whoever may ask the client ──
+
+
+def _asking(handler: Handler) -> Handler:
+    """A handler whose function may leave questions open: then they are the result. `call_tool` does that by itself."""
+
+    async def asking(engine: "Engine", exchange: Exchange) -> Result:
+        try:
+            result = await handler(engine, exchange)
+        except Unanswered:
+            return late.replay.interim(exchange)
+        if exchange.interview is not None:
+            exchange.interview.finished()
+        return result
+
+    return asking
+
+
 # ── resources ──
 
 
@@ -147,7 +166,7 @@ async def read_resource(engine: "Engine", exchange: Exchange) -> Result:
     params = exchange.request.params
     assert isinstance(params, ReadResourceParams)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
-        resume(engine, exchange)
+        late.replay.resume(engine, exchange)
     await engine.limit.acquire()
     exchange.slots = slots = Slots((engine.limit,))
     try:
@@ -241,12 +260,12 @@ async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
     if prompt is None:
         raise ProtocolError(f"Unknown prompt: {shown(params.name)}", code=INVALID_PARAMS)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
-        resume(engine, exchange)
+        late.replay.resume(engine, exchange)
     try:
         arguments = prompt.decode(arguments_object(params.arguments))
     except ArgumentError as failure:
         raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
-    shape = partial(shape_prompt, description=prompt.definition.description)
+    shape = partial(registry.prompts.shape_prompt, description=prompt.definition.description)
     await engine.limit.acquire()
     exchange.slots = slots = Slots((engine.limit,))
     try:
@@ -291,13 +310,13 @@ async def complete(engine: "Engine", exchange: Exchange) -> Result:
         raise ProtocolError(f"There is nothing to complete for {ref.type} {shown(name)!r}", code=INVALID_PARAMS)
     completer = engine.completers.get((ref.type, name, argument.name))
     if completer is None:
-        return Suggestions(suggest(choices.get(argument.name, ()), argument.value))
+        return Suggestions(registry.prompts.suggest(choices.get(argument.name, ()), argument.value))
     arguments: dict[str, Any] = {"value": argument.value}
     if completer.takes_arguments:
         arguments["arguments"] = dict(params.context.arguments)
-    label = f"completion of {argument.name}"
+    label, shape = f"completion of {argument.name}", registry.prompts.shape_completion
     async with engine.limit:
-        suggested = await guarded(engine, exchange, completer.invocation, arguments, label, shape_completion)
+        suggested = await guarded(engine, exchange, completer.invocation, arguments, label, shape)
     return Suggestions(suggested)
 
 
@@ -310,11 +329,11 @@ HANDLERS: dict[str, Handler] = {
     "tools/call": call_tool,
     "resources/list": _list("resources", _resources),
     "resources/templates/list": _list("resourceTemplates", _templates),
-    "resources/read": read_resource,
+    "resources/read": _asking(read_resource),
     "resources/subscribe": subscribe,
     "resources/unsubscribe": unsubscribe,
     "subscriptions/listen": listen,
     "prompts/list": _list("prompts", _prompts),
-    "prompts/get": get_prompt,
+    "prompts/get": _asking(get_prompt),
     "completion/complete": complete,
 }

@@ -3,21 +3,26 @@
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dovetail import engine as late
+from dovetail import registry
 from dovetail.engine.threads import ThreadPool
-from dovetail.engine.watch import Watcher
 from dovetail.errors import ArgumentError, NotFound
 from dovetail.protocol.definitions import ResourceDefinition
 from dovetail.protocol.outbound import CacheHint
 from dovetail.protocol.results import Contents
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.files import FileEntry
 from dovetail.registry.invocation import Invocation
-from dovetail.registry.resources import Resource, Template, compile_entry, entry_definition, shape_contents
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dovetail.engine.watch import Watcher
+    from dovetail.registry.files import FileEntry
+    from dovetail.registry.resources import Resource, Template
 
 MAX_CACHED = 1_000  # contents of resources that asked to be kept
 MAX_CACHED_SIZE = 100_000_000  # characters and bytes of all of them together
@@ -50,7 +55,7 @@ class Library:
             return False
         return True
 
-    def _find(self, uri: str) -> tuple[Resource | Template, dict[str, Any]]:
+    def _find(self, uri: str) -> "tuple[Resource | Template, dict[str, Any]]":
         """What a URI stands for: a static one before any template, and the first template that its values fit."""
         resource = self.resources.get(uri)
         if resource is not None:
@@ -88,7 +93,7 @@ class Library:
         source, values = self._find(uri)
         changes = self._changes
         try:
-            shape = partial(shape_contents, uri=uri, mime_type=source.definition.mime_type)
+            shape = partial(registry.resources.shape_contents, uri=uri, mime_type=source.definition.mime_type)
             items = await call(source.invocation, values, f"resource {source.uri}", shape)
         except NotFound as failure:
             raise NotFound(failure.message, uri=uri) from None
@@ -117,7 +122,7 @@ class Library:
 
     # ── files ──
 
-    def add_folder(self, folder: Template) -> None:
+    def add_folder(self, folder: "Template") -> None:
         """Offer a folder, with the files that are there now."""
         assert folder.directory is not None
         self.templates.add(folder.uri, folder)
@@ -139,11 +144,11 @@ class Library:
             if self.templates.get(folder.uri) is folder:  # it may have been removed meanwhile
                 self._sync(folder, entries)
 
-    def _relist(self, resource: Resource, definition: ResourceDefinition) -> None:
+    def _relist(self, resource: "Resource", definition: ResourceDefinition) -> None:
         if definition != resource.definition and self.resources.get(resource.uri) is resource:
             self.resources.replace(resource.uri, msgspec.structs.replace(resource, definition=definition))
 
-    def _sync(self, folder: Template, entries: Sequence[FileEntry]) -> None:
+    def _sync(self, folder: "Template", entries: "Sequence[FileEntry]") -> None:
         there = {entry.uri: entry for entry in entries}
         for resource in self.resources.all():
             if resource.folder == folder.uri and resource.uri not in there:
@@ -151,9 +156,9 @@ class Library:
         for uri, entry in there.items():
             known = self.resources.get(uri)
             if known is None:
-                self.resources.add(uri, compile_entry(folder, entry))
+                self.resources.add(uri, registry.resources.compile_entry(folder, entry))
             elif known.folder == folder.uri:
-                self._relist(known, entry_definition(entry))
+                self._relist(known, registry.resources.entry_definition(entry))
 
     # ── watching ──
 
@@ -167,15 +172,15 @@ class Library:
         if path is None:
             return
         if self._watcher is None:
-            self._watcher = Watcher(self._on_update, run=partial(self._threads.run, label="file watching"))
+            self._watcher = late.watch.Watcher(self._on_update, run=partial(self._threads.run, label="file watching"))
         self._watcher.watch(uri, path)
 
-    def _path(self, uri: str) -> Path | None:
+    def _path(self, uri: str) -> "Path | None":
         try:
             source, _ = self._find(uri)
         except NotFound:
             return None
-        return source.path if isinstance(source, Resource) else source.path_of(uri)
+        return source.path if isinstance(source, registry.resources.Resource) else source.path_of(uri)
 
     async def close(self) -> None:
         if self._watcher is not None:

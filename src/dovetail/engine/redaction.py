@@ -4,7 +4,8 @@ In: a JSON-like value, a line of text, or a log record. Out: the same with every
 
 A secret is known by its key (`password`, `X-Api-Key`, `access_token`) or by its shape (bearer values, JWTs, URLs with a
 password, private keys). Every expression here takes time linear in the text: a run of characters is entered only at its
-start (a lookbehind) and never given back (possessive quantifiers).
+start (a lookbehind) and never given back (possessive quantifiers). They are compiled at the first use and kept by `re`:
+a server that logs nothing does not wait for them.
 """
 
 import logging
@@ -12,7 +13,7 @@ import re
 from collections.abc import Iterable
 from itertools import islice
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -47,36 +48,35 @@ _PROSE = (
 )
 
 
-class _Shape(NamedTuple):
+class _Shape(msgspec.Struct, frozen=True):
     """What a secret looks like. `sign` is in every text that has one, in lower case: most texts are done with that."""
 
     sign: str
-    pattern: re.Pattern[str]
+    pattern: str | re.Pattern[str]
     replacement: str = REDACTED
 
 
 _SHAPES = (
     _Shape(
         "private key",
-        re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,20}KEY-----|\Z)"),
+        r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,20}KEY-----|\Z)",
     ),
-    _Shape("://", re.compile(r"""(://[^\s/?#:@"'<>]*+:)[^\s/?#"'<>]*@"""), rf"\g<1>{REDACTED}@"),
-    _Shape("bearer", re.compile(rf"(?i)(?<!\w)(bearer\s++)(?!{_PROSE})[\w.~+/=-]++"), rf"\g<1>{REDACTED}"),
+    _Shape("://", r"""(://[^\s/?#:@"'<>]*+:)[^\s/?#"'<>]*@""", rf"\g<1>{REDACTED}@"),
+    _Shape("bearer", rf"(?i)(?<!\w)(bearer\s++)(?!{_PROSE})[\w.~+/=-]++", rf"\g<1>{REDACTED}"),
     # Base64 of `user:password` is long and has a capital or a digit inside; the word after "basic" in prose is not so.
     _Shape(
         "basic",
-        re.compile(r"(?<!\w)((?i:basic)\s++)(?=[\w+/=-]{8})[A-Za-z0-9+/][a-z]*+[A-Z0-9+/=][\w+/=-]*+"),
+        r"(?<!\w)((?i:basic)\s++)(?=[\w+/=-]{8})[A-Za-z0-9+/][a-z]*+[A-Z0-9+/=][\w+/=-]*+",
         rf"\g<1>{REDACTED}",
     ),
-    _Shape("eyj", re.compile(r"(?<![\w-])eyJ[\w-]++\.[\w-]*+\.[\w.-]*+")),  # a JWT
+    _Shape("eyj", r"(?<![\w-])eyJ[\w-]++\.[\w-]*+\.[\w.-]*+"),  # a JWT
     # Keys that well-known services mark with a prefix.
-    _Shape("", re.compile(r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abeprs]-|AIza)[\w-]{20,}+")),
+    _Shape("", r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abeprs]-|AIza)[\w-]{20,}+"),
 )
 
 # `key = value`, `"key": "value"` and `key: value` inside text. The key is read first and judged; only a secret one has
 # its value read, so that a secret inside the value of an innocent key is found too.
-_KEY = re.compile(
-    r"""(?ix)
+_KEY = r"""(?ix)
     (?<![\w.-])
     ( (?:(?:api|private|secret|access|signing|encryption|session|client)[ ])?+ [\w.-]++ )
     (?:\\*+["'])?+
@@ -84,9 +84,7 @@ _KEY = re.compile(
     ( : | =[=>]? )
     [ \t]{0,8}+
     """
-)
-_VALUE = re.compile(
-    r"""(?ix)
+_VALUE = r"""(?isx)
       (?! (?:none|null|true|false) (?![\w-]) )
     (?:
       "  (?:[^"\\]|\\.)*+  (?:"|\\?\Z)
@@ -97,13 +95,11 @@ _VALUE = re.compile(
     | \{ [^}]*+  \}?
     | (?:(?:bearer|basic|digest|token)\s{1,8}+)?+ [^\s,;&"'<>)\]}]++
     )
-    """,
-    re.DOTALL,
-)
+    """
 # Without quotes, `Cookie: a=b; c=d` goes to the end of the line.
-_HEADER_VALUE = re.compile(r"""(?!\\*+["'])\S[^\r\n"']*+""")
+_HEADER_VALUE = r"""(?!\\*+["'])\S[^\r\n"']*+"""
 _HEADER_ENDINGS = ("authorization", "cookie")
-_OPENING_QUOTE = re.compile(r"""\\*+["']""")
+_OPENING_QUOTE = r"""\\*+["']"""
 _PLAIN = (int, float, type(None))
 _RECORD_MARKS = ("__struct_fields__", "__dataclass_fields__", "__attrs_attrs__")
 
@@ -127,9 +123,9 @@ class Redactor:
         if len(line) > MAX_TEXT:
             line = line[:MAX_TEXT] + CUT
         lowered = line.lower()
-        for sign, pattern, replacement in self._shapes:
-            if sign in lowered:
-                line = pattern.sub(replacement, line)
+        for shape in self._shapes:
+            if shape.sign in lowered:
+                line = re.sub(shape.pattern, shape.replacement, line)
         return self._without_keyed_values(line) if ":" in line or "=" in line else line
 
     def is_secret_key(self, key: str) -> bool:
@@ -139,7 +135,8 @@ class Redactor:
     def _without_keyed_values(self, line: str) -> str:
         parts: list[str] = []
         done = position = 0
-        while (key := _KEY.search(line, position)) is not None:
+        next_key = re.compile(_KEY).search
+        while (key := next_key(line, position)) is not None:
             position = key.end()
             if not self.is_secret_key(key[1]):
                 continue
@@ -261,9 +258,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def _secret_at(line: str, position: int, key: re.Match[str]) -> re.Match[str] | None:
     is_header = key[2] == ":" and _normal_key(key[1]).endswith(_HEADER_ENDINGS)
-    return (is_header and _HEADER_VALUE.match(line, position)) or _VALUE.match(line, position)
+    header, value = re.compile(_HEADER_VALUE), re.compile(_VALUE)
+    return (is_header and header.match(line, position)) or value.match(line, position)
 
 
 def _in_same_quotes(secret: str) -> str:
-    opening = _OPENING_QUOTE.match(secret)
+    opening = re.match(_OPENING_QUOTE, secret)
     return REDACTED if opening is None else opening[0] + REDACTED + opening[0]

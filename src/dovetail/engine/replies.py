@@ -6,8 +6,8 @@ over HTTP they lie in the state backend (`SharedReplies`), where whichever worke
 
 import asyncio
 import itertools
+import os
 import re
-import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
@@ -60,7 +60,7 @@ WORDS = {
     INTERNAL_ERROR: "something went wrong inside it",
 }
 
-_OWN_ID = re.compile(r"dovetail-[0-9a-f]{16}")
+_OWN_ID = r"dovetail-[0-9a-f]{16}"
 _OPEN = b""  # the value of a question that has no answer yet
 
 
@@ -327,7 +327,7 @@ class SharedReplies:
 
     async def answered(self, session: str, message: Envelope) -> None:
         """The first answer counts. One to nothing that this session was asked is ignored."""
-        if not isinstance(message.id, str) or not _OWN_ID.fullmatch(message.id):
+        if not isinstance(message.id, str) or not re.fullmatch(_OWN_ID, message.id):
             return
         key = _key(session, message.id)
         entry = await self.state.get(key)
@@ -340,7 +340,7 @@ class SharedReplies:
 
     async def progressed(self, session: str, id: RequestId | None) -> None:
         """The client is at work on a question, if that is one."""
-        if isinstance(id, str) and _OWN_ID.fullmatch(id):
+        if isinstance(id, str) and re.fullmatch(_OWN_ID, id):
             await self.state.publish(_key(session, id))
 
 
@@ -350,7 +350,7 @@ class _SharedBox:
     def __init__(self, replies: SharedReplies, session: str, is_there: IsThere) -> None:
         self._replies = replies
         self._is_there = is_there
-        self.id = f"dovetail-{secrets.token_hex(8)}"
+        self.id = f"dovetail-{os.urandom(8).hex()}"
         self.key = _key(session, self.id)
         self.listener = replies.state.listen([self.key])
 

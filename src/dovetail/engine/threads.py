@@ -2,24 +2,37 @@
 
 In: a function without arguments, and a label for the log. Out: its result or its exception, on the caller's loop.
 
-A thread can't be stopped. When its caller is cancelled, the thread is given up: its slot is free at once, what it
+Jobs stand in line. One thread at most is on its way to the line, and a thread that takes a job while others wait behind
+it calls the next one before it begins: so a function that blocks delays nobody, and a row of short ones is done by one
+thread, without waking another for each of them. In the same way a thread that takes one job after another leaves it to
+the thread on its way to call the loop, and calls it only when the line is empty or when nobody is on the way.
+
+A thread can't be stopped. When its caller is cancelled, the thread is given up: its place is free at once, what it
 returns is dropped, and it ends when the function comes back. Such threads are counted, and bounded by `max_stuck`.
 One that only waits for the loop (`wait_in_thread`) comes back at once, by `CallEnded`.
 """
 
 import asyncio
-import concurrent.futures
 import contextvars
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count
-from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
+from dovetail.engine.thread_jobs import Job, Outcome, Returns, Worker
+from dovetail.engine.thread_waits import (
+    CallEnded,
+    call_has_ended,
+    is_for_thread,
+    resting,
+    wait_in_thread,
+    waiting_thread,
+)
 from dovetail.errors import Busy, SetupError
+
+__all__ = ["CallEnded", "ThreadPool", "call_has_ended", "is_for_thread", "resting", "wait_in_thread"]
 
 T = TypeVar("T")
 
@@ -27,17 +40,8 @@ IDLE_SECONDS = 30.0
 MAX_RESTING = 200  # threads that may wait for somebody outside besides those of the pool
 # A function that watches for cancellation returns within this time; only one that does not is worth a line in the log.
 GRACE_SECONDS = 1.0
-# These mean something to the loop or to the interpreter: from a thread they are no more than a function that failed.
-CONTROL_EXCEPTIONS = (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 
 logger = logging.getLogger("dovetail.threads")
-
-
-class CallEnded(RuntimeError):
-    """Raised in a thread that wants to wait for the loop: its call was cancelled or timed out, nobody needs it."""
-
-    def __init__(self) -> None:
-        super().__init__("this call was cancelled or has timed out: there is nothing to wait for any more")
 
 
 class ThreadPool:
@@ -48,14 +52,17 @@ class ThreadPool:
             raise SetupError("max_threads and max_stuck must be at least 1")
         self._max_threads = max_threads
         self._max_stuck = max_stuck
-        self._names = (f"{name}-{number}" for number in count(1))
-        self._lock = threading.Lock()  # guards all that follows, and every job's `worker`, `finished` and `reported`
-        self._threads = 0  # running and idle ones; stuck ones no longer count
-        self._idle: list[_Worker] = []  # the last one in is the first one out, so that the others may retire
-        self._waiting: deque[_Job[Any]] = deque()  # not empty only while every thread is running
-        self._stuck: set[_Job[Any]] = set()
+        self._name = name
+        self._numbers = count(1)
+        self._lock = threading.Lock()  # guards all that follows, and what a job says of its place in the pool
+        self._line: deque[Job[Any]] = deque()
+        self._threads = 0  # running, idle and coming ones; stuck ones no longer count
+        self._is_coming = False  # a thread is on its way to the line
+        self._idle: list[Worker] = []  # the last one in is the first one out, so that the others may retire
+        self._stuck: set[Job[Any]] = set()
         self._resting = 0  # threads that wait for somebody outside, and do not count
         self._closed = False
+        self._returns: Returns | None = None  # to the loop that called last
 
     @property
     def stuck(self) -> int:
@@ -64,8 +71,13 @@ class ThreadPool:
 
     async def run(self, function: Callable[[], T], *, label: str) -> T:
         """Run `function` in a thread, with this task's context variables; `label` names it in the log."""
-        job = _Job(self, function, label)
-        waiting = _waiting_thread.get()
+        loop = asyncio.get_running_loop()
+        returns = self._returns
+        if returns is None or returns.loop is not loop:
+            returns = Returns(loop)
+            self._return_to(returns)
+        job: Job[T] = Job(self, function, label, contextvars.copy_context(), loop.create_future(), returns)
+        waiting = waiting_thread.get()
         if waiting is None or not waiting.offer(job):
             self._place(job)
         try:
@@ -85,20 +97,21 @@ class ThreadPool:
         """End the idle threads now and the running ones when they are done; refuse those who wait. Never blocks."""
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
-            self._threads -= len(idle)
-            refused = self._take_all_waiting()
+            self._threads -= len(self._idle)
+            for worker in self._idle:
+                worker.stays = False
+                worker.bell.release()
+            self._idle.clear()
+            refused = self._drop_those_without_place()
             stuck = list(self._stuck)
-        for worker in idle:
-            worker.inbox.put(None)
+        self._return_to(None)
         for job in refused:
-            job.settle(None, Busy(f"{job.label} can't run: the server is shutting down"))
+            job.settle((None, _shutting_down(job)))
         for job in stuck:
             self._report_stuck(job)
 
-    def rest(self, job: "_Job[Any]") -> None:
+    def rest(self, job: Job[Any]) -> None:
         """Its thread waits for somebody outside, maybe for long: another may take its place meanwhile."""
-        following: _Job[Any] | None = None
         with self._lock:
             job.rests += 1
             if not job.holds_place or self._resting >= MAX_RESTING:
@@ -106,13 +119,11 @@ class ThreadPool:
             self._leave_place(job)
             job.is_resting = True
             self._resting += 1
-            if self._waiting and self._threads < self._max_threads and not self._closed:
-                following = self._waiting.popleft()
-                self._threads += 1
-        if following is not None:
-            self._start_thread(following)
+            is_new = self._call_thread()
+        if is_new:
+            self._start_thread()
 
-    def go_on(self, job: "_Job[Any]") -> None:
+    def go_on(self, job: Job[Any]) -> None:
         """It runs again, unless it was given up; there may be more threads than wanted until one of them is done."""
         with self._lock:
             job.rests -= 1
@@ -124,332 +135,189 @@ class ThreadPool:
                 job.holds_place = True
                 self._threads += 1
 
-    def _leave_place(self, job: "_Job[Any]") -> None:
-        """Its thread counts no more; under the lock."""
+    # ── under the lock ──
+
+    def _call_thread(self) -> bool:
+        """Jobs in line need a thread that is on its way, if there is one to be had. Tells whether to start it."""
+        if self._is_coming or not self._line:
+            return False
+        if self._idle:
+            self._is_coming = True
+            self._idle.pop().bell.release()
+            return False
+        self._is_coming = is_new = self._threads < self._max_threads
+        self._threads += is_new
+        return is_new
+
+    def _next_for(self, worker: Worker) -> Job[Any] | None:
+        """The job that this thread, which has a place, does now; else it is idle, or it leaves."""
+        if self._threads <= self._max_threads:
+            if self._line:
+                job = self._line.popleft()
+                job.worker = worker
+                job.holds_place = True
+                return job
+            if not self._closed:
+                self._idle.append(worker)
+                return None
+        self._threads -= 1  # there is one too many since it rested, or there will be no more jobs
+        worker.stays = False
+        return None
+
+    def _leave_place(self, job: Job[Any]) -> None:
+        """Its thread counts no more."""
         if job.holds_place:
             job.holds_place = False
             self._threads -= 1
 
+    def _drop_those_without_place(self) -> list[Job[Any]]:
+        """Those in line who have to wait until others are done, so all but the first few."""
+        running = self._threads - len(self._idle) - self._is_coming
+        return self._drop_all_but(max(0, self._max_threads - running))
+
+    def _drop_all_but(self, first: int) -> list[Job[Any]]:
+        dropped = list(self._line)[first:]
+        for job in dropped:
+            self._line.pop()
+            job.finished = True
+        return dropped
+
     # ── on the loop ──
 
-    def _place(self, job: "_Job[Any]") -> None:
-        """Give the job to an idle thread, to a new one, or let it wait."""
+    def _return_to(self, returns: Returns | None) -> None:
+        """Outcomes for the loop that called before are no longer left to whoever comes next."""
+        with self._lock:
+            before, self._returns = self._returns, returns
+        if before is not None:
+            before.call_loop()
+
+    def _place(self, job: Job[Any]) -> None:
+        """Put the job in line, and see to it that a thread comes."""
         with self._lock:
             if self._closed:
-                raise Busy(f"{job.label} can't run: the server is shutting down")
+                raise _shutting_down(job)
             if len(self._stuck) >= self._max_stuck:
                 raise self._too_many_stuck(job)
-            if self._idle:
-                self._idle.pop().take(job)
-                return
-            if self._threads >= self._max_threads:
-                self._waiting.append(job)
-                return
-            self._threads += 1
-        self._start_thread(job)
+            self._line.append(job)
+            is_new = self._call_thread()
+        if is_new:
+            self._start_thread()
 
-    def _start_thread(self, job: "_Job[Any]") -> None:
-        worker = _Worker()
-        worker.take(job)
-        try:
-            threading.Thread(target=self._serve, args=(worker,), name=next(self._names), daemon=True).start()
-        except RuntimeError:  # the system has no more threads to give
-            with self._lock:
-                self._leave_place(job)
-                job.finished = True
-                refused = [job] if self._threads else [job, *self._take_all_waiting()]
-            for job in refused:
-                job.settle(None, Busy(f"{job.label} can't run: the system refuses to start another thread"))
-
-    def _give_up(self, job: "_Job[Any]") -> None:
+    def _give_up(self, job: Job[Any]) -> None:
         """The caller was cancelled: forget a job that waits, leave one that runs to itself."""
         job.stop_waiting()
-        following: _Job[Any] | None = None
-        refused: list[_Job[Any]] = []
+        refused: list[Job[Any]] = []
         with self._lock:
-            if job.finished or isinstance(job.worker, _WaitingThread):
+            if job.finished or job.host is not None:
                 return
             if job.worker is None:
-                self._waiting.remove(job)
+                self._line.remove(job)
                 return
+            job.is_stuck = True
             self._stuck.add(job)
-            self._leave_place(job)
             if len(self._stuck) >= self._max_stuck:
-                refused = self._take_all_waiting()
-            elif self._waiting and self._threads < self._max_threads:
-                following = self._waiting.popleft()
-                self._threads += 1
-        job.loop.call_later(GRACE_SECONDS, self._report_stuck, job)
-        if following is not None:
-            self._start_thread(following)
+                refused = self._drop_those_without_place()
+            self._leave_place(job)
+            is_new = self._call_thread()
+        job.returns.loop.call_later(GRACE_SECONDS, self._report_stuck, job)
+        if is_new:
+            self._start_thread()
         for other in refused:
-            other.settle(None, self._too_many_stuck(other))
+            other.settle((None, self._too_many_stuck(other)))
 
-    def _take_all_waiting(self) -> "list[_Job[Any]]":
-        jobs = list(self._waiting)
-        self._waiting.clear()
-        for job in jobs:
-            job.finished = True
-        return jobs
-
-    def _too_many_stuck(self, job: "_Job[Any]") -> Busy:
+    def _too_many_stuck(self, job: Job[Any]) -> Busy:
         return Busy(
             f"{job.label} can't run: {len(self._stuck)} earlier calls were given up but still hold their threads; "
             "try again later"
         )
 
-    def _report_stuck(self, job: "_Job[Any]") -> None:
+    def _report_stuck(self, job: Job[Any]) -> None:
         with self._lock:
-            if job.reported or job not in self._stuck:
+            if job.reported or not job.is_stuck or job.worker is None:
                 return
             job.reported = True
             stuck = len(self._stuck)
         logger.warning(
             "%s is stuck: its call has ended, but its thread %s still runs (%d of at most %d stuck threads)",
             job.label,
-            job.thread_name,
+            job.worker.name,
             stuck,
             self._max_stuck,
         )
 
+    # ── in any thread ──
+
+    def _start_thread(self) -> None:
+        """The one that is on its way. Not under the lock: this takes a while."""
+        worker = Worker(f"{self._name}-{next(self._numbers)}")
+        try:
+            threading.Thread(target=self._serve, args=(worker,), name=worker.name, daemon=True).start()
+        except RuntimeError:  # the system has no more threads to give: those that there are have to do
+            with self._lock:
+                self._is_coming = False
+                self._threads -= 1
+                refused = [] if self._threads else self._drop_all_but(0)
+            self._call_loop()
+            for job in refused:
+                job.settle((None, Busy(f"{job.label} can't run: the system refuses to start another thread")))
+
+    def _call_loop(self) -> None:
+        """See to it that the loop comes for what is done."""
+        if (returns := self._returns) is not None:
+            returns.call_loop()
+
     # ── in the threads ──
 
-    def _serve(self, worker: "_Worker") -> None:
-        """The life of one thread: a job, then the next one."""
-        goes_on = True
-        while goes_on and (job := self._next_job(worker)) is not None:
-            job.thread_name = threading.current_thread().name
-            result, error = job.perform()
-            goes_on = self._release(worker, job)  # first, so that the caller's next call finds this thread idle
-            job.settle(result, error)
-            del job, result, error  # an idle thread keeps nothing alive
+    def _serve(self, worker: Worker) -> None:
+        """The life of one thread: it is called, and does job after job until the line is empty."""
+        while self._is_called(worker):
+            job = self._begin(worker)
+            while job is not None:
+                job = self._go_on_after(job, job.perform(), worker)
 
-    def _next_job(self, worker: "_Worker") -> "_Job[Any] | None":
-        try:
-            return worker.inbox.get(timeout=IDLE_SECONDS)
-        except Empty:
-            pass
+    def _is_called(self, worker: Worker) -> bool:
+        """Sleep until there is something to do. Tells whether there is."""
+        if worker.stays and not worker.bell.acquire(timeout=IDLE_SECONDS):
+            with self._lock:
+                if worker in self._idle:
+                    self._idle.remove(worker)
+                    self._threads -= 1
+                    return False
+            worker.bell.acquire()  # it rang at the last moment
+        return worker.stays
+
+    def _begin(self, worker: Worker) -> Job[Any] | None:
+        """The thread that was on its way is there. Somebody may rely on it to call the loop."""
         with self._lock:
-            if worker in self._idle:
-                self._idle.remove(worker)
-                self._threads -= 1
-                return None
-        return worker.inbox.get()  # something arrived at the last moment
+            self._is_coming = False
+            job = self._next_for(worker)
+            is_new = self._call_thread()
+        self._call_loop()
+        if is_new:
+            self._start_thread()
+        return job
 
-    def _release(self, worker: "_Worker", job: "_Job[Any]") -> bool:
-        """The job is done. Tells whether its thread goes on: with whoever waits longest, else idle."""
+    def _go_on_after(self, job: Job[T], outcome: Outcome[T], worker: Worker) -> Job[Any] | None:
+        """The job is done: its thread goes on with whoever waits longest, else it is idle, or leaves."""
         with self._lock:
             job.finished = True
-            if job not in self._stuck:
-                if not job.holds_place:
-                    return False
-                if self._threads > self._max_threads or (self._closed and not self._waiting):
-                    self._leave_place(job)  # there is one too many since it rested, or there will be no more jobs
-                    return False
-                job.holds_place = False  # the thread keeps it
-                if self._waiting:
-                    worker.take(self._waiting.popleft())
-                else:
-                    self._idle.append(worker)
-                return True
-            self._stuck.remove(job)
+            worker.stays = job.holds_place  # else another thread has its place
+            job.holds_place = False
+            following = self._next_for(worker) if worker.stays else None
+            if job.is_stuck:
+                job.is_stuck = False
+                self._stuck.remove(job)
+            job.returns.add((job.future, outcome))  # only now: the caller's next call shall find this thread idle
+            is_new = self._call_thread()
+            another_calls = self._is_coming and following is not None and job.returns is self._returns
+        if is_new:
+            self._start_thread()
+        if not another_calls:
+            job.returns.call_loop()
         if job.reported:
-            logger.warning("%s came back: its thread %s is no longer stuck", job.label, job.thread_name)
-        return False
+            logger.warning("%s came back: its thread %s is no longer stuck", job.label, worker.name)
+        return following
 
 
-class _Worker:
-    """One thread, seen from outside: the place where it finds its next job, or None to end."""
-
-    __slots__ = ("inbox",)
-
-    def __init__(self) -> None:
-        self.inbox: SimpleQueue[_Job[Any] | None] = SimpleQueue()
-
-    def take(self, job: "_Job[Any]") -> None:
-        job.worker = self
-        job.holds_place = True
-        self.inbox.put(job)
-
-
-class _WaitingThread(_Worker):
-    """A worker thread that waits for the loop, and runs what the loop needs a thread for on its behalf."""
-
-    __slots__ = ("_lock", "_waits", "job")
-
-    def __init__(self, job: "_Job[Any] | None") -> None:
-        super().__init__()
-        self.job = job  # that it waits in; None in a thread that is not ours
-        self._waits = True
-        self._lock = threading.Lock()  # nothing may be put behind the end
-
-    def offer(self, job: "_Job[Any]") -> bool:
-        """Whether it takes the job, which holds no place in the pool then."""
-        with self._lock:
-            if self._waits:
-                job.worker = self
-                self.inbox.put(job)
-            return self._waits
-
-    def serve(self) -> None:
-        while (job := self.inbox.get()) is not None:
-            if not job.future.done():
-                job.thread_name = threading.current_thread().name
-                job.settle(*job.perform())
-
-    def dismiss(self, _: object) -> None:
-        with self._lock:
-            self._waits = False
-            self.inbox.put(None)
-
-
-_waiting_thread: contextvars.ContextVar[_WaitingThread | None] = contextvars.ContextVar("waiting", default=None)
-
-
-def wait_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
-    """Start work on the loop and block this worker thread until it is done.
-
-    If that work needs a thread it gets this one: threads that wait for other threads could fill the pool for good.
-    When the caller of this thread's function is gone, the work is cancelled and the waiting ends with `CallEnded`.
-    """
-    job = _this_thread.job
-    if job is None:  # a thread that is not ours
-        return _wait(start, None)
-    if job.given_up:
-        raise CallEnded
-    try:
-        return _wait(start, job)
-    except concurrent.futures.CancelledError:
-        if job.given_up:
-            raise CallEnded from None
-        raise
-    finally:
-        job.waits_for = None
-
-
-def _wait(start: Callable[[], concurrent.futures.Future[T]], job: "_Job[Any] | None") -> T:
-    waiting = _WaitingThread(job)
-    token = _waiting_thread.set(waiting)
-    try:
-        work = start()
-    finally:
-        _waiting_thread.reset(token)
-    work.add_done_callback(waiting.dismiss)
-    if job is not None:
-        job.waits_for = work
-        if job.given_up:  # asked only now, so that this is not missed
-            work.cancel()
-    waiting.serve()
-    return work.result()
-
-
-@contextmanager
-def resting() -> Iterator[None]:
-    """On the loop, around a wait for somebody outside: the thread that waits for this takes no place in its pool."""
-    waiting = _waiting_thread.get()
-    while waiting is not None and waiting.job is not None and isinstance(waiting.job.worker, _WaitingThread):
-        waiting = waiting.job.worker  # it runs on the thread of another job, which waits too
-    job = None if waiting is None else waiting.job
-    if job is None:
-        yield
-        return
-    job.pool.rest(job)
-    try:
-        yield
-    finally:
-        job.pool.go_on(job)
-
-
-def is_for_thread() -> bool:
-    """On the loop: tell whether a thread waits for what runs here."""
-    return _waiting_thread.get() is not None
-
-
-def call_has_ended() -> bool:
-    """Tell whether this thread works for a call that nobody awaits any more."""
-    job = _this_thread.job
-    return job is not None and job.given_up
-
-
-class _ThisThread(threading.local):
-    """The job that a thread performs; the innermost one, if it performs one while another waits for the loop."""
-
-    job: "_Job[Any] | None" = None
-
-
-_this_thread = _ThisThread()
-
-
-class _Job(Generic[T]):
-    """One function to run, and the caller's future."""
-
-    __slots__ = (
-        "context",
-        "finished",
-        "function",
-        "future",
-        "given_up",
-        "holds_place",
-        "is_resting",
-        "label",
-        "loop",
-        "pool",
-        "reported",
-        "rests",
-        "thread_name",
-        "waits_for",
-        "worker",
-    )
-
-    def __init__(self, pool: ThreadPool, function: Callable[[], T], label: str) -> None:
-        self.pool = pool
-        self.function = function
-        self.label = label
-        self.context = contextvars.copy_context()
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[T] = self.loop.create_future()
-        self.worker: _Worker | None = None  # None while it waits
-        self.thread_name = "(not yet running)"
-        self.waits_for: concurrent.futures.Future[Any] | None = None  # work on the loop
-        self.holds_place = False  # among the threads of the pool
-        self.rests = 0  # how many waits for somebody outside are under way
-        self.is_resting = False  # and another may have its place
-        self.finished = False
-        self.given_up = False
-        self.reported = False
-
-    def stop_waiting(self) -> None:
-        """The caller is gone: what its thread waits for on the loop, now or later, is not needed."""
-        self.given_up = True
-        if (work := self.waits_for) is not None:
-            work.cancel()
-
-    def perform(self) -> tuple[T | None, BaseException | None]:
-        outer, _this_thread.job = _this_thread.job, self
-        try:
-            return self.context.run(self.function), None
-        except CONTROL_EXCEPTIONS as error:
-            failure = RuntimeError(f"{self.label} raised {type(error).__name__}")
-            failure.__cause__ = error
-            return None, failure
-        except BaseException as error:
-            return None, error
-        finally:
-            _this_thread.job = outer
-            del self  # breaks the cycle of exception, traceback, this frame, future
-
-    def settle(self, result: T | None, error: BaseException | None) -> None:
-        """Hand the outcome to the caller's loop, from any thread."""
-        try:
-            self.loop.call_soon_threadsafe(_resolve, self.future, result, error)
-        except RuntimeError:
-            return  # the loop is closed, nobody waits any more
-
-
-def _resolve(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    if future.done():
-        return  # cancelled in the meantime
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+def _shutting_down(job: Job[Any]) -> Busy:
+    return Busy(f"{job.label} can't run: the server is shutting down")

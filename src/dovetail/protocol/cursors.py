@@ -1,8 +1,6 @@
 """Pagination cursors: opaque, signed, without memory on the server. The keys and the time are arguments."""
 
 import base64
-import hashlib
-import hmac
 import struct
 from collections.abc import Sequence
 
@@ -29,6 +27,8 @@ def decode_cursor(cursor: str | None, *, scope: str, keys: Sequence[bytes], now:
         position, issued = _BODY.unpack(body)
     except (ValueError, struct.error):
         raise _invalid() from None
+    import hmac  # late: few clients ever send a cursor, and it brings OpenSSL
+
     # Made again and compared as a whole: Base64 has several spellings of the same bytes, and only ours is valid.
     ours = any(hmac.compare_digest(given, _signed(body, scope, key)) for key in keys)
     if not ours or not -CLOCK_SKEW <= now - issued <= LIFETIME:
@@ -37,7 +37,9 @@ def decode_cursor(cursor: str | None, *, scope: str, keys: Sequence[bytes], now:
 
 
 def _signed(body: bytes, scope: str, key: bytes) -> bytes:
-    signature = hmac.digest(key, scope.encode() + b"\0" + body, hashlib.sha256)[:_SIGNATURE]
+    import hmac
+
+    signature = hmac.digest(key, scope.encode() + b"\0" + body, "sha256")[:_SIGNATURE]
     return base64.urlsafe_b64encode(body + signature)
 
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import msgspec
 
 from dovetail.errors import METHOD_NOT_FOUND, MissingCapability, ProtocolError
-from dovetail.protocol.methods import LogLevel, Method
+from dovetail.protocol.methods import REQUESTS, LogLevel, Method
 from dovetail.protocol.questions import Question
 from dovetail.protocol.revisions import Revision
 
@@ -56,6 +56,13 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         if self.extensions and revision.extensions:
             shown["extensions"] = dict(self.extensions)
         return shown
+
+    def open_methods(self) -> frozenset[str]:
+        """The methods that pass `check` in every revision that has them, for clients with and without a session."""
+        names = self.without_sessions().names
+        return frozenset(
+            row.name for row in REQUESTS if not row.in_session and (row.capability is None or row.capability in names)
+        )
 
     def check(self, row: Method, revision: Revision) -> None:
         """A method behind a capability that is not offered is not there at all."""

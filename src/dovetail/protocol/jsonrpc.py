@@ -1,7 +1,6 @@
 """JSON-RPC framing: bytes to messages, and results, errors and notifications to bytes."""
 
 import codecs
-import json
 import re
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -74,11 +73,12 @@ _decode_any = msgspec.json.Decoder(float_hook=float).decode  # 1e999 is JSON too
 _CHUNK = 1 << 20
 TOO_DEEP = "The JSON is nested too deeply"
 MAX_DEPTH = 500
+_SHALLOW = 2 * MAX_DEPTH  # bytes that can't be nested deeper: each level needs two
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = tuple({91: 1, 123: 1, 93: -1, 125: -1}.get(byte, 0) for byte in range(256))  # of [ { ] and }
 NOT_JSON = "The message is not valid JSON in UTF-8"
 # An id among the first members of a message, before anything that is nested.
-_LEADING_ID = re.compile(
+_LEADING_ID = (
     rb'\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,)*\s*"id"\s*:\s*(-?[0-9]{1,300}|"[ !#-\[\]-~]{0,300}")\s*,'
 )
 _PARTS = frozenset(Envelope.__struct_fields__)
@@ -88,8 +88,10 @@ def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | B
     """Read one message or one batch. Raises BadMessage; a batch holds the bad ones in their places."""
     try:
         message = _decode_message(data)
-        _check_encoding(data)
-        _check_depth(data)
+        if isinstance(data, memoryview) or not data.isascii():
+            _check_encoding(data)
+        if len(data) > _SHALLOW:
+            _check_depth(data)
     except UNREADABLE:
         return _decode_carefully(data)
     if message.method is not UNSET and message.result is UNSET and message.error is UNSET:
@@ -100,11 +102,10 @@ def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | B
 
 def _check_encoding(data: bytes | bytearray | memoryview) -> None:
     """Raises UnicodeDecodeError. The decoder does not look into what it leaves as bytes, but later readers will."""
-    if isinstance(data, memoryview) or not data.isascii():
-        reader = codecs.getincrementaldecoder("utf-8")()
-        for start in range(0, len(data), _CHUNK):  # in pieces: the text of a large message is never there as a whole
-            reader.decode(data[start : start + _CHUNK])
-        reader.decode(b"", True)
+    reader = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(data), _CHUNK):  # in pieces: the text of a large message is never there as a whole
+        reader.decode(data[start : start + _CHUNK])
+    reader.decode(b"", True)
 
 
 def _check_depth(data: bytes | bytearray | memoryview) -> None:
@@ -140,7 +141,7 @@ def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[E
         value = _decode_any(data)
         _check_depth(data)
     except RecursionError:
-        found = _LEADING_ID.match(bytes(data[:4096]))
+        found = re.match(_LEADING_ID, bytes(data[:4096]))
         raise BadMessage(PARSE_ERROR, TOO_DEEP, _decode_any(found[1]) if found else None) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise BadMessage(PARSE_ERROR, NOT_JSON, _id_beside_half_characters(data)) from None
@@ -157,6 +158,8 @@ def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[E
 
 def _id_beside_half_characters(data: bytes | bytearray | memoryview) -> RequestId | None:
     """The id of a request that is JSON, but for an escape like `\\ud800`: programs make these by cutting an emoji."""
+    import json  # late: hardly anybody sends this
+
     try:
         value = json.loads(str(data, "utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -265,20 +268,20 @@ _KINDS = {
     "array": "an array",
     "null": "null",
 }
-_EXPECTED = re.compile(r"Expected `([^`]*)`, got `([^`]*)`(?: - at `([^`]*)`)?\Z")
-_MISSING = re.compile(r"Object missing required field `([^`]*)`(?: - at `([^`]*)`)?\Z")
-_PLACE = re.compile(r" - at `([^`]*)`\Z")  # at the end: what stands before it may hold the caller's own words
+_EXPECTED = r"Expected `([^`]*)`, got `([^`]*)`(?: - at `([^`]*)`)?\Z"
+_MISSING = r"Object missing required field `([^`]*)`(?: - at `([^`]*)`)?\Z"
+_PLACE = r" - at `([^`]*)`\Z"  # at the end: what stands before it may hold the caller's own words
 
 
 def in_words(failure: Exception) -> str:
     """What a typed reading of params complained about, in words for the caller and without the library's."""
     text = str(failure)
-    if found := _MISSING.match(text):
+    if found := re.match(_MISSING, text):
         return f"{_path(found[2], found[1])} is missing"
-    if found := _EXPECTED.match(text):
+    if found := re.match(_EXPECTED, text):
         expected = " or ".join(_KINDS.get(kind.strip(), kind.strip()) for kind in found[1].split("|"))
         return f"{_path(found[3])} must be {expected}, not {_KINDS.get(found[2], found[2])}"
-    if found := _PLACE.search(text):
+    if found := re.search(_PLACE, text):
         path = _path(found[1])
         choices = CHOICES.get(path.rpartition("/")[2])
         return f"{path} must be one of {', '.join(choices)}" if choices else f"{path} has a value that is not allowed"

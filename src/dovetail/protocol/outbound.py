@@ -4,20 +4,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw
 
 from dovetail.protocol import revisions
 from dovetail.protocol.content import Content, Message, Meta, ResourceContents, Text, shape_content
 from dovetail.protocol.definitions import CacheScope, Definition, Implementation, shape_definition, shape_implementation
 from dovetail.protocol.features import Completion, Offer, bound_completion
 from dovetail.protocol.jsonrpc import encode
-from dovetail.protocol.methods import EMPTY_OBJECT
 from dovetail.protocol.revisions import Revision
 
 SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
 COMPLETE = "complete"
 INPUT_REQUIRED = "input_required"
+# Parts of a tool's result, around JSON:
+_TEXT = b'[{"type":"text","text":%b}]'
+_STRUCTURED = b',"structuredContent":'
+_WRAPPED = b'{"result":%b}'
+_QUOTE, _BRACE = b'"{'
 
 
 class Style(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,27 +38,23 @@ class CacheHint(msgspec.Struct, frozen=True):
     scope: CacheScope = "private"
 
 
-class _WireToolResult(msgspec.Struct, kw_only=True, rename="camel"):
-    """A tool's result as it is sent; what is UNSET is not."""
-
-    result_type: str | UnsetType = UNSET
-    content: Sequence[Content]
-    structured_content: Any = UNSET
-    is_error: bool | UnsetType = UNSET
-    meta: Raw | Mapping[str, Any] | UnsetType = msgspec.field(name="_meta", default=UNSET)
-
-
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a tool, spelled out: for tools that want to say more than a return value can."""
 
     content: Sequence[Content] = ()
-    structured: Any = UNSET
+    structured: Any = UNSET  # a `Raw` is JSON already
     is_error: bool = False
     meta: Meta | None = None
     # Set by the tool's registration, not by its author:
     has_schema: bool = False  # it declares what its structured values look like
     wrap: bool = False  # its schema describes no object, so older revisions get {"result": value}
     text_copy: bool = True  # a structured value also goes out as text
+
+    def opened(self) -> "ToolResult":
+        """The same for whoever looks into it: the structured value as dicts, lists and so on."""
+        if not isinstance(self.structured, Raw):
+            return self
+        return msgspec.structs.replace(self, structured=msgspec.json.decode(self.structured))
 
     def encode(self, shaper: "Shaper") -> bytes:
         return shaper.tool_result(self)
@@ -67,12 +67,13 @@ class Shaper:
         self.revision = revision
         self.style = style
         self.info = shape_implementation(info, revision)
-        self._type: str | UnsetType = COMPLETE if revision.result_type else UNSET
         self._server_meta: dict[str, Any] = (
             {SERVER_INFO_KEY: self.info} if revision.result_type and style.server_info else {}
         )
-        self._meta: Raw | UnsetType = Raw(encode(self._server_meta)) if self._server_meta else UNSET
         self._empty = encode(self._body({}, None))
+        # What all results of tools have in common: how they begin, and how they end if they have no meta of their own.
+        self._tool_head = b'{"resultType":"complete","content":' if revision.result_type else b'{"content":'
+        self._tool_ends = (self._tool_end(False, None), self._tool_end(True, None))
 
     def _body(self, fields: Mapping[str, Any], meta: Meta | None) -> dict[str, Any]:
         """A result as a mapping, with what every result of this revision carries around its own fields."""
@@ -91,29 +92,29 @@ class Shaper:
         return self._empty
 
     def tool_result(self, result: ToolResult) -> bytes:
-        structured = result.structured
-        content = result.content
-        if structured is not UNSET:
-            if (result.text_copy or not self.revision.structured_output) and not content:
-                content = (Text(structured if isinstance(structured, str) else encode(structured).decode()),)
-            structured = self._structured(structured, result.wrap)
-        elif self.style.always_structured_content and not result.has_schema:  # the filler would break its promise
-            structured = EMPTY_OBJECT
-        wire = _WireToolResult(
-            result_type=self._type,
-            content=shape_content(content, self.revision),
-            structured_content=structured,
-            is_error=True if result.is_error else False if self.style.explicit_is_error else UNSET,
-            meta={**self._server_meta, **result.meta} if result.meta else self._meta,
-        )
-        return encode(wire)
+        revision, style = self.revision, self.style
+        end = self._tool_end(result.is_error, result.meta) if result.meta else self._tool_ends[result.is_error]
+        content, key, value = b"", _STRUCTURED, b"{}"
+        if result.structured is not UNSET:
+            value = encode(result.structured)
+            if not result.content and (result.text_copy or not revision.structured_output):
+                content = _TEXT % (value if value[0] == _QUOTE else encode(value.decode()))
+            if not revision.any_structured_output:
+                if not revision.structured_output and not style.always_structured_content:
+                    key = value = b""
+                elif result.wrap or value[0] != _BRACE:
+                    value = _WRAPPED % value
+        elif not style.always_structured_content or result.has_schema:  # whose promise the filler would break
+            key = value = b""
+        if not content:
+            content = encode(result.content if revision.icons else shape_content(result.content, revision))
+        return b"".join((self._tool_head, content, key, value, end))
 
-    def _structured(self, value: Any, wrap: bool) -> Any:
-        if not self.revision.structured_output and not self.style.always_structured_content:
-            return UNSET
-        if self.revision.any_structured_output:
-            return value
-        return {"result": value} if wrap or not isinstance(value, Mapping) else value
+    def _tool_end(self, is_error: bool, meta: Meta | None) -> bytes:
+        flag = b',"isError":true' if is_error else b',"isError":false' if self.style.explicit_is_error else b""
+        if not meta and not self._server_meta:
+            return flag + b"}"
+        return b'%b,"_meta":%b}' % (flag, encode({**self._server_meta, **(meta or {})}))
 
     def page(
         self, key: str, items: Sequence[Definition], next_cursor: str | None, hint: CacheHint, meta: Meta | None = None

@@ -1,6 +1,5 @@
 """Questions of a server to its client: what is asked, what the client must be able to do, and when two are one."""
 
-import hashlib
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
@@ -27,6 +26,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def digest(self) -> str:
         """Two questions are the same if this is: any change of wording or schema makes another one."""
+        import hashlib  # late: most servers never ask, and it brings OpenSSL
+
         whole = hashlib.sha256(_sorted_json([self.method, self.params])).digest()
         return urlsafe_b64encode(whole[:16]).decode().rstrip("=")
 

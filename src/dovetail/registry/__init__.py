@@ -1,1 +1,19 @@
-"""What a server offers, compiled at registration."""
+"""What a server offers, compiled at registration. A server that has only tools does not load the rest."""
+
+from typing import TYPE_CHECKING
+
+from dovetail.late import late
+
+if TYPE_CHECKING:
+    from dovetail.registry import elicitation as elicitation
+    from dovetail.registry import explanation as explanation
+    from dovetail.registry import files as files
+    from dovetail.registry import leniency as leniency
+    from dovetail.registry import prompts as prompts
+    from dovetail.registry import resources as resources
+    from dovetail.registry import roots as roots
+    from dovetail.registry import sampling as sampling
+
+__getattr__ = late(
+    __name__, "elicitation", "explanation", "files", "leniency", "prompts", "resources", "roots", "sampling"
+)

@@ -38,6 +38,7 @@ from dovetail.registry.shapes import (
     is_hashable,
     is_null,
     needs_trial,
+    scalar_kind,
 )
 from dovetail.registry.validator import Pattern
 
@@ -178,8 +179,8 @@ class ShapeReader:
     def _class(self, annotation: Any, where: str) -> Shape | None:
         if not isinstance(annotation, type):
             return None
-        if annotation in SCALARS:
-            return Scalar(kind=SCALARS[annotation])
+        if (kind := scalar_kind(annotation)) is not None:
+            return Scalar(kind=kind)
         if issubclass(annotation, enum.Enum):
             return _enum(annotation, where)
         return None

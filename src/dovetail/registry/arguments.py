@@ -8,18 +8,18 @@ import collections
 import copy
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
 
+from dovetail import registry
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.registry.annotations import ShapeReader, nullable
 from dovetail.registry.defaults import completing, refuse_misfit
 from dovetail.registry.fields import Constraints
 from dovetail.registry.functions import FunctionInfo, Parameter
-from dovetail.registry.leniency import Leniency
 from dovetail.registry.misfits import line, misfits
 from dovetail.registry.readers import TypeMaker
 from dovetail.registry.schemas import JsonSchema, SchemaWriter, default_keyword
@@ -48,7 +48,6 @@ class Arguments:
         self._is_exact = self._maker.exact  # the types check all that the schema says
         checks = _object_schema(SchemaWriter(info.where, for_checks=True), shapes, info.parameters)
         self._validator = Validator(checks, where=info.where, lazy=self._is_exact)
-        self._leniency = Leniency(self.schema)
 
     def decode(self, raw: Raw) -> dict[str, Any]:
         """Keyword arguments, with defaults; raises ArgumentError with all that is wrong."""
@@ -62,9 +61,12 @@ class Arguments:
 
     def _second_reading(self, raw: Raw) -> dict[str, Any]:
         value = _plain(raw, self.subject)
+        if not isinstance(value, dict):  # a string is not read as the object that it may hold: arguments are an object
+            raise ArgumentError(self.subject, self._problems(value))
+        leniency = registry.leniency.Leniency(self.schema)
         try:
             for strings in (False, True) if self.lenient else (False,):
-                kinder = self._leniency.reread(value, strings=strings)
+                kinder = leniency.reread(value, strings=strings)
                 if kinder is not value:
                     value = kinder
                     arguments = self._reread(value)
@@ -177,7 +179,6 @@ class RawArguments:
         self.subject = subject
         self.lenient = lenient
         self._validator = Validator(self.schema, where=where)
-        self._leniency = Leniency(self.schema)
         properties = self.schema.get("properties", {})
         self._defaults = {
             name: part["default"]
@@ -197,8 +198,10 @@ class RawArguments:
         return arguments
 
     def _second_reading(self, value: Any) -> Any:
+        leniency = registry.leniency.Leniency(self.schema)
         try:
-            kinder = self._leniency.reread(value, strings=True) if self.lenient else value
+            is_read = self.lenient and isinstance(value, dict)  # a string is not the object that it may hold
+            kinder = leniency.reread(value, strings=True) if is_read else value
         except RecursionError:
             raise _nested_too_deeply(self.subject) from None
         problems = self._validator.problems(kinder)
@@ -219,7 +222,7 @@ def compile_raw_arguments(schema: Mapping[str, Any], *, where: str, subject: str
 # Strings
 
 
-class StringArgument(NamedTuple):
+class StringArgument(msgspec.Struct, frozen=True):
     """What a client is told about one argument."""
 
     name: str
@@ -249,7 +252,7 @@ class StringArguments:
 
     def kinds(self, name: str) -> frozenset[str]:
         """The kinds of JSON value that an argument takes beside the strings that hold them."""
-        return Leniency(self.schema).kinds(name)
+        return registry.leniency.Leniency(self.schema).kinds(name)
 
 
 def compile_strings(info: FunctionInfo) -> StringArguments:

@@ -42,6 +42,7 @@ class Catalog(Generic[T]):
         self.version = 0  # counts the changes
         self.encoded: dict[tuple[Hashable, int], KeptPage] = {}  # (who encoded it, position) -> what was sent last time
         self._items: dict[str, T] = {}
+        self.get: Callable[[str], T | None] = self._items.get  # the dict's own: every call looks up its tool
         self._numbers: dict[str, int] = {}
         self._order: tuple[list[int], list[T]] | None = None
         self._last_number = 0
@@ -50,9 +51,6 @@ class Catalog(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._items)
-
-    def get(self, name: str) -> T | None:
-        return self._items.get(name)
 
     def all(self) -> list[T]:
         return list(self._ordered()[1])
@@ -71,7 +69,7 @@ class Catalog(Generic[T]):
         self._announce()
 
     def replace(self, name: str, item: T) -> None:
-        """Put another item in the place of one; its registration number stays, and nobody is told."""
+        """Put another item in the place of one that offers the same; its number stays, and nobody is told."""
         with self._lock:
             if name not in self._items:
                 return

@@ -1,10 +1,9 @@
 """The defaults that users write: a parameter's must fit its annotation, a dataclass's must be in every object."""
 
-import dataclasses
 import reprlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -66,7 +65,7 @@ def _without_limits(shape: Shape) -> Shape:
 # Dataclasses
 
 
-class _Plan(NamedTuple):
+class _Plan(msgspec.Struct, frozen=True):
     """What to look after in the objects of one class."""
 
     defaults: tuple[tuple[str, Any], ...]  # fields that msgspec, if they are not given, leaves to the class
@@ -109,7 +108,7 @@ def _has_class_defaults(shape: Shape) -> bool:
 
 def _class_defaults(record: Record) -> tuple[tuple[str, Any], ...]:
     cls = record.source.cls
-    if not dataclasses.is_dataclass(cls):
+    if not hasattr(cls, "__dataclass_fields__"):
         return ()
     found = [(field.source.name, field.source.default) for field in record.fields]
     return tuple((name, value) for name, value in found if value is not UNSET and getattr(cls, name, UNSET) is value)

@@ -7,9 +7,9 @@ _ARGUMENTS = frozenset({"args", "arguments", "parameters", "params", "keyword ar
 _ARGUMENTS |= frozenset({"other parameters"})
 _DROPPED = frozenset({"returns", "return", "yields", "yield", "raises", "raise", "except", "exceptions"})
 
-_GOOGLE_ENTRY = re.compile(r"\*{0,2}(?P<name>\w+) *(?:\([^)]*\))? *:(?: +|$)(?P<text>.*)")
-_NUMPY_ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(?: *, *\*{0,2}\w+)*) *(?::.*)?$")
-_SPHINX_FIELD = re.compile(r":(?P<kind>\w+)(?: +(?P<about>[^:]+))?:(?: +|$)(?P<text>.*)")
+_GOOGLE_ENTRY = r"\*{0,2}(?P<name>\w+) *(?:\([^)]*\))? *:(?: +|$)(?P<text>.*)"
+_NUMPY_ENTRY = r"(?P<names>\*{0,2}\w+(?: *, *\*{0,2}\w+)*) *(?::.*)?$"
+_SPHINX_FIELD = r":(?P<kind>\w+)(?: +(?P<about>[^:]+))?:(?: +|$)(?P<text>.*)"
 _SPHINX_ARGUMENTS = frozenset({"param", "parameter", "arg", "argument", "key", "keyword"})
 _SPHINX_DROPPED = frozenset({"type", "return", "returns", "rtype", "raises", "raise", "except", "exception", "yields"})
 
@@ -78,7 +78,7 @@ def _described(lines: list[str]) -> dict[str, str]:
             current.append(line.strip())
             continue
         current = []
-        match = (_NUMPY_ENTRY if is_numpy else _GOOGLE_ENTRY).match(line.strip())
+        match = re.match(_NUMPY_ENTRY if is_numpy else _GOOGLE_ENTRY, line.strip())
         if match is None:
             continue
         if is_numpy:
@@ -94,7 +94,7 @@ def _without_sphinx_fields(lines: list[str], descriptions: dict[str, str]) -> It
     """The lines that are no `:param x:`-like field; those fields fill `descriptions`."""
     inside, name = False, ""
     for line in lines:
-        match = _SPHINX_FIELD.match(line)
+        match = re.match(_SPHINX_FIELD, line) if line.startswith(":") else None
         kind = match["kind"] if match else ""
         if match and kind in _SPHINX_ARGUMENTS and match["about"]:
             inside, name = True, match["about"].split()[-1].lstrip("*\\")

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from dovetail.registry.schema_document import SchemaDocument
 from dovetail.registry.soundness import MISFIT, SHOWN, Problem, Step, described, excerpt, listed, readable
 
@@ -174,7 +176,8 @@ class Explanation:
         found: list[Problem] = []
         for step, inner in pairs:
             found += [
-                problem._replace(path=(step, *problem.path)) for problem in self._explain(inner, value[step], steps)
+                structs.replace(problem, path=(step, *problem.path))
+                for problem in self._explain(inner, value[step], steps)
             ]
             if len(found) > _FOUND:
                 break

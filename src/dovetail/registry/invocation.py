@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -18,6 +18,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     in_thread: bool
     context_names: tuple[str, ...] = ()  # the parameters that take the injected context
     by_name: bool = True  # arguments as keywords, or all of them as one mapping
+    is_direct: bool = False  # an `async def` that takes its arguments by name, and nothing besides
     timeout: float | msgspec.UnsetType | None = msgspec.UNSET  # UNSET: the server's own
 
     @classmethod
@@ -37,6 +38,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
             in_thread=not info.is_async and thread is not False,
             context_names=tuple(info.injected),
             by_name=by_name,
+            is_direct=info.is_async and by_name and not info.injected,
             timeout=timeout,
         )
 
@@ -47,7 +49,7 @@ def called(function: Callable[..., Any]) -> str:
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
 
-class Passing(NamedTuple):
+class Passing(msgspec.Struct, frozen=True):
     """How a handler with a schema of its own takes its arguments."""
 
     by_name: bool

@@ -4,11 +4,11 @@ import collections
 import datetime
 import decimal
 import enum
-import ipaddress
 import itertools
 import math
-import pathlib
 import re
+import sys
+import types
 from collections import abc
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +18,8 @@ import msgspec
 from dovetail.registry.models import dump_model, is_model
 
 MAX_DEPTH = 500  # levels of lists and objects: the same everywhere, while interpreters differ in what they bear
+_SHALLOW = 2 * MAX_DEPTH  # bytes that can't be nested deeper: each level needs two
+PLAIN_TYPES: frozenset[type] = frozenset({types.NoneType, bool, int, float, str, list, tuple, dict})
 
 
 class OutputError(ValueError):
@@ -28,9 +30,9 @@ def encode_json(value: Any) -> bytes:
     """The value as JSON text; refuses NaN, infinity, lone surrogates, cycles, and what has no JSON form."""
     try:
         encoded = _ENCODER.encode(value)
-        if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:  # else it can't be too deep
+        if len(encoded) > _SHALLOW and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:  # else it is not too deep
             _refuse_deep(encoded)
-        if b"null" in encoded:  # NaN and infinity are written as null; look closer only where there is one
+        if encoded.find(b"null") >= 0:  # NaN and infinity are written so; `in` tries a number first, and is slow
             _refuse_infinite(value, encoded)
         return encoded
     except OutputError:
@@ -63,6 +65,8 @@ def _simplify(value: Any) -> Any:
     for kind, convert in _CONVERSIONS:
         if isinstance(value, kind):
             return convert(value)
+    if any(isinstance(value, getattr(sys.modules.get(module), name, ())) for module, name in _AS_TEXT):
+        return str(value)
     if is_model(type(value)):
         return dump_model(value)
     raise TypeError(f"objects of type {type(value).__qualname__} are not supported")
@@ -78,17 +82,17 @@ _CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (datetime.datetime, lambda value: datetime.datetime.combine(value.date(), value.timetz())),
     (datetime.date, lambda value: datetime.date(value.year, value.month, value.day)),
     (datetime.timedelta, lambda value: datetime.timedelta(value.days, value.seconds, value.microseconds)),
-    (pathlib.PurePath, str),
-    ((ipaddress.IPv4Address, ipaddress.IPv6Address), str),
     ((collections.deque, range), list),
     (abc.Mapping, dict),
     ((abc.KeysView, abc.ValuesView, abc.ItemsView), list),
 )
+# Types that have their module loaded if there is a value of them.
+_AS_TEXT = (("pathlib", "PurePath"), ("ipaddress", "IPv4Address"), ("ipaddress", "IPv6Address"))
 _ENCODER = msgspec.json.Encoder(enc_hook=_simplify)
 _DECODER = msgspec.json.Decoder()
 
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in _STEPS)
 
@@ -98,7 +102,7 @@ def _refuse_deep(encoded: bytes) -> None:
 
     Strings made to hide a depth from the first look gain nothing: the interpreter has a limit too.
     """
-    if _depth(encoded) > MAX_DEPTH and _depth(_STRING.sub(b"", encoded)) > MAX_DEPTH:
+    if _depth(encoded) > MAX_DEPTH and _depth(re.sub(_STRING, b"", encoded)) > MAX_DEPTH:
         raise OutputError(f"the value is nested too deeply: more than {MAX_DEPTH} levels")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 _LONGEST = 500  # characters of a message that are looked at; it may repeat what a caller sent
-_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]")
+_STEP = r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]"
 UNEXPLAINED = "does not fit its type"
 _SHOWN = 80  # characters of a value that a message repeats
 
@@ -41,43 +41,40 @@ def _split(message: str) -> tuple[str, str]:
     return text[:_LONGEST], place[1:-1].replace("[...]", "[…]")[:_LONGEST]
 
 
-_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), words)
-    for pattern, words in (
-        (r"Invalid RFC3339 encoded datetime", "must be a date-time such as 2026-07-28T09:30:00Z"),
-        (r"Invalid RFC3339 encoded date", "must be a date such as 2026-07-28"),
-        (r"Invalid RFC3339 encoded time", "must be a time such as 09:30:00"),
-        (r"Expected `\w+` with a timezone component", "must have a time zone such as Z or +02:00"),
-        (r"Expected `\w+` with no timezone component", "must have no time zone"),
-        (r"Invalid .*duration|.*timedelta", "must be a duration such as PT1H30M"),
-        (r"Invalid UUID", "must be a UUID such as 123e4567-e89b-12d3-a456-426614174000"),
-        (r"Invalid decimal string", 'must be a decimal number such as "12.50"'),
-        (r"Invalid base64 encoded string", "must be in base64"),
-        (r"Invalid enum value", "must be one of the allowed values"),
-        (r"Object missing required field `(.*)`", r"\1 is required, but missing"),
-        (r"Object contains unknown field `(.*)`", r"\1 is an unknown property"),
-        (r"Expected `(?:int|float)` >= (.*)", r"must be at least \1"),
-        (r"Expected `(?:int|float)` > (.*)", r"must be more than \1"),
-        (r"Expected `(?:int|float)` <= (.*)", r"must be at most \1"),
-        (r"Expected `(?:int|float)` < (.*)", r"must be less than \1"),
-        (r"Expected `(?:int|float)` that's a multiple of (.*)", r"must be a multiple of \1"),
-        (r"Expected `\w+` of length >= (.*)", r"must have a length of at least \1"),
-        (r"Expected `\w+` of length <= (.*)", r"must have a length of at most \1"),
-        (r"(?:Number|Integer value) out of range", "is too large a number"),
-        (r"Expected `int`", "expected an integer"),
-        (r"Expected `float`", "expected a number"),
-        (r"Expected `str`", "expected a string"),
-        (r"Expected `bool`", "expected true or false"),
-        (r"Expected `null`", "expected null"),
-        (r"Expected `array`", "expected an array"),
-        (r"Expected `object`", "expected an object"),
-    )
+_WORDS = (  # expressions are compiled when a value does not fit, and then kept by `re`
+    (r"Invalid RFC3339 encoded datetime", "must be a date-time such as 2026-07-28T09:30:00Z"),
+    (r"Invalid RFC3339 encoded date", "must be a date such as 2026-07-28"),
+    (r"Invalid RFC3339 encoded time", "must be a time such as 09:30:00"),
+    (r"Expected `\w+` with a timezone component", "must have a time zone such as Z or +02:00"),
+    (r"Expected `\w+` with no timezone component", "must have no time zone"),
+    (r"Invalid .*duration|.*timedelta", "must be a duration such as PT1H30M"),
+    (r"Invalid UUID", "must be a UUID such as 123e4567-e89b-12d3-a456-426614174000"),
+    (r"Invalid decimal string", 'must be a decimal number such as "12.50"'),
+    (r"Invalid base64 encoded string", "must be in base64"),
+    (r"Invalid enum value", "must be one of the allowed values"),
+    (r"Object missing required field `(.*)`", r"\1 is required, but missing"),
+    (r"Object contains unknown field `(.*)`", r"\1 is an unknown property"),
+    (r"Expected `(?:int|float)` >= (.*)", r"must be at least \1"),
+    (r"Expected `(?:int|float)` > (.*)", r"must be more than \1"),
+    (r"Expected `(?:int|float)` <= (.*)", r"must be at most \1"),
+    (r"Expected `(?:int|float)` < (.*)", r"must be less than \1"),
+    (r"Expected `(?:int|float)` that's a multiple of (.*)", r"must be a multiple of \1"),
+    (r"Expected `\w+` of length >= (.*)", r"must have a length of at least \1"),
+    (r"Expected `\w+` of length <= (.*)", r"must have a length of at most \1"),
+    (r"(?:Number|Integer value) out of range", "is too large a number"),
+    (r"Expected `int`", "expected an integer"),
+    (r"Expected `float`", "expected a number"),
+    (r"Expected `str`", "expected a string"),
+    (r"Expected `bool`", "expected true or false"),
+    (r"Expected `null`", "expected null"),
+    (r"Expected `array`", "expected an array"),
+    (r"Expected `object`", "expected an object"),
 )
 
 
 def _translated(text: str) -> str:
     for pattern, words in _WORDS:
-        match = pattern.match(text)
+        match = re.match(pattern, text)
         if match:
             return match.expand(words)
     return UNEXPLAINED
@@ -93,7 +90,7 @@ def line(path: str, words: str, value: Any, *, root: str = "arguments") -> str:
 
 def _at(value: Any, path: str) -> Any:
     """The part of a value that a path leads to, as far as it can be followed."""
-    for step in _STEP.finditer(path):
+    for step in re.finditer(_STEP, path):
         try:
             value = value[step["name"]] if step["name"] else value[int(step["index"])]
         except (KeyError, IndexError, TypeError):

@@ -3,7 +3,6 @@
 pydantic is imported only when an annotation contains one of its types, that is when it has been imported already.
 """
 
-import dataclasses
 import sys
 from typing import Annotated, Any, get_args
 
@@ -97,7 +96,7 @@ def _refuse_unread(annotation: Any, where: str, seen: set[int]) -> None:
         _refuse_unread(whole, f"{where}, field {name} of {annotation.__name__}", seen)
     for argument in get_args(annotation):
         _refuse_unread(argument, where, seen)
-    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+    if isinstance(annotation, type) and hasattr(annotation, "__dataclass_fields__"):
         for name, hint in class_hints(annotation, annotation, where)[0].items():
             _refuse_unread(hint, f"{where}, field {name} of {annotation.__name__}", seen)
 

@@ -1,7 +1,7 @@
 """The options of registrations: names and values go in, the same come out if they can be meant; else SetupError."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -13,7 +13,7 @@ Given = TypeVar("Given", bound=Mapping[str, Any])
 OutputPolicy = Literal["auto", "text", "structured", "both"]
 
 
-class Kind(NamedTuple):
+class Kind(msgspec.Struct, frozen=True):
     """What an option may be: as a type, and in words."""
 
     type: Any

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Never, NoReturn, Union, get_args, get_origin
 
 import msgspec
 
+from dovetail import registry
 from dovetail.errors import SetupError
 from dovetail.registry.annotations import ShapeReader
 from dovetail.registry.hints import alias_value, is_alias
 from dovetail.registry.jsonable import OutputError, decode_json, encode_json, to_jsonable
-from dovetail.registry.leniency import Leniency
 from dovetail.registry.misfits import line, misfits
 from dovetail.registry.readers import TypeMaker
 from dovetail.registry.schemas import SchemaWriter
@@ -49,28 +49,25 @@ class Output:
         if self._content is not None:
             self._content.refuse_in(value, encoded)
         if self._decode is not None:
-            encoded = self._checked_types(encoded, self._decode)
+            try:
+                self._decode(encoded)
+            except _MISFITS as error:
+                encoded = self._read_kindly(encoded, self._decode, error)
         if self._validator is not None:
             _check_schema(decode_json(encoded), self._validator)
         return encoded
 
-    def structure(self, value: Any) -> Any:
-        """The value as JSON builtins, checked against the schema; raises OutputError."""
-        return decode_json(self.encode(value))
-
-    def _checked_types(self, encoded: bytes, decode: Callable[[bytes], Any]) -> bytes:
+    def _read_kindly(self, encoded: bytes, decode: Callable[[bytes], Any], error: Exception) -> bytes:
+        """The types did not let it pass: 2.0 is an integer for JSON Schema."""
+        value = decode_json(encoded)
+        kinder = registry.leniency.Leniency(self.schema).reread(value, strings=False)
+        if kinder is value:
+            raise _misfit(error, value) from None
+        encoded = encode_json(kinder)
         try:
             decode(encoded)
-        except _MISFITS as error:
-            value = decode_json(encoded)
-            kinder = Leniency(self.schema).reread(value, strings=False)  # 2.0 is an integer for JSON Schema
-            if kinder is value:
-                raise _misfit(error, value) from None
-            encoded = encode_json(kinder)
-            try:
-                decode(encoded)
-            except _MISFITS as second:
-                raise _misfit(second, kinder) from None
+        except _MISFITS as second:
+            raise _misfit(second, kinder) from None
         return encoded
 
 

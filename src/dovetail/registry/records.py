@@ -1,6 +1,5 @@
 """A class with fields goes in (dataclass, TypedDict, NamedTuple, attrs, msgspec Struct); its fields come out."""
 
-import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NotRequired, Required, get_args, get_origin
@@ -83,6 +82,8 @@ def _read_struct(cls: Any, hints: Mapping[str, Any], _: str) -> RecordClass:
 
 
 def _read_dataclass(cls: Any, hints: Mapping[str, Any], where: str) -> RecordClass:
+    import dataclasses  # which is loaded if there is such a class
+
     for name, pseudo in cls.__dataclass_fields__.items():
         if isinstance(pseudo.type, dataclasses.InitVar):
             raise SetupError(f"{where}: {cls.__name__}.{name} is an InitVar, which JSON can't carry; make it a field")
@@ -161,7 +162,7 @@ def _read_named_tuple(cls: Any, hints: Mapping[str, Any], _: str) -> RecordClass
 
 _KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Mapping[str, Any], str], RecordClass]], ...] = (
     (lambda cls: issubclass(cls, msgspec.Struct), _read_struct),
-    (dataclasses.is_dataclass, _read_dataclass),
+    (lambda cls: hasattr(cls, "__dataclass_fields__"), _read_dataclass),
     (lambda cls: hasattr(cls, "__attrs_attrs__"), _read_attrs),
     (lambda cls: issubclass(cls, dict) and hasattr(cls, "__required_keys__"), _read_typed_dict),
     (lambda cls: issubclass(cls, tuple) and hasattr(cls, "_field_defaults"), _read_named_tuple),

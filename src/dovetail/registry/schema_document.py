@@ -5,7 +5,6 @@ Nothing is fetched, and what would take the engine too long to evaluate is refus
 
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, unquote, urljoin
 
 import msgspec
 
@@ -153,19 +152,28 @@ class SchemaDocument:
         return base, pointer
 
     def _join(self, base: str, reference: str) -> str:
+        if reference.startswith("#"):
+            return base + reference
+        from urllib.parse import urljoin  # late, as below: few schemas need it
+
         try:
-            return base + reference if reference.startswith("#") else urljoin(base, reference)
+            return urljoin(base, reference)
         except ValueError:
             raise self._refuse(f"{excerpt(reference)} is not a URI reference") from None
 
     def address(self, part: dict[str, Any]) -> str:
+        from urllib.parse import quote
+
         base, pointer = self._places[id(part)]
         return f"{base}#{quote(pointer, safe='/~')}"
 
     def target(self, part: dict[str, Any], reference: str) -> Any:
         """What a reference in a part means; None if that is not in this document."""
         base, _, fragment = self._join(self._places[id(part)][0], reference).partition("#")
-        fragment = unquote(fragment)
+        if "%" in fragment:
+            from urllib.parse import unquote
+
+            fragment = unquote(fragment)
         if fragment and not fragment.startswith("/"):
             return self._named.get(f"{base}#{fragment}")
         found = self._named.get(base)

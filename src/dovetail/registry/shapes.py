@@ -6,8 +6,7 @@ msgspec decodes. A `Definition` is a part with a name; it may contain itself.
 
 import datetime
 import decimal
-import ipaddress
-import pathlib
+import sys
 import types
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -143,15 +142,27 @@ def _scalars() -> dict[Any, ScalarKind]:
         ScalarKind(datetime.timedelta, "string", {"format": "duration"}),
         ScalarKind(uuid.UUID, "string", {"format": "uuid"}),
         ScalarKind(decimal.Decimal, "string", {"format": "decimal"}),
-        ScalarKind(ipaddress.IPv4Address, "string", {"format": "ipv4"}, read=_from_text(ipaddress.IPv4Address)),
-        ScalarKind(ipaddress.IPv6Address, "string", {"format": "ipv6"}, read=_from_text(ipaddress.IPv6Address)),
     ]
-    paths = (pathlib.Path, pathlib.PurePath, pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath)
-    rows += [ScalarKind(path, "string", {"format": "path"}, read=_from_text(path)) for path in paths]
     return {row.type: row for row in rows}
 
 
 SCALARS = _scalars()
+# Whoever writes one of these has loaded its module: a server without them need not. Each with its format in schemas.
+_OTHERS = {
+    "ipaddress": {"IPv4Address": "ipv4", "IPv6Address": "ipv6"},
+    "pathlib": dict.fromkeys(("Path", "PurePath", "PurePosixPath", "PureWindowsPath", "PosixPath"), "path"),
+}
+
+
+def scalar_kind(cls: type) -> ScalarKind | None:
+    """The row of a type; None if it is no scalar."""
+    if cls in SCALARS:
+        return SCALARS[cls]
+    for module, formats in _OTHERS.items():
+        for name, text_format in formats.items():
+            if cls is getattr(sys.modules.get(module), name, None):
+                return ScalarKind(cls, "string", {"format": text_format}, read=_from_text(cls))
+    return None
 
 
 # Walks over the tree

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterable
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ _LARGEST = 14_000  # bits of an integer; beyond 4,300 digits Python and the engi
 SHOWN = 20  # lines, and names or values in a line
 
 
-class Problem(NamedTuple):
+class Problem(msgspec.Struct, frozen=True):
     """Something wrong at a path; `types` and `values` are what a wrong choice could have been."""
 
     path: tuple[Step, ...]

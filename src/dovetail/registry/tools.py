@@ -19,6 +19,7 @@ from dovetail.registry.arguments import compile_arguments, compile_raw_arguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, inspect_function
 from dovetail.registry.invocation import Invocation, passing
+from dovetail.registry.jsonable import PLAIN_TYPES
 from dovetail.registry.options import OutputPolicy, checked_options, convert_option
 from dovetail.registry.outputs import Output, OutputError, compile_output, compile_raw_output, encode_json, to_jsonable
 
@@ -55,6 +56,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     invocation: Invocation
     decode: Callable[[bytes | msgspec.Raw], dict[str, Any]]
     shape: Callable[[Any], ToolResult]
+    label: str  # for the log
     requires: frozenset[str] = frozenset()
     max_concurrency: int | None = None
     headers: tuple[HeaderParameter, ...] = ()
@@ -114,6 +116,7 @@ def compile_tool(
         ),
         decode=arguments.decode,
         shape=result.shape,
+        label=f"tool {name}",
         requires=frozenset(options.get("requires", ())),
         max_concurrency=options.get("max_concurrency"),
         headers=_headers(arguments.schema, info.where),
@@ -132,9 +135,10 @@ def _compile_input(info: FunctionInfo, raw_schema: Mapping[str, Any] | None, len
         arguments = compile_arguments(info, lenient=lenient)
         return _Input(arguments.schema, arguments.decode)
     raw = compile_raw_arguments(raw_schema, where=f"{info.where}, input_schema", subject=info.name, lenient=lenient)
-    by_name, names, needed = passing(info.function, raw_schema, info)
+    how = passing(info.function, raw_schema, info)
+    names, needed = how.names, how.needed
     if names is None:
-        return _Input(raw.schema, raw.decode, by_name)
+        return _Input(raw.schema, raw.decode, how.by_name)
 
     def decode(given: bytes | msgspec.Raw) -> dict[str, Any]:  # the schema may take more than the function, or less
         arguments = {name: value for name, value in raw.decode(given).items() if name in names}
@@ -142,7 +146,7 @@ def _compile_input(info: FunctionInfo, raw_schema: Mapping[str, Any] | None, len
             raise ArgumentError(info.name, [f"{name}: required, but missing" for name in missing])
         return arguments
 
-    return _Input(raw.schema, decode, by_name)
+    return _Input(raw.schema, decode, how.by_name)
 
 
 def _headers(schema: Mapping[str, Any], where: str) -> tuple[HeaderParameter, ...]:
@@ -204,15 +208,21 @@ def _compile_result(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, 
     if output is None:
         return _ResultShape(None, shape_as_text if policy == "text" else shape_unstructured)
     wrap, text_copy = not output.is_object, policy != "structured"
+    plain = PLAIN_TYPES if raw is None else PLAIN_TYPES - {dict}
+    encode = output.encode
 
     def shape(value: Any) -> ToolResult:
+        whole = None if type(value) in plain else explicit(value)
+        return whole or ToolResult(structured=msgspec.Raw(encode(value)), wrap=wrap, text_copy=text_copy)
+
+    def explicit(value: Any) -> ToolResult | None:
         if isinstance(value, ToolResult):
             return _check_explicit(value, output, wrap, text_copy)
         if raw is not None and _is_wire_result(value):
             return _check_explicit(_wire_result(value), output, wrap, text_copy)
         if isinstance(value, CONTENT_TYPES):
             raise OutputError(f"{info.where} declares structured output but returned only content")
-        return ToolResult(structured=output.structure(value), wrap=wrap, text_copy=text_copy)
+        return None
 
     return _ResultShape(output.schema, shape)
 
@@ -245,7 +255,7 @@ def _check_explicit(result: ToolResult, output: Output, wrap: bool, text_copy: b
         return result
     if result.structured is UNSET:
         raise OutputError("a ToolResult without structured content, although an output schema is declared")
-    structured = output.structure(result.structured)
+    structured = msgspec.Raw(output.encode(result.structured))
     return msgspec.structs.replace(result, structured=structured, wrap=wrap, text_copy=text_copy)
 
 

@@ -9,12 +9,15 @@ errors grows exponentially with nested alternatives.
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dovetail import registry
 from dovetail.errors import SetupError
-from dovetail.registry.explanation import PARTNERS, Explanation, Part, lines_of
 from dovetail.registry.schema_document import DIALECTS, SchemaDocument, SchemaLimits
 from dovetail.registry.soundness import MISFIT, excerpt, is_sound, oddities, readable
+
+if TYPE_CHECKING:
+    from dovetail.registry.explanation import Part
 
 __all__ = ["DIALECTS", "Pattern", "SchemaLimits", "Validator"]
 
@@ -54,10 +57,10 @@ class Validator:
             elif engine.fits(instance):
                 return []
             else:
-                found = Explanation(self._document, engine).of(instance)
+                found = registry.explanation.Explanation(self._document, engine).of(instance)
         except (ValueError, RuntimeError):  # something that JSON does not have, or the engine gave up
             found = oddities(instance, self._depth, longest_name=engine.longest_name)
-        return lines_of(found or [MISFIT], instance, root)
+        return registry.explanation.lines_of(found or [MISFIT], instance, root)
 
 
 class Pattern:
@@ -107,7 +110,7 @@ def _library() -> ModuleType:
     return jsonschema_rs
 
 
-def _compiled(schema: Part, patterns: Any, **options: Any) -> Fits:
+def _compiled(schema: "Part", patterns: Any, **options: Any) -> Fits:
     # Formats are asserted: generated schemas say dates and UUIDs with them, and a model must hear of a wrong one.
     options |= {"offline": True, "validate_formats": True, "ignore_unknown_formats": True, "pattern_options": patterns}
     fits: Fits = _library().validator_for(schema, **options).is_valid
@@ -163,10 +166,10 @@ class SchemaEngine:
         self._options = {"keywords": {"pattern": Keyword}}
         self.longest_name = _LONGEST_NAME  # for patternProperties, which the keyword does not see
 
-    def _compile(self, schema: Part, **options: Any) -> Fits:
+    def _compile(self, schema: "Part", **options: Any) -> Fits:
         return _compiled(schema, self._patterns, **self._options, **options)
 
-    def fits_part(self, part: Part, value: Any) -> bool:
+    def fits_part(self, part: "Part", value: Any) -> bool:
         """Whether a value fits one subschema; what can't be said cheaply counts as yes."""
         if isinstance(part, bool):
             return part
@@ -192,7 +195,7 @@ class SchemaEngine:
     def breaks(self, part: dict[str, Any], keyword: str, value: Any) -> bool:
         """Whether a value breaks a keyword that needs no other part of the schema."""
         if (id(part), keyword) not in self._keywords:
-            pair = (keyword, PARTNERS.get(keyword, keyword))
+            pair = (keyword, registry.explanation.PARTNERS.get(keyword, keyword))
             alone = {"$schema": self._document.dialect} | {name: part[name] for name in pair if name in part}
             self._keywords[id(part), keyword] = self._compile(alone)
         return not self._keywords[id(part), keyword](value)

@@ -31,7 +31,7 @@ from dovetail.state.base import (
 MEBIBYTE = 1024 * 1024
 RECORD_OVERHEAD = 128  # bytes that a record costs besides its data, about
 SWEEP = 4  # alarms that a write looks at; it sets one at most, so the sweep always catches up
-NUMBER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+NUMBER = rb"0|-?[1-9][0-9]{0,18}"
 
 
 class _Mortal:
@@ -320,6 +320,6 @@ class MemoryState(StateBackend):
 
 
 def _number(key: str, value: bytes) -> int:
-    if not NUMBER.fullmatch(value):
+    if not re.fullmatch(NUMBER, value):
         raise ValueError(f"The key {key!r} holds no number that could be counted on")
     return int(value)

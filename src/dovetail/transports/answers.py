@@ -5,6 +5,8 @@ Where the client has a session, the events of its stream are kept in a log, so t
 
 from collections.abc import Awaitable
 
+import msgspec
+
 from dovetail.protocol import sse
 from dovetail.protocol.sse import encode_event, priming_event
 from dovetail.transports.event_log import EventLog
@@ -14,22 +16,17 @@ from dovetail.transports.visit import Accepted
 RETRY_SECONDS = 1.0  # after which a client that lost its connection may come back
 
 
-class Answer:
-    """One POST's answer. `log` is there where the client can come back, `primes` where it is told so at once."""
+class Answer(msgspec.Struct, eq=False):
+    """One POST's answer."""
 
-    __slots__ = ("_accepted", "_log", "_primes", "response")
-
-    def __init__(
-        self, response: Response, accepted: Accepted, log: EventLog | None = None, *, primes: bool = False
-    ) -> None:
-        self.response = response
-        self._accepted = accepted
-        self._log = log
-        self._primes = primes and accepted.stream
+    response: Response
+    accepted: Accepted
+    log: EventLog | None = None  # where the client can come back
+    primes: bool = False  # and is told so at once
 
     @property
     def reads_streams(self) -> bool:
-        return self._accepted.stream
+        return self.accepted.stream
 
     async def emit(self, message: bytes) -> None:
         """Send something before the answer. Who reads JSON only does not get it."""
@@ -37,18 +34,18 @@ class Answer:
 
     async def carry(self, message: bytes) -> bool:
         """Send something before the answer, or keep it for a client that comes back; False if neither is possible."""
-        if not self._accepted.stream:
+        if not self.accepted.stream:
             return False
         await self._open()
-        if self._log is None:
+        if self.log is None:
             await self.response.event(encode_event(message))
             return not self.response.ended
-        if not self._log.stream:  # the client left before it knew that there is something to come back to
+        if not self.log.stream:  # the client left before it knew that there is something to come back to
             return False
-        async with self._log.turn:
-            if not self._log.is_running:
+        async with self.log.turn:
+            if not self.log.is_running:
                 return False
-            id = await self._log.append(message)
+            id = await self.log.append(message)
             await self.response.event(encode_event(message, id=id))
         return True
 
@@ -56,37 +53,33 @@ class Answer:
         if self.response.started or self.response.ended:
             return
         first = b""
-        if self._log is not None:
-            id = self._log.open()
-            if self._primes:
+        if self.log is not None:
+            id = self.log.open()
+            if self.primes:
                 first = priming_event(id, retry=milliseconds(RETRY_SECONDS))
         await self.response.open(first)
 
     async def outlived(self) -> None:
         """The call takes its time: a client that can come back is told how, while there is a connection."""
-        if self._primes:
+        if self.primes:
             await self._open()
 
     async def keep_alive(self) -> None:
-        if self._accepted.stream:
+        if self.accepted.stream:
             await self._open()
             await self.response.event(sse.KEEP_ALIVE)
-
-    @property
-    def can_close(self) -> bool:
-        return self._primes
 
     async def close_stream(self, retry: float | None) -> None:
         """Close the connection but not the stream: the client comes back for the rest after `retry` seconds."""
         await self._open()
-        if self._log is not None and self._log.tail is not None:
-            await self._log.tail.hang_up(retry)
+        if self.log is not None and self.log.tail is not None:
+            await self.log.tail.hang_up(retry)
         else:
             await self.response.hang_up(retry_frame(retry))
 
     def finish(self, message: bytes, status: int) -> Awaitable[None]:
         """The answer itself. A status that says something is said in JSON, also to who reads streams only."""
-        if self.response.started or (status == 200 and not self._accepted.json):
+        if self.response.started or (status == 200 and not self.accepted.json):
             return self._finish_stream(message)
         return self.response.json(status, message)
 
@@ -96,7 +89,7 @@ class Answer:
 
     async def finish_silently(self) -> None:
         """The call was cancelled, so nothing may be answered; but the request has to end."""
-        if self._accepted.stream:
+        if self.accepted.stream:
             await self.response.open()
             await self.end()
         else:
@@ -105,11 +98,11 @@ class Answer:
     @property
     def is_unfinished(self) -> bool:
         """There is a stream to come back to, and its end was not told."""
-        return self._log is not None and self._log.is_running
+        return self.log is not None and self.log.is_running
 
     async def end(self) -> None:
-        if self._log is not None:
-            await self._log.end()
+        if self.log is not None:
+            await self.log.end()
         await self.response.close()
 
 

@@ -19,7 +19,7 @@ from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
 from dovetail.transports.answers import Answer
 from dovetail.transports.event_log import EventLog, EventLogs
-from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, Posted
+from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, Posted, SessionBack
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.tails import Tails
 from dovetail.transports.traffic import Traffic
@@ -122,8 +122,7 @@ class Endpoint:
 
     def _modern_call(self, visit: Visit, request: Request) -> HttpCall:
         accepted = visit.accepted
-        answer = Answer(visit.response, accepted)
-        call = HttpCall(request, answer, visit.receive, None, keep_alive=self._beat)
+        call = HttpCall.begin(request, Answer(visit.response, accepted), visit.receive, None, self._beat)
         call.exchange.principal = visit.owner
         if request.method != LISTEN:
             self._traffic.enter(call, call.stop)
@@ -170,16 +169,13 @@ class Endpoint:
         if held is not None and (held.record.id, request.id) in self._calls:
             raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
         is_first = request.method == "initialize"
-        call = HttpCall(
-            request,
-            self._answer(visit, request.revision, held, lasting=not is_first) if batch is None else batch.answer,
-            visit.receive,
-            held,
-            keep_alive=self._beat,
-            finish=self._welcome if is_first and held is not None else None,
-            batched=batch is not None,
-            way_back=self._way_back,
-        )
+        answer = self._answer(visit, request.revision, held, lasting=not is_first) if batch is None else batch.answer
+        welcome = self._welcome if is_first and held is not None else None
+        call = HttpCall.begin(request, answer, visit.receive, held, self._beat, welcome, batch is not None)
+        if held is not None:
+            call.may_ask(SessionBack(self._way_back, held, call))
+        if answer.primes:
+            call.exchange.close_stream = answer.close_stream
         call.exchange.principal = visit.owner
         if held is None:
             call.exchange.no_way_back = STATELESS
@@ -200,7 +196,7 @@ class Endpoint:
         if held is None:
             return Answer(visit.response, accepted)
         log = EventLog(self._logs, held.record.id, visit.response)
-        return Answer(visit.response, accepted, log, primes=revision.resumable)
+        return Answer(visit.response, accepted, log, revision.resumable and accepted.stream)
 
     async def _welcome(self, call: HttpCall, message: bytes, status: int) -> None:
         """The answer to `initialize` names the session, unless it is a refusal."""
@@ -245,7 +241,7 @@ class Endpoint:
         inbound.allow_batch(revision)
         assert revision is not None
         inbound.known_session(visit.headers, record, self._options.stateless)
-        batch = HttpBatch(self._answer(visit, revision, held), visit.receive, held, keep_alive=self._beat)
+        batch = HttpBatch(self._answer(visit, revision, held), visit.receive, held, self._beat)
         parts = [self._part(visit, message, held, batch) for message in messages]
         if any(isinstance(message, BadMessage) or message.is_request for message in messages):
             await self._serve_apart(batch, self._serve_batch(batch, parts))

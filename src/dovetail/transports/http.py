@@ -70,7 +70,7 @@ class HttpApp:
         if scope["type"] != "http":
             await self._not_a_request(scope, receive, send)
             return
-        visit = Visit(scope, receive, send, route_of(scope))
+        visit = Visit.of(scope, receive, send, route_of(scope))
         try:
             await self._lead(visit)
             if not visit.response.started:

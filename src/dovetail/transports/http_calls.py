@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 
 from dovetail.engine.core import Engine
@@ -16,6 +17,7 @@ from dovetail.engine.sessions import HeldSession
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
+from dovetail.protocol.methods import RequestId
 from dovetail.transports.answers import Answer
 from dovetail.transports.asgi import Receive
 from dovetail.transports.attending import Attendant
@@ -27,16 +29,13 @@ Finish = Callable[["HttpCall", bytes, int], Awaitable[None]]
 Part = Coroutine[Any, Any, bytes | None]  # one message of a batch, and its answer if it has one
 
 
-class Posted:
+class Posted(msgspec.Struct, eq=False):
     """What one POST asks for. If it takes its time, its connection and its session are looked after."""
 
-    __slots__ = ("_keep_alive", "_receive", "answer", "session")
-
-    def __init__(self, answer: Answer, receive: Receive, session: HeldSession | None, *, keep_alive: float) -> None:
-        self.answer = answer
-        self._receive = receive
-        self.session = session
-        self._keep_alive = keep_alive
+    answer: Answer
+    receive: Receive
+    session: HeldSession | None
+    beat_seconds: float
 
     def cancel(self) -> None:
         """Nobody wants the answer any more."""
@@ -47,7 +46,7 @@ class Posted:
 
     def _attendant(self) -> Attendant:
         """Called when it waits for something."""
-        return Attendant(self, self._receive, self._keep_alive)
+        return Attendant(self, self.receive, self.beat_seconds)
 
     async def outlived(self) -> None:
         """A client that can come back is told so. The session may have ended just before this was admitted."""
@@ -66,41 +65,36 @@ class Posted:
             self.client_left()
 
 
-class HttpCall(Posted):
+class HttpCall(Posted, eq=False):
     """A request in flight. Once it is closed, nothing more is sent for it."""
 
-    __slots__ = ("_back", "_earlier", "_finish", "_verdict", "batched", "exchange", "failed", "id", "left", "open", "task")
+    exchange: Exchange
+    id: RequestId  # whatever a middleware makes of the request
+    end: Finish | None = None  # sends the answer, if that is more than just sending it
+    batched: bool = False  # others share the answer: whoever has them all looks after them and sends it
+    open: bool = True
+    failed: bool = False  # its answer is an error
+    left: bool = False  # the client went away, and that means that it wants no answer
+    back: "SessionBack | None" = None  # where the client may be asked
+    verdict: ProtocolError | None = None  # why the server has stopped it
+    task: asyncio.Task[Any] | None = None  # from its first wait on: before that nobody can cancel it
+    cancelled_before: int = 0  # how often its task was, when that began to wait
 
-    def __init__(
-        self,
+    @classmethod
+    def begin(
+        cls,
         request: Request,
         answer: Answer,
         receive: Receive,
         session: HeldSession | None,
-        *,
-        keep_alive: float,
-        finish: Finish | None = None,
+        beat_seconds: float,
+        end: Finish | None = None,
         batched: bool = False,
-        way_back: WayBack | None = None,
-    ) -> None:
-        """`finish` sends the answer, if that is more than just sending it. `batched`: others share the answer, and
-        whoever has them all looks after them and sends it. `way_back` is there where the client may be asked.
-        """
-        super().__init__(answer, receive, session, keep_alive=keep_alive)
-        self.id = request.id  # whatever a middleware makes of the request
-        self.batched = batched
-        self.open = True
-        self.failed = False  # its answer is an error
-        self.left = False  # the client went away, and that means that it wants no answer
-        self.task: asyncio.Task[Any] | None = None  # from its first wait on: before that nobody can cancel it
-        self.exchange = Exchange(request, self.emit, session)
-        if answer.can_close:
-            self.exchange.close_stream = answer.close_stream
-        self._back: SessionBack | None = None
-        if way_back is not None and session is not None:
-            self.exchange.back = self._back = SessionBack(way_back, session, self)
-        self._finish = finish
-        self._verdict: ProtocolError | None = None  # why the server has stopped it
+    ) -> "HttpCall":
+        exchange = Exchange(request, _to_nobody, session)
+        call = cls(answer, receive, session, beat_seconds, exchange, request.id, end, batched)
+        exchange.emit = call.emit
+        return call
 
     @property
     def request(self) -> Request:
@@ -117,18 +111,21 @@ class HttpCall(Posted):
             if self.task is not None:
                 self.task.cancel()
 
+    def may_ask(self, back: "SessionBack") -> None:
+        self.back = self.exchange.back = back
+
     def forget(self) -> None:
         """It is over: no circle is left for the garbage collector, and who still wants to tell its client something
         does not keep it.
         """
         self.exchange.emit = _to_nobody
-        if self._back is not None:
-            self._back.call = None
+        if self.back is not None:
+            self.back.call = None
 
     def stop(self) -> None:
         """The server can't go on with it; the client is told."""
         if self.open:
-            self._verdict = ProtocolError("The server is shutting down and has stopped this call", http_status=503)
+            self.verdict = ProtocolError("The server is shutting down and has stopped this call", http_status=503)
             self.cancel()
         else:  # its answer is on the way to a client that takes nothing
             self.answer.response.abandon()
@@ -156,7 +153,7 @@ class HttpCall(Posted):
             outcome = self._failure(failure)
         if not self.open:
             self._end_cancellation()
-            outcome = None if self._verdict is None else self._refusal(self._verdict)
+            outcome = None if self.verdict is None else self._refusal(self.verdict)
         self.open = False
         if self.batched:
             return None if outcome is None else outcome[0]
@@ -173,14 +170,14 @@ class HttpCall(Posted):
     def _end_cancellation(self) -> None:
         """It was cancelled, and that is over; raises if somebody else as well has cancelled the task."""
         task = self.task
-        if task is not None and task.cancelling() > self._earlier and task.uncancel() > self._earlier:
+        if task is not None and task.cancelling() > self.cancelled_before and task.uncancel() > self.cancelled_before:
             raise asyncio.CancelledError
 
     def _send(self, outcome: tuple[bytes, int] | None) -> Awaitable[None]:
         if outcome is None:
             return _nothing() if self.left else self.answer.finish_silently()
-        if self._finish is not None:
-            return self._finish(self, *outcome)
+        if self.end is not None:
+            return self.end(self, *outcome)
         return self.answer.finish(*outcome)
 
     def _refusal(self, failure: ProtocolError) -> tuple[bytes, int]:
@@ -200,7 +197,7 @@ class HttpCall(Posted):
     def _note_task(self) -> None:
         self.task = asyncio.current_task()
         assert self.task is not None
-        self._earlier = self.task.cancelling()
+        self.cancelled_before = self.task.cancelling()
 
     def _attendant(self) -> Attendant:
         self._note_task()
@@ -238,15 +235,11 @@ class SessionBack:
             await self._way.tell(self._session, message)
 
 
-class HttpBatch(Posted):
+class HttpBatch(Posted, eq=False):
     """Requests that share one answer, which goes out when the last of them is done."""
 
-    __slots__ = ("_is_answering", "calls")
-
-    def __init__(self, answer: Answer, receive: Receive, session: HeldSession | None, *, keep_alive: float) -> None:
-        super().__init__(answer, receive, session, keep_alive=keep_alive)
-        self.calls: list[HttpCall] = []
-        self._is_answering = False
+    calls: list[HttpCall] = []
+    is_answering: bool = False
 
     def cancel(self) -> None:
         for call in self.calls:
@@ -254,14 +247,14 @@ class HttpBatch(Posted):
 
     def stop(self) -> None:
         """Its calls are stopped one by one; what is left is an answer that nobody takes."""
-        if self._is_answering:
+        if self.is_answering:
             self.answer.response.abandon()
 
     async def serve(self, parts: Sequence[Part]) -> None:
         """All answers together; those that were cancelled have none."""
         try:
             outcomes = await beside(_all_outcomes(parts), self._attendant)
-            self._is_answering = True
+            self.is_answering = True
             answers = [each for each in outcomes if isinstance(each, bytes)]
             if answers:
                 await self.answer.finish(jsonrpc.batch(answers), 200)

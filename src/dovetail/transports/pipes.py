@@ -19,7 +19,7 @@ from typing import Protocol
 from dovetail.transports.descriptors import STDERR
 from dovetail.transports.lines import as_line
 
-CHUNK = 256 * 1024
+CHUNK = 64 * 1024  # all that fits into a pipe; room for much more is costly to get for each read
 HIGH_WATER = 4 * 1024 * 1024  # so many bytes may wait for a client that does not read ...
 LOW_WATER = 1024 * 1024  # ... and so few must be left before there is room again
 LINES_AT_ONCE = 64
@@ -193,7 +193,10 @@ class Writer(ABC):
         return not self.broken
 
     def gather(self) -> None:  # noqa: B027
-        """Keep what is written until the loop has turned, to send it all at once; a writer need not."""
+        """Keep what is written until `send_gathered`; a writer need not."""
+
+    def send_gathered(self) -> None:  # noqa: B027
+        """Send all of that at once."""
 
     @abstractmethod
     def _send(self, line: bytes) -> None: ...
@@ -237,13 +240,11 @@ class WatchedWriter(Writer):
         os.set_blocking(descriptor, False)
 
     def gather(self) -> None:
-        if not self._gathering:
-            self._gathering = True
-            self._loop.call_soon(self._end_gathering)
+        self._gathering = True
 
-    def _end_gathering(self) -> None:
+    def send_gathered(self) -> None:
         self._gathering = False
-        if self._unsent:
+        if self._unsent and not self._watching:
             self._write()
 
     def _send(self, line: bytes) -> None:
@@ -260,8 +261,12 @@ class WatchedWriter(Writer):
             self.close()
             self._break()
             return
-        self._forget(count)
-        self._watch(bool(self._unsent))
+        if count == self._pending:
+            self._unsent.clear()
+        else:
+            self._forget(count)
+        if self._unsent or self._watching:
+            self._watch(bool(self._unsent))
         self._sent(count)
 
     def _forget(self, count: int) -> None:

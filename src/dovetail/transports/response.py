@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 
+import msgspec
+
 from dovetail.engine.limits import CallTimeout, Expiry, beside, with_timeout
 from dovetail.transports.asgi import Message, RawHeaders, Send
 
@@ -21,33 +23,30 @@ STREAM_HEADERS: RawHeaders = [
 log = logging.getLogger("dovetail")
 
 
-class Response:
+class Response(msgspec.Struct, eq=False):
     """One response. What is sent after its end, or after the client has left, goes nowhere and hurts nobody."""
 
-    __slots__ = ("_extra", "_lock", "_send", "_sending", "ended", "over", "started")
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._extra: RawHeaders = []  # headers that every response to this request carries
-        self._lock: asyncio.Lock | None = None  # from the first event on: calls and keep-alives write at the same time
-        self._sending: Expiry | None = None  # what is on its way, and how long it may take
-        self.over: asyncio.Future[None] | None = None  # where somebody waits for its end
-        self.started = False
-        self.ended = False
+    send: Send
+    extra: RawHeaders = []  # headers that every response to this request carries
+    lock: asyncio.Lock | None = None  # from the first event on: calls and keep-alives write at the same time
+    sending: Expiry | None = None  # what is on its way and waits, and how long it may take
+    over: asyncio.Future[None] | None = None  # where somebody waits for its end
+    started: bool = False
+    ended: bool = False
 
     def add_headers(self, headers: RawHeaders) -> None:
         if headers:
-            self._extra = [*self._extra, *headers]
+            self.extra = [*self.extra, *headers]
 
     # ── in one piece ──
 
     def json(self, status: int, body: bytes, headers: RawHeaders | None = None) -> Awaitable[None]:
         length = (b"content-length", b"%d" % len(body))
-        return self._whole(status, [JSON_TYPE, length, *self._extra, *(headers or ())], body)
+        return self._whole(status, [JSON_TYPE, length, *self.extra, *(headers or ())], body)
 
     def empty(self, status: int, headers: RawHeaders | None = None) -> Awaitable[None]:
         length: RawHeaders = [] if status == 204 else [(b"content-length", b"0")]
-        return self._whole(status, [*length, *self._extra, *(headers or ())], b"")
+        return self._whole(status, [*length, *self.extra, *(headers or ())], b"")
 
     def _whole(self, status: int, headers: RawHeaders, body: bytes, *, unheard: bool = False) -> Awaitable[None]:
         messages: list[Message] = []
@@ -62,7 +61,7 @@ class Response:
 
     def settle(self) -> Awaitable[None]:
         """The client left before anything was said. Middleware of Starlette fails without an answer: there is one."""
-        return self._whole(LEFT, [(b"content-length", b"0"), *self._extra], b"", unheard=True)
+        return self._whole(LEFT, [(b"content-length", b"0"), *self.extra], b"", unheard=True)
 
     # ── as a stream ──
 
@@ -71,8 +70,8 @@ class Response:
         if self.started or self.ended:
             return
         self.started = True
-        self._lock = asyncio.Lock()
-        start: Message = {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._extra]}
+        self.lock = asyncio.Lock()
+        start: Message = {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self.extra]}
         await self._put([start, *(_pieces(first, more=True) if first else ())])
 
     async def event(self, frame: bytes) -> None:
@@ -101,8 +100,8 @@ class Response:
     def abandon(self) -> None:
         """The client is gone: nothing more is sent, and what hangs on its way is given up."""
         self._end()
-        if self._sending is not None:
-            self._sending.expire()
+        if self.sending is not None:
+            self.sending.expire()
 
     def _end(self) -> None:
         self.ended = True
@@ -112,8 +111,8 @@ class Response:
     async def _put(self, messages: Sequence[Message], *, last: bool = False) -> None:
         if self.ended:
             return
-        assert self._lock is not None
-        async with self._lock:
+        assert self.lock is not None
+        async with self.lock:
             if not self.ended:
                 self.ended = last
                 await self._deliver(messages)
@@ -123,9 +122,9 @@ class Response:
     async def _deliver(self, messages: Sequence[Message]) -> None:
         """Each has its own time; but a start and what follows, which is most responses, share it."""
         try:
-            await beside(_send_all(self._send, messages[:2]), self._hurry)
+            await beside(_send_all(self.send, messages[:2]), self._hurry)
             for message in messages[2:]:
-                await beside(_send_all(self._send, (message,)), self._hurry)
+                await beside(_send_all(self.send, (message,)), self._hurry)
         except asyncio.CancelledError:
             if len(messages) > 1:  # half of it may be out, so that nothing more can follow
                 self._end()
@@ -134,11 +133,11 @@ class Response:
             log.debug("the client did not take what was sent", exc_info=True)
             self._end()
         finally:
-            self._sending = None
+            self.sending = None
 
     def _hurry(self) -> Expiry:
-        self._sending = Expiry(SEND_SECONDS)
-        return self._sending
+        self.sending = Expiry(SEND_SECONDS)
+        return self.sending
 
 
 def _pieces(body: bytes, *, more: bool = False) -> list[Message]:

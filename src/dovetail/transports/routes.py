@@ -164,7 +164,7 @@ def route_app(
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         sending = _Sending(send)
-        visit = Visit(scope, receive, sending, scope["path"])
+        visit = Visit.of(scope, receive, sending, scope["path"])
         bodies: Bodies = scope.get(BODIES, own)
         request = PageRequest(visit, bodies, max_body_bytes=max_body_bytes, body_timeout=body_timeout)
         with suppress(ClientLeft):

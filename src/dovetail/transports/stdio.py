@@ -126,12 +126,21 @@ class _Service:
 
     def _feed(self) -> None:
         """Feed some lines; the rest when the loop has turned, or when the client has read."""
-        fed = 0
-        while self._lines and fed < LINES_AT_ONCE and not self._writer.full:
-            self._take(self._lines.popleft())
-            fed += 1
-        if fed > 1:
-            self._writer.gather()  # from now on: their tasks have not begun yet
+        lines = self._lines
+        are_several = len(lines) > 1
+        if are_several:
+            self._writer.gather()
+        for _ in range(min(len(lines), LINES_AT_ONCE)):
+            if self._writer.full:
+                break
+            line = lines.popleft()
+            if line is None:
+                self._connection.reject(self._too_large())
+            else:
+                self._connection.take(line)
+        self._connection.begin()
+        if are_several:
+            self._loop.call_soon(self._writer.send_gathered)  # after those that begin only when the loop turns
         if not self._lines:
             self._reader.resume()
             return
@@ -144,12 +153,9 @@ class _Service:
         self._feeding_soon = False
         self._feed()
 
-    def _take(self, line: Line) -> None:
-        if line is None:
-            limit = self._engine.options.max_message_bytes
-            self._connection.reject(ProtocolError(f"message larger than {limit} bytes", code=INVALID_REQUEST))
-        else:
-            self._connection.feed(line)
+    def _too_large(self) -> ProtocolError:
+        limit = self._engine.options.max_message_bytes
+        return ProtocolError(f"message larger than {limit} bytes", code=INVALID_REQUEST)
 
     # ── silence ──
 

@@ -57,7 +57,8 @@ class Traffic:
     # ── calls: they are waited for ──
 
     def enter(self, call: object, stop: Callable[[], object]) -> None:
-        self.refuse_if_closing()
+        if self.closing:
+            self.refuse_if_closing()
         self._calls[call] = stop
 
     def leave(self, call: object) -> None:

@@ -6,12 +6,14 @@ from collections.abc import Awaitable
 from functools import lru_cache
 from typing import NamedTuple
 
+import msgspec
+
 from dovetail.engine.limits import Expiry, beside
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers
 from dovetail.protocol.methods import RequestId
-from dovetail.transports.asgi import RawHeaders, Receive, Scope, Send
+from dovetail.transports.asgi import Message, RawHeaders, Receive, Scope, Send
 from dovetail.transports.response import Response
 from dovetail.transports.traffic import Bodies
 
@@ -50,20 +52,21 @@ class _BodyExpiry(Expiry):
         return ProtocolError(text, code=INVALID_REQUEST, http_status=408)
 
 
-class Visit:
+class Visit(msgspec.Struct, eq=False):
     """Made for each request, and passed to whatever its path leads to."""
 
-    __slots__ = ("headers", "method", "owner", "receive", "response", "route", "scope", "send")
+    scope: Scope
+    receive: Receive
+    send: Send
+    route: str
+    method: str
+    headers: Headers
+    response: Response
+    owner: str | None = None
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, route: str) -> None:
-        self.scope = scope
-        self.receive = receive
-        self.send = send
-        self.route = route
-        self.method: str = scope["method"]
-        self.headers = Headers(scope["headers"])
-        self.owner: str | None = None
-        self.response = Response(send)
+    @classmethod
+    def of(cls, scope: Scope, receive: Receive, send: Send, route: str) -> "Visit":
+        return cls(scope, receive, send, route, scope["method"], Headers(scope["headers"]), Response(send))
 
     def refuse_repeated_headers(self) -> None:
         for name in self.headers.repeated:
@@ -107,29 +110,36 @@ class Visit:
 
     def body(self, most: int, seconds: float, bodies: Bodies) -> Awaitable[bytes]:
         """The whole body, bounded in size and time, and together with the other `bodies`. Raises ProtocolError."""
-        length = self.headers.raw.get(b"content-length", b"0").strip(b" \t")
-        if not length.isdigit():
+        length = self.headers.raw.get(b"content-length", b"0")
+        if not length.isdigit() and not (length := length.strip(b" \t")).isdigit():
             raise ProtocolError("Content-Length is not a number", code=INVALID_REQUEST, http_status=400)
         if len(length) > 18 or int(length) > most:
             raise _too_large(most)
         return beside(self._read(most, bodies), lambda: _BodyExpiry(seconds))
 
     async def _read(self, most: int, bodies: Bodies) -> bytes:
+        message = await self.receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):  # nearly always
+            whole: bytes = message.get("body", b"")
+            if len(whole) > most:
+                raise _too_large(most)
+            return whole
+        return await self._read_on(message, most, bodies)
+
+    async def _read_on(self, message: Message, most: int, bodies: Bodies) -> bytes:
         body = bytearray()  # not a list of pieces: those may be tiny, and each would cost more than it holds
         counted = 0
         try:
-            while True:
-                message = await self.receive()
-                if message["type"] != "http.request":
-                    raise ClientLeft
-                piece: bytes = message.get("body", b"")
-                if len(body) + len(piece) > most:
+            while message["type"] == "http.request":
+                body += message.get("body", b"")
+                if len(body) > most:
                     raise _too_large(most)
                 if not message.get("more_body", False):
-                    return bytes(body + piece) if body else piece
-                body += piece
+                    return bytes(body)
                 if len(body) > FREE_BYTES:
                     counted += bodies.take(len(body) - counted)
+                message = await self.receive()
+            raise ClientLeft
         finally:
             bodies.give_back(counted)
 

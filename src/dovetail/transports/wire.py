@@ -1,82 +1,75 @@
 """All the connections of an HTTP service: an ASGI app and options come in, a protocol for each new connection goes out.
 
-The one module that loads uvicorn and its parser, and it does so late.
+The one module that loads the parser (httptools, which is llhttp), and it does so late.
 """
 
 import asyncio
-from functools import cache
+import time
 
 from dovetail.transports.asgi import App
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.wire_limits import LimitedProtocol
+from dovetail.transports.wire_connection import HttpConnection
+from dovetail.transports.wire_cycle import Cycle
+
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 class Wire:
     """All connections of one service. `connection` makes the protocol of a new one."""
 
     def __init__(self, app: App, options: HttpOptions) -> None:
-        from uvicorn.config import Config
-        from uvicorn.server import ServerState
+        import httptools
 
+        self.app = app
         self.options = options
         self.loop = asyncio.get_running_loop()
-        self._kind = _protocol_kind()
-        self.config = Config(
-            app, http=self._kind, ws="none", lifespan="off", loop="none", interface="asgi3", workers=1,
-            log_config=None, proxy_headers=False, server_header=False,
-        )  # fmt: skip
-        self.config.load()
-        self.state = ServerState()
+        self.new_parser = httptools.HttpRequestParser
+        self.parse_url = httptools.parse_url
+        self.ParserError: type[Exception] = httptools.HttpParserError
+        self.ParserUpgrade: type[Exception] = httptools.HttpParserUpgrade
+        self.connections: set[HttpConnection] = set()
+        self.serving: dict[Cycle, asyncio.Task[None]] = {}  # the loop itself would let a task be collected
         self._all_closed: asyncio.Future[None] | None = None
         self._tell_date()
 
-    def connection(self) -> asyncio.Protocol:
-        return self._kind(self)
+    def connection(self) -> HttpConnection:
+        return HttpConnection(self)
 
     def _tell_date(self) -> None:
-        from email.utils import formatdate  # uvicorn has loaded it
-
-        self.state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+        self.date = http_date(time.gmtime())
+        self.date_line = b"date: %b\r\n" % self.date
         self._clock = self.loop.call_later(1.0, self._tell_date)
 
     def finish(self) -> None:
         """Close what is idle now, and the rest after the answers that are under way."""
-        for connection in self._connections():
-            connection.shutdown()
+        for connection in tuple(self.connections):
+            connection.finish()
 
     async def answer_all(self, deadline: float) -> None:
         """Wait for answers that have not begun: those of the host's own pages, of which the app keeps no record."""
-        while any(connection.is_unanswered for connection in self._connections()):
+        while any(connection.is_unanswered for connection in self.connections):
             left = deadline - self.loop.time()
-            if left <= 0 or not self.state.tasks:
+            if left <= 0 or not self.serving:
                 return
-            await asyncio.wait(self.state.tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-
-    def _connections(self) -> list[LimitedProtocol]:
-        return [each for each in self.state.connections if isinstance(each, LimitedProtocol)]
+            await asyncio.wait(self.serving.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self, seconds: float) -> None:
         """Wait until all are closed, but no longer than that; then cut them."""
         self._clock.cancel()
-        if self.state.connections:
+        if self.connections:
             self._all_closed = self.loop.create_future()
             await asyncio.wait({self._all_closed}, timeout=seconds)
-        for connection in self._connections():
+        for connection in tuple(self.connections):
             connection.transport.abort()
 
-    def one_less(self) -> None:
-        if self._all_closed is not None and not self.state.connections and not self._all_closed.done():
+    def forget(self, connection: HttpConnection) -> None:
+        self.connections.discard(connection)
+        if self._all_closed is not None and not self.connections and not self._all_closed.done():
             self._all_closed.set_result(None)
 
 
-@cache
-def _protocol_kind() -> type[LimitedProtocol]:
-    import httptools
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-    members = {
-        "ParserError": httptools.HttpParserError,
-        "ParserUpgrade": httptools.HttpParserUpgrade,
-        "new_parser": httptools.HttpRequestParser,
-    }
-    return type("HttpConnection", (LimitedProtocol, HttpToolsProtocol), members)
+def http_date(at: time.struct_time) -> bytes:
+    """In English, whatever the locale; and the library's own function for it would load all of `email`."""
+    day, month = DAYS[at.tm_wday], MONTHS[at.tm_mon - 1]
+    return f"{day}, {at.tm_mday:02} {month} {at.tm_year} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT".encode()

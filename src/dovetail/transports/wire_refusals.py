@@ -30,6 +30,13 @@ class Refusal(NamedTuple):
         return b"\r\n".join([*lines, b"", body])
 
 
+class Unfit(Exception):
+    """Raised where a request is read, which stops the reading."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+
+
 BAD_REQUEST = Refusal(HTTPStatus.BAD_REQUEST, "This is not a valid HTTP/1.1 request")
 CUT_SHORT = Refusal(HTTPStatus.BAD_REQUEST, "The request ends before it is complete")
 TOO_MUCH_AHEAD = Refusal(HTTPStatus.BAD_REQUEST, "Too many requests were sent ahead of their answers")

@@ -1,0 +1,243 @@
+"""Reads the requests of one connection: bytes come in, each request goes out as soon as its headers are here.
+
+The parser is llhttp, as it is: no leniency of it is switched on. What is bounded here: the bytes and the number of
+headers, what a chunked body holds besides its content, what is held of a body, and what is thrown away.
+"""
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+from dovetail.transports.asgi import RawHeaders
+from dovetail.transports.wire_cycle import Cycle
+from dovetail.transports.wire_head import items
+from dovetail.transports.wire_limits import HELD_BODY, MAX_THROWN_AWAY
+from dovetail.transports.wire_refusals import (
+    BAD_CODING,
+    BAD_REQUEST,
+    BAD_VERSION,
+    FAILED,
+    NO_TUNNEL,
+    OLD_CODING,
+    Unfit,
+    too_large,
+    too_many,
+    too_much_framing,
+)
+
+if TYPE_CHECKING:
+    from dovetail.transports.wire_connection import HttpConnection
+
+HANDSHAKES = {b"upgrade", b"http2-settings"}  # offers of another protocol that we leave unanswered, as HTTP allows
+TRAILERS: deque[tuple[bytes, bytes]] = deque(maxlen=0)  # headers after a body are nobody's, and are not kept
+WATCHED = {b"expect", b"transfer-encoding"}  # headers that mean something to this module
+
+log = logging.getLogger("dovetail")
+
+
+class _HeardAll(Exception):
+    """Raised in a callback, which stops the parser, after the last request: what follows it is nobody's."""
+
+
+class _Target(NamedTuple):
+    """What a request is for."""
+
+    url: bytes
+    path: str
+    raw_path: bytes  # not decoded
+    query: bytes
+
+
+class RequestReader:
+    """Its methods `on_…` are what the parser calls."""
+
+    __slots__ = (
+        "_connection", "_expects_continue", "_headers", "_max_header_bytes", "_max_headers", "_offered_upgrade",
+        "_parser", "_target", "_unread", "_url", "_wire", "cycle", "heard_all", "in_head",
+    )  # fmt: skip
+
+    def __init__(self, connection: "HttpConnection") -> None:
+        self._connection = connection
+        self._wire = wire = connection.wire
+        self._max_header_bytes = wire.options.max_header_bytes
+        self._max_headers = wire.options.max_headers
+        self._parser = wire.new_parser(self)
+        self._unread = 0  # bytes that the parser took since it last gave us something whole
+        self.heard_all = False  # what still comes is thrown away
+        # the request that is being read
+        self.in_head = True  # not all of its headers are here
+        self._url = b""
+        self._target = _Target(b"", "", b"", b"")  # of the request before, for most are for the same
+        self._headers: RawHeaders | deque[tuple[bytes, bytes]] = []
+        self._expects_continue = False
+        self._offered_upgrade = False
+        self.cycle: Cycle | None = None  # the last request whose headers are here
+
+    @property
+    def in_body(self) -> bool:
+        """Whether the rest of a request is missing that the app is still at, or not yet."""
+        return self.cycle is not None and self.cycle.more_body and not self.cycle.complete
+
+    def feed(self, data: bytes) -> None:
+        self._unread += len(data)
+        if self.heard_all:
+            self._throw_away()
+            return
+        try:
+            self._parser.feed_data(data)
+        except self._wire.ParserUpgrade as position:
+            rest = data[position.args[0] :]
+        except self._wire.ParserError as failure:
+            self._parser_stopped(failure.__context__)
+            return
+        else:
+            if self._unread or self.in_head:
+                self._check_unfinished()
+            return
+        self._decline_upgrade(rest)
+
+    def _parser_stopped(self, reason: BaseException | None) -> None:
+        """`reason`: what one of its callbacks has raised."""
+        if reason is None:
+            self._connection.refuse(BAD_REQUEST)
+        elif isinstance(reason, Unfit):
+            self._connection.refuse(reason.refusal)
+        elif isinstance(reason, _HeardAll):
+            self.heard_all = True
+            self._unread = 0
+        else:
+            log.error("a request could not be read", exc_info=reason)
+            self._connection.refuse(FAILED)
+
+    def _throw_away(self) -> None:
+        if self._unread > self._max_header_bytes + MAX_THROWN_AWAY:
+            self._connection.transport.abort()
+
+    def _check_unfinished(self) -> None:
+        if self._unread > self._max_header_bytes:
+            self._connection.refuse((too_large if self.in_head else too_much_framing)(self._max_header_bytes))
+        elif self.in_head:
+            if len(self._headers) > self._max_headers:
+                self._connection.refuse(too_many(self._max_headers))
+            else:
+                self._connection.time_limits.begin_head()
+
+    # ── the parser's callbacks ──
+
+    def on_message_begin(self) -> None:
+        self.in_head = True
+        self._url = b""
+        self._headers = []
+        self._expects_continue = False
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name in WATCHED:
+            if name == b"expect":
+                self._expects_continue = value.lower() == b"100-continue"
+            elif value.strip().lower() != b"chunked":
+                raise Unfit(BAD_CODING)
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        version = parser.get_http_version()
+        self._check_head(version)
+        if parser.should_upgrade():
+            self._offered_upgrade = True  # see _decline_upgrade
+            return
+        if self._url != self._target.url:
+            self._target = self._read_target()
+        _, path, raw_path, query = self._target
+        connection = self._connection
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "server": connection.server,
+            "client": connection.client,
+            "scheme": connection.scheme,
+            "method": parser.get_method().decode("ascii"),
+            "root_path": "",
+            "path": path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": self._headers,
+            "state": {},
+        }
+        current = version == "1.1"
+        self.cycle = Cycle(
+            connection, scope, current and parser.should_keep_alive(), current and self._expects_continue
+        )
+        self.in_head = False
+        self._headers = TRAILERS
+        connection.serve(self.cycle)
+
+    def _check_head(self, version: str) -> None:
+        self._connection.time_limits.head_since = None
+        taken, self._unread = self._unread, 0
+        headers = self._headers
+        if len(headers) > self._max_headers:
+            raise Unfit(too_many(self._max_headers))
+        if taken > self._max_header_bytes:  # with much of the body already, perhaps
+            size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
+            if size > self._max_header_bytes:
+                raise Unfit(too_large(self._max_header_bytes))
+        if version != "1.1":
+            if version != "1.0":
+                raise Unfit(BAD_VERSION)
+            if any(name == b"transfer-encoding" for name, _ in headers):
+                raise Unfit(OLD_CODING)
+
+    def _read_target(self) -> _Target:
+        raw_path, query = self._url, b""
+        try:
+            if raw_path[:1] != b"/" or b"?" in raw_path or b"#" in raw_path:
+                parts = self._wire.parse_url(raw_path)
+                raw_path, query = parts.path or b"", parts.query or b""
+            path = raw_path.decode("ascii")
+        except (self._wire.ParserError, UnicodeDecodeError):
+            path = ""
+        if not path:
+            raise Unfit(BAD_REQUEST)
+        return _Target(self._url, unquote(path) if "%" in path else path, raw_path, query)
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        cycle = self.cycle
+        if cycle is not None and not cycle.complete and cycle.take(body) > HELD_BODY:
+            self._connection.pause_reading()
+
+    def on_message_complete(self) -> None:
+        cycle = self.cycle
+        if self._offered_upgrade or cycle is None:
+            return
+        cycle.end_body()
+        if not cycle.keep_alive:
+            raise _HeardAll
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Read the same request as if it had not offered another protocol; some clients always offer HTTP/2.
+
+        The parser takes it for granted that an offer is accepted, and does not read the body.
+        """
+        self._offered_upgrade = False
+        method = self._parser.get_method()
+        if method == b"CONNECT":
+            self._connection.refuse(NO_TUNNEL)
+            return
+        lines = [b"%b %b HTTP/%b" % (method, self._url, self._parser.get_http_version().encode())]
+        for name, value in self._headers:
+            if name == b"connection":
+                value = b", ".join(each for each in items(value) if each.lower() not in HANDSHAKES)
+            if name not in HANDSHAKES:
+                lines.append(b"%b: %b" % (name, value))
+        self._parser = self._wire.new_parser(self)
+        self.feed(b"\r\n".join([*lines, b"", rest]))
+
+    def end(self) -> None:
+        self._parser = None  # type: ignore[assignment]  # each keeps the other
