@@ -43,7 +43,7 @@ async def served(name: str) -> AsyncIterator[str]:
         found.append((HttpApp(engine, options, owner=owner, bound_to=options.host), options))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transports, "serve_http", remember)
+        patch.setattr(transports.serve, "serve_http", remember)
         runpy.run_path(str(PROGRAMS[name]), run_name="__main__")
     async with serving(*found[0]) as url:
         yield url.replace("0.0.0.0", "127.0.0.1")

@@ -26,8 +26,8 @@ CALL = (
     b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t0","arguments":{"a":1},"_meta":'
     b'{"io.modelcontextprotocol/protocolVersion":"%b","io.modelcontextprotocol/clientCapabilities":{}}}}'
 )
-SERVING = ["begin", "begin", "lend", "_serve"]  # the connection's part
-PATH = [*SERVING, "handle", "call_tool"]
+PATH = ["_serve", "handle", "call_tool"]  # from the connection to the user's function
+WAITING = (0, 0) if sys.version_info >= (3, 12) else (1, 1)  # tasks by way of the loop, and its turns
 
 
 class Probe:
@@ -43,7 +43,8 @@ class Probe:
             self.server.middleware(self.passes)
 
     async def tool(self, a: int, ctx: Context) -> str:
-        self.frames = own_frames(sys._getframe(1))
+        frames = own_frames(sys._getframe(1))
+        self.frames = frames[frames.index("_serve") :]
         return str(a)
 
     async def passes(self, request: Any, call_next: Callable[[Any], Any]) -> Any:
@@ -70,7 +71,8 @@ class Probe:
         for number in (1, 2):
             tasks.clear()
             loop.set_task_factory(count_task)
-            connection.feed(CALL % (number, MODERN.encode()))
+            connection.take(CALL % (number, MODERN.encode()))
+            connection.begin()
             loop.set_task_factory(None)
             turns = 0
             while self.written < number:
@@ -95,20 +97,19 @@ def own_frames(frame: FrameType | None) -> list[str]:
 async def test_the_path_of_a_call() -> None:
     frames, tasks, turns = await Probe().call()
     assert frames == PATH
-    assert tasks == 0  # the connection lends one that it has
-    assert turns == 1
+    assert (tasks, turns) == WAITING
 
 
 async def test_a_timeout_costs_two_frames_and_nothing_else() -> None:
     frames, tasks, turns = await Probe(timeout=30).call()
     assert frames == [*PATH, "with_function_timeout", "beside"]
-    assert (tasks, turns) == (0, 1)
+    assert (tasks, turns) == WAITING
 
 
 async def test_each_middleware_costs_two_frames_of_ours() -> None:
     frames, tasks, turns = await Probe(middleware=3).call()
-    assert frames == [*SERVING, "handle", *["step", "call_next"] * 3, "call_tool"]
-    assert (tasks, turns) == (0, 1)
+    assert frames == ["_serve", "handle", *["step", "call_next"] * 3, "call_tool"]
+    assert (tasks, turns) == WAITING
 
 
 async def test_the_number_of_tools_does_not_matter() -> None:

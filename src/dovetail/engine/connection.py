@@ -7,7 +7,8 @@ newline and gives it a `Pipe` to write to.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,7 +18,6 @@ from msgspec import Raw
 from dovetail import engine as late
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
-from dovetail.engine.eager import EagerTasks
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import change_notification
 from dovetail.engine.pipe_call import Call
@@ -69,7 +69,6 @@ class Connection:
         self.session: Session | None = None
         self.greeted = asyncio.Event()  # the client has made a first good request
         self._loop = asyncio.get_running_loop()
-        self._tasks = EagerTasks()
         self._taken: list[tuple[Call, Context]] = []  # requests that have not begun
         self._calls: dict[RequestId, Call] = {}
         self._others: set[asyncio.Task[Any]] = set()  # batches, and calls that were cancelled but still clean up
@@ -89,7 +88,18 @@ class Connection:
         """Serve the requests that were taken: in their order, each until it waits for something."""
         taken, self._taken = self._taken, []
         for call, context in taken:
-            self._tasks.begin(self._serve(call, self.pipe.write), context)
+            self._begin_task(self._serve(call, self.pipe.write), context)
+
+    if sys.version_info >= (3, 12):
+
+        def _begin_task(self, work: Coroutine[Any, Any, None], context: Context) -> None:
+            """At once: a call that never waits then costs no turn of the loop."""
+            asyncio.Task(work, loop=self._loop, context=context, eager_start=True)
+
+    else:
+
+        def _begin_task(self, work: Coroutine[Any, Any, None], context: Context) -> None:
+            self._loop.create_task(work, context=context)
 
     def take(self, line: bytes | bytearray | memoryview) -> None:
         """Take one line; a request begins with `begin`. Never raises, whatever it holds."""
@@ -323,7 +333,6 @@ class Connection:
         try:
             await self._end_calls(grace)
         finally:
-            self._tasks.close()
             self._closed = True
             self._forget_visits()
 

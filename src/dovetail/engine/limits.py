@@ -156,9 +156,14 @@ def beside(work: Coroutine[Any, Any, T], timer: Callable[[], Timer]) -> Generato
     except StopIteration as end:
         at_once: T = end.value
         return at_once
-    running = timer()
-    running.begin()
+    return (yield from go_on_beside(work, waited_for, timer()))
+
+
+def go_on_beside(work: Coroutine[Any, Any, T], waited_for: Any, timer: Timer) -> Generator[Any, Any, T]:
+    """The rest of it, after its first step."""
+    timer.begin()
     step: Callable[[Any], Any]
+    value: Any = None
     try:
         while True:
             try:
@@ -172,13 +177,13 @@ def beside(work: Coroutine[Any, Any, T], timer: Callable[[], Timer]) -> Generato
         result: T = end.value
         return result
     except asyncio.CancelledError as cancelled:
-        meant = running.meant(cancelled)
+        meant = timer.meant(cancelled)
         if meant is cancelled:
             raise
         raise meant from cancelled
     finally:
         value = None  # it may be an exception whose traceback holds this frame
-        running.end()
+        timer.end()
 
 
 def with_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:

@@ -1,7 +1,7 @@
-"""The words of ASGI."""
+"""The words of ASGI, and one of ours."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -14,3 +14,16 @@ RawHeaders = list[tuple[bytes, bytes]]
 def is_below(path: str, root: str) -> bool:
     """Whether a path is `root` or something below it."""
     return path == root or path.startswith(f"{root}/")
+
+
+WHOLE = "dovetail.whole"  # among the extensions of a scope
+
+
+class Whole(Protocol):
+    """What our own HTTP offers besides ASGI: what is in one piece comes and goes without a message for each part."""
+
+    def body(self) -> bytes | None:
+        """The whole body, if it is here and none of it was received."""
+
+    def answer(self, status: int, headers: RawHeaders, body: bytes) -> bool:
+        """Answer in one piece; the length is told by itself. False if that has to go by `send`."""

@@ -81,8 +81,11 @@ class Endpoint:
 
     async def _post(self, visit: Visit) -> None:
         visit.refuse_other_types()
-        body = await visit.body(self._options.max_body_bytes, self._options.body_timeout, self._traffic.bodies)
-        self._traffic.refuse_if_closing()
+        options, traffic = self._options, self._traffic
+        body = visit.body_at_hand(options.max_body_bytes)
+        if body is None:
+            body = await visit.body(options.max_body_bytes, options.body_timeout, traffic.bodies)
+            traffic.refuse_if_closing()
         try:
             message = jsonrpc.decode(body)
             if isinstance(message, list):

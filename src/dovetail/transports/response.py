@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+import types
+from collections.abc import Awaitable, Generator, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
-from dovetail.engine.limits import CallTimeout, Expiry, beside, with_timeout
-from dovetail.transports.asgi import Message, RawHeaders, Send
+from dovetail.engine.limits import CallTimeout, Expiry, go_on_beside, with_timeout
+from dovetail.transports.asgi import Message, RawHeaders, Send, Whole
 
 SEND_SECONDS = 30.0  # a client that takes nothing for so long is taken for gone
 HURRY_SECONDS = 0.1  # the same, where somebody waits for the end of this response
@@ -23,10 +25,21 @@ STREAM_HEADERS: RawHeaders = [
 log = logging.getLogger("dovetail")
 
 
+class _Done:
+    """Awaitable, and over."""
+
+    def __await__(self) -> Iterator[Any]:
+        return iter(())
+
+
+DONE: Awaitable[None] = _Done()  # type: ignore[assignment]  # any iterator will do
+
+
 class Response(msgspec.Struct, eq=False):
     """One response. What is sent after its end, or after the client has left, goes nowhere and hurts nobody."""
 
     send: Send
+    whole: Whole | None = None  # where the server has a shorter way
     extra: RawHeaders = []  # headers that every response to this request carries
     lock: asyncio.Lock | None = None  # from the first event on: calls and keep-alives write at the same time
     sending: Expiry | None = None  # what is on its way and waits, and how long it may take
@@ -41,19 +54,20 @@ class Response(msgspec.Struct, eq=False):
     # ── in one piece ──
 
     def json(self, status: int, body: bytes, headers: RawHeaders | None = None) -> Awaitable[None]:
-        length = (b"content-length", b"%d" % len(body))
-        return self._whole(status, [JSON_TYPE, length, *self.extra, *(headers or ())], body)
+        return self._whole(status, [JSON_TYPE, *self.extra, *(headers or ())], body)
 
     def empty(self, status: int, headers: RawHeaders | None = None) -> Awaitable[None]:
-        length: RawHeaders = [] if status == 204 else [(b"content-length", b"0")]
-        return self._whole(status, [*length, *self.extra, *(headers or ())], b"")
+        return self._whole(status, [*self.extra, *(headers or ())], b"")
 
     def _whole(self, status: int, headers: RawHeaders, body: bytes, *, unheard: bool = False) -> Awaitable[None]:
-        messages: list[Message] = []
-        if not self.started and (unheard or not self.ended):
-            self.started = self.ended = True
-            messages = [{"type": "http.response.start", "status": status, "headers": headers}, *_pieces(body)]
-        return self._deliver(messages)
+        if self.started or (self.ended and not unheard):
+            return DONE
+        self.started = self.ended = True
+        if self.whole is not None and len(body) <= PIECE and self.whole.answer(status, headers, body):
+            return DONE
+        if status != 204:
+            headers.append((b"content-length", b"%d" % len(body)))
+        return self._deliver([{"type": "http.response.start", "status": status, "headers": headers}, *_pieces(body)])
 
     def was_given_by_others(self) -> None:
         """Somebody else has answered, by the same `send`."""
@@ -61,7 +75,7 @@ class Response(msgspec.Struct, eq=False):
 
     def settle(self) -> Awaitable[None]:
         """The client left before anything was said. Middleware of Starlette fails without an answer: there is one."""
-        return self._whole(LEFT, [(b"content-length", b"0"), *self.extra], b"", unheard=True)
+        return self._whole(LEFT, [*self.extra], b"", unheard=True)
 
     # ── as a stream ──
 
@@ -119,12 +133,19 @@ class Response(msgspec.Struct, eq=False):
                 if last:
                     self._end()
 
-    async def _deliver(self, messages: Sequence[Message]) -> None:
-        """Each has its own time; but a start and what follows, which is most responses, share it."""
+    @types.coroutine
+    def _deliver(self, messages: Sequence[Message]) -> Generator[Any, Any, None]:
+        """Each has its own time, if it does not go out at once."""
         try:
-            await beside(_send_all(self.send, messages[:2]), self._hurry)
-            for message in messages[2:]:
-                await beside(_send_all(self.send, (message,)), self._hurry)
+            for message in messages:
+                sending = self.send(message)
+                if not isinstance(sending, types.CoroutineType):  # hosts may have other awaitables
+                    sending = _awaiting(sending)
+                try:
+                    waited_for = sending.send(None)
+                except StopIteration:
+                    continue
+                yield from go_on_beside(sending, waited_for, self._hurry())
         except asyncio.CancelledError:
             if len(messages) > 1:  # half of it may be out, so that nothing more can follow
                 self._end()
@@ -150,6 +171,5 @@ def _pieces(body: bytes, *, more: bool = False) -> list[Message]:
     return messages
 
 
-async def _send_all(send: Send, messages: Sequence[Message]) -> None:
-    for message in messages:
-        await send(message)
+async def _awaiting(sending: Awaitable[None]) -> None:
+    await sending

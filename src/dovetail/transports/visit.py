@@ -13,7 +13,7 @@ from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers
 from dovetail.protocol.methods import RequestId
-from dovetail.transports.asgi import Message, RawHeaders, Receive, Scope, Send
+from dovetail.transports.asgi import WHOLE, Message, RawHeaders, Receive, Scope, Send
 from dovetail.transports.response import Response
 from dovetail.transports.traffic import Bodies
 
@@ -66,7 +66,9 @@ class Visit(msgspec.Struct, eq=False):
 
     @classmethod
     def of(cls, scope: Scope, receive: Receive, send: Send, route: str) -> "Visit":
-        return cls(scope, receive, send, route, scope["method"], Headers(scope["headers"]), Response(send))
+        extensions = scope.get("extensions")
+        whole = None if extensions is None else extensions.get(WHOLE)
+        return cls(scope, receive, send, route, scope["method"], Headers(scope["headers"]), Response(send, whole))
 
     def refuse_repeated_headers(self) -> None:
         for name in self.headers.repeated:
@@ -107,6 +109,14 @@ class Visit(msgspec.Struct, eq=False):
         if coding is not None and coding.lower() != "identity":
             text = f"Content-Encoding must be identity, not {coding[:100]!r}"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=415)
+
+    def body_at_hand(self, most: int) -> bytes | None:
+        """The whole body, if that is already here; None if it has to be awaited."""
+        whole = self.response.whole
+        body = None if whole is None else whole.body()
+        if body is not None and len(body) > most:
+            raise _too_large(most)
+        return body
 
     def body(self, most: int, seconds: float, bodies: Bodies) -> Awaitable[bytes]:
         """The whole body, bounded in size and time, and together with the other `bodies`. Raises ProtocolError."""

@@ -54,6 +54,19 @@ def build_head(
     return b"".join(lines), length, keep_alive and not closes
 
 
+def whole_head(
+    status: int, headers: Iterable[tuple[bytes, bytes]], length: int, date_line: bytes, keep_alive: bool
+) -> bytes:
+    """The bytes, for an answer in one piece whose headers say nothing of framing; raises ValueError."""
+    lines = [STATUS_LINES[status], date_line]
+    for name, value in headers:
+        lines.append(header_line(name, value))  # most have one, and a comprehension costs a call
+    if not keep_alive:
+        lines.append(b"connection: close\r\n")
+    lines.append(b"\r\n" if status in BODILESS else b"content-length: %d\r\n\r\n" % length)
+    return b"".join(lines)
+
+
 @lru_cache(maxsize=128)
 def header_line(name: bytes, value: bytes) -> bytes:
     if NAME.fullmatch(name) is None:

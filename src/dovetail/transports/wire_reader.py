@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from dovetail.transports.asgi import RawHeaders
+from dovetail.transports.asgi import WHOLE, RawHeaders, Scope
 from dovetail.transports.wire_cycle import Cycle
 from dovetail.transports.wire_head import items
 from dovetail.transports.wire_limits import HELD_BODY, MAX_THROWN_AWAY
@@ -154,14 +154,15 @@ class RequestReader:
             self._target = self._read_target()
         _, path, raw_path, query = self._target
         connection = self._connection
-        scope = {
+        method = parser.get_method().decode("ascii")
+        scope: Scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": version,
             "server": connection.server,
             "client": connection.client,
             "scheme": connection.scheme,
-            "method": parser.get_method().decode("ascii"),
+            "method": method,
             "root_path": "",
             "path": path,
             "raw_path": raw_path,
@@ -170,12 +171,14 @@ class RequestReader:
             "state": {},
         }
         current = version == "1.1"
-        self.cycle = Cycle(
-            connection, scope, current and parser.should_keep_alive(), current and self._expects_continue
+        keep_alive = current and parser.should_keep_alive()
+        self.cycle = cycle = Cycle(
+            connection, scope, keep_alive, current and self._expects_continue, method == "HEAD", current
         )
+        scope["extensions"] = {WHOLE: cycle}
         self.in_head = False
         self._headers = TRAILERS
-        connection.serve(self.cycle)
+        connection.serve(cycle)
 
     def _check_head(self, version: str) -> None:
         self._connection.time_limits.head_since = None
