@@ -4,10 +4,11 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from dovetail import engine as late
+from dovetail import state as late_state
 from dovetail.engine.asking import Elicitations
 from dovetail.engine.context import Context
 from dovetail.engine.dispatch import Middleware, Step, compile_chain
@@ -30,12 +31,11 @@ from dovetail.protocol.outbound import Shaper
 from dovetail.protocol.results import Contents
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.tools import Tool
-from dovetail.state.base import StateBackend
-from dovetail.state.memory import MemoryState
 
 if TYPE_CHECKING:
     from dovetail.engine.seal import Sealer
     from dovetail.registry.prompts import Completer, Prompt
+    from dovetail.state.base import StateBackend
 
 INJECTABLE = (Context,)
 MAX_STEPS = 500_000  # that are kept in mind, unless they need more memory than a MemoryState takes
@@ -52,8 +52,6 @@ class Engine:
         self.redactor = Redactor(options.redact)
         guard_loggers(options.redact)
         self.threads = ThreadPool(options.max_threads)
-        # What all workers have to know: steps that were taken, the secret if none is given. Sessions lie elsewhere.
-        self.state: StateBackend = MemoryState(max_entries=MAX_STEPS)
         self.elicitations = Elicitations()
         self.running_steps: set[asyncio.Task[Any]] = set()
         self._open_limits()
@@ -182,7 +180,12 @@ class Engine:
             return
         self.hub.publish(change)
 
-    # ── secrets ──
+    # ── what all workers have to know ──
+
+    @cached_property
+    def state(self) -> "StateBackend":
+        """Steps that were taken, the secret if none is given. Sessions lie elsewhere."""
+        return late_state.memory.MemoryState(max_entries=MAX_STEPS)
 
     @property
     def sealer(self) -> "Sealer":
@@ -215,7 +218,7 @@ class Engine:
     @asynccontextmanager
     async def _living(self, owner: Any) -> AsyncIterator[Any]:
         """The lifespan, entered once it is known which secret all who share the state use."""
-        if not self.options.secret:
+        if not self.options.secret and "state" in vars(self):  # else there is nobody to agree with
             self.secrets = Secrets([await agree_on_secret(self.state, self.secrets[0])])
         lifespan = self.options.lifespan
         async with nullcontext() if lifespan is None else lifespan(owner) as value:

@@ -2,9 +2,13 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from dovetail import state as late
 from dovetail.errors import SetupError
-from dovetail.state.base import MAX_TTL, StateBackend
+
+if TYPE_CHECKING:
+    from dovetail.state.base import StateBackend
 
 VARIABLE = "DOVETAIL_SECRET"
 SHORTEST = 16  # bytes
@@ -41,10 +45,10 @@ def random_secrets() -> Secrets:
     return Secrets([os.urandom(32)])
 
 
-async def agree_on_secret(state: StateBackend, own: bytes) -> bytes:
+async def agree_on_secret(state: "StateBackend", own: bytes) -> bytes:
     """The secret of the first who came to this state, which all who share it use: our own, or the one that is there."""
     for _ in range(_ATTEMPTS):
-        if await state.claim(_SHARED_KEY, own, MAX_TTL):
+        if await state.claim(_SHARED_KEY, own, late.base.MAX_TTL):
             return own
         if (first := await state.get(_SHARED_KEY)) is not None:
             return _checked(first.value, "The secret in the shared state")
