@@ -5,15 +5,12 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-import dovetail
+from costs import functions_called, own_frames, tasks_made
 from dovetail import Context, Server
 from dovetail.engine.connection import Connection
 from dovetail.engine.dispatch import handle
@@ -21,7 +18,6 @@ from dovetail.engine.exchange import Exchange
 from dovetail.protocol import inbound, jsonrpc
 from wire import MODERN
 
-PACKAGE = str(Path(dovetail.__file__).parent)
 CALL = (
     b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t0","arguments":{"a":1},"_meta":'
     b'{"io.modelcontextprotocol/protocolVersion":"%b","io.modelcontextprotocol/clientCapabilities":{}}}}'
@@ -60,20 +56,11 @@ class Probe:
     async def call(self) -> tuple[list[str], int, int]:
         """Frames of ours, tasks and turns for the second call; the first one warms up."""
         await self.server.engine.start(self.server)
-        loop = asyncio.get_running_loop()
         connection = Connection(self.server.engine, self)
-        tasks: list[Any] = []
-
-        def count_task(loop: Any, coroutine: Any, **options: Any) -> Any:
-            tasks.append(coroutine)
-            return asyncio.Task(coroutine, loop=loop, **options)
-
         for number in (1, 2):
-            tasks.clear()
-            loop.set_task_factory(count_task)
-            connection.take(CALL % (number, MODERN.encode()))
-            connection.begin()
-            loop.set_task_factory(None)
+            with tasks_made() as tasks:
+                connection.take(CALL % (number, MODERN.encode()))
+                connection.begin()
             turns = 0
             while self.written < number:
                 await asyncio.sleep(0)
@@ -82,16 +69,6 @@ class Probe:
         await connection.close()
         await self.server.engine.stop()
         return self.frames, len(tasks), turns
-
-
-def own_frames(frame: FrameType | None) -> list[str]:
-    """The functions of our package on the stack, outermost first."""
-    names: list[str] = []
-    while frame is not None:
-        if frame.f_code.co_filename.startswith(PACKAGE):
-            names.append(frame.f_code.co_name)
-        frame = frame.f_back
-    return names[::-1]
 
 
 async def test_the_path_of_a_call() -> None:
@@ -114,22 +91,6 @@ async def test_each_middleware_costs_two_frames_of_ours() -> None:
 
 async def test_the_number_of_tools_does_not_matter() -> None:
     assert await Probe(1).call() == await Probe(500).call()
-
-
-@contextmanager
-def functions_called() -> Iterator[list[str]]:
-    """All Python functions of ours that run meanwhile, whatever they are."""
-    called: list[str] = []
-
-    def profile(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
-            called.append(frame.f_code.co_name)
-
-    sys.setprofile(profile)
-    try:
-        yield called
-    finally:
-        sys.setprofile(None)
 
 
 @pytest.mark.parametrize("tools", [1, 500])

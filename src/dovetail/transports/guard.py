@@ -83,6 +83,9 @@ class _Refusal(NamedTuple):
     message: str
 
 
+UNJUDGED = _Refusal(0, "")
+
+
 class Guard:
     """Decides once for each pair of Host and Origin, and remembers it."""
 
@@ -104,6 +107,10 @@ class Guard:
 
     def check(self, headers: Headers, server: tuple[str, int | None] | None) -> None:
         """Raises ProtocolError, and writes the same into the log. `server` is the local socket, as ASGI tells it."""
+        raw = headers.raw
+        local = server[0] if server and self._checks_host is None else None
+        if self._verdicts.get((raw.get(b"host"), raw.get(b"origin"), local), UNJUDGED) is None:
+            return
         refusal = self._verdict(headers, server)
         if refusal is not None:
             self._journal.warn(refusal.message)

@@ -318,9 +318,9 @@ def route_of(scope: Scope) -> str:
     tells how much that is.
     """
     path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
-    if not root:
+    if not scope.get("root_path"):
         return path.rstrip("/")
+    root: str = scope["root_path"].rstrip("/")
     for prefix in (root, root.removeprefix(scope.get("app_root_path", ""))):
         if prefix and is_below(path, prefix):
             return path[len(prefix) :].rstrip("/")

@@ -16,6 +16,7 @@ HURRY_SECONDS = 0.1  # the same, where somebody waits for the end of this respon
 PIECE = 256 * 1024  # bytes that go out at once, so that a large body may take its time
 LEFT = 499  # what proxies write into their logs for a client that did not wait
 JSON_TYPE = (b"content-type", b"application/json")
+JSON_HEADERS: RawHeaders = [JSON_TYPE]
 STREAM_HEADERS: RawHeaders = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -54,7 +55,8 @@ class Response(msgspec.Struct, eq=False):
     # ── in one piece ──
 
     def json(self, status: int, body: bytes, headers: RawHeaders | None = None) -> Awaitable[None]:
-        return self._whole(status, [JSON_TYPE, *self.extra, *(headers or ())], body)
+        plain = headers is None and not self.extra
+        return self._whole(status, JSON_HEADERS if plain else [JSON_TYPE, *self.extra, *(headers or ())], body)
 
     def empty(self, status: int, headers: RawHeaders | None = None) -> Awaitable[None]:
         return self._whole(status, [*self.extra, *(headers or ())], b"")
@@ -66,7 +68,7 @@ class Response(msgspec.Struct, eq=False):
         if self.whole is not None and len(body) <= PIECE and self.whole.answer(status, headers, body):
             return DONE
         if status != 204:
-            headers.append((b"content-length", b"%d" % len(body)))
+            headers = [*headers, (b"content-length", b"%d" % len(body))]
         return self._deliver([{"type": "http.response.start", "status": status, "headers": headers}, *_pieces(body)])
 
     def was_given_by_others(self) -> None:

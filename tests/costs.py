@@ -1,0 +1,56 @@
+"""What something costs, in counts that are the same on every machine: frames, functions, tasks."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import dovetail
+
+PACKAGE = str(Path(dovetail.__file__).parent)
+
+
+def own_frames(frame: FrameType | None) -> list[str]:
+    """The functions of our package on the stack, outermost first."""
+    names: list[str] = []
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return names[::-1]
+
+
+@contextmanager
+def functions_called() -> Iterator[list[str]]:
+    """All Python functions of ours that run meanwhile, whatever they are."""
+    called: list[str] = []
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(profile)
+    try:
+        yield called
+    finally:
+        sys.setprofile(None)
+
+
+@contextmanager
+def tasks_made() -> Iterator[list[Any]]:
+    """The coroutines that got a task of their own meanwhile, by way of the loop."""
+    made: list[Any] = []
+
+    def make(loop: Any, coroutine: Any, **options: Any) -> Any:
+        made.append(coroutine)
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(make)
+    try:
+        yield made
+    finally:
+        loop.set_task_factory(None)

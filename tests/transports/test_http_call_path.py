@@ -1,0 +1,130 @@
+"""What one `tools/call` costs over HTTP, in frames, functions, tasks and turns of the loop: a coarse regression shows.
+
+Twice: as an ASGI app in somebody's server, and through the HTTP of our own.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from wire_line import Line
+
+from costs import functions_called, own_frames, tasks_made
+from dovetail import Server
+from dovetail.transports.options import HttpOptions
+from dovetail.transports.wire import Wire
+from wire import MODERN
+
+META = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
+PATH = ["__call__", "_post", "serve", "beside", "handle", "call_tool"]  # from the app to the user's function
+SESSION = "2025-11-25"
+
+
+class Probe:
+    """A server whose tool looks up its own stack."""
+
+    def __init__(self, tools: int = 1) -> None:
+        self.server = Server("probe", version="1.0.0")
+        self.app = self.server.asgi()
+        self.frames: list[str] = []
+        self.sent: list[dict[str, Any]] = []
+        self.server.add_tool(self.add)
+        for number in range(1, tools):
+            self.server.add_tool(self.add, name=f"add{number}")
+
+    async def add(self, a: int, b: int) -> int:
+        self.frames = own_frames(sys._getframe(1))
+        return a + b
+
+    async def by_asgi(self, body: bytes, headers: dict[str, str]) -> bytes:
+        given = [(name.encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": given, "server": ("127.0.0.1", 80)}
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: dict[str, Any]) -> None:
+            self.sent.append(message)
+
+        self.sent.clear()
+        await self.app(scope, receive, send)
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+
+def modern(method: str, params: dict[str, Any]) -> tuple[bytes, dict[str, str]]:
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
+    headers = {"mcp-protocol-version": MODERN, "mcp-method": method}
+    return posted(message, headers | ({"mcp-name": params["name"]} if "name" in params else {}))
+
+
+def posted(message: dict[str, Any], headers: dict[str, str]) -> tuple[bytes, dict[str, str]]:
+    body = json.dumps(message).encode()
+    usual = {"host": "localhost", "content-type": "application/json", "content-length": str(len(body))}
+    return body, {**usual, "accept": "application/json, text/event-stream", **headers}
+
+
+def as_request(body: bytes, headers: dict[str, str]) -> bytes:
+    lines = ["POST /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+@pytest.mark.parametrize("tools", [1, 500])
+async def test_in_another_server(tools: int) -> None:
+    probe = Probe(tools)
+    request = modern("tools/call", CALL)
+    first = await probe.by_asgi(*request)
+    with functions_called() as called, tasks_made() as tasks:
+        assert await probe.by_asgi(*request) == first
+    assert json.loads(first)["result"]["content"][0]["text"] == "3"
+    assert probe.frames == PATH
+    assert tasks == []
+    assert len(called) <= 60, called
+    await probe.app.drain()
+
+
+async def test_in_a_session() -> None:
+    """Its call outlives the connection, so that it has a task of its own."""
+    probe = Probe()
+    hello = {"protocolVersion": SESSION, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    await probe.by_asgi(*posted({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}, {}))
+    session = dict(probe.sent[0]["headers"])[b"mcp-session-id"].decode()
+    headers = {"mcp-protocol-version": SESSION, "mcp-session-id": session}
+    request = posted({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": CALL}, headers)
+    first = await probe.by_asgi(*request)
+    with functions_called() as called, tasks_made() as tasks:
+        assert await probe.by_asgi(*request) == first
+    assert json.loads(first)["result"]["content"][0]["text"] == "3"
+    assert len(tasks) == 1
+    assert len(called) <= 90, called
+    await probe.app.drain()
+
+
+@pytest.fixture
+async def line() -> AsyncIterator[Line]:
+    probe = Probe()
+    wire = Wire(probe.app, HttpOptions())
+    line = Line(wire.connection())
+    line.probe = probe  # type: ignore[attr-defined]
+    yield line
+    line.close()
+    await probe.app.drain()
+    await wire.close(0.0)
+
+
+async def test_in_our_own(line: Any) -> None:
+    request = as_request(*modern("tools/call", CALL))
+    await line.feed([request])
+    await line.settle()
+    written = len(line.written)
+    with functions_called() as called, tasks_made() as tasks:
+        await line.feed([request])
+        await asyncio.sleep(0)  # one turn is all it takes
+    assert len(line.written) == written + 1, "head and body go out together"
+    assert line.written[-1].endswith(b"}")
+    assert line.probe.frames == ["run", *PATH]
+    assert len(tasks) == 1
+    assert len(called) <= 85, called
