@@ -20,7 +20,7 @@ Round = Callable[[], Measured]
 class Settings:
     """How long and how often."""
 
-    seconds: float = 2.0  # of load in a round
+    seconds: float = 1.0  # of load in a round; a slow contender takes longer
     rounds: int = 5
     quick: bool = False  # a smoke test: the figures mean nothing
 

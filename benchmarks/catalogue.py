@@ -10,15 +10,13 @@ from benchmarks.http_call import ARGUMENTS, check_sum
 from benchmarks.http_contender import Offer, call, loaded
 
 ALONE = "-1"
-CONNECTIONS = 8  # with more of them a round of the slowest would take minutes
 CONTENDERS = tuple(name + suffix for name in ("dovetail", "mcp", "fastmcp") for suffix in ("", ALONE))
 
 
 def _case(tools: int, targets: dict[str, float]) -> Case:
     def opened(contender: str, settings: Settings) -> AbstractContextManager[Round]:
         offer = Offer(tools=1 if contender.endswith(ALONE) else tools)
-        name, post = contender.removesuffix(ALONE), call("add", ARGUMENTS)
-        return loaded(name, settings, offer, post, check_sum, connections=CONNECTIONS)
+        return loaded(contender.removesuffix(ALONE), settings, offer, call("add", ARGUMENTS), check_sum)
 
     return Case(f"catalogue-{tools}", f"HTTP call with {tools:,} tools", "calls/s", True, CONTENDERS, opened, targets)
 

@@ -3,19 +3,15 @@
 Files are in the system's cache and bytecode is compiled, as after the first start of the day.
 """
 
-import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 
-from benchmarks.bytecode import compile_dovetail
-from benchmarks.case import Case, Measured, Round, Settings
+from benchmarks import spawned
+from benchmarks.case import Case
 from benchmarks.contenders import python_of
 from benchmarks.pipe import INITIALIZE, check_greeting, opened
 from benchmarks.processes import running
 from benchmarks.stdio import command
-
-SPAWNS = 5  # in a round; its figure is their median
 
 
 def greeted_ms(contender: str) -> float:
@@ -36,13 +32,8 @@ def bare_python_ms(contender: str) -> float:
         return (time.perf_counter() - began) * 1000
 
 
-@contextmanager
-def opening(contender: str, settings: Settings) -> Iterator[Round]:
-    compile_dovetail()
-    one = bare_python_ms if contender == "python" else greeted_ms
-    one(contender)  # fills the system's cache of files
-    spawns = 1 if settings.quick else SPAWNS
-    yield lambda: Measured(statistics.median(one(contender) for _ in range(spawns)))
+def started_ms(contender: str) -> float:
+    return bare_python_ms(contender) if contender == "python" else greeted_ms(contender)
 
 
 CASES = (
@@ -53,6 +44,6 @@ CASES = (
         more_is_better=False,
         contenders=("dovetail", "mcp", "fastmcp", "python"),
         targets={"mcp": 0.15, "fastmcp": 0.10, "python": 8.5},
-        open=opening,
+        open=partial(spawned.opening, started_ms),
     ),
 )

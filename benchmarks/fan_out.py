@@ -16,13 +16,11 @@ from benchmarks.listeners import SECONDS, Listeners, changing_server, listeners
 from benchmarks.processes import LOAD_CORE, cpu_seconds, on_core
 
 LISTENERS = 1000
-QUICK_LISTENERS = 20
 
 
 @contextmanager
 def opening(contender: str, settings: Settings) -> Iterator[Round]:
-    count = QUICK_LISTENERS if settings.quick else LISTENERS
-    with changing_server(contender) as server, listeners(server, count) as them:
+    with changing_server(contender) as server, listeners(server, LISTENERS) as them:
         yield lambda: one_round(server, them, settings.seconds)
 
 
@@ -42,10 +40,10 @@ def one_round(server: HttpServer, them: Listeners, seconds: float) -> Measured:
 CASES = (
     Case(
         key="fan-out",
-        title="one change told to 1,000 listeners",
+        title=f"one change told to {LISTENERS:,} listeners",
         unit="ms",
         more_is_better=False,
-        contenders=("dovetail", "mcp", "fastmcp"),
+        contenders=("dovetail", "dovetail-asgi", "mcp", "fastmcp"),
         open=opening,
     ),
 )

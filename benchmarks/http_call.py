@@ -21,6 +21,6 @@ def _case(key: str, title: str, tool: str, targets: dict[str, float]) -> Case:
 
 
 CASES = [
-    _case("http-async", "HTTP call, async tool", "add", {"mcp": 10, "fastmcp": 30, "floor": 0.75}),
-    _case("http-def", "HTTP call, def tool", "add_in_thread", {"mcp": 6, "fastmcp": 15, "floor": 0.33}),
+    _case("http-async", "HTTP call, async tool, 2026-07-28", "add", {"mcp": 10, "fastmcp": 30, "floor": 0.75}),
+    _case("http-def", "HTTP call, def tool, 2026-07-28", "add_in_thread", {"mcp": 6, "fastmcp": 15, "floor": 0.33}),
 ]

@@ -14,20 +14,14 @@ from benchmarks.case import CannotMeasure, Measured, Round, Settings
 from benchmarks.contenders import python_of
 from benchmarks.processes import Process, cpu_seconds, free_port, listening
 
-SERVERS = "benchmarks.servers"
 # The same for all that run under it. Forwarded headers and the server's name are switched off: they cost everyone.
 UVICORN = (
     *("--http", "httptools", "--loop", "uvloop"),
     *("--no-access-log", "--log-level", "warning"),
     *("--no-proxy-headers", "--no-server-header"),
 )
-# contender -> whose Python, and the module; how Dovetail's own users run it stands in `_command`
-APPS = {
-    "dovetail-asgi": ("dovetail", "dovetail_http"),
-    "floor": ("dovetail", "floor_http"),
-    "mcp": ("mcp", "mcp_http"),
-    "fastmcp": ("fastmcp", "fastmcp_http"),
-}
+# "dovetail" is `server.run("http")`, with Dovetail's own HTTP connection; "dovetail-asgi" is `server.asgi()` under the
+# very command that runs the floor and the peers.
 CONTENDERS = ("dovetail", "dovetail-asgi", "floor", "mcp", "fastmcp")
 
 MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
@@ -39,7 +33,10 @@ META = {
 }
 HEADERS = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 NO_ERRORS = {'"error":': 0, '"isError":true': 0}
-MIN_REQUESTS, MIN_FOR_EACH, MAX_SECONDS = 30, 3, 30.0  # a round of a slow contender is longer, within reason
+# A contender that takes long for an answer is driven by one connection, which keeps it busy: with more, most of its
+# work would still be under way when a round ends, and not count. Its rounds are longer, within reason.
+SLOW, ANSWERS, MAX_SECONDS = 0.020, 100, 8.0  # seconds for an answer, answers in a round, seconds of a round
+LOOK_SECONDS = 3.0  # at most, for looking at all answers under load
 
 
 @dataclass(frozen=True)
@@ -117,9 +114,9 @@ class HttpServer:
 
 
 @contextmanager
-def serving(contender: str, offer: Offer) -> Iterator[HttpServer]:
+def serving(contender: str, offer: Offer, program: str = "http") -> Iterator[HttpServer]:
     port = free_port()
-    with listening(_command(contender, port), port, environment=offer.environment) as process:
+    with listening(_command(contender, program, port), port, environment=offer.environment) as process:
         yield HttpServer(process, port)
 
 
@@ -137,13 +134,19 @@ def loaded(
     """A contender that answers `post` rightly, also under load, where each text is in every body that many `times`."""
     with serving(contender, offer) as server:
         check(server.ask(post))
-        begin = time.perf_counter()
-        server.ask(post)
-        alone = time.perf_counter() - begin
-        enough = min(max(MIN_REQUESTS, MIN_FOR_EACH * connections) * alone, MAX_SECONDS)
-        server.load(post.lua + wrk.looking(times), enough, connections)  # also warms it up
-        seconds = settings.seconds if settings.quick else max(settings.seconds, enough)
-        yield lambda: server.load(post.lua, seconds, connections)
+        alone = min(_seconds(server, post) for _ in range(3))
+        if alone > MAX_SECONDS / 4:
+            raise CannotMeasure(f"one answer takes {alone:.1f} s: too long for rounds of {MAX_SECONDS:.0f} s")
+        driven = 1 if alone > SLOW else connections
+        seconds = max(settings.seconds, min(ANSWERS * alone, MAX_SECONDS))
+        server.load(post.lua + wrk.looking(times), min(ANSWERS * alone, LOOK_SECONDS), driven)  # also warms it up
+        yield lambda: server.load(post.lua, seconds, driven)
+
+
+def _seconds(server: HttpServer, post: Post) -> float:
+    began = time.perf_counter()
+    server.ask(post)
+    return time.perf_counter() - began
 
 
 def call(tool: str, arguments: Mapping[str, Any], **meta: Any) -> Post:
@@ -162,12 +165,13 @@ def expect(seen: object, wanted: object) -> None:
         raise CannotMeasure(f"wrong answer: {str(seen)[:300]} instead of {str(wanted)[:300]}")
 
 
-def _command(contender: str, port: int) -> list[str | Path]:
+def _command(contender: str, program: str, port: int) -> list[str | Path]:
+    name = contender.removesuffix("-asgi")
+    module = f"benchmarks.servers.{name}_{program}"
     if contender == "dovetail":
-        return [python_of("dovetail"), "-m", f"{SERVERS}.dovetail_http", str(port)]
-    environment, module = APPS[contender]
-    start: list[str | Path] = [python_of(environment), "-m", "uvicorn", f"{SERVERS}.{module}:app"]
-    return [*start, "--host", "127.0.0.1", "--port", str(port), *UVICORN]
+        return [python_of(name), "-m", module, str(port)]
+    uvicorn: list[str | Path] = [python_of(name), "-m", "uvicorn", f"{module}:app"]
+    return [*uvicorn, "--host", "127.0.0.1", "--port", str(port), *UVICORN]
 
 
 def _messages(body: str) -> list[Any]:

@@ -5,16 +5,14 @@ alone, and is larger: it costs something to keep that account.
 """
 
 import re
-import statistics
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
-from benchmarks.bytecode import compile_dovetail
-from benchmarks.case import CannotMeasure, Case, Measured, Round, Settings
+from benchmarks import spawned
+from benchmarks.case import CannotMeasure, Case
 from benchmarks.contenders import python_of
-from benchmarks.processes import SERVER_CORE, on_core
+from benchmarks.processes import SERVER_CORE, on_core, own_environment
 
 STATEMENTS = {
     "dovetail": "from dovetail import Server; Server('bench')",
@@ -22,7 +20,6 @@ STATEMENTS = {
     "fastmcp": "from fastmcp import FastMCP; FastMCP('bench')",
 }
 CLOCKED = "from time import perf_counter as clock; began = clock(); {}; print((clock() - began) * 1000)"
-SPAWNS = 5  # in a round; its figure is their median
 SECONDS = 60.0
 LINE = re.compile(r"^import time: +(\d+) \| +\d+ \| *(\S+)$", re.MULTILINE)
 
@@ -47,18 +44,12 @@ def imported_us(account: str) -> int:
 def _run(contender: str, statement: str, *options: str) -> subprocess.CompletedProcess[str]:
     with on_core(SERVER_CORE):
         words = [str(python_of(contender)), *options, "-c", statement]
-        outcome = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+        outcome = subprocess.run(
+            words, capture_output=True, text=True, timeout=SECONDS, check=False, env=own_environment()
+        )
     if outcome.returncode != 0:
         raise CannotMeasure(f"the import failed: {outcome.stderr.strip()[-500:]}")
     return outcome
-
-
-@contextmanager
-def opening(one: Callable[[str], float], contender: str, settings: Settings) -> Iterator[Round]:
-    compile_dovetail()
-    one(contender)  # fills the system's cache of files
-    spawns = 1 if settings.quick else SPAWNS
-    yield lambda: Measured(statistics.median(one(contender) for _ in range(spawns)))
 
 
 def _case(key: str, title: str, one: Callable[[str], float]) -> Case:
@@ -68,7 +59,7 @@ def _case(key: str, title: str, one: Callable[[str], float]) -> Case:
         unit="ms",
         more_is_better=False,
         contenders=("dovetail", "mcp", "fastmcp"),
-        open=partial(opening, one),
+        open=partial(spawned.opening, one),
     )
 
 

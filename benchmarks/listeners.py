@@ -5,13 +5,10 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from benchmarks.case import CannotMeasure
-from benchmarks.contenders import python_of
-from benchmarks.http_contender import SERVERS, UVICORN, HttpServer, Offer, Post, call, modern, serving
+from benchmarks.http_contender import HttpServer, Offer, Post, call, modern, serving
 from benchmarks.load import allow_descriptors
-from benchmarks.processes import free_port, listening
 
 LISTEN = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
 CHANGE = call("change", {})
@@ -25,18 +22,9 @@ DESCRIPTORS = 4000  # that the driver and the server may have open
 def changing_server(contender: str) -> Iterator[HttpServer]:
     """A server with a tool that changes the list of tools."""
     allow_descriptors(DESCRIPTORS)  # the server inherits that
-    if contender == "fastmcp":  # whatever it offers: it is asked whether one can listen
-        with serving(contender, Offer()) as server:
-            yield server
-        return
-    port = free_port()
-    module = f"{SERVERS}.{contender}_listen"
-    words: dict[str, list[str | Path]] = {
-        "dovetail": [python_of("dovetail"), "-m", module, str(port)],
-        "mcp": [python_of("mcp"), "-m", "uvicorn", f"{module}:app", "--port", str(port), *UVICORN],
-    }
-    with listening(words[contender], port) as process:
-        yield HttpServer(process, port)
+    program = "http" if contender == "fastmcp" else "listen"  # whatever it offers: it is asked whether one can listen
+    with serving(contender, Offer(), program) as server:
+        yield server
 
 
 class Listeners:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from benchmarks.bytecode import compile_dovetail
 from benchmarks.case import Case, Measured, Round, Settings
 from benchmarks.http_call import ARGUMENTS, check_sum
 from benchmarks.http_contender import HANDSHAKE, HEADERS, MODERN, HttpServer, Offer, Post, call, serving
@@ -68,27 +67,27 @@ def _open_sessions(server: HttpServer, count: int) -> None:
 @contextmanager
 def opening(weigh: Weigh, count: int, contender: str, settings: Settings) -> Iterator[Round]:
     many = min(count, QUICK) if settings.quick else count
-    compile_dovetail()
-    weigh(contender, QUICK)  # shows whether the contender can do this at all
+    weigh(contender, QUICK)  # shows whether the contender can do this at all; compiles what has no bytecode yet
     yield lambda: Measured(weigh(contender, many))
 
 
-def _case(key: str, title: str, unit: str, weigh: Weigh, count: int = 0, floor: tuple[str, ...] = ()) -> Case:
+def _case(key: str, title: str, unit: str, weigh: Weigh, count: int = 0, others: tuple[str, ...] = ()) -> Case:
     return Case(
         key=key,
         title=title,
         unit=unit,
         more_is_better=False,
-        contenders=("dovetail", "mcp", "fastmcp", *floor),
+        contenders=("dovetail", "mcp", "fastmcp", *others),
         targets=TARGETS.get(key, {}),
         open=partial(opening, weigh, count),
     )
 
 
+VARIANTS = ("dovetail-asgi", "floor")
 TARGETS = {"memory-stdio": {"mcp": 0.40, "fastmcp": 0.33}}
 CASES = (
-    _case("memory-stdio", "memory after start and one call, stdio", "MB", after_start_stdio, floor=("floor",)),
-    _case("memory-http", "memory after start and one call, HTTP", "MB", after_start_http, floor=("floor",)),
+    _case("memory-stdio", "memory after start and one call, stdio", "MB", after_start_stdio, others=("floor",)),
+    _case("memory-http", "memory after start and one call, HTTP", "MB", after_start_http, others=VARIANTS),
     _case("memory-session", "memory for each idle session", "kB", per_session, count=500),
     _case("memory-listen", "memory for each open listen stream", "kB", per_listen_stream, count=500),
 )

@@ -10,6 +10,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ PEERS = {"mcp": "mcp", "fastmcp": "FastMCP"}
 COLOURS = {"mcp": "#2f6f8f", "fastmcp": "#e0913a"}
 PAPER, INK, FAINT, GRID = "#ffffff", "#1f2933", "#6b7785", "#e3e7eb"
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
-WIDTH, ROW, FRAME = 9.0, 0.62, 1.75  # inches: the picture, each question, and all around them
+WIDTH, ROW, FRAME = 9.0, 0.62, 1.9  # inches: the picture, each question, and all around them
 BAR = 0.34
 
 
@@ -84,7 +85,7 @@ def _paint(recorded: dict[str, Any], folder: Path) -> None:
     }
     height = FRAME + ROW * len(shown)
     figure, axes = plt.subplots(figsize=(WIDTH, height), facecolor=PAPER)
-    figure.subplots_adjust(left=0.315, right=0.965, top=1 - 0.98 / height, bottom=0.72 / height)
+    figure.subplots_adjust(left=0.315, right=0.965, top=1 - 0.98 / height, bottom=0.87 / height)
     _bars(axes, shown)
     _scale(axes, shown)
     _words(figure, height, recorded)
@@ -139,10 +140,13 @@ def _words(figure: Any, height: float, recorded: dict[str, Any]) -> None:
         text = f"than {name} {_version(recorded, peer)}".rstrip()
         figure.text(at + 0.022, 1 - 0.67 / height, text, fontsize=11, color=INK, va="center")
         at += 0.05 + 0.0108 * len(text)
-    machine = recorded["machine"]
-    note = f"Log scale; under each question Dovetail's own figure. {machine['cores']} cores, one worker, "
-    note += f"Python {machine['python']}; medians of {recorded['settings']['rounds']} rounds in one run."
-    figure.text(0.03, 0.2 / height, note, fontsize=8.5, color=FAINT)
+    cores, python = _of_runs(recorded, lambda run: run["cores"]), _of_runs(recorded, lambda run: run["python"])
+    rounds = _of_runs(recorded, lambda run: run["settings"]["rounds"])
+    note = (
+        'Log scale; under each question Dovetail\'s own figure. Over HTTP: Dovetail by run("http"), peers by uvicorn.\n'
+        f"{cores} cores, one worker, Python {python}; medians of {rounds} rounds, each question in one run."
+    )
+    figure.text(0.03, 0.16 / height, note, fontsize=8.5, color=FAINT, linespacing=1.5)
 
 
 def _multiple(times: float) -> str:
@@ -150,8 +154,16 @@ def _multiple(times: float) -> str:
 
 
 def _version(recorded: dict[str, Any], peer: str) -> str:
-    lines = recorded["versions"].get(peer, [])
-    return next((line.split("==")[1] for line in lines if line.startswith(f"{peer}==")), "")
+    def version(run: dict[str, Any]) -> str:
+        lines = run["versions"].get(peer, [])
+        return next((line.split("==")[1] for line in lines if line.startswith(f"{peer}==")), "")
+
+    return _of_runs(recorded, version)
+
+
+def _of_runs(recorded: dict[str, Any], fact: Callable[[dict[str, Any]], object]) -> str:
+    """One fact about the runs; all that differ, where they do."""
+    return ", ".join(sorted({str(fact(run)) for run in recorded["runs"].values()} - {""}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Processes under test: a command goes in, a running process that is always ended comes out, and what it uses up.
 
 They run in the root of the checkout, so that `python -m benchmarks.servers.…` works in every environment.
+Whatever is set for Python in this shell stays here: no one is to run without bytecode, unbuffered, or in debug mode.
 The process under test is pinned to one core and whatever drives it to another, where there are two. Each child is in a
 session of its own, so that Ctrl-C reaches this program alone, which then ends its children one by one.
 """
@@ -50,13 +51,18 @@ def running(
                 stdout=stdout,
                 stderr=stderr,
                 cwd=ROOT,
-                env={**os.environ, **(environment or {})},
+                env={**own_environment(), **(environment or {})},
                 start_new_session=True,
             )
         yield process
     finally:
         if process is not None:
             end(process)
+
+
+def own_environment() -> dict[str, str]:
+    """The variables that a child gets: ours, without the switches of Python itself."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON") or name == "PYTHONPATH"}
 
 
 @contextmanager

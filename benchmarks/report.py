@@ -1,16 +1,10 @@
-"""From rounds to a verdict: what was measured goes in; medians, ratios, a table and a JSON file come out."""
+"""From rounds to a verdict: what was measured goes in; medians, ratios and a table come out."""
 
-import json
-import os
-import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
-from benchmarks.case import CannotMeasure, Case, Measured, Settings
+from benchmarks.case import CannotMeasure, Case, Measured
 
 
 @dataclass
@@ -20,6 +14,7 @@ class Outcome:
     case: Case
     rounds: dict[str, list[Measured]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # of contenders that could not be measured
+    made: str = ""  # when it was finished
 
     def fail(self, contender: str, error: Exception) -> None:
         """This contender is out of the case; a part of its rounds would only mislead."""
@@ -45,9 +40,9 @@ class Outcome:
         pairs = zip(above, self.rounds.get(contender, []), strict=False)
         return _median([one.value / other.value for one, other in pairs if other.value])
 
-    def met(self, contender: str) -> bool | None:
+    def met(self, contender: str, subject: str | None = None) -> bool | None:
         """Whether the target against a contender is reached; None if there is none, or no figures."""
-        target, ratio = self.case.targets.get(contender), self.ratio(contender)
+        target, ratio = self.case.targets.get(contender), self.ratio(contender, subject)
         if target is None or ratio is None:
             return None
         return ratio >= target if self.case.more_is_better else ratio <= target
@@ -59,9 +54,14 @@ def _median(values: Sequence[float]) -> float | None:
 
 # ── the table ──
 
-LEGEND = """±: half the distance between the best round and the worst. CPU/call: of the server's process.
-ratio: Dovetail's value by this one's, the median over rounds; asgi: the same for server.asgi() under plain uvicorn."""
+LEGEND = """
+dovetail over HTTP is server.run("http"): Dovetail's own HTTP connection, on uvloop.
+dovetail-asgi is server.asgi() under uvicorn, by the very command that runs floor, mcp and fastmcp.
+ratio: dovetail's value by this one's, the median over rounds; asgi: the same for dovetail-asgi. The target holds for
+ratio; where dovetail-asgi alone does not reach it, that is said too.
+±: half the distance between the best round and the worst. CPU/call: of the server's process, all its threads."""
 COLUMNS = ("", "median", "±", "CPU/call", "ratio", "asgi", "target", "")
+VERDICTS = {True: "met", False: "MISSED", None: ""}
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -75,14 +75,14 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 def _rows(outcome: Outcome) -> list[tuple[str, ...]]:
     return [_row(outcome, name) for name in outcome.case.contenders if name in outcome.rounds] + [
-        ("", f"  {name}: not measured: {reason}") for name, reason in outcome.reasons.items()
+        (f"  {name}: not measured: {reason}",) for name, reason in outcome.reasons.items()
     ]
 
 
 def _row(outcome: Outcome, name: str) -> tuple[str, ...]:
     case, cpu, spread = outcome.case, outcome.cpu_us(name), outcome.spread(name)
     variant = f"{case.subject}-asgi"
-    target, met = case.targets.get(name), outcome.met(name)
+    target = case.targets.get(name)
     return (
         f"  {name}",
         f"{_figure(outcome.median(name))} {case.unit}",
@@ -91,8 +91,13 @@ def _row(outcome: Outcome, name: str) -> tuple[str, ...]:
         "" if name == case.subject else _figure(outcome.ratio(name)),
         "" if name == variant or variant not in outcome.rounds else _figure(outcome.ratio(name, variant)),
         "" if target is None else f"{'≥' if case.more_is_better else '≤'} {target:g}",
-        {True: "met", False: "MISSED", None: ""}[met],
+        _verdict(outcome, name, variant),
     )
+
+
+def _verdict(outcome: Outcome, name: str, variant: str) -> str:
+    met, also = outcome.met(name), outcome.met(name, variant)
+    return VERDICTS[met] + ("; asgi MISSED" if met and also is False else "")
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -105,62 +110,3 @@ def _figure(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-# ── the file ──
-
-
-def record(outcomes: Sequence[Outcome], settings: Settings, versions: Mapping[str, list[str]]) -> dict[str, Any]:
-    """All that was measured, and on what."""
-    return {
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {
-            "system": platform.platform(),
-            "processor": _processor(),
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-            "python": platform.python_version(),
-        },
-        "settings": {"seconds": settings.seconds, "rounds": settings.rounds, "quick": settings.quick},
-        "versions": dict(versions),
-        "cases": [_case_record(outcome) for outcome in outcomes],
-    }
-
-
-def write(recorded: Mapping[str, Any], file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n")
-
-
-def _case_record(outcome: Outcome) -> dict[str, Any]:
-    case = outcome.case
-    return {
-        "key": case.key,
-        "title": case.title,
-        "unit": case.unit,
-        "more_is_better": case.more_is_better,
-        "subject": case.subject,
-        "contenders": {name: _contender_record(outcome, name) for name in case.contenders},
-    }
-
-
-def _contender_record(outcome: Outcome, name: str) -> dict[str, Any]:
-    if name not in outcome.rounds:
-        return {"not_measured": outcome.reasons.get(name, "left out")}
-    measured = outcome.rounds[name]
-    known = {
-        "median": outcome.median(name),
-        "cpu_us": outcome.cpu_us(name),
-        "ratio": outcome.ratio(name),
-        "target": outcome.case.targets.get(name),
-        "met": outcome.met(name),
-        "values": [one.value for one in measured],
-    }
-    return {key: value for key, value in known.items() if value is not None}
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")

@@ -54,33 +54,15 @@ def one_round(pipe: Pipe, ring: Ring, in_flight: int, seconds: float) -> Measure
     return Measured(answers / took, cpu / answers * 1e6)
 
 
+def _case(key: str, in_flight: int, revision: str, targets: dict[str, float], *others: str) -> Case:
+    title = f"stdio, {in_flight} {'call' if in_flight == 1 else 'calls'} in flight, {revision}"
+    opened = partial(opening, in_flight, revision)
+    return Case(key, title, "calls/s", True, ("dovetail", "mcp", "fastmcp", *others), opened, targets)
+
+
 AT_32 = {"mcp": 40.0, "fastmcp": 60.0}
 CASES = (
-    Case(
-        key="stdio-1",
-        title="stdio, 1 call in flight, 2026-07-28",
-        unit="calls/s",
-        more_is_better=True,
-        contenders=("dovetail", "mcp", "fastmcp", "floor"),
-        targets={"mcp": 5.0, "fastmcp": 8.0, "floor": 0.7},
-        open=partial(opening, 1, MODERN),
-    ),
-    Case(
-        key="stdio-32",
-        title="stdio, 32 calls in flight, 2026-07-28",
-        unit="calls/s",
-        more_is_better=True,
-        contenders=("dovetail", "mcp", "fastmcp"),
-        targets=AT_32,
-        open=partial(opening, 32, MODERN),
-    ),
-    Case(
-        key="stdio-32-session",
-        title="stdio, 32 calls in flight, 2025-11-25",
-        unit="calls/s",
-        more_is_better=True,
-        contenders=("dovetail", "mcp", "fastmcp"),
-        targets=AT_32,
-        open=partial(opening, 32, HANDSHAKE),
-    ),
+    _case("stdio-1", 1, MODERN, {"mcp": 5.0, "fastmcp": 8.0, "floor": 0.7}, "floor"),
+    _case("stdio-32", 32, MODERN, AT_32),
+    _case("stdio-32-session", 32, HANDSHAKE, AT_32),
 )

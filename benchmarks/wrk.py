@@ -8,16 +8,18 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.case import CannotMeasure
 from benchmarks.processes import LOAD_CORE, running
 
 TIMEOUT = 60  # seconds until wrk gives an answer up
+INSTALL_SECONDS = 300
 
 # wrk's own summary rounds; this line does not.
 _DONE = """
@@ -93,15 +95,27 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
-@cache
 def program() -> str:
     """Where wrk is; installs it where that can be done without asking. Raises CannotMeasure."""
-    if (found := shutil.which("wrk")) is not None:
-        return found
-    if os.geteuid() == 0 and Path("/etc/debian_version").exists():
-        install = ["apt-get", "install", "-y", "-q", "wrk"]
-        for command in (["apt-get", "update", "-q"], install):
-            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        if (found := shutil.which("wrk")) is not None:
-            return found
-    raise CannotMeasure("wrk is missing: install it (apt install wrk, dnf install wrk, brew install wrk)")
+    found = shutil.which("wrk") or _installed()
+    if found is None:
+        raise CannotMeasure("wrk is missing: install it (apt install wrk, dnf install wrk, brew install wrk)")
+    return found
+
+
+@cache
+def _installed() -> str | None:
+    """Tried once in a run."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return None
+    print("installing wrk by apt-get", file=sys.stderr, flush=True)
+    for words in (["update"], ["install", "-y", "wrk"]):
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                ["apt-get", "-q", *words],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=INSTALL_SECONDS,
+                check=False,
+            )
+    return shutil.which("wrk")

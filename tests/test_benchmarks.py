@@ -1,7 +1,6 @@
 """The benchmarks count rightly, treat everyone alike, and leave no process behind. Speed itself is not tested."""
 
 import http.client
-import json
 import shutil
 import subprocess
 import sys
@@ -10,15 +9,17 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from signal import Signals
+from typing import Any
 
 import pytest
-from benchmarks import http_call, plot, report, wrk
-from benchmarks.__main__ import QUESTIONS, QUICK, chosen, measured
+from benchmarks import contenders, http_call, plot, processes, record, report, wrk
+from benchmarks.__main__ import QUESTIONS, QUICK, chosen, main, measured
 from benchmarks.case import CannotMeasure, Case, Measured, Round, Settings
 from benchmarks.http_call import ARGUMENTS
-from benchmarks.http_contender import HttpServer, Offer, Post, call, serving
+from benchmarks.http_contender import MAX_SECONDS, HttpServer, Offer, Post, call, loaded, serving
 from benchmarks.http_session import in_session
 from benchmarks.processes import ROOT, cpu_seconds, resident_bytes, running
+from benchmarks.record import Record
 from benchmarks.report import Outcome
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -93,22 +94,96 @@ def test_table_and_record_tell_everything() -> None:
     assert "A question" in shown
     assert "12,346 calls/s" in shown
     assert "mcp: not measured: pip could not install it" in shown
-    recorded = json.loads(json.dumps(report.record([seen], QUICK, {"mcp": ["mcp==2.3.0"]})))
-    contenders = recorded["cases"][0]["contenders"]
-    assert contenders["dovetail"]["values"] == [12_345.6]
+    contenders = recorded(seen)["cases"][0]["contenders"]
+    assert contenders["dovetail"]["rounds"] == [[12_345.6, 10.0]]
     assert contenders["mcp"] == {"not_measured": "pip could not install it"}
-    assert recorded["settings"]["quick"] is True
+
+
+def test_table_says_where_only_run_reaches_the_target() -> None:
+    of = replace(case(targets={"mcp": 10}), contenders=("dovetail", "dovetail-asgi", "mcp"))
+    rounds = {name: [Measured(value)] for name, value in (("dovetail", 100), ("dovetail-asgi", 90), ("mcp", 10))}
+    assert "met; asgi MISSED" in report.table([Outcome(of, rounds)])
 
 
 def test_picture_turns_ratios_so_that_more_is_better() -> None:
     fast = outcome(replace(case(), key="http-async"), [100], [10])
     small = outcome(replace(case(more=False), key="cold-start"), [80], [800])
     other = outcome(case(), [1], [1])
-    drawn = plot.rows(report.record([small, other, fast], QUICK, {}))
+    drawn = plot.rows(recorded(small, other, fast))
     assert [(row.label, row.figure, row.times) for row in drawn] == [
         ("HTTP call", "100 calls/s", {"mcp": 10.0}),
         ("Start to first answer", "80 ms", {"mcp": 10.0}),
     ]
+
+
+# ── the record ──
+
+RUN = {
+    "commit": "abc",
+    "cores": 2,
+    "python": "3.11.0",
+    "settings": {"rounds": 5, "quick": False},
+    "versions": {"mcp": ["mcp==2.3.0"]},
+}
+
+
+def recorded(*outcomes: Outcome, run: str = "first") -> dict[str, Any]:
+    kept = Record()
+    for one in outcomes:
+        kept.add(one, run, RUN)
+    return kept.as_json([one.case for one in outcomes])
+
+
+def test_a_question_that_is_asked_again_takes_the_place_of_the_old_answer(tmp_path: Path) -> None:
+    file, one, other = tmp_path / "results.json", replace(case(), key="one"), replace(case(), key="other")
+    first = Record()
+    first.add(outcome(one, [1, 2], [1, 1]), "first", RUN)
+    first.add(outcome(other, [3], [1]), "first", RUN)
+    first.outcomes["other"].fail("mcp", CannotMeasure("gone"))
+    first.write(file, [one, other])
+
+    again = record.read(file, [one, other])
+    assert again.outcomes == first.outcomes
+    again.add(outcome(one, [5], [1]), "second", {**RUN, "commit": "def"})
+    found = again.as_json([one, other])
+    assert [(each["key"], each["run"]) for each in found["cases"]] == [("one", "second"), ("other", "first")]
+    assert [run["commit"] for run in found["runs"].values()] == ["abc", "def"]
+    assert all(each["made"] for each in found["cases"])
+    assert list(record.read(file, [other]).as_json([one, other])["runs"]) == ["first"]
+
+
+def test_a_run_tells_on_what_it_was_made() -> None:
+    made = record.run_on(QUICK, {"mcp": contenders.installed("dovetail")})
+    assert set(made) >= {"commit", "processor", "cores", "python"}
+    assert made["settings"] == {"seconds": 0.5, "rounds": 1, "quick": True}
+    assert any(line.startswith("uvicorn==") for line in made["versions"]["mcp"])
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"cases":[{"key":"key"}],"runs":{}}'])
+def test_a_file_of_something_else_is_not_overwritten(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    file.write_text(text)
+    with pytest.raises(SystemExit, match="move it away"):
+        record.read(file, [case()])
+
+
+def test_what_is_published_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Record()
+    kept.add(outcome(http_call.CASES[0], [100], [10]), "first", RUN)
+    kept.write(tmp_path / "results.json", http_call.CASES)
+    for suffix in (".png", ".svg"):
+        (tmp_path / f"plot{suffix}").write_text("drawn")
+    monkeypatch.setattr("benchmarks.plot.draw", lambda file: None)
+    monkeypatch.setattr("benchmarks.__main__.PUBLISHED", tmp_path / "published")
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--show", "--out", str(tmp_path)])
+    assert main() == 0
+    assert not list(tmp_path.glob("published*"))
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--publish"])
+    assert main() == 0
+    assert {path.name for path in tmp_path.glob("published*")} == {"published.png", "published.svg"}
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--quick"])
+    with pytest.raises(SystemExit, match="a trial"):
+        main()
 
 
 # ── wrk ──
@@ -215,11 +290,11 @@ def body(server: HttpServer, post: Post) -> bytes:
 def test_the_floor_answers_what_dovetail_answers(tool: str) -> None:
     post = call(tool, ARGUMENTS, progressToken=1) if tool.startswith("add") else call(tool, {}, progressToken=1)
     answers = []
-    for contender in ("dovetail", "dovetail-asgi", "floor"):
+    for contender in ("dovetail", "dovetail-asgi", "floor") if tool == "add" else ("dovetail", "floor"):
         with serving(contender, Offer(tool)) as server:
             answers.append(body(server, post))
     assert answers[0]
-    assert answers[0] == answers[1] == answers[2]
+    assert set(answers) == {answers[0]}
 
 
 @pytest.mark.slow
@@ -242,6 +317,22 @@ def test_a_case_can_be_measured() -> None:
     assert seen.ratio("floor") is not None
 
 
+def test_what_takes_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.http_contender._seconds", lambda server, post: MAX_SECONDS)
+    opened = loaded("floor", QUICK, Offer(), call("add", ARGUMENTS), http_call.check_sum)
+    with pytest.raises(CannotMeasure, match="one answer takes 8"):
+        opened.__enter__()
+
+
+def test_children_run_with_bytecode_whatever_the_shell_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    switches = "import os; print([name for name in os.environ if name.startswith('PYTHON')])"
+    with processes.running([sys.executable, "-c", switches], stdout=subprocess.PIPE) as process:
+        assert process.communicate()[0].strip() == b"[]"
+
+
 @pytest.mark.slow
 def test_wrong_bodies_are_found_under_load() -> None:
     demand_wrk()
@@ -250,8 +341,6 @@ def test_wrong_bodies_are_found_under_load() -> None:
         server.load(post.lua + wrk.looking({'"text":"4"': 1}), 1, 2)
         with pytest.raises(CannotMeasure, match="requests failed under load"):
             server.load(post.lua + wrk.looking({'"text":"3"': 1}), 1, 2)
-        with pytest.raises(CannotMeasure, match="requests failed under load"):
-            server.load(Post(post.headers, "[]").lua, 1, 2)
 
 
 def test_a_server_that_does_not_start_leaves_its_last_words() -> None:

@@ -1,19 +1,14 @@
 """FastMCP over HTTP: `app` for uvicorn, with the options that make it fastest."""
 
-from collections.abc import Callable
-from typing import Any
-
-from benchmarks.servers.offered import IMAGE, REST, SESSIONS, STEPS, TOOL, add, add_in_thread, search, text
+from benchmarks.servers import offered
+from benchmarks.servers.offered import IMAGE, PLAIN, REST, SESSIONS, TOOL, search
 from fastmcp import Context, FastMCP
 from fastmcp.tools import Tool
 from fastmcp.utilities.types import Image
 
 
 async def count(ctx: Context) -> int:
-    """Count, and report every step."""
-    for step in range(1, STEPS + 1):
-        await ctx.report_progress(step, total=STEPS)
-    return STEPS
+    return await offered.count(ctx.report_progress)
 
 
 async def image() -> Image:
@@ -21,17 +16,10 @@ async def image() -> Image:
     return Image(data=IMAGE, format="png")
 
 
-TOOLS: dict[str, Callable[..., Any]] = {
-    "add": add,
-    "add_in_thread": add_in_thread,
-    "count": count,
-    "text": text,
-    "image": image,
-}
-PLAIN = {"text", "image"}  # no structured copy of a megabyte, as the others
+called = offered.called(count=count, image=image)
 
 server = FastMCP("bench", version="1.0.0")
-server.add_tool(Tool.from_function(TOOLS[TOOL], **({"output_schema": None} if TOOL in PLAIN else {})))
+server.add_tool(Tool.from_function(called, **({"output_schema": None} if PLAIN else {})))
 for name in REST:
     server.add_tool(Tool.from_function(search, name=name))
 

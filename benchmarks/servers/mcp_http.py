@@ -1,17 +1,12 @@
 """The official SDK over HTTP: `app` for uvicorn, with the options that make it fastest."""
 
-from collections.abc import Callable
-from typing import Any
-
-from benchmarks.servers.offered import IMAGE, REST, SESSIONS, STEPS, TOOL, add, add_in_thread, search, text
+from benchmarks.servers import offered
+from benchmarks.servers.offered import IMAGE, PLAIN, REST, SESSIONS, TOOL, search
 from mcp.server.mcpserver import Context, Image, MCPServer
 
 
 async def count(ctx: Context) -> int:
-    """Count, and report every step."""
-    for step in range(1, STEPS + 1):
-        await ctx.report_progress(step, total=STEPS)
-    return STEPS
+    return await offered.count(ctx.report_progress)
 
 
 async def image() -> Image:
@@ -19,17 +14,10 @@ async def image() -> Image:
     return Image(data=IMAGE, format="png")
 
 
-TOOLS: dict[str, Callable[..., Any]] = {
-    "add": add,
-    "add_in_thread": add_in_thread,
-    "count": count,
-    "text": text,
-    "image": image,
-}
-PLAIN = {"text", "image"}  # no structured copy of a megabyte, as the others
+called = offered.called(count=count, image=image)
 
 server = MCPServer("bench", version="1.0.0", log_level="WARNING")
-server.add_tool(TOOLS[TOOL], structured_output=False if TOOL in PLAIN else None)
+server.add_tool(called, structured_output=False if PLAIN else None)
 for name in REST:
     server.add_tool(search, name=name)
 

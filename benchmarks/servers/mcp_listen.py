@@ -1,23 +1,15 @@
 """The official SDK over HTTP with a tool that changes the list of tools: `app` for uvicorn."""
 
+from benchmarks.servers.changing import Coming
 from mcp.server.mcpserver import Context, MCPServer
 
 server = MCPServer("bench", version="1.0.0", log_level="WARNING")
-present = False
-
-
-async def extra() -> str:
-    return "here"
+extra = Coming(server)
 
 
 @server.tool()
 async def change(ctx: Context) -> str:
-    global present
-    present = not present
-    if present:
-        server.add_tool(extra)
-    else:
-        server.remove_tool("extra")
+    extra.change()
     await ctx.notify_tools_changed()  # its lists do not tell on their own
     return "changed"
 

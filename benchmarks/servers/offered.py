@@ -5,10 +5,12 @@ Neither imports a framework; what needs one (progress, images) each server adds 
 """
 
 import os
-from typing import Literal
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
 
 TOOL = os.environ.get("BENCH_TOOL", "add")
 TOOLS = int(os.environ.get("BENCH_TOOLS", "1"))
+PLAIN = TOOL in ("text", "image")  # no structured copy of a megabyte
 SESSIONS = "BENCH_SESSIONS" in os.environ  # 2025-11-25; else 2026-07-28
 
 STEPS = 10
@@ -33,6 +35,19 @@ async def text() -> str:
     return TEXT
 
 
+async def count(report: Callable[..., Awaitable[Any]]) -> int:
+    """Count, and report every step; each server gives this its own way to report."""
+    for step in range(1, STEPS + 1):
+        await report(step, total=STEPS)
+    return STEPS
+
+
 async def search(query: str, limit: int = 10, order: Literal["newest", "oldest"] = "newest") -> list[str]:
     """Search the archive for documents, and list the titles of those that fit best."""
     return [query, order][:limit]
+
+
+def called(**own: Callable[..., Any]) -> Callable[..., Any]:
+    """The tool that is called: one of these, or of the server's own."""
+    tools: dict[str, Callable[..., Any]] = {"add": add, "add_in_thread": add_in_thread, "text": text, **own}
+    return tools[TOOL]

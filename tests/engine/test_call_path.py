@@ -101,11 +101,12 @@ async def test_the_number_of_function_calls_is_bounded(tools: int) -> None:
     connection = Connection(probe.server.engine, probe)
     with functions_called() as called:
         connection.feed(CALL % (9, MODERN.encode()))
-        await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
     await connection.close()
     await probe.server.engine.stop()
     assert probe.written == 3
-    assert len(called) <= 30, called
+    assert len(called) <= 27, called
 
 
 @pytest.mark.parametrize("kind", [int, str, dict[str, int]])
@@ -131,4 +132,4 @@ async def test_the_engine_s_part_of_it_is_a_handful_of_functions(kind: Any) -> N
     await server.engine.stop()
     assert bodies[0] == bodies[1]
     assert b'"isError":false' in bodies[0]
-    assert len(called) <= 13, called
+    assert len(called) <= 12, called

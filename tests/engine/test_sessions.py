@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail import Server
+from dovetail.engine import sessions
 from dovetail.engine.sessions import FRESH_SECONDS, MAX_ID, HeldSession, Sessions
 from dovetail.errors import Busy, ProtocolError
 from dovetail.protocol.methods import InitializeParams
@@ -183,6 +184,31 @@ async def test_what_a_client_says_of_itself_is_bounded() -> None:
     with pytest.raises(ProtocolError, match="more than a session may hold"):
         await book.open(client={"name": "x" * 20_000, "version": "1"})
     assert len(book.sessions) == 1
+
+
+async def test_small_records_stay_decoded_for_those_used_last_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "RECENT", 2)
+    book = Book()
+    opened = [await book.open() for _ in range(3)]
+    first, *_, last = [await book.find(held) for held in opened]
+    assert first is not None
+    assert last is not None
+    assert (await book.find(opened[2])).record is last.record
+    again = await book.find(opened[0])
+    assert again.record is not first.record
+    assert again.record == first.record
+    assert len(book.sessions._recent) == 2
+    await book.sessions.end(again.record.id)
+    assert list(book.sessions._recent) == [opened[2].record.id]
+
+
+async def test_a_change_elsewhere_is_seen_though_the_record_was_decoded() -> None:
+    book = Book()
+    held = await book.open()
+    await book.find(held)
+    there = await book.reopened().find(held.record.id, None)
+    await there.change(lambda record: record.replace(initialized=True))
+    assert (await book.find(held)).record.initialized
 
 
 async def test_a_large_record_is_not_decoded_for_every_request() -> None:

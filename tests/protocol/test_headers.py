@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import HEADER_MISMATCH, ProtocolError, SetupError
+from dovetail.protocol import revisions
 from dovetail.protocol.headers import (
     MCP_NAME_FIELDS,
     HeaderError,
@@ -24,6 +25,7 @@ from dovetail.protocol.headers import (
     matches,
     mirrored_name,
 )
+from dovetail.protocol.methods import REQUEST_ROWS, CallToolParams
 
 # --- values
 
@@ -246,13 +248,11 @@ NAMES = st.sampled_from([text for text, _ in ENCODED] + [header for _, header in
 @example("Stra\u00dfe", "Stra\u00dfe".encode())
 def test_what_agrees_at_first_sight_agrees(name: str, sent: bytes):
     """The quick comparison never lets pass what the careful one refuses."""
-    version, method = "2026-07-28", "tools/call"
-    headers = Headers(
-        [(b"mcp-protocol-version", version.encode()), (b"mcp-method", method.encode()), (b"mcp-name", sent)]
-    )
-    if agree(headers, version, method, name):
-        check_version(headers, version)
-        check_standard(headers, method=method, name=name)
+    revision, row = revisions.LATEST, REQUEST_ROWS["tools/call"]
+    headers = Headers([(b"mcp-protocol-version", revision.header), (b"mcp-method", row.header), (b"mcp-name", sent)])
+    if agree(headers.raw, revision, row, CallToolParams(name=name)):
+        check_version(headers, revision.name)
+        check_standard(headers, method=row.name, name=name)
     else:
         assert sent != b"add" or name != "add"
 

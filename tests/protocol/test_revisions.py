@@ -47,11 +47,12 @@ def test_cells(cell: str) -> None:
 
 
 def test_every_cell_is_checked() -> None:
-    assert {field for field in r.Revision.__struct_fields__ if field != "name"} == set(CELLS)
+    assert set(r.Revision.__struct_fields__) - {"name", "header"} == set(CELLS)
 
 
 def test_names() -> None:
     assert tuple(row.name for row in r.ALL) == NAMES
+    assert tuple(row.header.decode() for row in r.ALL) == NAMES
     assert NAMES[::-1] == r.SUPPORTED
     assert {name: row.name for name, row in r.BY_NAME.items()} == {name: name for name in NAMES}
     assert tuple(r.HANDSHAKE) == NAMES[:4]

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
-from dovetail.transports import guard as guard_module
 from dovetail.protocol.headers import Headers
+from dovetail.transports import guard as guard_module
 from dovetail.transports.guard import (
     MAX_LINES,
     MAX_VERDICTS,

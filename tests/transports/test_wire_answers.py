@@ -240,6 +240,26 @@ async def test_a_body_is_asked_for_unless_it_is_there(arrived: bytes) -> None:
     assert reply.body == b"ok"
 
 
+async def test_an_answer_that_has_begun_is_not_interrupted() -> None:
+    """Who streams waits for the client to leave, by `receive`; a word to go on would stand amidst the stream."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start())
+        waiting = asyncio.ensure_future(receive())
+        await asyncio.sleep(0)
+        await send(body(b"ok"))
+        waiting.cancel()
+
+    reply, line = await reply_to(app, EXPECTING)
+    assert b"100 Continue" not in line.said
+    assert (reply.body, reply.header(b"connection"), line.ended) == (b"ok", b"close", True)
+
+
+async def test_a_body_that_came_unasked_does_not_end_the_connection() -> None:
+    line = await line_to(saying(start(200, length(2)), body(b"ok")), EXPECTING + b"abc", GET)
+    assert [reply.header(b"connection") for reply in replies(line.said, ["POST", "GET"])] == [None, None]
+
+
 async def test_an_old_client_expects_nothing() -> None:
     line = await line_to(saying(), EXPECTING.replace(b"1.1", b"1.0"))
     assert b"100 Continue" not in line.said
@@ -260,6 +280,24 @@ async def test_a_connection_with_an_unread_body_is_closed_gently() -> None:
     assert (line.half_closed, line.closed) == (True, False)
     await line.feed([b"x" * 60_000] * 30)
     assert line.closed  # enough is enough
+
+
+async def test_a_client_that_left_in_this_moment_is_not_written_to(caplog: pytest.LogCaptureFixture) -> None:
+    """The loop tells us a little later; till then an app may have much to say, and each word would be complained of."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start())
+        line.close()
+        for _ in range(10):
+            await send(body(b"x", more=True))
+        await send(body())
+
+    line = wire_to(app)  # whose `write` fails after its end
+    await line.feed([GET])
+    await line.settle()
+    assert len(line.written) == 1
+    assert not caplog.records
+    assert not line.protocol.wire.serving
 
 
 # ── requests and each other ──

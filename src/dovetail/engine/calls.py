@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
 from dovetail import engine as late
 from dovetail.engine.exchange import Exchange
@@ -15,7 +15,7 @@ from dovetail.errors import INVALID_PARAMS, ArgumentError, MissingCapability, No
 from dovetail.protocol import headers, jsonrpc
 from dovetail.protocol.content import Text
 from dovetail.protocol.features import require_capabilities
-from dovetail.protocol.methods import EMPTY_OBJECT, CallToolParams
+from dovetail.protocol.methods import CallToolParams
 from dovetail.protocol.outbound import ToolResult
 from dovetail.protocol.questions import InputRequired
 from dovetail.protocol.results import Result
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from dovetail.engine.core import Engine
 
 log = logging.getLogger("dovetail")
-NULL = Raw(b"null")
 
 
 async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
@@ -44,7 +43,7 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
             require_capabilities(tool.requires, request.capabilities)
         if params.request_state is not UNSET or params.input_responses is not UNSET:
             late.replay.resume(engine, exchange)
-        arguments = tool.decode(EMPTY_OBJECT if params.arguments == NULL else params.arguments)
+        arguments = tool.decode(params.arguments)
         if tool.max_concurrency is None and engine.limit.take():
             slots.held = engine.limits
         else:
@@ -53,8 +52,9 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
             value = await start(engine, exchange, tool.invocation, arguments, tool.label)
         except BaseException as raised:
             await fail(engine, exchange, tool.invocation, raised, tool.label)
-        if exchange.interview is not None or (type(value) not in PLAIN_TYPES and isinstance(value, InputRequired)):
-            value = await final(engine, exchange, tool.invocation, arguments, tool.label, value)
+        if exchange.interview is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
+            return tool.shape(value)
+        value = await final(engine, exchange, tool.invocation, arguments, tool.label, value)
         result = tool.shape(value)
     except Unanswered:
         return late.replay.interim(exchange)

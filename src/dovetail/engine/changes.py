@@ -25,6 +25,7 @@ class Heard(NamedTuple):
 
     changes: list[tuple[Change, int | None]]
     position: int
+    more: bool = False  # there was too much for one time
 
 
 class ChangeLog:
@@ -73,7 +74,8 @@ class ChangeLog:
             if _wants(session, change):
                 latest.pop(change, None)  # told where it came last, so that positions only grow
                 latest[change] = record.id
-        return Heard(list(latest.items()), page.records[-1].id if page.records else page.last)
+        position = page.records[-1].id if page.records else page.last
+        return Heard(list(latest.items()), position, position < page.last)
 
 
 def _wants(session: Session, change: Change) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dovetail import engine as late
@@ -52,6 +52,7 @@ class Engine:
         self.redactor = Redactor(options.redact)
         guard_loggers(options.redact)
         self.threads = ThreadPool(options.max_threads)
+        self._state: StateBackend | None = None  # until somebody needs it, or gives one
         self.elicitations = Elicitations()
         self.running_steps: set[asyncio.Task[Any]] = set()
         self._open_limits()
@@ -61,7 +62,7 @@ class Engine:
         self.library = Library(self.threads, options.hint, lambda uri: self.publish(Change("updated", uri)))
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.hub = Hub(self.library.watch)
-        self.chain: Step = compile_chain(self, ())
+        self.chain: Step | None = None  # of the middleware, if there is any
         self._middleware: list[Middleware] = []
         self.open_methods: frozenset[str] = frozenset()  # which nobody need be checked for; none until they are known
         self._offer: Offer | None = None
@@ -182,10 +183,16 @@ class Engine:
 
     # ── what all workers have to know ──
 
-    @cached_property
+    @property
     def state(self) -> "StateBackend":
         """Steps that were taken, the secret if none is given. Sessions lie elsewhere."""
-        return late_state.memory.MemoryState(max_entries=MAX_STEPS)
+        if self._state is None:
+            self._state = late_state.memory.MemoryState(max_entries=MAX_STEPS)
+        return self._state
+
+    @state.setter
+    def state(self, state: "StateBackend") -> None:
+        self._state = state
 
     @property
     def sealer(self) -> "Sealer":
@@ -218,7 +225,7 @@ class Engine:
     @asynccontextmanager
     async def _living(self, owner: Any) -> AsyncIterator[Any]:
         """The lifespan, entered once it is known which secret all who share the state use."""
-        if not self.options.secret and "state" in vars(self):  # else there is nobody to agree with
+        if not self.options.secret and self._state is not None:  # else there is nobody to agree with
             self.secrets = Secrets([await agree_on_secret(self.state, self.secrets[0])])
         lifespan = self.options.lifespan
         async with nullcontext() if lifespan is None else lifespan(owner) as value:

@@ -31,9 +31,11 @@ async def handle(engine: "Engine", exchange: Exchange) -> bytes:
     request = exchange.request
     shaper = engine.shapers[request.revision.name]
     try:
-        if request.row.name not in engine.open_methods:
+        if request.method not in engine.open_methods:
             engine.offer_to(exchange).check(request.row, request.revision)
-        body = (await engine.chain(exchange)).encode(shaper)
+        chain = engine.chain
+        result = await (HANDLERS[request.method](engine, exchange) if chain is None else chain(exchange))
+        return result.encode(shaper)
     except BaseException as failure:
         exchange.cancelled()  # for threads that still run
         if isinstance(failure, ToolError) and request.method == "tools/call":  # a middleware's, meant like the tool's
@@ -42,7 +44,6 @@ async def handle(engine: "Engine", exchange: Exchange) -> bytes:
     finally:
         if exchange.finish:
             await _finish(exchange)
-    return body
 
 
 async def _finish(exchange: Exchange) -> None:
@@ -83,7 +84,7 @@ def _with_plain_data(failure: ProtocolError, request: Request) -> ProtocolError:
 
 
 def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Step:
-    """One closure for each middleware, the first one outermost; without any, the handlers themselves."""
+    """One closure for each middleware, the first one outermost, around the handlers."""
 
     def innermost(exchange: Exchange) -> Awaitable[Result]:
         handler = HANDLERS.get(exchange.request.method)

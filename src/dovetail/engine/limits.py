@@ -118,8 +118,7 @@ class Slots(msgspec.Struct):
 
     def leave(self) -> None:
         """The function is over: what it still has is others' now."""
-        self.is_over = True
-        held, self.held = self.held, ()
+        held, self.held, self.is_over = self.held, (), True
         for limit in held:
             limit.release()
 

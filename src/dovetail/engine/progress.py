@@ -2,12 +2,21 @@
 
 import asyncio
 import time
-from typing import Any
+from collections.abc import Awaitable
+
+from msgspec import Struct
 
 from dovetail.engine.exchange import Exchange
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.progress import ProgressGate, Update
+
+
+class _Params(Struct, omit_defaults=True, rename="camel"):
+    progress_token: RequestId
+    progress: int | float
+    total: int | float | None = None
+    message: str | None = None
 
 
 class ProgressSender:
@@ -49,10 +58,8 @@ class ProgressSender:
         await self._flush()
         self._gate.close()
 
-    async def _send(self, update: Update) -> None:
-        params: dict[str, Any] = {"progressToken": self._token, "progress": update.progress}
-        if update.total is not None:
-            params["total"] = update.total
-        if update.message is not None and self._exchange.request.revision.progress_message:
-            params["message"] = update.message
-        await self._exchange.emit(jsonrpc.notification("notifications/progress", jsonrpc.encode(params)))
+    def _send(self, update: Update) -> Awaitable[None]:
+        exchange = self._exchange
+        message = update.message if exchange.request.revision.progress_message else None
+        params = _Params(self._token, update.progress, update.total, message)
+        return exchange.emit(jsonrpc.notification("notifications/progress", jsonrpc.encode(params)))

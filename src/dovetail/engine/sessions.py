@@ -23,7 +23,8 @@ from dovetail.state.base import Conflict, Entry, NoRoom, StateBackend
 
 MAX_RECORD = 64 * 1024  # bytes: what a client says of itself, its roots, and the resources that it subscribes to
 MAX_FIRST = 16 * 1024  # of what it says of itself
-LARGE = 2 * 1024  # bytes of a record that is not decoded anew for every request
+LARGE = 2 * 1024  # bytes of a record that stays decoded as long as its session is known here
+RECENT = 2_000  # sessions whose records are kept decoded, though they are small
 FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to a new one
 MAX_ID = 128
 MAX_TRIES = 100  # of a change that others are always quicker with
@@ -31,15 +32,12 @@ _encode = msgspec.msgpack.encode
 _decoder = msgspec.msgpack.Decoder(Session)
 
 
-class HeldSession:
+class HeldSession(msgspec.Struct, eq=False):
     """The session of one request: its record, and the way to change it."""
 
-    __slots__ = ("_sessions", "record", "version")
-
-    def __init__(self, sessions: "Sessions", record: Session, version: int) -> None:
-        self._sessions = sessions
-        self.record = record
-        self.version = version
+    _sessions: "Sessions"
+    record: Session
+    version: int
 
     async def use(self) -> bool:
         """Its time begins anew; False if it is gone."""
@@ -71,9 +69,9 @@ class Sessions:
         self._most = most
         self._clock = clock
         self._known: OrderedDict[str, _Known] = OrderedDict()  # the one that was used longest ago comes first
-        self._new: OrderedDict[str, None] = (
-            OrderedDict()
-        )  # those of them whose client has not said `initialized`; same order
+        # Those of them whose client has not said `initialized`; same order.
+        self._new: OrderedDict[str, None] = OrderedDict()
+        self._recent: OrderedDict[str, _Known] = OrderedDict()  # those with a small record that is decoded
 
     def __len__(self) -> int:
         return len(self._known)
@@ -128,17 +126,31 @@ class Sessions:
 
     async def find(self, id: str, owner: str | None) -> HeldSession | None:
         """The session, if there is one and it belongs to who is asking."""
-        if len(id) > MAX_ID:
+        if not 0 < len(id) <= MAX_ID:
             return None
         entry = await self._state.get(_key(id))
         if entry is None:
             self._forget(id)
             return None
         known = self._known.get(id)
-        record = _decoder.decode(entry.value) if known is None else known.decoded(entry)
+        if known is not None and known.version == entry.version and known.record is not None:
+            record = known.record
+        else:
+            record = self._decoded(id, entry, known)
         if record.owner != owner or (self._is_to_be_touched(record) and not await self._touch(record)):
             return None
         return HeldSession(self, record, entry.version)
+
+    def _decoded(self, id: str, entry: Entry, known: "_Known | None") -> Session:
+        """It will probably be used again soon, so that it is kept; but of small ones only so many."""
+        record = _decoder.decode(entry.value)
+        if known is not None:
+            known.record, known.version = record, entry.version
+            if len(entry.value) <= LARGE:
+                self._recent[id] = known
+                if len(self._recent) > RECENT:
+                    self._recent.popitem(last=False)[1].record = None
+        return record
 
     async def reload(self, held: HeldSession) -> bool:
         """Whether it is still there; its record is then as new as can be."""
@@ -225,6 +237,7 @@ class Sessions:
 
     def _let_go(self, id: str) -> None:
         self._new.pop(id, None)
+        self._recent.pop(id, None)
         if (known := self._known.pop(id, None)) is not None:
             known.watch(frozenset())
 
@@ -237,21 +250,15 @@ class Sessions:
 class _Known:
     """What this process remembers of a session: when it was used, and which resources are watched for its sake."""
 
-    __slots__ = ("_decoded", "_hub", "_watched", "touched", "used")
+    __slots__ = ("_hub", "_watched", "record", "touched", "used", "version")
 
     def __init__(self, hub: Hub, now: float) -> None:
-        self._decoded: tuple[int, Session] | None = None  # of a large record: its version, and the record
+        self.record: Session | None = None  # decoded, where it is kept so
+        self.version = 0  # of that
         self._hub = hub
         self._watched: frozenset[str] = frozenset()
         self.used = now
         self.touched = now
-
-    def decoded(self, entry: Entry) -> Session:
-        if self._decoded is not None and self._decoded[0] == entry.version:
-            return self._decoded[1]
-        record = _decoder.decode(entry.value)
-        self._decoded = (entry.version, record) if len(entry.value) > LARGE else None
-        return record
 
     def watch(self, uris: frozenset[str]) -> None:
         if uris == self._watched:

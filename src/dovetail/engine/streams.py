@@ -38,7 +38,7 @@ class Subscription:
         self._pending: dict[Change, None] = {}
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None  # of the one who reads
         for uri in uris:
             self.add_uri(uri)
 
@@ -71,7 +71,11 @@ class Subscription:
     def _put(self, change: Change) -> None:
         if not self.closed and self.wants(change):
             self._pending[change] = None
-            self._wake.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def __aiter__(self) -> "Subscription":
         return self
@@ -80,8 +84,8 @@ class Subscription:
         while not self._pending:
             if self.closed:
                 raise StopAsyncIteration
-            self._wake.clear()
-            await self._wake.wait()
+            self._waiter = self._loop.create_future()
+            await self._waiter
         change = next(iter(self._pending))
         del self._pending[change]
         return change
@@ -93,7 +97,7 @@ class Subscription:
             self._hub.forget(self)
             for uri in self.uris:
                 self._hub.uri_released(uri)
-            self._wake.set()
+            self._wake()
 
 
 class Hub:

@@ -16,18 +16,17 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import HEADER_MISMATCH, ProtocolError, SetupError
+from dovetail.protocol.methods import REQUESTS, Method
+from dovetail.protocol.revisions import Revision
 
-MCP_NAME_FIELDS = {  # method: the field of its params that `Mcp-Name` mirrors; extensions add rows
-    "tools/call": "name",
-    "prompts/get": "name",
-    "resources/read": "uri",
-}
+# method: the field of its params that `Mcp-Name` mirrors; extensions add rows
+MCP_NAME_FIELDS = {row.name: row.named_by for row in REQUESTS if row.named_by is not None}
 PARAMETER_TYPES = frozenset({"string", "integer", "boolean"})
 LARGEST_INTEGER = 2**53 - 1  # what every client can hold
 
 _SHOWN = 100  # characters of a value that an error repeats
 _PREFIX, _SUFFIX = "=?base64?", "?="
-_PLAIN = re.compile(r"(?!=\?)[!-~]+")  # means itself as a header value
+_is_plain = re.compile(r"(?!=\?)[!-~]+").fullmatch  # it means itself as a header value
 _ILLEGAL = re.compile(r"[^\t\x20-\x7e]")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _INTEGER = re.compile(r"(-?[0-9]{1,16})(?:\.0{1,16})?")
@@ -158,17 +157,17 @@ def mirrored_name(method: str, params: Mapping[str, object]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def agree(headers: Headers, version: str, method: str, name: str | None) -> bool:
-    """Whether the headers say what the body says, in its own spelling; version and method are among those we know.
+def agree(raw: Mapping[bytes, bytes], revision: Revision, row: Method, params: object) -> bool:
+    """Whether the headers say what the body says, in its own spelling.
 
     If they do not, `check_version` and `check_standard` find out whether they say it in another one.
     """
-    raw = headers.raw
-    return (
-        raw.get(b"mcp-protocol-version") == version.encode()
-        and raw.get(b"mcp-method") == method.encode()
-        and (name is None or (raw.get(b"mcp-name") == name.encode() and _PLAIN.fullmatch(name) is not None))
-    )
+    if raw.get(b"mcp-protocol-version") != revision.header or raw.get(b"mcp-method") != row.header:
+        return False
+    if row.named_by is None:
+        return True
+    name = getattr(params, row.named_by, "")
+    return raw.get(b"mcp-name") == name.encode() and _is_plain(name) is not None
 
 
 def check_version(headers: Mapping[str, str], version: str) -> None:

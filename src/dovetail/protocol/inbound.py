@@ -25,6 +25,7 @@ from dovetail.protocol.methods import (
     Params,
     RequestId,
     RequestMeta,
+    read_params,
 )
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.session import Session
@@ -89,15 +90,12 @@ class Opened(msgspec.Struct, frozen=True):
 
 def open_request(message: Envelope) -> Opened:
     """Read a request's params by the shape of its method. Raises BadMessage if they are not even JSON."""
-    assert isinstance(message.id, (int, str))
-    assert isinstance(message.method, str)
-    row = REQUEST_ROWS.get(message.method)
-    shape = Params if row is None else row.params
+    row = REQUEST_ROWS.get(message.method)  # type: ignore[arg-type]  # a request has a method
     try:
-        params = DECODERS[shape].decode(message.params)
+        params = read_params(message.params) if row is None else row.read(message.params)
     except UNREADABLE as failure:
         return _open_carefully(message, row, failure)
-    return Opened(message.id, message.method, row, params, message.params)
+    return Opened(message.id, message.method, row, params, message.params)  # type: ignore[arg-type]  # and an id
 
 
 def _open_carefully(message: Envelope, row: Method | None, failure: Exception) -> Opened:
@@ -134,29 +132,24 @@ def _without_modern_keys(params: Raw) -> Raw:
 
 def modern(opened: Opened, headers: Headers | None = None) -> Request | None:
     """Rows 3 to 10 of the HTTP table and row 3 of the pipe's: None if the request names no version of its own."""
-    meta = opened.params.meta
+    params = opened.params
+    meta = params.meta
     version = meta.version
     if version is UNSET:
         return None
-    revision = revisions.MODERN.get(version)
-    if headers is not None:
-        _check_headers(opened, version, revision, headers)
-    if revision is None:
-        raise unsupported(version)
-    if opened.problem is not None:
-        opened.refuse_bad_meta()
+    row = opened.row
+    revision = None if row is None else row.modern.get(version)
+    if row is None or revision is None or opened.problem is not None:
+        raise _refusal(opened, version, headers)
+    if headers is not None and not header_rules.agree(headers.raw, revision, row, params):
+        _check_headers(opened, version, headers)
     if meta.capabilities is UNSET:
         raise _missing_meta(meta)
-    row = opened.row
-    if row is None or version not in row.since:
-        raise method_not_found(opened.method, http_status=404)
-    if opened.problem is not None:
-        opened.refuse_misfit()
     return Request(
         id=opened.id,
         method=opened.method,
         row=row,
-        params=opened.params,
+        params=params,
         raw_params=opened.raw,
         revision=revision,
         capabilities=meta.capabilities,
@@ -166,16 +159,31 @@ def modern(opened: Opened, headers: Headers | None = None) -> Request | None:
     )
 
 
-def _check_headers(opened: Opened, version: str, revision: Revision | None, headers: Headers) -> None:
+def _refusal(opened: Opened, version: str, headers: Headers | None) -> ProtocolError:
+    """What is wrong with a request of an unknown version or method, or with params that don't fit; first things first.
+
+    What its headers say of it comes before all but the version.
+    """
+    if headers is not None:
+        _check_headers(opened, version, headers)
+    if version not in revisions.MODERN:
+        return unsupported(version)
+    opened.refuse_bad_meta()
+    if opened.params.meta.capabilities is UNSET:
+        return _missing_meta(opened.params.meta)
+    if opened.row is None or version not in opened.row.since:
+        return method_not_found(opened.method, http_status=404)
+    return _bad_params(opened.problem or "")
+
+
+def _check_headers(opened: Opened, version: str, headers: Headers) -> None:
     """Raises unless they mirror the body; a version that nobody knows comes before what else may be wrong."""
+    header_rules.check_version(headers, version)
+    if version not in revisions.MODERN:
+        raise unsupported(version)
     field = header_rules.MCP_NAME_FIELDS.get(opened.method)
     name = None if field is None else getattr(opened.params, field, None)
-    known = revision is not None and opened.row is not None
-    if not known or not header_rules.agree(headers, version, opened.method, name):
-        header_rules.check_version(headers, version)
-        if revision is None:
-            raise unsupported(version)
-        header_rules.check_standard(headers, method=opened.method, name=name)
+    header_rules.check_standard(headers, method=opened.method, name=name)
 
 
 def on_pipe(opened: Opened, session: Session | None) -> Request:
@@ -192,7 +200,7 @@ def on_pipe(opened: Opened, session: Session | None) -> Request:
     if session is None:
         opened.refuse_bad_meta()
         raise ProtocolError(f"Not initialised. {HOW_TO_START}", code=INVALID_PARAMS)
-    return _handshake(opened, session.revision, session)
+    return _handshake(opened, revisions.HANDSHAKE[session.version], session)
 
 
 def on_http(opened: Opened, headers: Headers, session: Session | None, *, stateless: bool = False) -> Request:
@@ -200,15 +208,18 @@ def on_http(opened: Opened, headers: Headers, session: Session | None, *, statel
 
     `session` is the record that `Mcp-Session-Id` names, or None if there is none.
     """
-    version = _named_version(headers)
-    if version in revisions.MODERN:
+    exact = revisions.BY_HEADER.get(headers.raw.get(b"mcp-protocol-version", b""))
+    revision = exact or _named_revision(headers)
+    if not revision.handshake:
         opened.refuse_bad_meta()
         raise _missing_meta(opened.params.meta)
-    named = _handshake_revision(version)
     if opened.method == "initialize":
         return _initialize(opened, headers)
-    session = known_session(headers, session, stateless)
-    return _handshake(opened, named if session is None else session.revision, session, headers)
+    if session is not None:
+        revision = revisions.HANDSHAKE[session.version]
+    else:
+        known_session(headers, None, stateless)
+    return _handshake(opened, revision, session, headers)
 
 
 def notice_on_http(
@@ -218,39 +229,35 @@ def notice_on_http(
 
     What is returned is the session that it belongs to; without one there is nothing to do about it.
     """
-    version = _named_version(headers)
-    if version is None:
-        version = _own_version(message)
-    if version in revisions.MODERN:
+    revision = _named_revision(headers)
+    if b"mcp-protocol-version" not in headers.raw:
+        revision = _own_revision(message) or revision
+    if not revision.handshake:
         if message.is_notification:
             return None  # none is defined over HTTP, and neither are headers for them: nothing to check
-        text = f"A client must not send responses in {version}; answers belong into the next request"
+        text = f"A client must not send responses in {revision.name}; answers belong into the next request"
         raise ProtocolError(text, code=INVALID_REQUEST, http_status=400)
-    _handshake_revision(version)
     return known_session(headers, session, stateless)
 
 
-def _named_version(headers: Headers) -> str | None:
-    version = headers.raw.get(b"mcp-protocol-version")
-    return None if version is None else version.strip(b" \t").decode("latin-1")
+def _named_revision(headers: Headers) -> Revision:
+    """Row 13: the revision that the header names; without the header, the last one that did not have it."""
+    sent = headers.raw.get(b"mcp-protocol-version")
+    if sent is None:
+        return revisions.UNNAMED
+    revision = revisions.BY_HEADER.get(sent.strip(b" \t"))
+    if revision is None:
+        raise unsupported(headers["mcp-protocol-version"])
+    return revision
 
 
-def _own_version(message: Envelope) -> str | None:
+def _own_revision(message: Envelope) -> Revision | None:
     """What a notification names in its `_meta`, if that is a revision without a handshake."""
     try:
-        version = DECODERS[Params].decode(message.params).meta.version
+        version = read_params(message.params).meta.version
     except UNREADABLE:
         return None
-    return version if isinstance(version, str) and version in revisions.MODERN else None
-
-
-def _handshake_revision(version: str | None) -> Revision:
-    """Row 13: the revision that a header names; without the header, the last one that did not have it."""
-    if version is None:
-        return revisions.UNNAMED
-    if version not in revisions.HANDSHAKE:
-        raise unsupported(version)
-    return revisions.HANDSHAKE[version]
+    return None if isinstance(version, UnsetType) else revisions.MODERN.get(version)
 
 
 def known_session(headers: Headers, session: Session | None, stateless: bool) -> Session | None:
@@ -265,7 +272,9 @@ def known_session(headers: Headers, session: Session | None, stateless: bool) ->
 
 def session_of_verb(headers: Headers, session: Session | None) -> None:
     """GET and DELETE, which only sessions have: raises unless the version (row 13) and the session are known."""
-    _handshake_revision(_named_version(headers))
+    named = _named_revision(headers)
+    if not named.handshake:
+        raise unsupported(named.name)
     known_session(headers, session, stateless=False)
 
 
@@ -277,7 +286,7 @@ def allow_batch(revision: Revision | None) -> None:
 
 def http_batch_revision(headers: Headers, session: Session | None) -> Revision | None:
     """The revision that decides whether an HTTP body may be an array: the session's, unless the header denies it."""
-    version = _named_version(headers)
+    version = headers.get("mcp-protocol-version")
     named = revisions.UNNAMED if version is None else revisions.BY_NAME.get(version)
     if session is None or named is None or not named.handshake:
         return named

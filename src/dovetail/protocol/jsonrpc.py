@@ -94,9 +94,8 @@ def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | B
             _check_depth(data)
     except UNREADABLE:
         return _decode_carefully(data)
-    if message.method is not UNSET and message.result is UNSET and message.error is UNSET:
-        return message
-    _check_reply(message)
+    if message.method is UNSET or message.result is not UNSET or message.error is not UNSET:
+        _check_reply(message)
     return message
 
 

@@ -1,5 +1,6 @@
 """The methods as rows: name, kind, who sends it, in which revisions, shape of its params, capability behind it."""
 
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -118,6 +119,17 @@ class CancelledParams(Params, frozen=True):
     reason: Any = None  # only ever shown in a log
 
 
+# One compiled decoder for each shape of params: the typed reading of a request costs a single pass.
+DECODERS: dict[type[Params], "msgspec.json.Decoder[Params]"] = {
+    shape: msgspec.json.Decoder(shape)
+    for shape in (
+        *(Params, InitializeParams, ListParams, CallToolParams, UriParams, ReadResourceParams, GetPromptParams),
+        *(CompleteParams, SetLevelParams, ListenParams, CancelledParams),
+    )
+}
+read_params = DECODERS[Params].decode
+
+
 class Method(msgspec.Struct, frozen=True, kw_only=True):
     """One row. `capability` is the server capability without which the method is not there at all."""
 
@@ -126,10 +138,21 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     to_server: bool = True
     since: frozenset[str]
     params: type[Params] = Params
+    named_by: str | None = None  # the field of its params that the header `Mcp-Name` mirrors
     capability: str | None = None
     in_session: bool = False  # it has something remembered for later, so it needs a session
     cacheable: bool = False  # the result carries cache hints where the revision has them
     asks: bool = False  # whoever serves it may ask the client something
+    # Made of the above, for what happens with every request:
+    header: bytes = b""  # the name as the header `Mcp-Method` has it
+    modern: dict[str, r.Revision] = {}  # those of `since` that have no handshake
+    read: Callable[[Raw], Params] = read_params  # params in, of the shape that the row names
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "header", self.name.encode())
+        modern = {name: row for name, row in r.MODERN.items() if name in self.since}
+        msgspec.structs.force_setattr(self, "modern", modern)
+        msgspec.structs.force_setattr(self, "read", DECODERS[self.params].decode)
 
 
 EVERY = r.at_least(r.R2024_11_05)
@@ -141,16 +164,22 @@ REQUESTS = (
     Method(name="ping", since=HANDSHAKE),
     Method(name="server/discover", since=MODERN, cacheable=True),
     Method(name="tools/list", since=EVERY, params=ListParams, capability="tools", cacheable=True),
-    Method(name="tools/call", since=EVERY, params=CallToolParams, capability="tools", asks=True),
+    Method(name="tools/call", since=EVERY, params=CallToolParams, named_by="name", capability="tools", asks=True),
     Method(name="resources/list", since=EVERY, params=ListParams, capability="resources", cacheable=True),
     Method(name="resources/templates/list", since=EVERY, params=ListParams, capability="resources", cacheable=True),
     Method(
-        name="resources/read", since=EVERY, params=ReadResourceParams, capability="resources", cacheable=True, asks=True
+        name="resources/read",
+        since=EVERY,
+        params=ReadResourceParams,
+        named_by="uri",
+        capability="resources",
+        cacheable=True,
+        asks=True,
     ),
     Method(name="resources/subscribe", since=HANDSHAKE, params=UriParams, capability="resources", in_session=True),
     Method(name="resources/unsubscribe", since=HANDSHAKE, params=UriParams, capability="resources", in_session=True),
     Method(name="prompts/list", since=EVERY, params=ListParams, capability="prompts", cacheable=True),
-    Method(name="prompts/get", since=EVERY, params=GetPromptParams, capability="prompts", asks=True),
+    Method(name="prompts/get", since=EVERY, params=GetPromptParams, named_by="name", capability="prompts", asks=True),
     Method(name="completion/complete", since=EVERY, params=CompleteParams, capability="completions"),
     Method(name="logging/setLevel", since=HANDSHAKE, params=SetLevelParams, capability="logging", in_session=True),
     Method(name="subscriptions/listen", since=MODERN, params=ListenParams),
@@ -184,8 +213,3 @@ TO_CLIENT = (
 
 REQUEST_ROWS = {row.name: row for row in REQUESTS}
 NOTIFICATION_ROWS = {row.name: row for row in NOTIFICATIONS}
-
-# One compiled decoder for each shape of params: the typed reading of a request costs a single pass.
-DECODERS: dict[type[Params], "msgspec.json.Decoder[Params]"] = {
-    shape: msgspec.json.Decoder(shape) for shape in {row.params for row in (*REQUESTS, *NOTIFICATIONS)} | {Params}
-}

@@ -74,6 +74,8 @@ class Shaper:
         # What all results of tools have in common: how they begin, and how they end if they have no meta of their own.
         self._tool_head = b'{"resultType":"complete","content":' if revision.result_type else b'{"content":'
         self._tool_ends = (self._tool_end(False, None), self._tool_end(True, None))
+        self._keeps_structured = revision.structured_output or style.always_structured_content
+        self._filler = b',"structuredContent":{}' if style.always_structured_content else b""
 
     def _body(self, fields: Mapping[str, Any], meta: Meta | None) -> dict[str, Any]:
         """A result as a mapping, with what every result of this revision carries around its own fields."""
@@ -92,23 +94,21 @@ class Shaper:
         return self._empty
 
     def tool_result(self, result: ToolResult) -> bytes:
-        revision, style = self.revision, self.style
         end = self._tool_end(result.is_error, result.meta) if result.meta else self._tool_ends[result.is_error]
-        content, key, value = b"", _STRUCTURED, b"{}"
-        if result.structured is not UNSET:
-            value = encode(result.structured)
-            if not result.content and (result.text_copy or not revision.structured_output):
-                content = _TEXT % (value if value[0] == _QUOTE else encode(value.decode()))
-            if not revision.any_structured_output:
-                if not revision.structured_output and not style.always_structured_content:
-                    key = value = b""
-                elif result.wrap or value[0] != _BRACE:
-                    value = _WRAPPED % value
-        elif not style.always_structured_content or result.has_schema:  # whose promise the filler would break
-            key = value = b""
-        if not content:
-            content = encode(result.content if revision.icons else shape_content(result.content, revision))
-        return b"".join((self._tool_head, content, key, value, end))
+        if result.structured is UNSET:
+            filler = b"" if result.has_schema else self._filler  # it would break what the schema promises
+            blocks = result.content if self.revision.icons else shape_content(result.content, self.revision)
+            return b"".join((self._tool_head, encode(blocks), filler, end))
+        value = encode(result.structured)
+        if result.content or not (result.text_copy or not self.revision.structured_output):
+            content = encode(shape_content(result.content, self.revision))
+        else:
+            content = _TEXT % (value if value[0] == _QUOTE else encode(value.decode()))
+        if not self._keeps_structured:
+            return b"".join((self._tool_head, content, end))
+        if (result.wrap or value[0] != _BRACE) and not self.revision.any_structured_output:
+            value = _WRAPPED % value
+        return b"".join((self._tool_head, content, _STRUCTURED, value, end))
 
     def _tool_end(self, is_error: bool, meta: Meta | None) -> bytes:
         flag = b',"isError":true' if is_error else b',"isError":false' if self.style.explicit_is_error else b""

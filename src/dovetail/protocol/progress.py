@@ -48,7 +48,7 @@ class ProgressGate:
             return None
         self._highest = progress
         self._kept = Update(progress, total, message)
-        return self.flush(now) if self._may_send(now) else None
+        return self.flush(now) if self._sent < AT_ONCE or self._may_send(now) else None
 
     def flush(self, now: float) -> Update | None:
         """Return the latest report that has not gone out yet, however soon after the one before."""
@@ -78,6 +78,8 @@ class ProgressGate:
 
 def _number(name: str, value: object) -> int | float:
     """Return a plain number that JSON can hold."""
+    if type(value) is int and -LARGEST_INTEGER <= value <= LARGEST_INTEGER:  # nearly always
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, not {type(value).__name__}")
     if isinstance(value, int):

@@ -40,6 +40,10 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     elicitation_ids: bool = False  # of URLs to open: the client is told when the user is done there
     rich_forms: bool = True  # titled and several choices, defaults of every kind; otherwise `enumNames` and booleans
     rich_sampling: bool = True  # tools, and several blocks in one message
+    header: bytes = b""  # the name as the header `MCP-Protocol-Version` has it
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "header", self.name.encode())
 
 
 R2024_11_05 = Revision(
@@ -101,6 +105,7 @@ R2026_07_28 = Revision(
 
 ALL = (R2024_11_05, R2025_03_26, R2025_06_18, R2025_11_25, R2026_07_28)  # oldest first
 BY_NAME = {revision.name: revision for revision in ALL}
+BY_HEADER = {revision.header: revision for revision in ALL}
 HANDSHAKE = {revision.name: revision for revision in ALL if revision.handshake}
 MODERN = {revision.name: revision for revision in ALL if not revision.handshake}
 SUPPORTED = tuple(revision.name for revision in reversed(ALL))  # newest first, as clients are told

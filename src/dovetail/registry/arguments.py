@@ -61,6 +61,8 @@ class Arguments:
 
     def _second_reading(self, raw: Raw) -> dict[str, Any]:
         value = _plain(raw, self.subject)
+        if value is None:  # some clients spell "no arguments" so
+            return self.decode(b"{}")
         if not isinstance(value, dict):  # a string is not read as the object that it may hold: arguments are an object
             raise ArgumentError(self.subject, self._problems(value))
         leniency = registry.leniency.Leniency(self.schema)
@@ -190,7 +192,7 @@ class RawArguments:
         """The arguments as they came, with the schema's top-level defaults; raises ArgumentError."""
         value = _plain(raw, self.subject)
         if not self._validator.is_valid(value):
-            value = self._second_reading(value)
+            value = self._second_reading({} if value is None else value)
         for name, default in self._defaults.items():
             if name not in value:
                 value[name] = copy.deepcopy(default)

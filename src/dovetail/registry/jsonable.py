@@ -29,7 +29,7 @@ class OutputError(ValueError):
 def encode_json(value: Any) -> bytes:
     """The value as JSON text; refuses NaN, infinity, lone surrogates, cycles, and what has no JSON form."""
     try:
-        encoded = _ENCODER.encode(value)
+        encoded = _encode(value)
         if len(encoded) > _SHALLOW and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:  # else it is not too deep
             _refuse_deep(encoded)
         if encoded.find(b"null") >= 0:  # NaN and infinity are written so; `in` tries a number first, and is slow
@@ -88,7 +88,7 @@ _CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 )
 # Types that have their module loaded if there is a value of them.
 _AS_TEXT = (("pathlib", "PurePath"), ("ipaddress", "IPv4Address"), ("ipaddress", "IPv6Address"))
-_ENCODER = msgspec.json.Encoder(enc_hook=_simplify)
+_encode = msgspec.json.Encoder(enc_hook=_simplify).encode
 _DECODER = msgspec.json.Decoder()
 
 

@@ -7,7 +7,7 @@ from types import UnionType
 from typing import Any, TypedDict, Union, get_args, get_origin
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.protocol.content import CONTENT_TYPES, Content, Icon, Meta, Text
@@ -54,7 +54,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     definition: ToolDefinition
     invocation: Invocation
-    decode: Callable[[bytes | msgspec.Raw], dict[str, Any]]
+    decode: Callable[[bytes | Raw], dict[str, Any]]
     shape: Callable[[Any], ToolResult]
     label: str  # for the log
     requires: frozenset[str] = frozenset()
@@ -126,7 +126,7 @@ def compile_tool(
 
 class _Input(msgspec.Struct, frozen=True):
     schema: dict[str, Any]
-    decode: Callable[[bytes | msgspec.Raw], dict[str, Any]]
+    decode: Callable[[bytes | Raw], dict[str, Any]]
     by_name: bool = True
 
 
@@ -140,7 +140,7 @@ def _compile_input(info: FunctionInfo, raw_schema: Mapping[str, Any] | None, len
     if names is None:
         return _Input(raw.schema, raw.decode, how.by_name)
 
-    def decode(given: bytes | msgspec.Raw) -> dict[str, Any]:  # the schema may take more than the function, or less
+    def decode(given: bytes | Raw) -> dict[str, Any]:  # the schema may take more than the function, or less
         arguments = {name: value for name, value in raw.decode(given).items() if name in names}
         if missing := sorted(needed - arguments.keys()):
             raise ArgumentError(info.name, [f"{name}: required, but missing" for name in missing])
@@ -212,8 +212,9 @@ def _compile_result(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, 
     encode = output.encode
 
     def shape(value: Any) -> ToolResult:
-        whole = None if type(value) in plain else explicit(value)
-        return whole or ToolResult(structured=msgspec.Raw(encode(value)), wrap=wrap, text_copy=text_copy)
+        if type(value) in plain or (whole := explicit(value)) is None:
+            return ToolResult(structured=Raw(encode(value)), wrap=wrap, text_copy=text_copy)
+        return whole
 
     def explicit(value: Any) -> ToolResult | None:
         if isinstance(value, ToolResult):
@@ -255,7 +256,7 @@ def _check_explicit(result: ToolResult, output: Output, wrap: bool, text_copy: b
         return result
     if result.structured is UNSET:
         raise OutputError("a ToolResult without structured content, although an output schema is declared")
-    structured = msgspec.Raw(output.encode(result.structured))
+    structured = Raw(output.encode(result.structured))
     return msgspec.structs.replace(result, structured=structured, wrap=wrap, text_copy=text_copy)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from dovetail.protocol import sse
 from dovetail.protocol.sse import encode_event, priming_event
-from dovetail.transports.event_log import EventLog
+from dovetail.transports.event_log import EventLog, EventLogs
 from dovetail.transports.response import Response
 from dovetail.transports.visit import Accepted
 
@@ -21,42 +21,45 @@ class Answer(msgspec.Struct, eq=False):
 
     response: Response
     accepted: Accepted
-    log: EventLog | None = None  # where the client can come back
+    session: str = ""  # the client's, if it has one
+    logs: EventLogs | None = None  # where it can come back
     primes: bool = False  # and is told so at once
+    log: EventLog | None = None  # from the first event on
 
     @property
     def reads_streams(self) -> bool:
         return self.accepted.stream
 
-    async def emit(self, message: bytes) -> None:
-        """Send something before the answer. Who reads JSON only does not get it."""
-        await self.carry(message)
+    async def carry(self, message: bytes, *, last: bool = False) -> bool:
+        """Send something before the answer, or that as the `last`, or keep it for a client that comes back.
 
-    async def carry(self, message: bytes) -> bool:
-        """Send something before the answer, or keep it for a client that comes back; False if neither is possible."""
+        False if neither is possible: who reads JSON only does not get it.
+        """
         if not self.accepted.stream:
             return False
-        await self._open()
-        if self.log is None:
-            await self.response.event(encode_event(message))
-            return not self.response.ended
-        if not self.log.stream:  # the client left before it knew that there is something to come back to
+        if not self.response.started:
+            await self._open()
+        log = self.log
+        if log is not None:
+            async with log.turn:
+                if not log.is_running:
+                    return False
+                id = await log.append(message)
+                await self.response.event(encode_event(message, id=id), last=last)
+            return True
+        if self.logs is not None:  # the client left before it knew that there is something to come back to
             return False
-        async with self.log.turn:
-            if not self.log.is_running:
-                return False
-            id = await self.log.append(message)
-            await self.response.event(encode_event(message, id=id))
-        return True
+        await self.response.event(encode_event(message), last=last)
+        return not self.response.ended
 
     async def _open(self) -> None:
         if self.response.started or self.response.ended:
             return
         first = b""
-        if self.log is not None:
-            id = self.log.open()
+        if self.logs is not None:
+            self.log = EventLog(self.logs, self.session, self.response)
             if self.primes:
-                first = priming_event(id, retry=milliseconds(RETRY_SECONDS))
+                first = priming_event(self.log.beginning, retry=milliseconds(RETRY_SECONDS))
         await self.response.open(first)
 
     async def outlived(self) -> None:
@@ -84,7 +87,7 @@ class Answer(msgspec.Struct, eq=False):
         return self.response.json(status, message)
 
     async def _finish_stream(self, message: bytes) -> None:
-        await self.emit(message)
+        await self.carry(message, last=True)
         await self.end()
 
     async def finish_silently(self) -> None:

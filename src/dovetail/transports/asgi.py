@@ -20,7 +20,10 @@ WHOLE = "dovetail.whole"  # among the extensions of a scope
 
 
 class Whole(Protocol):
-    """What our own HTTP offers besides ASGI: what is in one piece comes and goes without a message for each part."""
+    """What our own HTTP offers besides ASGI: what is in one piece comes and goes without a message for each part.
+
+    Where it is offered, the task of a request goes on when its client leaves.
+    """
 
     def body(self) -> bytes | None:
         """The whole body, if it is here and none of it was received."""

@@ -18,7 +18,7 @@ from dovetail.protocol.methods import InitializeParams, RequestId
 from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
 from dovetail.transports.answers import Answer
-from dovetail.transports.event_log import EventLog, EventLogs
+from dovetail.transports.event_log import EventLogs
 from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, Posted, SessionBack
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.tails import Tails
@@ -98,35 +98,24 @@ class Endpoint:
         except BadMessage as bad:
             await visit.refuse(bad, bad.id)
 
-    async def _request(self, visit: Visit, message: Envelope) -> None:
+    def _request(self, visit: Visit, message: Envelope) -> Awaitable[object]:
         assert isinstance(message.id, (int, str))
         try:
             opened = inbound.open_request(message)
             request = inbound.modern(opened, visit.headers)
-            if request is not None:
-                call = self._modern_call(visit, request)
-            else:
-                call = await self._session_call(visit, opened)
+            if request is None:
+                return self._in_session(visit, opened)
+            return self._modern_call(visit, request).serve(self._engine)
         except ProtocolError as failure:
-            await visit.refuse(failure, message.id)
-            return
-        if request is None:
-            await self._serve_apart(call, self._serve_in_session(call))
-            return
-        try:  # in the task of the HTTP request: when that ends, so does the call
-            await call.serve(self._engine)
-        finally:
-            call.forget()
-            self._traffic.leave(call)
-            if request.method == LISTEN:
-                self._traffic.close_stream(call)
+            return visit.refuse(failure, message.id)
 
-    # ── 2026-07-28: every request by itself ──
+    # ── 2026-07-28: every request by itself, in the task of the HTTP request: when that ends, so does the call ──
 
     def _modern_call(self, visit: Visit, request: Request) -> HttpCall:
         accepted = visit.accepted
         call = HttpCall.begin(request, Answer(visit.response, accepted), visit.receive, None, self._beat)
         call.exchange.principal = visit.owner
+        call.leave = self._leave
         if request.method != LISTEN:
             self._traffic.enter(call, call.stop)
         elif memoryview(request.raw_params).nbytes > MAX_LISTEN_BYTES:
@@ -139,21 +128,30 @@ class Endpoint:
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
         return call
 
+    def _leave(self, call: HttpCall) -> None:
+        self._traffic.leave(call)
+        if call.request.method == LISTEN:
+            self._traffic.close_stream(call)
+
     # ── up to 2025-11-25: in sessions, or without if the server keeps none ──
 
-    async def _session_call(self, visit: Visit, opened: Opened) -> HttpCall:
-        held = await self._session(visit)
-        request = inbound.on_http(
-            opened, visit.headers, None if held is None else held.record, stateless=self._options.stateless
-        )
-        if request.method == "initialize":
-            held = await self._open_session(visit, request)
-        return self._admit(visit, request, held)
+    async def _in_session(self, visit: Visit, opened: Opened) -> None:
+        try:
+            held = await self._session(visit)
+            record = None if held is None else held.record
+            request = inbound.on_http(opened, visit.headers, record, stateless=self._options.stateless)
+            if request.method == "initialize":
+                held = await self._open_session(visit, request)
+            call = self._admit(visit, request, held)
+        except ProtocolError as failure:
+            await visit.refuse(failure, opened.id)
+        else:
+            await self._lasting(call, call.serve(self._engine))
 
-    async def _session(self, visit: Visit) -> HeldSession | None:
+    def _session(self, visit: Visit) -> Awaitable[HeldSession | None]:
         """The session that the request names, if there is one and it is the caller's."""
-        id = visit.headers.raw.get(SESSION_HEADER)
-        return None if id is None else await self._sessions.find(id.strip(b" \t").decode("latin-1"), visit.owner)
+        id = visit.headers.raw.get(SESSION_HEADER, b"")
+        return self._sessions.find(id.strip(b" \t").decode("latin-1"), visit.owner)
 
     async def _open_session(self, visit: Visit, request: Request) -> HeldSession | None:
         if self._options.stateless:
@@ -175,19 +173,25 @@ class Endpoint:
         answer = self._answer(visit, request.revision, held, lasting=not is_first) if batch is None else batch.answer
         welcome = self._welcome if is_first and held is not None else None
         call = HttpCall.begin(request, answer, visit.receive, held, self._beat, welcome, batch is not None)
-        if held is not None:
-            call.may_ask(SessionBack(self._way_back, held, call))
+        call.leave = self._leave_session
+        exchange = call.exchange
+        exchange.principal = visit.owner
         if answer.primes:
-            call.exchange.close_stream = answer.close_stream
-        call.exchange.principal = visit.owner
-        if held is None:
-            call.exchange.no_way_back = STATELESS
+            exchange.close_stream = answer.close_stream
         self._traffic.enter(call, call.stop)
-        if held is not None:
+        if held is None:
+            exchange.no_way_back = STATELESS
+        else:
+            call.back = exchange.back = SessionBack(self._way_back, held, call)
             self._calls[held.record.id, request.id] = call
         if batch is not None:
             batch.calls.append(call)
         return call
+
+    def _leave_session(self, call: HttpCall) -> None:
+        self._traffic.leave(call)
+        if call.session is not None:
+            self._calls.pop((call.session.record.id, call.id), None)
 
     def _answer(
         self, visit: Visit, revision: revisions.Revision, held: HeldSession | None, *, lasting: bool = True
@@ -198,8 +202,8 @@ class Endpoint:
             return Answer(visit.response, Accepted(accepted.json, accepted.stream and not accepted.json))
         if held is None:
             return Answer(visit.response, accepted)
-        log = EventLog(self._logs, held.record.id, visit.response)
-        return Answer(visit.response, accepted, log, revision.resumable and accepted.stream)
+        primes = revision.resumable and accepted.stream
+        return Answer(visit.response, accepted, held.record.id, self._logs, primes)
 
     async def _welcome(self, call: HttpCall, message: bytes, status: int) -> None:
         """The answer to `initialize` names the session, unless it is a refusal."""
@@ -211,8 +215,12 @@ class Endpoint:
             call.answer.response.add_headers([(SESSION_HEADER, session.encode())])
         await call.answer.finish(message, status)
 
+    def _lasting(self, posted: Posted, work: Coroutine[Any, Any, object]) -> Awaitable[object]:
+        """Serve what goes on when its connection ends. In our own HTTP the task of a request does so as well."""
+        return work if posted.answer.response.whole is not None else self._serve_apart(posted, work)
+
     async def _serve_apart(self, posted: Posted, work: Coroutine[Any, Any, object]) -> None:
-        """In a task of its own: it goes on when the connection, and with it the HTTP request, has ended."""
+        """In a task of its own: the host may end that of the HTTP request when the client leaves."""
         loop = asyncio.get_running_loop()
         over = posted.answer.response.over = loop.create_future()
         loop.create_task(work).add_done_callback(partial(_pass_on, over))
@@ -221,19 +229,6 @@ class Endpoint:
         except asyncio.CancelledError:
             posted.client_left()
             raise
-
-    async def _serve_in_session(self, call: HttpCall) -> bytes | None:
-        """Whatever was admitted gets here, without a pause: only this takes it out again."""
-        request = call.request
-        try:
-            return await call.serve(self._engine)
-        finally:
-            call.forget()
-            self._traffic.leave(call)
-            if request.session is not None:
-                self._calls.pop((request.session.id, request.id), None)
-            if not call.batched and call.answer.is_unfinished:  # something has ended it in an unusual way
-                await call.answer.end()
 
     # ── batches, which one revision has ──
 
@@ -247,7 +242,7 @@ class Endpoint:
         batch = HttpBatch(self._answer(visit, revision, held), visit.receive, held, self._beat)
         parts = [self._part(visit, message, held, batch) for message in messages]
         if any(isinstance(message, BadMessage) or message.is_request for message in messages):
-            await self._serve_apart(batch, self._serve_batch(batch, parts))
+            await self._lasting(batch, self._serve_batch(batch, parts))
         else:
             await asyncio.gather(*parts)
             await visit.response.empty(202)
@@ -274,7 +269,7 @@ class Endpoint:
             request = inbound.modern(opened, visit.headers) or inbound.on_http(
                 opened, visit.headers, record, stateless=self._options.stateless
             )
-            return self._serve_in_session(self._admit(visit, request, held, batch))
+            return self._admit(visit, request, held, batch).serve(self._engine)
         except ProtocolError as failure:
             return _said(jsonrpc.error(message.id, failure))
 

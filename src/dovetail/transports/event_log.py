@@ -94,38 +94,35 @@ class HangsUp(Protocol):
 class EventLog:
     """The events of one stream, and the response that carries them as long as its connection holds."""
 
-    __slots__ = ("_bytes", "_is_lost", "_logs", "_session", "_sizes", "name", "response", "stream", "tail", "turn")
+    __slots__ = ("_bytes", "_is_lost", "_logs", "_sizes", "name", "response", "stream", "tail", "turn")
 
     def __init__(self, logs: EventLogs, session: str, response: Response) -> None:
         self._logs = logs
-        self._session = session
         self.response = response
-        self.stream = ""  # until it has begun
-        self.name = ""
+        self.stream = secrets.token_hex(8)
+        self.name = log_name(session, self.stream)
         self.tail: HangsUp | None = None  # the connection that carries it now, if the client came back
+        self.turn = asyncio.Lock()  # events are sent in the order in which they are kept
+        self._sizes: deque[int] = deque()  # of the records that are kept
+        self._bytes = 0  # of all of them
+        self._is_lost = False  # what came last could not be kept
+        logs.running[self.name] = self
 
     @property
     def is_running(self) -> bool:
-        """It has begun and not ended."""
+        """It has not ended."""
         return self.name in self._logs.running
 
-    def open(self) -> str:
-        """Begin; gives the id that a client resumes from to get everything."""
-        if not self.stream:
-            self.stream = secrets.token_hex(8)
-            self.name = log_name(self._session, self.stream)
-            self.turn = asyncio.Lock()  # events are sent in the order in which they are kept
-            self._sizes: deque[int] = deque()  # of the records that are kept
-            self._bytes = 0  # of all of them
-            self._is_lost = False  # what came last could not be kept
-            self._logs.running[self.name] = self
-        return str(EventPlace(self.stream, 0))
+    @property
+    def beginning(self) -> str:
+        """The id that a client resumes from to get everything."""
+        return f"{self.stream}.0"
 
     async def append(self, message: bytes) -> str | None:
         """The id of the event; None if it can't be kept, which is no reason not to send it."""
         number = await self._append(message, WHILE_RUNNING)
         self._is_lost = number is None
-        return None if number is None else str(EventPlace(self.stream, number))
+        return None if number is None else f"{self.stream}.{number}"
 
     async def _append(self, record: bytes, ttl: float) -> int | None:
         keep = self._make_room(record)

@@ -15,7 +15,7 @@ from dovetail.engine.replies import MAX_SHARED
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.state.memory import MemoryState
-from dovetail.transports.asgi import App, Receive, Scope, Send, is_below
+from dovetail.transports.asgi import WHOLE, App, Receive, Scope, Send, is_below
 from dovetail.transports.cors import Cors
 from dovetail.transports.endpoint import Endpoint
 from dovetail.transports.event_log import MAX_LOGS
@@ -124,11 +124,13 @@ class HttpApp:
     async def _show(self, page: App, visit: Visit) -> None:
         """A page of the users' own: it has its time like a call, and what the lifespan opened is there for it."""
         traffic = (await self._here()).traffic
+        # Not the shorter way to the wire: what stands between would be passed by.
+        others = {name: offer for name, offer in (visit.scope.get("extensions") or {}).items() if name != WHOLE}
         task = asyncio.current_task()
         assert task is not None
         traffic.enter(task, task.cancel)
         try:
-            await page({**visit.scope, BODIES: traffic.bodies}, visit.receive, visit.send)
+            await page({**visit.scope, "extensions": others, BODIES: traffic.bodies}, visit.receive, visit.send)
         finally:
             traffic.leave(task)
         visit.response.was_given_by_others()

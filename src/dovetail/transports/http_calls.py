@@ -75,6 +75,7 @@ class HttpCall(Posted, eq=False):
     open: bool = True
     failed: bool = False  # its answer is an error
     left: bool = False  # the client went away, and that means that it wants no answer
+    leave: "Callable[[HttpCall], None] | None" = None  # told when it is over
     back: "SessionBack | None" = None  # where the client may be asked
     verdict: ProtocolError | None = None  # why the server has stopped it
     task: asyncio.Task[Any] | None = None  # from its first wait on: before that nobody can cancel it
@@ -102,7 +103,7 @@ class HttpCall(Posted, eq=False):
 
     async def emit(self, message: bytes) -> None:
         if self.open:
-            await self.answer.emit(message)
+            await self.answer.carry(message)
 
     def cancel(self) -> None:
         if self.open:
@@ -110,9 +111,6 @@ class HttpCall(Posted, eq=False):
             self.exchange.cancelled()
             if self.task is not None:
                 self.task.cancel()
-
-    def may_ask(self, back: "SessionBack") -> None:
-        self.back = self.exchange.back = back
 
     def forget(self) -> None:
         """It is over: no circle is left for the garbage collector, and who still wants to tell its client something
@@ -142,22 +140,29 @@ class HttpCall(Posted, eq=False):
         """In its own task or in that of the HTTP request. Gives the answer if others send it; None if there is none."""
         outcome: tuple[bytes, int] | None = None
         try:
-            if self.open:  # the batch that it is in may have cancelled it already
-                outcome = jsonrpc.result(self.id, await self._work(engine)), 200
-        except asyncio.CancelledError:
-            if self.open:  # somebody else wants this task to end, and knows why
-                self.open = False
-                self.answer.response.abandon()
-                raise
-        except BaseException as failure:
-            outcome = self._failure(failure)
-        if not self.open:
-            self._end_cancellation()
-            outcome = None if self.verdict is None else self._refusal(self.verdict)
-        self.open = False
-        if self.batched:
-            return None if outcome is None else outcome[0]
-        await self._send(outcome)
+            try:
+                if self.open:  # the batch that it is in may have cancelled it already
+                    outcome = jsonrpc.result(self.id, await self._work(engine)), 200
+            except asyncio.CancelledError:
+                if self.open:  # somebody else wants this task to end, and knows why
+                    self.open = False
+                    self.answer.response.abandon()
+                    raise
+            except BaseException as failure:
+                outcome = self._failure(failure)
+            if not self.open:
+                self._end_cancellation()
+                outcome = None if self.verdict is None else self._refusal(self.verdict)
+            self.open = False
+            if self.batched:
+                return None if outcome is None else outcome[0]
+            await self._send(outcome)
+        finally:
+            if self.leave is not None:
+                self.forget()
+                self.leave(self)
+            if self.session is not None and not self.batched and self.answer.is_unfinished:
+                await self.answer.end()  # something has ended it in an unusual way
         return None
 
     def _work(self, engine: Engine) -> Awaitable[bytes]:
@@ -211,16 +216,13 @@ class HttpCall(Posted, eq=False):
             return False
 
 
-class SessionBack:
+class SessionBack(msgspec.Struct, eq=False):
     """The way from a call to its client; what is told goes there also when the call is over."""
 
-    __slots__ = ("_questions", "_session", "_way", "call")
-
-    def __init__(self, way: WayBack, session: HeldSession, call: HttpCall) -> None:
-        self._way = way
-        self._session = session
-        self._questions: PendingQuestions | None = None  # from the first one on
-        self.call: HttpCall | None = call
+    _way: WayBack
+    _session: HeldSession
+    call: HttpCall | None
+    _questions: PendingQuestions | None = None  # from the first one on
 
     async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
         if self.call is None or not self.call.open:

@@ -90,11 +90,11 @@ class Response(msgspec.Struct, eq=False):
         start: Message = {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self.extra]}
         await self._put([start, *(_pieces(first, more=True) if first else ())])
 
-    async def event(self, frame: bytes) -> None:
-        """Send a framed event, or a comment; opens the stream if need be."""
+    async def event(self, frame: bytes, *, last: bool = False) -> None:
+        """Send a framed event, or a comment; opens the stream if need be, and ends it with the `last` one."""
         if not self.started:
             await self.open()
-        await self._put(_pieces(frame, more=True))
+        await self._put(_pieces(frame, more=not last), last=last)
 
     async def close(self) -> None:
         """End the stream."""

@@ -34,6 +34,7 @@ class Source(Protocol):
     """Where the events of a tail come from."""
 
     place: EventPlace  # what the client has, or will have when what was read last has been sent
+    has_more: bool  # what was read last is not all there is
 
     @property
     def ends_itself(self) -> bool:
@@ -61,7 +62,7 @@ class Source(Protocol):
         """It is still there; every so often."""
 
     async def read(self) -> list[Event]:
-        """The next events; an empty list if there are none at the moment."""
+        """The next events, if there are any at the moment."""
 
     async def leave(self, told: EventPlace) -> None:
         """The tail ends, and so much was told."""
@@ -81,6 +82,7 @@ class ChangeSource:
         self._session = held.record.id
         self._stream = secrets.token_bytes(8)  # which of the session's streams this is
         self._is_given = place is not None
+        self.has_more = False
         self.topics = (CHANGE_LOG, messages(self._session))
         self.place = place or EventPlace(CHANGES, held.record.unheard_since or 0, held.record.unheard_message)
 
@@ -101,14 +103,14 @@ class ChangeSource:
 
     async def _read_changes(self) -> list[Event]:
         events: list[Event] = []
-        while not events:
+        self.has_more = True
+        while self.has_more and not events:
             before = self.place
             heard = await self._changes.heard(self._held.record, before.number)
-            if heard.position == before.number and not heard.changes:
-                break
-            self.place = before._replace(number=heard.position)
+            self.place = EventPlace(CHANGES, heard.position, before.message)
+            self.has_more = heard.more
             for change, number in heard.changes:
-                place = before if number is None else before._replace(number=number)
+                place = before if number is None else EventPlace(CHANGES, number, before.message)
                 id = None if number is None else str(place)
                 events.append((encode_event(change_notification(change), id=id), place))
         return events
@@ -143,7 +145,7 @@ class CallSource:
         self.place = place
         self.name = log_name(session, place.stream)
         self.topics = (self.name,)
-        self.finished = False
+        self.finished = self.has_more = False
 
     def follow(self, told: EventPlace) -> None:
         """The client says itself what it has."""
@@ -164,7 +166,8 @@ class CallSource:
                 self.finished = True
             else:
                 events.append((encode_event(record.data, id=str(self.place)), self.place))
-        if not page.records and not running:  # its end was not kept
+        self.has_more = bool(page.records) and self.place.number < page.last
+        if not self.has_more and not running:  # also if its end was not kept
             self.finished = True
         return events
 
@@ -197,7 +200,9 @@ class Tail:
             events = await self.source.read()
             if not await self._tell(events) or self.source.finished:
                 return
-            if not events and (not await self._listener.wait() or not await self._held.reload()):
+            if self.source.has_more:
+                continue
+            if not await self._listener.wait() or not await self._held.reload():
                 return
 
     async def _tell(self, events: Sequence[Event]) -> bool:

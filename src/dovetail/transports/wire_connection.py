@@ -73,7 +73,9 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         self._leave_unanswered()
-        self._queue.clear()
+        self._serving = None
+        while self._queue:
+            self._queue.pop().let_go()
         self.time_limits.end()
         self._reader.end()
         if self.writable is not None:
@@ -127,6 +129,8 @@ class HttpConnection(asyncio.Protocol):
             self._queue.append(cycle)
             if len(self._queue) > wire_limits.MAX_AHEAD:
                 raise Unfit(TOO_MUCH_AHEAD)
+            if sum(each.size for each in self._queue) > wire_limits.HELD_AHEAD:
+                self.pause_reading()
 
     def _start(self, cycle: Cycle) -> None:
         self._serving = cycle

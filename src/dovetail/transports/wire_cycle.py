@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from dovetail.transports.asgi import App, Message, RawHeaders, Scope
-from dovetail.transports.wire_head import BODILESS, build_head, whole_head
+from dovetail.transports.wire_head import BODILESS, build_head, whole_answer
 from dovetail.transports.wire_refusals import FAILED
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Cycle(msgspec.Struct, eq=False):
     more_body: bool = True
     held: bytes | bytearray = b""  # what has arrived of the body and the app has not taken
     unheard: bool = False  # whether the app has not been told all that is known of the body
+    untouched: bool = True  # the app has taken nothing of it
     news: asyncio.Event | None = None  # where the app waits for more
     # the answer
     begun: bool = False  # the app has given its head
@@ -66,7 +67,11 @@ class Cycle(msgspec.Struct, eq=False):
                 await self._fail(None)
         finally:
             self.connection.wire.serving.pop(self, None)
-            self.scope.pop("extensions", None)  # each keeps the other
+            self.let_go()
+
+    def let_go(self) -> None:
+        """The scope and this keep each other."""
+        self.scope.pop("extensions", None)
 
     async def _fail(self, failure: BaseException | None) -> None:
         log.error("a request was not answered to its end", exc_info=failure)
@@ -82,6 +87,12 @@ class Cycle(msgspec.Struct, eq=False):
         await self.send({"type": BODY, "body": body})
 
     # ── the request: what the connection says, and what the app hears ──
+
+    @property
+    def size(self) -> int:
+        """Of what is held of the request, in bytes."""
+        scope = self.scope
+        return len(self.held) + len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
 
     def take(self, piece: bytes) -> int:
         """More of the body has arrived. Gives how much is held."""
@@ -126,27 +137,29 @@ class Cycle(msgspec.Struct, eq=False):
             return {"type": "http.disconnect"}
         body = self.held
         self.held = b""
-        self.unheard = False
+        self.unheard = self.untouched = False
         return {"type": "http.request", "body": bytes(body), "more_body": self.more_body}
 
     # ── in one piece ──
 
     def body(self) -> bytes | None:
-        if self.more_body or not self.unheard or self.disconnected:
+        if self.more_body or not self.untouched or self.disconnected:
             return None
         body = self.held
         self.held = b""
-        self.unheard = False
+        self.unheard = self.untouched = False
         return body if isinstance(body, bytes) else bytes(body)
 
     def answer(self, status: int, headers: RawHeaders, body: bytes) -> bool:
         connection = self.connection
-        if self.begun or self.disconnected or self.is_head or self.expects_continue or connection.writable is not None:
+        if self.begun or self.disconnected or self.is_head or connection.writable is not None:
+            return False
+        if self.expects_continue and self.more_body:
             return False
         self.status = status
         self.begun = True
-        self.head = whole_head(status, headers, len(body), connection.wire.date_line, self.keep_alive)
-        self._write(body)
+        self.head = whole_answer(status, headers, body, connection.wire.date_line, self.keep_alive)
+        self._write_head(b"")
         self._end()
         return True
 
@@ -170,15 +183,16 @@ class Cycle(msgspec.Struct, eq=False):
         self.bodiless = self.is_head or status in BODILESS
         chunks = self.knows_chunks and not self.bodiless
         # Who still waits to be asked for its body may send it or not, so that nobody knows what comes next.
-        keep_alive = self.keep_alive and not self.expects_continue
+        keep_alive = self.keep_alive and not (self.expects_continue and self.more_body)
         self.head, self.left, self.keep_alive = build_head(
             status, headers, self.connection.wire.date_line, keep_alive, chunks
         )
         self.begun = True
+        self.expects_continue = False  # the answer has begun: that word would stand in the midst of it
         self.status = status
         if self.left is None:
             self.chunked = chunks
-            self._write(b"")
+            self._write_head(b"")
 
     def _continue(self, body: bytes, more: bool) -> None:
         if self.bodiless:
@@ -189,8 +203,11 @@ class Cycle(msgspec.Struct, eq=False):
                 raise RuntimeError("the body of an answer is not as long as its content-length says")
         elif self.chunked:
             body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else LAST_CHUNK)
-        if body or self.head:
-            self._write(body)
+        transport = self.connection.transport
+        if self.head:
+            self._write_head(body)
+        elif body and not transport.is_closing():  # or the loop would complain of each piece
+            transport.write(body)
         if not more:
             self._end()
 
@@ -200,15 +217,15 @@ class Cycle(msgspec.Struct, eq=False):
             self.news.set()
         self.connection.answered(self)
 
-    def _write(self, body: bytes) -> None:
+    def _write_head(self, body: bytes) -> None:
+        """With what there is of the body."""
         connection = self.connection
-        if self.head:
-            body = self.head + body
-            self.head = b""
-            self.answering = True
-            if connection.logs:
-                log_access(connection.client, self.scope, self.status)
-        connection.transport.write(body)
+        head = self.head
+        self.head = b""
+        self.answering = True
+        if connection.logs:
+            log_access(connection.client, self.scope, self.status)
+        connection.transport.write(head + body)
 
 
 def log_access(client: tuple[str, int] | None, scope: Scope | None, status: int) -> None:

@@ -34,7 +34,7 @@ def build_head(
     for name, value in headers:
         name = name.lower()
         if name not in FRAMING:
-            lines.append(header_line(name, value))
+            lines.append(plain_line(name, value))
         elif name == b"content-length":
             if length is not None or not value.isdigit() or len(value) > MAX_DIGITS:
                 raise ValueError("content-length must be one number")
@@ -54,20 +54,30 @@ def build_head(
     return b"".join(lines), length, keep_alive and not closes
 
 
-def whole_head(
-    status: int, headers: Iterable[tuple[bytes, bytes]], length: int, date_line: bytes, keep_alive: bool
+def whole_answer(
+    status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, date_line: bytes, keep_alive: bool
 ) -> bytes:
-    """The bytes, for an answer in one piece whose headers say nothing of framing; raises ValueError."""
+    """The bytes of head and body; the headers may say nothing of framing. Raises ValueError, or KeyError (status)."""
     lines = [STATUS_LINES[status], date_line]
     for name, value in headers:
-        lines.append(header_line(name, value))  # most have one, and a comprehension costs a call
+        lines.append(plain_line(name, value))  # most have one, and a comprehension costs a call
     if not keep_alive:
         lines.append(b"connection: close\r\n")
-    lines.append(b"\r\n" if status in BODILESS else b"content-length: %d\r\n\r\n" % length)
+    if status in BODILESS:
+        lines.append(b"\r\n")
+    else:
+        lines += (b"content-length: %d\r\n\r\n" % len(body), body)
     return b"".join(lines)
 
 
 @lru_cache(maxsize=128)
+def plain_line(name: bytes, value: bytes) -> bytes:
+    """Of a header that says nothing of framing."""
+    if name.lower() in FRAMING:
+        raise ValueError(f"{name!r} is not for the app to say")
+    return header_line(name, value)
+
+
 def header_line(name: bytes, value: bytes) -> bytes:
     if NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is not the name of a header")

@@ -17,6 +17,7 @@ STALL_SECONDS = 60.0  # in which a client that is being answered must have read 
 MAX_THROWN_AWAY = 1024 * 1024  # bytes that a client may still send when nothing more is expected of it
 MAX_AHEAD = 16  # requests that a client may send before it has its answers
 MAX_TURNED_AWAY = 100  # connections beyond the limit that are told so; further ones are cut without a word
+HELD_AHEAD = 64 * 1024  # bytes of the requests sent ahead, before no more are read
 HELD_BODY = 64 * 1024  # bytes of a body that wait for the app, before no more are read
 
 
@@ -46,6 +47,7 @@ class TimeLimits:
         for timer in (self._timer, self._stalled):
             if timer is not None:
                 timer.cancel()
+        self._connection = None  # type: ignore[assignment]  # each keeps the other
 
     def begin_head(self) -> None:
         if self.head_since is None:

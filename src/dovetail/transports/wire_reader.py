@@ -53,8 +53,8 @@ class RequestReader:
     """Its methods `on_…` are what the parser calls."""
 
     __slots__ = (
-        "_connection", "_expects_continue", "_headers", "_max_header_bytes", "_max_headers", "_offered_upgrade",
-        "_parser", "_target", "_unread", "_url", "_wire", "cycle", "heard_all", "in_head",
+        "_began_behind", "_connection", "_expects_continue", "_headers", "_max_header_bytes", "_max_headers",
+        "_offered_upgrade", "_parser", "_target", "_unread", "_url", "_wire", "cycle", "heard_all", "in_head",
     )  # fmt: skip
 
     def __init__(self, connection: "HttpConnection") -> None:
@@ -64,6 +64,7 @@ class RequestReader:
         self._max_headers = wire.options.max_headers
         self._parser = wire.new_parser(self)
         self._unread = 0  # bytes that the parser took since it last gave us something whole
+        self._began_behind = False  # the head began in the same piece as a request before it
         self.heard_all = False  # what still comes is thrown away
         # the request that is being read
         self.in_head = True  # not all of its headers are here
@@ -115,6 +116,8 @@ class RequestReader:
             self._connection.transport.abort()
 
     def _check_unfinished(self) -> None:
+        if not self._unread:
+            self._began_behind = True
         if self._unread > self._max_header_bytes:
             self._connection.refuse((too_large if self.in_head else too_much_framing)(self._max_header_bytes))
         elif self.in_head:
@@ -144,16 +147,19 @@ class RequestReader:
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        parser = self._parser
+        parser, connection = self._parser, self._connection
         version = parser.get_http_version()
-        self._check_head(version)
+        connection.time_limits.head_since = None
+        taken, self._unread = self._unread, 0
+        is_unclear = taken > self._max_header_bytes or self._began_behind  # how long the head is
+        if is_unclear or len(self._headers) > self._max_headers or version != "1.1":
+            self._check_head(is_unclear, version)
         if parser.should_upgrade():
             self._offered_upgrade = True  # see _decline_upgrade
             return
         if self._url != self._target.url:
             self._target = self._read_target()
         _, path, raw_path, query = self._target
-        connection = self._connection
         method = parser.get_method().decode("ascii")
         scope: Scope = {
             "type": "http",
@@ -180,13 +186,13 @@ class RequestReader:
         self._headers = TRAILERS
         connection.serve(cycle)
 
-    def _check_head(self, version: str) -> None:
-        self._connection.time_limits.head_since = None
-        taken, self._unread = self._unread, 0
+    def _check_head(self, is_unclear: bool, version: str) -> None:
+        """`is_unclear`: the bytes were counted with those of a body, or not all of them were. Raises Unfit."""
         headers = self._headers
         if len(headers) > self._max_headers:
             raise Unfit(too_many(self._max_headers))
-        if taken > self._max_header_bytes:  # with much of the body already, perhaps
+        if is_unclear:
+            self._began_behind = False
             size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
             if size > self._max_header_bytes:
                 raise Unfit(too_large(self._max_header_bytes))
@@ -216,6 +222,7 @@ class RequestReader:
             self._connection.pause_reading()
 
     def on_message_complete(self) -> None:
+        self._unread = 0
         cycle = self.cycle
         if self._offered_upgrade or cycle is None:
             return
@@ -243,4 +250,4 @@ class RequestReader:
         self.feed(b"\r\n".join([*lines, b"", rest]))
 
     def end(self) -> None:
-        self._parser = None  # type: ignore[assignment]  # each keeps the other
+        self.cycle = self._parser = self._connection = None  # type: ignore[assignment]  # each keeps the other

@@ -1,0 +1,359 @@
+"""What our own HTTP offers besides ASGI: bodies and answers in one piece, and where they have to go the usual way."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from wire_line import Line, replies, wire_to
+
+from dovetail.transports.asgi import WHOLE
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+HEAD = b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n"
+OLD = b"GET / HTTP/1.0\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nContent-Length: 6\r\n\r\n"
+EXPECTING = b"POST / HTTP/1.1\r\nContent-Length: 6\r\nExpect: 100-continue\r\n\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def answering(status: int = 200, *headers: tuple[bytes, bytes], body: bytes = b"ok") -> Any:
+    """An app that takes what is at hand and answers in one piece, or tells what it was not able to do."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        app.bodies.append(scope["extensions"][WHOLE].body())
+        app.taken.append(scope["extensions"][WHOLE].answer(status, list(headers), body))
+        if not app.taken[-1]:
+            await answer_by_send(send, b"sent")
+
+    app.bodies, app.taken = [], []
+    return app
+
+
+async def answer_by_send(send: Any, body: bytes) -> None:
+    headers = [(b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def line_to(app: Any, *pieces: bytes, **options: Any) -> Line:
+    line = wire_to(app, **options)
+    for piece in pieces:
+        await line.feed([piece])
+        await line.settle()
+    return line
+
+
+# ── the body ──
+
+
+@pytest.mark.parametrize(
+    "data", [POST + b"abcdef", CHUNKED + b"3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n", EXPECTING + b"abcdef"]
+)
+async def test_a_body_that_is_here(data: bytes) -> None:
+    app = answering()
+    line = await line_to(app, data, data)
+    assert (app.bodies, app.taken) == ([b"abcdef"] * 2, [True] * 2)
+    assert not line.ended
+    assert b"100 Continue" not in line.said
+
+
+async def test_no_body_is_an_empty_one() -> None:
+    app = answering()
+    await line_to(app, GET)
+    assert app.bodies == [b""]
+
+
+@pytest.mark.parametrize("data", [POST, POST + b"abc", CHUNKED + b"6\r\nabcdef\r\n"])
+async def test_a_body_that_is_not_all_here_is_received(data: bytes) -> None:
+    bodies = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        whole = scope["extensions"][WHOLE]
+        assert whole.body() is None
+        pieces = []
+        while (message := await receive())["more_body"]:
+            pieces.append(message["body"])
+            assert whole.body() is None
+        bodies.append(b"".join([*pieces, message["body"]]))
+        assert whole.body() is None
+        assert whole.answer(200, [], b"ok")
+
+    rest = b"0\r\n\r\n" if data.startswith(CHUNKED) else b"abcdef"[len(data) - len(POST) :]
+    line = await line_to(app, data, rest, data, rest)
+    assert bodies == [b"abcdef", b"abcdef"]
+    assert [each.body for each in replies(line.said, ["POST", "POST"])] == [b"ok", b"ok"]
+
+
+async def test_the_rest_of_a_body_is_not_the_whole_of_it() -> None:
+    """Somebody before us has received a part; then all that follows is received as well."""
+    found: list[Any] = []
+    go_on = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        found.append((await receive())["body"])
+        await go_on.wait()
+        found.append(scope["extensions"][WHOLE].body())
+        found.append((await receive())["body"])
+
+    line = await line_to(app, POST + b"abc", b"def")
+    go_on.set()
+    await line.settle()
+    assert found == [b"abc", None, b"def"]
+
+
+async def test_a_body_is_given_once() -> None:
+    found = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        whole = scope["extensions"][WHOLE]
+        found.extend([whole.body(), whole.body()])
+        whole.answer(200, [], b"")
+        found.extend([whole.body(), (await receive())["type"]])
+
+    await line_to(app, POST + b"abcdef")
+    assert found == [b"abcdef", None, None, "http.disconnect"]
+
+
+async def test_a_body_of_a_client_that_left_is_not_given() -> None:
+    app = answering()
+    line = wire_to(app)
+    await line.feed([POST + b"abcdef"])
+    line.protocol.connection_lost(None)
+    await line.settle()
+    assert (app.bodies, app.taken, line.said) == ([None], [False], b"")
+
+
+async def test_reading_goes_on_after_a_large_body() -> None:
+    app = answering()
+    line = wire_to(app)
+    size = 300_000
+    await line.feed([b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size])
+    assert line.paused
+    await line.settle()
+    assert app.bodies == [b"x" * size]
+    assert not line.paused
+
+
+# ── the answer ──
+
+
+async def test_an_answer_is_one_write() -> None:
+    line = await line_to(answering(201, (b"x-a", b"b")), GET)
+    assert len(line.written) == 1
+    (reply,) = replies(line.said, ["GET"])
+    assert (reply.status, reply.body, reply.header(b"content-length"), reply.header(b"x-a")) == (201, b"ok", b"2", b"b")
+    assert reply.header(b"date") is not None
+    assert not line.ended
+
+
+async def test_head_is_answered_by_send() -> None:
+    app = answering()
+    line = await line_to(app, HEAD, HEAD)
+    assert app.taken == [False, False]
+    assert [reply.header(b"content-length") for reply in replies(line.said, ["HEAD"] * 2)] == [b"4"] * 2
+
+
+@pytest.mark.parametrize("status", [204, 304])
+@pytest.mark.parametrize("body", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"])
+async def test_a_bodiless_status_has_no_body(status: int, body: bytes) -> None:
+    line = await line_to(answering(status, body=body), GET, GET)
+    found = replies(line.said, ["GET"] * 2)
+    assert [(reply.status, reply.header(b"content-length")) for reply in found] == [(status, None)] * 2
+
+
+@pytest.mark.parametrize("data", [OLD, OLD.replace(b"\r\n\r\n", b"\r\nConnection: keep-alive\r\n\r\n")])
+async def test_an_old_client_is_answered_and_left(data: bytes) -> None:
+    app = answering()
+    line = await line_to(app, data)
+    (reply,) = replies(line.said, ["GET"])
+    assert (app.taken, reply.body, reply.header(b"connection"), line.closed) == ([True], b"ok", b"close", True)
+
+
+async def test_a_last_request_is_answered_and_the_connection_closed() -> None:
+    line = await line_to(answering(), GET.replace(b"Host: x", b"Connection: close") + GET)
+    (reply,) = replies(line.said, ["GET"])
+    assert (reply.header(b"connection"), line.ended) == (b"close", True)
+
+
+async def test_who_waits_to_be_asked_for_its_body_is_answered_by_send() -> None:
+    app = answering()
+    line = await line_to(app, EXPECTING)
+    await line.feed([b"abcdef", GET])  # the body, or the next request: nobody knows
+    (reply,) = replies(line.said, ["POST"])
+    assert (app.bodies, app.taken, reply.header(b"connection"), line.ended) == ([None], [False], b"close", True)
+
+
+async def test_an_answer_before_the_body_is_here() -> None:
+    """The rest is thrown away, and the connection goes on."""
+    app = answering()
+    line = await line_to(app, POST + b"abc", b"def" + GET)
+    assert (app.bodies, app.taken) == ([None, b""], [True, True])
+    assert [reply.status for reply in replies(line.said, ["POST", "GET"])] == [200, 200]
+
+
+async def test_requests_sent_ahead_are_answered_in_order() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        whole = scope["extensions"][WHOLE]
+        if scope["path"] == "/slow":
+            await asyncio.sleep(0.01)
+        assert whole.answer(200, [], scope["path"].encode() + (whole.body() or b""))
+
+    paths = [b"/slow", b"/1", b"/2", b"/slow", b"/3"]
+    line = wire_to(app)
+    await line.feed([b"".join(POST.replace(b"/ ", path + b" ") + b"abcdef" for path in paths)])
+    for _ in range(200):
+        await asyncio.sleep(0.001)
+        if len(line.written) == len(paths):
+            break
+    assert [reply.body for reply in replies(line.said, ["POST"] * 5)] == [path + b"abcdef" for path in paths]
+
+
+async def test_while_the_client_does_not_read_it_goes_by_send_which_waits() -> None:
+    app = answering()
+    line = wire_to(app)
+    line.protocol.pause_writing()
+    await line.feed([GET])
+    await line.settle()
+    assert (app.taken, line.said) == ([False], b"")
+    line.protocol.resume_writing()
+    await line.settle()
+    (reply,) = replies(line.said, ["GET"])
+    assert reply.body == b"sent"
+    await line.hang_up()
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_one_answer_is_enough(first: bool) -> None:
+    taken = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        whole = scope["extensions"][WHOLE]
+        if first:
+            taken.append(whole.answer(200, [], b"first"))
+        else:
+            await answer_by_send(send, b"first")
+        taken.append(whole.answer(200, [], b"second"))
+
+    line = await line_to(app, GET)
+    assert taken[-1] is False
+    assert [reply.body for reply in replies(line.said, ["GET"])] == [b"first"]
+
+
+async def test_an_answer_after_the_client_left_goes_nowhere() -> None:
+    app_goes_on = asyncio.Event()
+    taken = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await app_goes_on.wait()
+        taken.append(scope["extensions"][WHOLE].answer(200, [], b"late"))
+        await answer_by_send(send, b"later")
+
+    line = await line_to(app, GET)
+    await line.hang_up()
+    app_goes_on.set()
+    await line.settle()
+    assert (taken, line.said, dict(line.protocol.wire.serving)) == ([False], b"", {})
+
+
+async def test_an_answer_after_a_refusal_goes_nowhere() -> None:
+    """The body turns out to be unfit while the app is at work: that is the answer."""
+    app_goes_on = asyncio.Event()
+    taken = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await app_goes_on.wait()
+        taken.append(scope["extensions"][WHOLE].answer(200, [], b"late"))
+
+    line = await line_to(app, CHUNKED, b"nonsense\r\n")
+    app_goes_on.set()
+    await line.settle()
+    assert taken == [False]
+    assert [reply.status for reply in replies(line.said, ["POST"])] == [400]
+
+
+BAD_ANSWERS: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
+    "a line break in a value": (200, [(b"x-a", b"b\r\nx-evil: 1")]),
+    "a line feed in a value": (200, [(b"x-a", b"b\nx-evil: 1")]),
+    "NUL in a value": (200, [(b"x-a", b"\0evil")]),
+    "a line break in a name": (200, [(b"x-a: b\r\nx-evil", b"1")]),
+    "an empty name": (200, [(b"", b"evil")]),
+    "text for bytes": (200, [("x-a", "evil")]),
+    "a length": (200, [(b"content-length", b"99")]),
+    "a length, written large": (200, [(b"Content-Length", b"99")]),
+    "a coding": (200, [(b"transfer-encoding", b"chunked")]),
+    "a word on the connection": (200, [(b"connection", b"close")]),
+    "a date": (200, [(b"date", b"evil")]),
+    "an interim status": (100, []),
+    "another protocol": (101, []),
+    "no status": (None, []),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ANSWERS)
+async def test_a_bad_head_is_a_failure(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    status, headers = BAD_ANSWERS[case]
+    line = await line_to(answering(status, *headers), GET, GET)
+    assert [reply.status for reply in replies(line.said, ["GET"] * 2)] == [500, 500]
+    assert b"evil" not in line.said
+    assert "a request was not answered to its end" in caplog.text
+
+
+async def test_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "dovetail.access"):
+        await line_to(answering(201), GET, POST + b"abcdef", access_log=True)
+        await line_to(answering(999), GET, access_log=True)
+        await line_to(answering(), GET)
+    lines = [each.getMessage() for each in caplog.records if each.name == "dovetail.access"]
+    assert lines == [
+        f'192.0.2.1:5000 - "{said}' for said in ('GET / HTTP/1.1" 201', 'POST / HTTP/1.1" 201', 'GET / HTTP/1.1" 500')
+    ]
+
+
+# ── what is left behind ──
+
+
+@pytest.fixture
+def garbage() -> Iterator[list[Any]]:
+    """What only the collector would find, after it was called."""
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.garbage.clear()
+    try:
+        yield gc.garbage
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+def ours(garbage: list[Any]) -> set[str]:
+    return {type(each).__name__ for each in garbage if type(each).__module__.startswith("dovetail")}
+
+
+async def test_a_request_leaves_no_circle(garbage: list[Any]) -> None:
+    line = wire_to(answering())
+    for data in (GET, POST + b"abcdef", HEAD, GET + GET, EXPECTING + b"abcdef"):
+        await line.feed([data])
+        await line.settle()
+    gc.collect()
+    assert ours(garbage) == set()
+    await line.hang_up()
+
+
+@pytest.mark.parametrize("data", [b"", b"GET", GET, POST + b"abc", GET * 5, GET * 30, b"GARBAGE\r\n\r\n"])
+async def test_a_connection_leaves_no_circle(garbage: list[Any], data: bytes) -> None:
+    """Each may hold much, and the collector comes when it wants."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    line = await line_to(app, data)
+    await line.hang_up()
+    line.protocol = None
+    gc.collect()
+    assert ours(garbage) == set()
