@@ -130,8 +130,7 @@ class Endpoint:
 
     def _leave(self, call: HttpCall) -> None:
         self._traffic.leave(call)
-        if call.request.method == LISTEN:
-            self._traffic.close_stream(call)
+        self._traffic.close_stream(call)  # a listen is one; what it was may be hidden by a middleware
 
     # ── up to 2025-11-25: in sessions, or without if the server keeps none ──
 
