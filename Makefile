@@ -19,7 +19,7 @@ check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
 soak: $(STAMP) .cache/suites/.fetched node   ## the long forms of the slow proofs
 	$(BIN)/pytest -m soak --timeout 3600 -s
 
-bench: $(STAMP)          ## how fast it is, beside the peers; half an hour. QUESTIONS="http_call stdio" asks only these
+bench: $(STAMP)          ## how fast it is, beside the peers; about 20 minutes. QUESTIONS="http_call stdio" asks only these
 	$(BIN)/python -m benchmarks $(QUESTIONS)
 
 conformance: $(STAMP) node   ## the official conformance suite, under the strict rule

@@ -39,6 +39,7 @@ QUESTIONS = (
     "import_time",
     "memory",
     "fan_out",
+    "features",
 )
 QUICK = Settings(seconds=0.5, rounds=1, quick=True)
 OUT = ROOT / "build" / "bench"
