@@ -191,6 +191,42 @@ async def test_those_who_find_no_new_thread_wait_for_the_ones_there_are(
     pool.close()
 
 
+async def test_who_becomes_idle_while_a_new_thread_fails_to_start_is_called(
+    monkeypatch: pytest.MonkeyPatch, gate: threading.Event
+) -> None:
+    pool = ThreadPool()
+    started, free = threading.Event(), threading.Event()
+
+    def elsewhere() -> int:
+        assert free.wait(WAIT)
+        return asyncio.run(asyncio.wait_for(pool.run(lambda: 3, label="t"), WAIT / 2))
+
+    def refuse(thread: threading.Thread) -> None:
+        gate.set()
+        until(lambda: bool(pool._idle))
+        free.set()
+        until(lambda: bool(pool._line))
+        raise RuntimeError("can't start new thread")
+
+    other = asyncio.create_task(asyncio.to_thread(elsewhere))
+    first = start(pool, lambda: (started.set(), gate.wait(WAIT)))
+    await asyncio.sleep(0)
+    assert await asyncio.to_thread(started.wait, WAIT)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        second = start(pool, lambda: 2)
+        await asyncio.sleep(0)
+    await first
+    assert (await second, await other) == (2, 3)
+    pool.close()
+
+
+def until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT
+    while not done() and time.monotonic() < end:
+        time.sleep(0.001)
+
+
 # ── whatever comes ──
 
 ACTS: dict[str, Callable[[], object]] = {

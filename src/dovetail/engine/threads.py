@@ -257,6 +257,8 @@ class ThreadPool:
                 self._is_coming = False
                 self._threads -= 1
                 refused = [] if self._threads else self._drop_all_but(0)
+                if self._idle:  # since then; nobody called it, for this one was on its way
+                    self._call_thread()
             self._call_loop()
             for job in refused:
                 job.settle((None, Busy(f"{job.label} can't run: the system refuses to start another thread")))

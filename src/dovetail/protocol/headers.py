@@ -19,7 +19,7 @@ from dovetail.errors import HEADER_MISMATCH, ProtocolError, SetupError
 from dovetail.protocol.methods import REQUESTS, Method
 from dovetail.protocol.revisions import Revision
 
-# method: the field of its params that `Mcp-Name` mirrors; extensions add rows
+# method: the field of its params that `Mcp-Name` mirrors
 MCP_NAME_FIELDS = {row.name: row.named_by for row in REQUESTS if row.named_by is not None}
 PARAMETER_TYPES = frozenset({"string", "integer", "boolean"})
 LARGEST_INTEGER = 2**53 - 1  # what every client can hold

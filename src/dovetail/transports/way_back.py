@@ -17,7 +17,7 @@ from dovetail.state.base import LogRecord, NoRoom, StateBackend
 from dovetail.transports.answers import Answer
 from dovetail.transports.response import Response
 
-KEEP_MESSAGES = 100  # of one session
+KEEP_MESSAGES = 100  # of one session; not more than one read of a log gives, for nobody asks for the rest
 KEEP_BYTES = 1024 * 1024  # of one session, about: the larger a message, the fewer are kept with it
 MISSED_BEATS = 3  # after which a stream is taken for gone
 
