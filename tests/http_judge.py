@@ -5,6 +5,7 @@ from typing import Any
 
 import official
 from dovetail.protocol.sse import SseDecoder
+from dovetail.transports.endpoint import Endpoint
 from dovetail.transports.http_calls import HttpCall
 from dovetail.transports.response import Response
 from dovetail.transports.sse import STREAM_ROUTE
@@ -38,6 +39,7 @@ def watch_http(patch: Patch) -> list[official.Witness]:
     watched: dict[int, tuple[Response, official.Witness]] = {}  # the response is kept: ids are used again
 
     make_visit, begin_call, tail_init = Visit.of, HttpCall.begin, Tail.__init__
+    modern = Endpoint._modern
     send_json, send_event = Response.json, Response.event
 
     def watched_visit(*arguments: Any) -> Visit:
@@ -45,6 +47,10 @@ def watch_http(patch: Patch) -> list[official.Witness]:
         if visit.route != STREAM_ROUTE:  # what that stream carries is judged where its connection writes it
             watched[id(visit.response)] = (visit.response, gallery.new())
         return visit
+
+    def watched_modern(self: Endpoint, visit: Visit, request: Any) -> Any:
+        watched[id(visit.response)][1].admitted(request)
+        return modern(self, visit, request)
 
     def watched_call(request, answer, *arguments: Any) -> HttpCall:
         call = begin_call(request, answer, *arguments)
@@ -73,6 +79,7 @@ def watch_http(patch: Patch) -> list[official.Witness]:
 
     patch(Visit, "of", watched_visit)
     patch(HttpCall, "begin", watched_call)
+    patch(Endpoint, "_modern", watched_modern)
     patch(Tail, "__init__", watched_tail)
     patch(Response, "json", watched_json)
     patch(Response, "event", watched_event)

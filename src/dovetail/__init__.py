@@ -3,7 +3,9 @@
 The public names and nothing else. Each is loaded when it is first asked for, so that a program pays for what it uses.
 """
 
+import gc
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -150,8 +152,19 @@ def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
+    value = globals()[name] = getattr(_load(home), name)
     return value
+
+
+def _load(module: str) -> ModuleType:
+    """Loading makes many objects and no garbage, so the collector need not look for any meanwhile: that is quicker."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(module)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -158,6 +158,7 @@ def beside(work: Coroutine[Any, Any, T], timer: Callable[[], Timer]) -> Generato
     return (yield from go_on_beside(work, waited_for, timer()))
 
 
+@types.coroutine
 def go_on_beside(work: Coroutine[Any, Any, T], waited_for: Any, timer: Timer) -> Generator[Any, Any, T]:
     """The rest of it, after its first step."""
     timer.begin()

@@ -30,6 +30,9 @@ class Answer(msgspec.Struct, eq=False):
     def reads_streams(self) -> bool:
         return self.accepted.stream
 
+    async def emit(self, message: bytes) -> None:
+        await self.carry(message)
+
     async def carry(self, message: bytes, *, last: bool = False) -> bool:
         """Send something before the answer, or that as the `last`, or keep it for a client that comes back.
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from dovetail.engine.changes import ChangeLog
 from dovetail.engine.core import Engine
+from dovetail.engine.dispatch import handle
+from dovetail.engine.exchange import Exchange
 from dovetail.engine.sessions import HeldSession, Sessions
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import inbound, jsonrpc, revisions
@@ -103,30 +105,51 @@ class Endpoint:
         try:
             opened = inbound.open_request(message)
             request = inbound.modern(opened, visit.headers)
-            if request is None:
-                return self._in_session(visit, opened)
-            return self._modern_call(visit, request).serve(self._engine)
+            return self._in_session(visit, opened) if request is None else self._modern(visit, request)
         except ProtocolError as failure:
             return visit.refuse(failure, message.id)
 
     # ── 2026-07-28: every request by itself, in the task of the HTTP request: when that ends, so does the call ──
 
-    def _modern_call(self, visit: Visit, request: Request) -> HttpCall:
-        accepted = visit.accepted
-        call = HttpCall.begin(request, Answer(visit.response, accepted), visit.receive, None, self._beat)
-        call.exchange.principal = visit.owner
-        call.leave = self._leave
-        if request.method != LISTEN:
-            self._traffic.enter(call, call.stop)
-        elif memoryview(request.raw_params).nbytes > MAX_LISTEN_BYTES:
+    def _modern(self, visit: Visit, request: Request) -> Awaitable[object]:
+        """Not a coroutine: most calls never wait. Nobody can meet one that does not, so it is on no record."""
+        if request.method == LISTEN:
+            return self._listen(visit, request)
+        answer = Answer(visit.response, visit.accepted)
+        exchange = Exchange(request, answer.emit, principal=visit.owner)
+        id = request.id  # whatever a middleware makes of the request
+        work = handle(self._engine, exchange)
+        try:
+            waited_for = work.send(None)
+        except StopIteration as end:
+            return self._traffic.sending(answer.finish(jsonrpc.result(id, end.value), 200), visit.response)
+        except asyncio.CancelledError:
+            visit.response.abandon()
+            raise
+        except BaseException as failure:
+            outcome = self._modern_call(visit, id, answer, exchange).failure(failure)
+            return self._traffic.sending(answer.finish(*outcome), visit.response)
+        call = self._modern_call(visit, id, answer, exchange)
+        self._traffic.enter(call, call.stop)
+        return call.serve(self._engine, (work, waited_for))
+
+    def _modern_call(self, visit: Visit, id: RequestId, answer: Answer, exchange: Exchange) -> HttpCall:
+        call = HttpCall(answer, visit.receive, None, self._beat, exchange, id, leave=self._leave)
+        exchange.emit = call.emit
+        return call
+
+    def _listen(self, visit: Visit, request: Request) -> Awaitable[object]:
+        if memoryview(request.raw_params).nbytes > MAX_LISTEN_BYTES:
             text = f"subscriptions/listen takes {MAX_LISTEN_BYTES} bytes at most; ask for less, or in several listens"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=413)
-        elif accepted.stream:
-            self._traffic.open_stream(call, lambda _: end_listen(call), call.client_left)
-        else:
+        if not visit.accepted.stream:
             text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
-        return call
+        answer = Answer(visit.response, visit.accepted)
+        exchange = Exchange(request, answer.emit, principal=visit.owner)
+        call = self._modern_call(visit, request.id, answer, exchange)
+        self._traffic.open_stream(call, lambda _: end_listen(call), call.client_left)
+        return call.serve(self._engine)
 
     def _leave(self, call: HttpCall) -> None:
         self._traffic.leave(call)

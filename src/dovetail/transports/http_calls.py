@@ -11,7 +11,7 @@ from msgspec import Raw
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange
-from dovetail.engine.limits import beside
+from dovetail.engine.limits import beside, go_on_beside
 from dovetail.engine.replies import CALL_IS_OVER, PendingQuestions
 from dovetail.engine.sessions import HeldSession
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, QuestionFailed
@@ -26,6 +26,7 @@ from dovetail.transports.way_back import WayBack
 log = logging.getLogger("dovetail")
 
 Finish = Callable[["HttpCall", bytes, int], Awaitable[None]]
+Begun = tuple[Coroutine[Any, Any, bytes], Any]  # work that has made its first step, and what it waits for
 Part = Coroutine[Any, Any, bytes | None]  # one message of a batch, and its answer if it has one
 
 
@@ -136,20 +137,20 @@ class HttpCall(Posted, eq=False):
 
     # ── serving ──
 
-    async def serve(self, engine: Engine) -> bytes | None:
+    async def serve(self, engine: Engine, begun: Begun | None = None) -> bytes | None:
         """In its own task or in that of the HTTP request. Gives the answer if others send it; None if there is none."""
         outcome: tuple[bytes, int] | None = None
         try:
             try:
                 if self.open:  # the batch that it is in may have cancelled it already
-                    outcome = jsonrpc.result(self.id, await self._work(engine)), 200
+                    outcome = jsonrpc.result(self.id, await self._work(engine, begun)), 200
             except asyncio.CancelledError:
                 if self.open:  # somebody else wants this task to end, and knows why
                     self.open = False
                     self.answer.response.abandon()
                     raise
             except BaseException as failure:
-                outcome = self._failure(failure)
+                outcome = self.failure(failure)
             if not self.open:
                 self._end_cancellation()
                 outcome = None if self.verdict is None else self._refusal(self.verdict)
@@ -165,7 +166,9 @@ class HttpCall(Posted, eq=False):
                 await self.answer.end()  # something has ended it in an unusual way
         return None
 
-    def _work(self, engine: Engine) -> Awaitable[bytes]:
+    def _work(self, engine: Engine, begun: Begun | None) -> Awaitable[bytes]:
+        if begun is not None:
+            return go_on_beside(*begun, self._attendant())
         work = handle(engine, self.exchange)
         if not self.batched:
             return beside(work, self._attendant)
@@ -190,7 +193,7 @@ class HttpCall(Posted, eq=False):
         status = 200 if self.request.revision.handshake else failure.http_status
         return jsonrpc.error(self.id, failure), status
 
-    def _failure(self, failure: BaseException) -> tuple[bytes, int]:
+    def failure(self, failure: BaseException) -> tuple[bytes, int]:
         """Whatever it is: while the client waits, it gets an answer."""
         if isinstance(failure, ProtocolError):
             return self._refusal(failure)

@@ -1,10 +1,12 @@
 """What goes on in an HTTP server: calls being served, streams held open, bodies on their way, and how it ends."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
+from dovetail.engine.limits import beside
 from dovetail.errors import INTERNAL_ERROR, Busy, ProtocolError
+from dovetail.transports.response import DONE, Response
 
 SETTLE_SECONDS = 1.0  # how long stopped calls get to clean up, and streams that were given up
 LAST_SECONDS = 0.5  # for a client to take the end of its stream
@@ -66,6 +68,10 @@ class Traffic:
         if self.closing:
             self._left.set()
 
+    def sending(self, answer: Awaitable[None], response: Response) -> Awaitable[None]:
+        """An answer that waits for its client to take it is on record meanwhile; most go out at once."""
+        return answer if answer is DONE else beside(_awaiting(answer), lambda: _OnItsWay(self, response))
+
     # ── streams: they are told to end ──
 
     def open_stream(self, stream: object, end: Callable[[float], object], abandon: Callable[[], object]) -> None:
@@ -106,3 +112,23 @@ class Traffic:
         except TimeoutError:
             return False
         return True
+
+
+async def _awaiting(answer: Awaitable[None]) -> None:
+    await answer
+
+
+class _OnItsWay(NamedTuple):
+    """Beside an answer that waits: given up when the server can't wait for its client any more."""
+
+    traffic: Traffic
+    response: Response
+
+    def begin(self) -> None:
+        self.traffic.enter(self, self.response.abandon)
+
+    def meant(self, cancelled: asyncio.CancelledError) -> BaseException:
+        return cancelled
+
+    def end(self) -> None:
+        self.traffic.leave(self)
