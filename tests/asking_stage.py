@@ -40,7 +40,7 @@ class AskingStage(Stage):
         back = ctx._exchange.back
         if back is None:
             raise QuestionFailed(ctx._exchange.no_way_back)
-        return await back.ask(method, params, timeout)
+        return await back.ask(ctx._exchange, method, params, timeout)
 
     async def defy(self, ctx: Context) -> str:
         """Goes on asking when it was cancelled."""
@@ -50,7 +50,7 @@ class AskingStage(Stage):
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             try:
-                await ctx._exchange.back.ask("roots/list", b"{}", 5)
+                await ctx._exchange.back.ask(ctx._exchange, "roots/list", b"{}", 5)
             except QuestionFailed as failure:
                 self.failures.append(failure)
         return "defied"

@@ -6,7 +6,6 @@ from typing import Any
 import official
 from dovetail.protocol.sse import SseDecoder
 from dovetail.transports.endpoint import Endpoint
-from dovetail.transports.http_calls import HttpCall
 from dovetail.transports.response import Response
 from dovetail.transports.sse import STREAM_ROUTE
 from dovetail.transports.tails import Tail
@@ -38,8 +37,8 @@ def watch_http(patch: Patch) -> list[official.Witness]:
     gallery = Gallery()
     watched: dict[int, tuple[Response, official.Witness]] = {}  # the response is kept: ids are used again
 
-    make_visit, begin_call, tail_init = Visit.of, HttpCall.begin, Tail.__init__
-    modern = Endpoint._modern
+    make_visit, tail_init = Visit.of, Tail.__init__
+    modern, in_session = Endpoint._modern, Endpoint._exchange
     send_json, send_event = Response.json, Response.event
 
     def watched_visit(*arguments: Any) -> Visit:
@@ -52,15 +51,14 @@ def watch_http(patch: Patch) -> list[official.Witness]:
         watched[id(visit.response)][1].admitted(request)
         return modern(self, visit, request)
 
-    def watched_call(request, answer, *arguments: Any) -> HttpCall:
-        call = begin_call(request, answer, *arguments)
-        witness = watched[id(answer.response)][1]
+    def watched_in_session(self: Endpoint, visit: Visit, request: Any, *arguments: Any) -> Any:
+        witness = watched[id(visit.response)][1]
         if request.session is not None:
             gallery.in_session(witness, request.session)
         elif request.revision.handshake:
             witness.session_revision = request.revision.name
         witness.admitted(request)
-        return call
+        return in_session(self, visit, request, *arguments)
 
     def watched_tail(self: Tail, source, held, response, listener) -> None:
         tail_init(self, source, held, response, listener)
@@ -78,8 +76,8 @@ def watch_http(patch: Patch) -> list[official.Witness]:
         await send_event(self, frame, **options)
 
     patch(Visit, "of", watched_visit)
-    patch(HttpCall, "begin", watched_call)
     patch(Endpoint, "_modern", watched_modern)
+    patch(Endpoint, "_exchange", watched_in_session)
     patch(Tail, "__init__", watched_tail)
     patch(Response, "json", watched_json)
     patch(Response, "event", watched_event)

@@ -226,7 +226,7 @@ async def test_nor_can_one_that_is_over() -> None:
         wire.send(answer_to(await wire.question(), {}))
         await wire.text()
         with pytest.raises(QuestionFailed, match="the call is over"):
-            await stage.contexts[0].back.ask("roots/list", b"{}", 5)
+            await stage.contexts[0].back.ask(stage.contexts[0], "roots/list", b"{}", 5)
 
 
 async def test_it_asks_only_so_much_at_once() -> None:

@@ -206,6 +206,7 @@ async def test_what_is_deprecated_is_said(tool: str, feature: str, monkeypatch: 
 
 
 @pytest.mark.rule("SA-8")
+@pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates sampling")  # which is told once in a process
 async def test_nothing_said_to_a_model_is_kept_for_the_next_question() -> None:
     server, heard = Server("models"), list[Any]()
 

@@ -20,7 +20,15 @@ from wire import MODERN
 
 META = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
 CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
-PATH = ["__call__", "_post", "_request", "_modern", "handle", "call_tool"]  # from the app to the user's function
+PATH = [
+    "__call__",
+    "_post",
+    "_request",
+    "_modern",
+    "_serve",
+    "handle",
+    "call_tool",
+]  # from the app to the user's function
 SESSION = "2025-11-25"
 
 

@@ -142,7 +142,7 @@ async def test_a_message_goes_on_one_stream(version: str) -> None:
         await back.tell(note("after"))
         assert (await streams[0].message())["params"]["data"] == "after"
         with pytest.raises(QuestionFailed, match="the call is over"):
-            await back.ask("roots/list", b"{}", 5)
+            await back.ask(stage.contexts[-1], "roots/list", b"{}", 5)
         await settle()
         assert len(streams[0].messages) == 1
         assert streams[1].messages == []

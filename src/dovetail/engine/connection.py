@@ -201,7 +201,7 @@ class Connection:
             answer = jsonrpc.error(request.id, ProtocolError("Internal error", code=INTERNAL_ERROR))
         finally:
             is_wanted = call.open
-            call.end()
+            call.close()
             if self._calls.get(request.id) is call:
                 del self._calls[request.id]
         if is_wanted:

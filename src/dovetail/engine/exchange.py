@@ -39,13 +39,16 @@ class SessionStore(Protocol):
 class BackChannel(Protocol):
     """The way from a running call to its client, for requests of ours; up to 2025-11-25."""
 
-    async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
+    async def ask(self, exchange: "Exchange", method: str, params: bytes, timeout: float) -> Raw:
         """Send a request and wait for its result. Raises QuestionFailed if the client refuses, AnswerTimeout if it
         says nothing in time. Whoever is cancelled while waiting here tells the client that it need not answer.
         """
 
     async def tell(self, message: bytes) -> None:
         """Send something to this client, also when the call is long over, if there is a way."""
+
+    def close(self) -> None:
+        """The call is over: it can ask nothing more."""
 
 
 NO_WAY_BACK = "there is no way to ask this client anything"

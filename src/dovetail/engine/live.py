@@ -91,7 +91,7 @@ class Live:
             async with lending, self._room:
                 if lending.slots.is_over:
                     raise QuestionFailed(CALL_IS_OVER)  # it had to wait, and its function did not wait for it
-                return await back.ask(inquiry.question.method, params, timeout)
+                return await back.ask(self._exchange, inquiry.question.method, params, timeout)
 
     def _lending_of_this_run(self) -> "Lending":
         slots = self._exchange.slots

@@ -36,11 +36,11 @@ class Call(msgspec.Struct, eq=False):
         if self.open:
             await self.connection.send(message)
 
-    async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
-        if not self.open or self.exchange is None:
+    async def ask(self, exchange: Exchange, method: str, params: bytes, timeout: float) -> Raw:
+        if not self.open:
             raise QuestionFailed(late.replies.CALL_IS_OVER)
         if self._questions is None:
-            self._questions = late.replies.PendingQuestions(self.exchange)
+            self._questions = late.replies.PendingQuestions(exchange)
         with self._questions.one():
             return await self.connection.ask(method, params, timeout)
 
@@ -57,7 +57,7 @@ class Call(msgspec.Struct, eq=False):
         else:
             self.exchange = None
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Whoever keeps it to tell the client something later does not keep the request."""
         self.open = False
         self.exchange = self.task = self._questions = None

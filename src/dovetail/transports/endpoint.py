@@ -109,34 +109,47 @@ class Endpoint:
         except ProtocolError as failure:
             return visit.refuse(failure, message.id)
 
-    # ── 2026-07-28: every request by itself, in the task of the HTTP request: when that ends, so does the call ──
-
-    def _modern(self, visit: Visit, request: Request) -> Awaitable[object]:
+    def _serve(self, visit: Visit, exchange: Exchange, answer: Answer, held: HeldSession | None) -> Awaitable[object]:
         """Not a coroutine: most calls never wait. Nobody can meet one that does not, so it is on no record."""
-        if request.method == LISTEN:
-            return self._listen(visit, request)
-        answer = Answer(visit.response, visit.accepted)
-        exchange = Exchange(request, answer.emit, principal=visit.owner)
-        id = request.id  # whatever a middleware makes of the request
+        id = exchange.request.id  # whatever a middleware makes of the request
         work = handle(self._engine, exchange)
         try:
             waited_for = work.send(None)
         except StopIteration as end:
-            return self._traffic.sending(answer.finish(jsonrpc.result(id, end.value), 200), visit.response)
-        except asyncio.CancelledError:
-            visit.response.abandon()
-            raise
+            if answer.log is None:
+                if exchange.back is not None:
+                    exchange.back.close()
+                return self._traffic.sending(answer.finish(jsonrpc.result(id, end.value), 200), visit.response)
+            rest = _said(end.value)
         except BaseException as failure:
-            outcome = self._modern_call(visit, id, answer, exchange).failure(failure)
-            return self._traffic.sending(answer.finish(*outcome), visit.response)
-        call = self._modern_call(visit, id, answer, exchange)
-        self._traffic.enter(call, call.stop)
-        return call.serve(self._engine, (work, waited_for))
+            rest = _failed(failure)
+        else:
+            call = self._record(visit, id, exchange, answer, held)
+            return call.serve(self._engine, call.go_on(work, waited_for))
+        return self._record(visit, id, exchange, answer, held).serve(self._engine, rest)
 
-    def _modern_call(self, visit: Visit, id: RequestId, answer: Answer, exchange: Exchange) -> HttpCall:
-        call = HttpCall(answer, visit.receive, None, self._beat, exchange, id, leave=self._leave)
-        exchange.emit = call.emit
+    def _record(
+        self, visit: Visit, id: RequestId, exchange: Exchange, answer: Answer, held: HeldSession | None
+    ) -> HttpCall:
+        call = HttpCall.of(id, exchange, answer, visit.receive, held, self._beat)
+        self._traffic.enter(call, call.stop)
+        call.leave = self._leave
+        if held is not None:
+            self._calls[held.record.id, id] = call
         return call
+
+    def _leave(self, call: HttpCall) -> None:
+        self._traffic.leave(call)
+        if call.session is not None:
+            self._calls.pop((call.session.record.id, call.id), None)
+
+    # ── 2026-07-28: every request by itself, in the task of the HTTP request: when that ends, so does the call ──
+
+    def _modern(self, visit: Visit, request: Request) -> Awaitable[object]:
+        if request.method == LISTEN:
+            return self._listen(visit, request)
+        answer = Answer(visit.response, visit.accepted)
+        return self._serve(visit, Exchange(request, answer.emit, principal=visit.owner), answer, None)
 
     def _listen(self, visit: Visit, request: Request) -> Awaitable[object]:
         if memoryview(request.raw_params).nbytes > MAX_LISTEN_BYTES:
@@ -147,13 +160,10 @@ class Endpoint:
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
         answer = Answer(visit.response, visit.accepted)
         exchange = Exchange(request, answer.emit, principal=visit.owner)
-        call = self._modern_call(visit, request.id, answer, exchange)
+        call = HttpCall.of(request.id, exchange, answer, visit.receive, None, self._beat)
         self._traffic.open_stream(call, lambda _: end_listen(call), call.client_left)
+        call.leave = self._traffic.close_stream
         return call.serve(self._engine)
-
-    def _leave(self, call: HttpCall) -> None:
-        self._traffic.leave(call)
-        self._traffic.close_stream(call)  # a listen is one; what it was may be hidden by a middleware
 
     # ── up to 2025-11-25: in sessions, or without if the server keeps none ──
 
@@ -163,12 +173,13 @@ class Endpoint:
             record = None if held is None else held.record
             request = inbound.on_http(opened, visit.headers, record, stateless=self._options.stateless)
             if request.method == "initialize":
-                held = await self._open_session(visit, request)
-            call = self._admit(visit, request, held)
+                serving = self._welcomed(visit, request, await self._open_session(visit, request))
+            else:
+                serving = self._lasting(visit, request, held)
         except ProtocolError as failure:
             await visit.refuse(failure, opened.id)
         else:
-            await self._lasting(call, call.serve(self._engine))
+            await serving
 
     def _session(self, visit: Visit) -> Awaitable[HeldSession | None]:
         """The session that the request names, if there is one and it is the caller's."""
@@ -186,42 +197,44 @@ class Endpoint:
         request.session = held.record
         return held
 
-    def _admit(
-        self, visit: Visit, request: Request, held: HeldSession | None, batch: HttpBatch | None = None
-    ) -> HttpCall:
-        if held is not None and (held.record.id, request.id) in self._calls:
-            raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
-        is_first = request.method == "initialize"
-        answer = self._answer(visit, request.revision, held, lasting=not is_first) if batch is None else batch.answer
-        welcome = self._welcome if is_first and held is not None else None
-        call = HttpCall.begin(request, answer, visit.receive, held, self._beat, welcome, batch is not None)
-        call.leave = self._leave_session
-        exchange = call.exchange
-        exchange.principal = visit.owner
-        if answer.primes:
-            exchange.close_stream = answer.close_stream
-        self._traffic.enter(call, call.stop)
+    def _welcomed(self, visit: Visit, request: Request, held: HeldSession | None) -> Awaitable[object]:
+        """`initialize`. The client can't come back for the answer: it has no session to come back with."""
+        accepted = visit.accepted
+        # No keep-alive may open a stream before the headers are complete.
+        answer = Answer(visit.response, Accepted(accepted.json, accepted.stream and not accepted.json))
+        exchange = self._exchange(visit, request, answer, held)
+        call = self._record(visit, request.id, exchange, answer, held)
+        if held is not None:
+            call.end = self._welcome
+        return self._serve_all(call, call.serve(self._engine))
+
+    def _lasting(self, visit: Visit, request: Request, held: HeldSession | None) -> Awaitable[object]:
+        """What goes on when its connection ends, unless the client has no session to come back with."""
+        self._refuse_twice(request, held)
+        answer = self._answer(visit, request.revision, held)
+        exchange = self._exchange(visit, request, answer, held)
+        if visit.response.whole is not None:
+            return self._serve(visit, exchange, answer, held)
+        call = self._record(visit, request.id, exchange, answer, held)
+        return self._serve_all(call, call.serve(self._engine))
+
+    def _exchange(self, visit: Visit, request: Request, answer: Answer, held: HeldSession | None) -> Exchange:
+        exchange = Exchange(request, answer.emit, held, principal=visit.owner)
         if held is None:
             exchange.no_way_back = STATELESS
         else:
-            call.back = exchange.back = SessionBack(self._way_back, held, call)
-            self._calls[held.record.id, request.id] = call
-        if batch is not None:
-            batch.calls.append(call)
-        return call
+            exchange.back = SessionBack(self._way_back, held, answer)
+        if answer.primes:
+            exchange.close_stream = answer.close_stream
+        return exchange
 
-    def _leave_session(self, call: HttpCall) -> None:
-        self._traffic.leave(call)
-        if call.session is not None:
-            self._calls.pop((call.session.record.id, call.id), None)
+    def _refuse_twice(self, request: Request, held: HeldSession | None) -> None:
+        self._traffic.refuse_if_closing()
+        if held is not None and (held.record.id, request.id) in self._calls:
+            raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
 
-    def _answer(
-        self, visit: Visit, revision: revisions.Revision, held: HeldSession | None, *, lasting: bool = True
-    ) -> Answer:
-        """`lasting`: the client may come back for it; not before it has a session to come back with."""
+    def _answer(self, visit: Visit, revision: revisions.Revision, held: HeldSession | None) -> Answer:
         accepted = visit.accepted
-        if not lasting:  # no keep-alive may open a stream before the headers are complete
-            return Answer(visit.response, Accepted(accepted.json, accepted.stream and not accepted.json))
         if held is None:
             return Answer(visit.response, accepted)
         primes = revision.resumable and accepted.stream
@@ -237,8 +250,8 @@ class Endpoint:
             call.answer.response.add_headers([(SESSION_HEADER, session.encode())])
         await call.answer.finish(message, status)
 
-    def _lasting(self, posted: Posted, work: Coroutine[Any, Any, object]) -> Awaitable[object]:
-        """Serve what goes on when its connection ends. In our own HTTP the task of a request does so as well."""
+    def _serve_all(self, posted: Posted, work: Coroutine[Any, Any, object]) -> Awaitable[object]:
+        """Also if its connection ends. In our own HTTP the task of a request goes on then."""
         return work if posted.answer.response.whole is not None else self._serve_apart(posted, work)
 
     async def _serve_apart(self, posted: Posted, work: Coroutine[Any, Any, object]) -> None:
@@ -264,7 +277,7 @@ class Endpoint:
         batch = HttpBatch(self._answer(visit, revision, held), visit.receive, held, self._beat)
         parts = [self._part(visit, message, held, batch) for message in messages]
         if any(isinstance(message, BadMessage) or message.is_request for message in messages):
-            await self._lasting(batch, self._serve_batch(batch, parts))
+            await self._serve_all(batch, self._serve_batch(batch, parts))
         else:
             await asyncio.gather(*parts)
             await visit.response.empty(202)
@@ -291,7 +304,12 @@ class Endpoint:
             request = inbound.modern(opened, visit.headers) or inbound.on_http(
                 opened, visit.headers, record, stateless=self._options.stateless
             )
-            return self._admit(visit, request, held, batch).serve(self._engine)
+            self._refuse_twice(request, held)
+            exchange = self._exchange(visit, request, batch.answer, held)
+            call = self._record(visit, request.id, exchange, batch.answer, held)
+            call.batched = True
+            batch.calls.append(call)
+            return call.serve(self._engine)
         except ProtocolError as failure:
             return _said(jsonrpc.error(message.id, failure))
 
@@ -369,6 +387,10 @@ def end_listen(call: HttpCall) -> None:
 
 async def _said(answer: bytes) -> bytes:
     return answer
+
+
+async def _failed(failure: BaseException) -> bytes:
+    raise failure
 
 
 def _pass_on(over: asyncio.Future[None], task: asyncio.Task[object]) -> None:

@@ -26,7 +26,6 @@ from dovetail.transports.way_back import WayBack
 log = logging.getLogger("dovetail")
 
 Finish = Callable[["HttpCall", bytes, int], Awaitable[None]]
-Begun = tuple[Coroutine[Any, Any, bytes], Any]  # work that has made its first step, and what it waits for
 Part = Coroutine[Any, Any, bytes | None]  # one message of a batch, and its answer if it has one
 
 
@@ -77,24 +76,21 @@ class HttpCall(Posted, eq=False):
     failed: bool = False  # its answer is an error
     left: bool = False  # the client went away, and that means that it wants no answer
     leave: "Callable[[HttpCall], None] | None" = None  # told when it is over
-    back: "SessionBack | None" = None  # where the client may be asked
     verdict: ProtocolError | None = None  # why the server has stopped it
     task: asyncio.Task[Any] | None = None  # from its first wait on: before that nobody can cancel it
     cancelled_before: int = 0  # how often its task was, when that began to wait
 
     @classmethod
-    def begin(
+    def of(
         cls,
-        request: Request,
+        id: RequestId,
+        exchange: Exchange,
         answer: Answer,
         receive: Receive,
         session: HeldSession | None,
         beat_seconds: float,
-        end: Finish | None = None,
-        batched: bool = False,
     ) -> "HttpCall":
-        exchange = Exchange(request, _to_nobody, session)
-        call = cls(answer, receive, session, beat_seconds, exchange, request.id, end, batched)
+        call = cls(answer, receive, session, beat_seconds, exchange, id)
         exchange.emit = call.emit
         return call
 
@@ -106,20 +102,17 @@ class HttpCall(Posted, eq=False):
         if self.open:
             await self.answer.carry(message)
 
+    def close(self) -> None:
+        self.open = False
+        if self.exchange.back is not None:
+            self.exchange.back.close()
+
     def cancel(self) -> None:
         if self.open:
-            self.open = False
+            self.close()
             self.exchange.cancelled()
             if self.task is not None:
                 self.task.cancel()
-
-    def forget(self) -> None:
-        """It is over: no circle is left for the garbage collector, and who still wants to tell its client something
-        does not keep it.
-        """
-        self.exchange.emit = _to_nobody
-        if self.back is not None:
-            self.back.call = None
 
     def stop(self) -> None:
         """The server can't go on with it; the client is told."""
@@ -137,16 +130,19 @@ class HttpCall(Posted, eq=False):
 
     # ── serving ──
 
-    async def serve(self, engine: Engine, begun: Begun | None = None) -> bytes | None:
-        """In its own task or in that of the HTTP request. Gives the answer if others send it; None if there is none."""
+    async def serve(self, engine: Engine, begun: Awaitable[bytes] | None = None) -> bytes | None:
+        """In its own task or in that of the HTTP request. Gives the answer if others send it; None if there is none.
+
+        `begun`: what is left of the work, if somebody has begun it.
+        """
         outcome: tuple[bytes, int] | None = None
         try:
             try:
                 if self.open:  # the batch that it is in may have cancelled it already
-                    outcome = jsonrpc.result(self.id, await self._work(engine, begun)), 200
+                    outcome = jsonrpc.result(self.id, await (begun or self._begin(engine))), 200
             except asyncio.CancelledError:
                 if self.open:  # somebody else wants this task to end, and knows why
-                    self.open = False
+                    self.close()
                     self.answer.response.abandon()
                     raise
             except BaseException as failure:
@@ -154,26 +150,28 @@ class HttpCall(Posted, eq=False):
             if not self.open:
                 self._end_cancellation()
                 outcome = None if self.verdict is None else self._refusal(self.verdict)
-            self.open = False
+            self.close()
             if self.batched:
                 return None if outcome is None else outcome[0]
             await self._send(outcome)
         finally:
+            self.exchange.emit = _to_nobody  # or a circle is left for the garbage collector
             if self.leave is not None:
-                self.forget()
                 self.leave(self)
             if self.session is not None and not self.batched and self.answer.is_unfinished:
                 await self.answer.end()  # something has ended it in an unusual way
         return None
 
-    def _work(self, engine: Engine, begun: Begun | None) -> Awaitable[bytes]:
-        if begun is not None:
-            return go_on_beside(*begun, self._attendant())
+    def _begin(self, engine: Engine) -> Awaitable[bytes]:
         work = handle(engine, self.exchange)
         if not self.batched:
             return beside(work, self._attendant)
         self._note_task()
         return work
+
+    def go_on(self, work: Coroutine[Any, Any, bytes], waited_for: Any) -> Awaitable[bytes]:
+        """The rest of the work, after its first step."""
+        return go_on_beside(work, waited_for, self._attendant())
 
     def _end_cancellation(self) -> None:
         """It was cancelled, and that is over; raises if somebody else as well has cancelled the task."""
@@ -224,20 +222,23 @@ class SessionBack(msgspec.Struct, eq=False):
 
     _way: WayBack
     _session: HeldSession
-    call: HttpCall | None
+    _answer: Answer | None  # as long as the call is open
     _questions: PendingQuestions | None = None  # from the first one on
 
-    async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
-        if self.call is None or not self.call.open:
+    async def ask(self, exchange: Exchange, method: str, params: bytes, timeout: float) -> Raw:
+        if self._answer is None:
             raise QuestionFailed(CALL_IS_OVER)
         if self._questions is None:
-            self._questions = PendingQuestions(self.call.exchange)
+            self._questions = PendingQuestions(exchange)
         with self._questions.one():
-            return await self._way.ask(self._session, self.call.answer, method, params, timeout)
+            return await self._way.ask(self._session, self._answer, method, params, timeout)
 
     async def tell(self, message: bytes) -> None:
-        if self.call is None or not self.call.open or not await self.call.answer.carry(message):
+        if self._answer is None or not await self._answer.carry(message):
             await self._way.tell(self._session, message)
+
+    def close(self) -> None:
+        self._answer = None
 
 
 class HttpBatch(Posted, eq=False):

@@ -6,7 +6,7 @@ headers, what a chunked body holds besides its content, what is held of a body, 
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from dovetail.transports.asgi import WHOLE, RawHeaders, Scope
@@ -40,21 +40,21 @@ class _HeardAll(Exception):
     """Raised in a callback, which stops the parser, after the last request: what follows it is nobody's."""
 
 
-class _Target(NamedTuple):
-    """What a request is for."""
+class _Aim(NamedTuple):
+    """What a request is for, and what a scope says of that. Those of one connection are nearly all alike."""
 
+    method: bytes
     url: bytes
-    path: str
-    raw_path: bytes  # not decoded
-    query: bytes
+    version: str
+    scope: dict[str, Any]
 
 
 class RequestReader:
     """Its methods `on_…` are what the parser calls."""
 
     __slots__ = (
-        "_began_behind", "_connection", "_expects_continue", "_headers", "_max_header_bytes", "_max_headers",
-        "_offered_upgrade", "_parser", "_target", "_unread", "_url", "_wire", "cycle", "heard_all", "in_head",
+        "_aim", "_began_behind", "_connection", "_expects_continue", "_headers", "_max_header_bytes", "_max_headers",
+        "_offered_upgrade", "_parser", "_unread", "_url", "_wire", "cycle", "heard_all", "in_head",
     )  # fmt: skip
 
     def __init__(self, connection: "HttpConnection") -> None:
@@ -69,7 +69,7 @@ class RequestReader:
         # the request that is being read
         self.in_head = True  # not all of its headers are here
         self._url = b""
-        self._target = _Target(b"", "", b"", b"")  # of the request before, for most are for the same
+        self._aim = _Aim(b"", b"", "", {})  # of the request before
         self._headers: RawHeaders | deque[tuple[bytes, bytes]] = []
         self._expects_continue = False
         self._offered_upgrade = False
@@ -157,29 +157,14 @@ class RequestReader:
         if parser.should_upgrade():
             self._offered_upgrade = True  # see _decline_upgrade
             return
-        if self._url != self._target.url:
-            self._target = self._read_target()
-        _, path, raw_path, query = self._target
-        method = parser.get_method().decode("ascii")
-        scope: Scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": version,
-            "server": connection.server,
-            "client": connection.client,
-            "scheme": connection.scheme,
-            "method": method,
-            "root_path": "",
-            "path": path,
-            "raw_path": raw_path,
-            "query_string": query,
-            "headers": self._headers,
-            "state": {},
-        }
+        method = parser.get_method()
+        if (method, self._url, version) != self._aim[:3]:
+            self._aim = _Aim(method, self._url, version, self._begin_scope(method, version))
+        scope: Scope = {**self._aim.scope, "headers": self._headers, "state": {}}
         current = version == "1.1"
         keep_alive = current and parser.should_keep_alive()
         self.cycle = cycle = Cycle(
-            connection, scope, keep_alive, current and self._expects_continue, method == "HEAD", current
+            connection, scope, keep_alive, current and self._expects_continue, method == b"HEAD", current
         )
         scope["extensions"] = {WHOLE: cycle}
         self.in_head = False
@@ -202,7 +187,24 @@ class RequestReader:
             if any(name == b"transfer-encoding" for name, _ in headers):
                 raise Unfit(OLD_CODING)
 
-    def _read_target(self) -> _Target:
+    def _begin_scope(self, method: bytes, version: str) -> dict[str, Any]:
+        path, raw_path, query = self._read_target()
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "server": self._connection.server,
+            "client": self._connection.client,
+            "scheme": self._connection.scheme,
+            "method": method.decode("ascii"),
+            "root_path": "",
+            "path": path,
+            "raw_path": raw_path,
+            "query_string": query,
+        }
+
+    def _read_target(self) -> tuple[str, bytes, bytes]:
+        """The path, the same before it was decoded, and the query; raises Unfit."""
         raw_path, query = self._url, b""
         try:
             if raw_path[:1] != b"/" or b"?" in raw_path or b"#" in raw_path:
@@ -213,7 +215,7 @@ class RequestReader:
             path = ""
         if not path:
             raise Unfit(BAD_REQUEST)
-        return _Target(self._url, unquote(path) if "%" in path else path, raw_path, query)
+        return unquote(path) if "%" in path else path, raw_path, query
 
     def on_body(self, body: bytes) -> None:
         self._unread = 0
