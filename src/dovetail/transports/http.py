@@ -107,7 +107,7 @@ class HttpApp:
         stay = self._stay
         if stay is None or not stay.is_open or self._options.identify or stay.loop is not asyncio.get_running_loop():
             return self._arrive(visit)
-        return stay.place(visit.route)(visit)
+        return (stay.places.get(visit.route) or stay.place(visit.route))(visit)
 
     async def _arrive(self, visit: Visit) -> None:
         """Where something has to be found out first: whether the server is there, or who is asking."""
@@ -278,14 +278,14 @@ class _Stay:
         self._engine = engine
         self._endpoint = Endpoint(engine, options, state, self.traffic, alone=alone)
         self._path = options.path
-        self._places: dict[str, Place] = {"": self._endpoint, options.path: self._endpoint}
+        self.places: dict[str, Place] = {"": self._endpoint, options.path: self._endpoint}
         if options.sse:
             old = SseEndpoint(engine, options, self.traffic, alone=alone)
-            self._places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
+            self.places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
 
     def place(self, route: str) -> Place:
         """Raises ProtocolError if nothing is there."""
-        place = self._places.get(route)
+        place = self.places.get(route)
         if place is None:
             text = f"There is nothing at this path; the MCP endpoint is {self._path}"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)

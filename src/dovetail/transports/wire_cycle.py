@@ -156,10 +156,11 @@ class Cycle(msgspec.Struct, eq=False):
             return False
         if self.expects_continue and self.more_body:
             return False
-        self.status = status
-        self.begun = True
-        self.head = whole_answer(status, headers, body, connection.wire.date_line, self.keep_alive)
-        self._write_head(b"")
+        answer = whole_answer(status, headers, body, connection.wire.date_line, self.keep_alive)
+        self.begun = self.answering = True
+        if connection.logs:
+            log_access(connection.client, self.scope, status)
+        connection.transport.write(answer)
         self._end()
         return True
 

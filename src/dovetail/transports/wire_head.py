@@ -58,16 +58,18 @@ def whole_answer(
     status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, date_line: bytes, keep_alive: bool
 ) -> bytes:
     """The bytes of head and body; the headers may say nothing of framing. Raises ValueError, or KeyError (status)."""
-    lines = [STATUS_LINES[status], date_line]
-    for name, value in headers:
-        lines.append(plain_line(name, value))  # most have one, and a comprehension costs a call
+    start = plain_start(status, tuple(headers))
     if not keep_alive:
-        lines.append(b"connection: close\r\n")
+        start += b"connection: close\r\n"
     if status in BODILESS:
-        lines.append(b"\r\n")
-    else:
-        lines += (b"content-length: %d\r\n\r\n" % len(body), body)
-    return b"".join(lines)
+        return b"%b%b\r\n" % (start, date_line)
+    return b"%b%bcontent-length: %d\r\n\r\n%b" % (start, date_line, len(body), body)
+
+
+@lru_cache(maxsize=128)
+def plain_start(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """The status line, and headers that say nothing of framing."""
+    return STATUS_LINES[status] + b"".join(plain_line(name, value) for name, value in headers)
 
 
 @lru_cache(maxsize=128)
