@@ -1,6 +1,6 @@
 """Shows what an HTTP app in this process sends to a witness: every response of every test is judged."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import official
@@ -64,10 +64,10 @@ def watch_http(patch: Patch) -> list[official.Witness]:
         tail_init(self, source, held, response, listener)
         gallery.in_session(watched[id(response)][1], held.record)
 
-    async def watched_json(self: Response, status: int, body: bytes, headers: Any = None) -> None:
+    def watched_json(self: Response, status: int, body: bytes, headers: Any = None) -> Awaitable[None]:
         if id(self) in watched and body and b'"jsonrpc"' in body:
             watched[id(self)][1].received(body)
-        await send_json(self, status, body, headers)
+        return send_json(self, status, body, headers)
 
     async def watched_event(self: Response, frame: bytes, **options: Any) -> None:
         for event in SseDecoder(max_bytes=MAX_EVENT).feed(frame):

@@ -157,7 +157,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _load(module: str) -> ModuleType:
-    """Loading makes many objects and no garbage, so the collector need not look for any meanwhile: that is quicker."""
+    """Loading makes many objects and hardly any garbage: it is quicker if the collector does not look for it."""
     collects = gc.isenabled()
     gc.disable()
     try:

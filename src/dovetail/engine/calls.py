@@ -95,7 +95,10 @@ def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exceptio
         case NotFound():  # a resource that the tool wanted to read
             text = failure.message
         case ProtocolError():
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame
         case OutputError():
             log.error("tool %s returned a value that does not fit: %s", tool.name, failure)
             text = f"The tool {tool.name} returned something that does not fit its own description."

@@ -90,7 +90,12 @@ class Answer(msgspec.Struct, eq=False):
         return self.response.json(status, message)
 
     async def _finish_stream(self, message: bytes) -> None:
-        await self.carry(message, last=True)
+        try:
+            await self.carry(message, last=True)
+        except BaseException:
+            if self.log is not None:
+                await self.log.end()
+            raise
         await self.end()
 
     async def finish_silently(self) -> None:

@@ -21,7 +21,7 @@ from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
 from dovetail.transports.answers import Answer
 from dovetail.transports.event_log import EventLogs
-from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, Posted, SessionBack
+from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, Posted, SessionBack, outcome_of, to_nobody
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.tails import Tails
 from dovetail.transports.traffic import Traffic
@@ -116,17 +116,18 @@ class Endpoint:
         try:
             waited_for = work.send(None)
         except StopIteration as end:
-            if answer.log is None:
-                if exchange.back is not None:
-                    exchange.back.close()
-                return self._traffic.sending(answer.finish(jsonrpc.result(id, end.value), 200), visit.response)
-            rest = _said(end.value)
+            outcome = jsonrpc.result(id, end.value), 200
+        except asyncio.CancelledError:  # its task was cancelled before, and that is for others to end
+            return self._record(visit, id, exchange, answer, held).serve(self._engine, _cancelled())
         except BaseException as failure:
-            rest = _failed(failure)
+            outcome = outcome_of(failure, id, exchange.request)
         else:
             call = self._record(visit, id, exchange, answer, held)
             return call.serve(self._engine, call.go_on(work, waited_for))
-        return self._record(visit, id, exchange, answer, held).serve(self._engine, rest)
+        exchange.emit = to_nobody
+        if exchange.back is not None:
+            exchange.back.close()
+        return self._traffic.sending(answer.finish(*outcome), visit.response)
 
     def _record(
         self, visit: Visit, id: RequestId, exchange: Exchange, answer: Answer, held: HeldSession | None
@@ -170,6 +171,7 @@ class Endpoint:
     async def _in_session(self, visit: Visit, opened: Opened) -> None:
         try:
             held = await self._session(visit)
+            self._traffic.refuse_if_closing()
             record = None if held is None else held.record
             request = inbound.on_http(opened, visit.headers, record, stateless=self._options.stateless)
             if request.method == "initialize":
@@ -229,7 +231,6 @@ class Endpoint:
         return exchange
 
     def _refuse_twice(self, request: Request, held: HeldSession | None) -> None:
-        self._traffic.refuse_if_closing()
         if held is not None and (held.record.id, request.id) in self._calls:
             raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
 
@@ -269,6 +270,7 @@ class Endpoint:
 
     async def _batch(self, visit: Visit, messages: Sequence[Envelope | BadMessage]) -> None:
         held = await self._session(visit)
+        self._traffic.refuse_if_closing()
         record = None if held is None else held.record
         revision = inbound.http_batch_revision(visit.headers, record)
         inbound.allow_batch(revision)
@@ -389,8 +391,8 @@ async def _said(answer: bytes) -> bytes:
     return answer
 
 
-async def _failed(failure: BaseException) -> bytes:
-    raise failure
+async def _cancelled() -> bytes:
+    raise asyncio.CancelledError
 
 
 def _pass_on(over: asyncio.Future[None], task: asyncio.Task[object]) -> None:

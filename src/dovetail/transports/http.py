@@ -111,9 +111,11 @@ class HttpApp:
 
     async def _arrive(self, visit: Visit) -> None:
         """Where something has to be found out first: whether the server is there, or who is asking."""
-        place = (await self._here()).place(visit.route)
+        stay = await self._here()
+        place = stay.place(visit.route)
         if self._options.identify is not None:
             visit.owner = await _identity(self._options.identify, visit.scope)
+            stay.traffic.refuse_if_closing()  # it may have taken its time
         await place(visit)
 
     def _page(self, visit: Visit) -> App | None:

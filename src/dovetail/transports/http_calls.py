@@ -29,6 +29,14 @@ Finish = Callable[["HttpCall", bytes, int], Awaitable[None]]
 Part = Coroutine[Any, Any, bytes | None]  # one message of a batch, and its answer if it has one
 
 
+def outcome_of(failure: BaseException, id: RequestId, request: Request) -> tuple[bytes, int]:
+    """What a client is told of a failure, and the status."""
+    if not isinstance(failure, ProtocolError):
+        log.error("%s could not be answered properly", request.method, exc_info=failure)
+        failure = ProtocolError("Internal error", code=INTERNAL_ERROR)
+    return jsonrpc.error(id, failure), 200 if request.revision.handshake else failure.http_status
+
+
 class Posted(msgspec.Struct, eq=False):
     """What one POST asks for. If it takes its time, its connection and its session are looked after."""
 
@@ -146,16 +154,16 @@ class HttpCall(Posted, eq=False):
                     self.answer.response.abandon()
                     raise
             except BaseException as failure:
-                outcome = self.failure(failure)
+                outcome = self._failure(failure)
             if not self.open:
                 self._end_cancellation()
-                outcome = None if self.verdict is None else self._refusal(self.verdict)
+                outcome = None if self.verdict is None else self._failure(self.verdict)
             self.close()
             if self.batched:
                 return None if outcome is None else outcome[0]
             await self._send(outcome)
         finally:
-            self.exchange.emit = _to_nobody  # or a circle is left for the garbage collector
+            self.exchange.emit = to_nobody  # or a circle is left for the garbage collector
             if self.leave is not None:
                 self.leave(self)
             if self.session is not None and not self.batched and self.answer.is_unfinished:
@@ -186,19 +194,12 @@ class HttpCall(Posted, eq=False):
             return self.end(self, *outcome)
         return self.answer.finish(*outcome)
 
-    def _refusal(self, failure: ProtocolError) -> tuple[bytes, int]:
-        self.failed = True
-        status = 200 if self.request.revision.handshake else failure.http_status
-        return jsonrpc.error(self.id, failure), status
-
-    def failure(self, failure: BaseException) -> tuple[bytes, int]:
-        """Whatever it is: while the client waits, it gets an answer."""
-        if isinstance(failure, ProtocolError):
-            return self._refusal(failure)
-        if not self._is_running():
+    def _failure(self, failure: BaseException) -> tuple[bytes, int]:
+        """While the client waits, it gets an answer."""
+        if not isinstance(failure, ProtocolError) and not self._is_running():
             raise failure
-        log.error("%s could not be answered properly", self.request.method, exc_info=failure)
-        return self._refusal(ProtocolError("Internal error", code=INTERNAL_ERROR))
+        self.failed = True
+        return outcome_of(failure, self.id, self.request)
 
     def _note_task(self) -> None:
         self.task = asyncio.current_task()
@@ -274,7 +275,7 @@ class HttpBatch(Posted, eq=False):
 async def _nothing() -> None: ...
 
 
-async def _to_nobody(message: bytes) -> None: ...
+async def to_nobody(message: bytes) -> None: ...
 
 
 async def _all_outcomes(parts: Sequence[Part]) -> list[bytes | BaseException | None]:

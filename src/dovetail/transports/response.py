@@ -88,7 +88,11 @@ class Response(msgspec.Struct, eq=False):
         self.started = True
         self.lock = asyncio.Lock()
         start: Message = {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self.extra]}
-        await self._put([start, *(_pieces(first, more=True) if first else ())])
+        try:
+            await self._put([start, *(_pieces(first, more=True) if first else ())])
+        except asyncio.CancelledError:
+            self._end()  # nobody knows whether it has gone out
+            raise
 
     async def event(self, frame: bytes, *, last: bool = False) -> None:
         """Send a framed event, or a comment; opens the stream if need be, and ends it with the `last` one."""
@@ -142,7 +146,7 @@ class Response(msgspec.Struct, eq=False):
             for message in messages:
                 sending = self.send(message)
                 if not isinstance(sending, types.CoroutineType):  # hosts may have other awaitables
-                    sending = _awaiting(sending)
+                    sending = awaiting(sending)
                 try:
                     waited_for = sending.send(None)
                 except StopIteration:
@@ -173,5 +177,5 @@ def _pieces(body: bytes, *, more: bool = False) -> list[Message]:
     return messages
 
 
-async def _awaiting(sending: Awaitable[None]) -> None:
+async def awaiting(sending: Awaitable[None]) -> None:
     await sending

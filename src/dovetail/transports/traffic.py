@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from dovetail.engine.limits import beside
 from dovetail.errors import INTERNAL_ERROR, Busy, ProtocolError
-from dovetail.transports.response import DONE, Response
+from dovetail.transports.response import DONE, Response, awaiting
 
 SETTLE_SECONDS = 1.0  # how long stopped calls get to clean up, and streams that were given up
 LAST_SECONDS = 0.5  # for a client to take the end of its stream
@@ -59,8 +59,7 @@ class Traffic:
     # ── calls: they are waited for ──
 
     def enter(self, call: object, stop: Callable[[], object]) -> None:
-        if self.closing:
-            self.refuse_if_closing()
+        """What has begun is never refused: whoever begins it asks `refuse_if_closing` before."""
         self._calls[call] = stop
 
     def leave(self, call: object) -> None:
@@ -70,7 +69,7 @@ class Traffic:
 
     def sending(self, answer: Awaitable[None], response: Response) -> Awaitable[None]:
         """An answer that waits for its client to take it is on record meanwhile; most go out at once."""
-        return answer if answer is DONE else beside(_awaiting(answer), lambda: _OnItsWay(self, response))
+        return answer if answer is DONE else beside(awaiting(answer), lambda: _OnItsWay(self, response))
 
     # ── streams: they are told to end ──
 
@@ -112,10 +111,6 @@ class Traffic:
         except TimeoutError:
             return False
         return True
-
-
-async def _awaiting(answer: Awaitable[None]) -> None:
-    await answer
 
 
 class _OnItsWay(NamedTuple):
