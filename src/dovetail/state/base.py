@@ -10,7 +10,7 @@ is as large as the backend has room for (`NoRoom`).
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from dovetail.errors import DovetailError, ProtocolError
@@ -61,8 +61,25 @@ class NoRoom(ProtocolError):
         super().__init__(message, http_status=503)
 
 
+class StoreTrouble(ProtocolError):
+    """The store does not answer, or not in time. Whether what was asked for has happened is not known."""
+
+    def __init__(self, message: str = "The server's state store does not answer now; try again later") -> None:
+        super().__init__(message, http_status=503)
+
+
 class StateBackend(Protocol):
-    """Where records live. Every call is atomic, and in a backend that is far away it ends within a bounded time."""
+    """Where records live. Every call is atomic, and in a backend that is far away it ends within a bounded time.
+
+    There any call may raise `StoreTrouble`.
+    """
+
+    shared: bool  # other processes may use the same
+    outages: int  # how often the store was out of reach and came back; then every listener hears of all its topics
+
+    async def check(self) -> None:
+        """Raises StoreTrouble if the store is out of reach."""
+        ...
 
     async def get(self, key: str) -> Entry | None: ...
 
@@ -184,9 +201,13 @@ class Listener:
 
 
 class Topics:
-    """Who listens to what in this process. Not for threads: call it on the event loop."""
+    """Who listens to what in this process. Not for threads: call it on the event loop.
 
-    def __init__(self) -> None:
+    `wanted` is told when the first listener of a topic has come (True), and when the last has left (False).
+    """
+
+    def __init__(self, wanted: Callable[[str, bool], None] | None = None) -> None:
+        self._wanted = wanted
         self._by_name: dict[str, dict[Listener, None]] = {}
         self._open: set[Listener] = set()
         self._closed = False
@@ -210,19 +231,34 @@ class Topics:
             for listener in tuple(listeners):
                 listener.hear(name)
 
+    def tell_all(self) -> None:
+        """Wake every listener of all its topics: nobody knows what has happened meanwhile."""
+        for name in tuple(self._by_name):
+            self.tell(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics that somebody listens to."""
+        return tuple(self._by_name)
+
     def close(self) -> None:
         self._closed = True
         for listener in tuple(self._open):
             listener.close()
 
     def enter(self, name: str, listener: Listener) -> None:
-        self._by_name.setdefault(name, {})[listener] = None
+        listeners = self._by_name.setdefault(name, {})
+        listeners[listener] = None
+        if self._wanted is not None and len(listeners) == 1:
+            self._wanted(name, True)
 
     def leave(self, name: str, listener: Listener) -> None:
         listeners = self._by_name[name]
         del listeners[listener]
         if not listeners:
             del self._by_name[name]
+            if self._wanted is not None:
+                self._wanted(name, False)
 
     def forget(self, listener: Listener) -> None:
         self._open.discard(listener)

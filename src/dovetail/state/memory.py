@@ -168,6 +168,9 @@ class MemoryState(StateBackend):
     for all records, each with `RECORD_OVERHEAD`.
     """
 
+    shared = False
+    outages = 0
+
     def __init__(
         self,
         *,
@@ -194,6 +197,9 @@ class MemoryState(StateBackend):
     def log_bytes(self) -> int:
         """What counts towards `max_log_bytes`."""
         return self._logs.size
+
+    async def check(self) -> None:
+        """It is always there."""
 
     async def get(self, key: str) -> Entry | None:
         slot = self._entries.find(key, self._clock())
