@@ -351,6 +351,25 @@ class LogsContract:
         await backend.append("log", b"record 9", keep=2, ttl=LONG)
         assert await backend.read("log", 0) == LogPage([record(8), record(9)], 8, 9)
 
+    async def test_append_after_the_expected_record(self, backend: StateBackend) -> None:
+        assert await backend.append("log", b"record 1", keep=9, ttl=LONG, if_last=0) == 1
+        assert await backend.append("log", b"record 2", keep=9, ttl=LONG, if_last=1) == 2
+        assert await backend.read("log", 0) == LogPage([record(1), record(2)], 1, 2)
+
+    @pytest.mark.parametrize(("count", "expected"), [(0, 1), (2, 0), (2, 1), (2, 3)])
+    async def test_append_after_another_record(self, backend: StateBackend, count: int, expected: int) -> None:
+        await fill(backend, "log", count)
+        with pytest.raises(Conflict):
+            await backend.append("log", b"late", keep=9, ttl=LONG, if_last=expected)
+        assert (await backend.read("log", 0)).last == count
+
+    async def test_one_of_many_appends_comes_after_the_expected_record(self, backend: StateBackend) -> None:
+        await fill(backend, "log", 3)
+        tries = (backend.append("log", b"record 4", keep=9, ttl=LONG, if_last=3) for _ in range(8))
+        outcomes = await asyncio.gather(*tries, return_exceptions=True)
+        assert sorted(each if isinstance(each, int) else 0 for each in outcomes) == [0] * 7 + [4]
+        assert (await backend.read("log", 3)).records == [record(4)]
+
     @pytest.mark.parametrize("keep", [0, -1])
     async def test_a_log_keeps_one_record_at_least(self, backend: StateBackend, keep: int) -> None:
         with pytest.raises(ValueError, match="keep"):

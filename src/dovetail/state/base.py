@@ -47,7 +47,7 @@ class LogPage(NamedTuple):
 
 
 class Conflict(DovetailError):
-    """A key does not have the version that `put` was told to expect: somebody else wrote, or it is gone."""
+    """A key does not have the version, or a log the last id, that was expected: somebody else wrote, or it is gone."""
 
     def __init__(self, key: str) -> None:
         super().__init__("A record was changed by somebody else, or is gone")  # a key may hold a secret
@@ -107,9 +107,10 @@ class StateBackend(Protocol):
         """
         ...
 
-    async def append(self, log: str, data: bytes, *, keep: int, ttl: float) -> int:
+    async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
         """Add a record, wake who listens to the topic with the log's name, and return the record's id.
 
+        With `if_last` it raises `Conflict` unless that is the newest id; 0 means "there must be no such log".
         The newest `keep` records stay, fewer where the backend is short of room. The log expires `ttl` seconds after
         its last append; until then or `drop` no id is used twice.
         """

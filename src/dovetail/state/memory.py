@@ -246,7 +246,7 @@ class MemoryState(StateBackend):
         self._write(key, slot, b"%d" % total, now, now + ttl if slot is None else slot.expires)
         return total
 
-    async def append(self, log: str, data: bytes, *, keep: int, ttl: float) -> int:
+    async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
         check_name(log)
         check_ttl(ttl)
         if keep < 1:
@@ -257,6 +257,8 @@ class MemoryState(StateBackend):
         now = self._clock()
         self._sweep(now)
         found = self._logs.find(log, now)
+        if if_last is not None and if_last != (0 if found is None else found.last):
+            raise Conflict(log)
         if found is None:
             self._admit(now)
             found = _Log()
