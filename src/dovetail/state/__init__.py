@@ -1,6 +1,6 @@
 """Where records live that outlast a request: keys, counters, event logs and wake-ups; bytes in, bytes out.
 
-They come late: a server on stdio keeps no records.
+They come late: a server on stdio keeps no records, and most servers need one backend of the three.
 """
 
 from typing import TYPE_CHECKING
@@ -10,5 +10,8 @@ from dovetail.late import late
 if TYPE_CHECKING:
     from dovetail.state import base as base
     from dovetail.state import memory as memory
+    from dovetail.state import redis as redis
+    from dovetail.state import sqlite as sqlite
+    from dovetail.state import urls as urls
 
-__getattr__ = late(__name__, "base", "memory")
+__getattr__ = late(__name__, "base", "memory", "redis", "sqlite", "urls")

@@ -1,0 +1,340 @@
+"""The SQLite backend in several real processes on one file: nothing is lost, counted twice or damaged, whoever dies."""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import dovetail
+from dovetail.state.memory import RECORD_OVERHEAD
+from dovetail.state.sqlite import SqliteState
+
+SOURCE = Path(dovetail.__file__).parent.parent
+HEAD = """
+import asyncio, os, sys
+from dovetail.state.base import StoreTrouble
+from dovetail.state.sqlite import SqliteState
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+"""
+LIMIT = 30.0  # seconds for any process
+
+
+class Program:
+    """A process that runs a few lines; `arguments` stand in sys.argv from 1 on."""
+
+    def __init__(self, lines: str, out: Path, *arguments: object) -> None:
+        self.out = out  # a pipe could fill up, and hold up the process
+        with out.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-X", "dev", "-c", HEAD + textwrap.dedent(lines), *map(str, arguments)],
+                stdout=file,
+                env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            )
+
+    def said(self) -> list[list[str]]:
+        """Each whole line so far, word by word."""
+        text = self.out.read_text()
+        return [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def ended(self) -> list[list[str]]:
+        """What it has said when it has ended well."""
+        assert self.process.wait(LIMIT) == 0
+        return self.said()
+
+    def kill(self) -> list[list[str]]:
+        self.process.kill()
+        self.process.wait(LIMIT)
+        return self.said()
+
+
+Start = Callable[..., Program]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    programs: list[Program] = []
+
+    def start(lines: str, *arguments: object) -> Program:
+        programs.append(Program(lines, tmp_path / f"out {len(programs)}", *arguments))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.kill()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "state.db"
+    assert_sound(tmp_path / "state.db")
+
+
+def assert_sound(path: Path) -> None:
+    """SQLite finds no fault, and what we counted is what is there."""
+    with contextlib.closing(sqlite3.connect(path, timeout=5)) as connection:
+        ask = connection.execute
+        ask("BEGIN")  # others may be writing: look at one moment
+        assert ask("PRAGMA integrity_check").fetchall() == [("ok",)]
+        held, entry_bytes, log_bytes = ask("SELECT held, entry_bytes, log_bytes FROM ledger").fetchone()
+        assert held == sum(ask(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("entries", "logs"))
+        assert entry_bytes == ask("SELECT coalesce(sum(length(key) + length(value)), 0) FROM entries").fetchone()[0]
+        records = ask("SELECT coalesce(sum(length(data) + ?), 0) FROM records", (RECORD_OVERHEAD,))
+        assert log_bytes == records.fetchone()[0] == ask("SELECT coalesce(sum(size), 0) FROM logs").fetchone()[0]
+        assert not ask("SELECT 1 FROM records WHERE log NOT IN (SELECT id FROM logs)").fetchall()
+        wakes, oldest, newest = ask("SELECT count(*), min(id), max(id) FROM wakes").fetchone()
+        assert not wakes or wakes == newest - oldest + 1
+
+
+def test_counters_claims_and_logs_of_four_processes(path: Path, start: Start) -> None:
+    lines = """
+    async def main():
+        state = SqliteState(sys.argv[1])
+        me = sys.argv[2]
+        async def work(n):
+            say("total", await state.add("counter", 1, 60))
+            if await state.claim(f"key {n}", me.encode(), 60):
+                say("won", n)
+            say("id", await state.append("log", f"{me} {n}".encode(), keep=10_000, ttl=60), me, n)
+        for begin in range(0, 200, 10):
+            await asyncio.gather(*(work(n) for n in range(begin, begin + 10)))
+        await state.close()
+    asyncio.run(main())
+    """
+    programs = [start(lines, path, name) for name in "abcd"]
+    said = [line for program in programs for line in program.ended()]
+    totals = sorted(int(words[1]) for words in said if words[0] == "total")
+    assert totals == list(range(1, 801))
+    assert sorted(int(words[1]) for words in said if words[0] == "won") == list(range(200))
+    told = {int(words[1]): " ".join(words[2:]) for words in said if words[0] == "id"}
+
+    async def stored() -> dict[int, str]:
+        state = SqliteState(path)
+        page = await state.read("log", 0, 1000)
+        await state.close()
+        return {record.id: record.data.decode() for record in page.records}
+
+    assert list(told) != list(range(1, 801))  # they did run at the same time
+    assert asyncio.run(stored()) == told
+    assert sorted(told) == list(range(1, 801))
+
+
+async def test_wake_ups_go_to_and_fro(path: Path, start: Start) -> None:
+    lines = """
+    async def main():
+        state = SqliteState(sys.argv[1])
+        listener = state.listen(["ping 0"])
+        say("ready")
+        for n in range(40):
+            while f"ping {n}" not in await asyncio.wait_for(listener.wait(), 10):
+                pass
+            listener.remove(f"ping {n}")
+            listener.add(f"ping {n + 1}")  # just before it is asked for
+            await state.publish(f"pong {n}")
+        await state.close()
+    asyncio.run(main())
+    """
+    state = SqliteState(path)
+    program = start(lines, path)
+    async with asyncio.timeout(LIMIT):
+        while not program.said():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    for n in range(40):
+        with contextlib.closing(state.listen([f"pong {n}"])) as listener:
+            await state.publish(f"ping {n}")
+            assert await asyncio.wait_for(listener.wait(), 10) == {f"pong {n}"}
+    await asyncio.to_thread(program.ended)
+    assert state.outages == 0
+    await state.close()
+
+
+async def test_a_tail_of_what_three_processes_write(path: Path, start: Start) -> None:
+    lines = """
+    async def main():
+        state = SqliteState(sys.argv[1])
+        for n in range(150):
+            await state.append("log", f"{sys.argv[2]} {n}".encode(), keep=1000, ttl=60)
+            if n % 10 == 0:
+                await asyncio.sleep(0.002)
+        await state.close()
+    asyncio.run(main())
+    """
+    state = SqliteState(path)
+    programs = [start(lines, path, name) for name in "abc"]
+    got: list[tuple[int, str]] = []
+    with contextlib.closing(state.listen(["log"])) as listener:
+        async with asyncio.timeout(LIMIT):
+            while len(got) < 450:
+                page = await state.read("log", len(got), 20)
+                got.extend((record.id, record.data.decode()) for record in page.records)
+                if not page.records:
+                    await listener.wait()
+    assert [id for id, _ in got] == list(range(1, 451))
+    for name in "abc":
+        assert [text for _, text in got if text[0] == name] == [f"{name} {n}" for n in range(150)]
+    for program in programs:
+        await asyncio.to_thread(program.ended)
+    await state.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="processes are not killed by signals there")
+def test_killed_in_the_middle_of_a_storm(path: Path, start: Start) -> None:
+    """What was acknowledged is there, in order; whoever is left goes on."""
+    lines = """
+    async def main():
+        state = SqliteState(sys.argv[1])
+        me = sys.argv[2]
+        state.listen(["other"])
+        async def work(n):
+            while True:
+                await state.put(f"key {n % 7}", os.urandom(n * 700), ttl=0.2 if n % 2 else 60)
+                id = await state.append(f"log {me}", b"x" * n * 50, keep=10_000, ttl=60)
+                say("id", id)
+                say("total", await state.add("counter", 1, 60))
+                await state.publish("topic")
+                await state.delete(f"key {n}")
+        await asyncio.gather(*(work(n) for n in range(12)))
+    asyncio.run(main())
+    """
+    chance = random.Random(6)
+    names = iter(range(1000))
+    running = {(name := next(names)): start(lines, path, name) for _ in range(3)}
+    ids: dict[int, list[int]] = {}
+    totals: list[int] = []
+
+    def end(name: int) -> None:
+        program = running.pop(name)
+        deadline = time.monotonic() + LIMIT
+        while len(program.said()) < 50 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        said = program.kill()
+        assert program.process.returncode == -signal.SIGKILL  # until then nothing was wrong
+        ids[name] = [int(words[1]) for words in said if words[0] == "id"]
+        totals.extend(int(words[1]) for words in said if words[0] == "total")
+
+    for _ in range(8):
+        time.sleep(chance.uniform(0, 0.3))
+        end(chance.choice(list(running)))
+        assert_sound(path)
+        name = next(names)
+        running[name] = start(lines, path, name)
+    for name in list(running):
+        end(name)
+
+    async def compare() -> None:
+        state = SqliteState(path)
+        for name, acknowledged in ids.items():
+            page = await state.read(f"log {name}", 0, 100_000)
+            stored = [record.id for record in page.records]
+            assert stored == list(range(1, len(stored) + 1))
+            assert set(acknowledged) <= set(stored)
+            assert len(stored) <= len(acknowledged) + 12  # what was under way, each once
+        assert await state.add("counter", 0, 60) >= len(totals) == len(set(totals))
+        await state.close()
+
+    asyncio.run(compare())
+    assert min(map(len, ids.values())) > 10
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+@pytest.mark.parametrize("used", [False, True], ids=["fresh", "in use"])
+def test_forked_after_it_was_made(path: Path, start: Start, used: bool) -> None:
+    """Even while the thread of the parent works, and somebody listens there."""
+    lines = """
+    import warnings
+    warnings.simplefilter("ignore", DeprecationWarning)  # of forks in a process with threads
+    state = SqliteState(sys.argv[1])
+
+    async def work(name):
+        listener = state.listen(["log", "end"])
+        totals = [await state.add("counter", 1, 60) for _ in range(100)]
+        await state.append("log", name.encode(), keep=10, ttl=60)
+        if name == "parent":
+            while (await state.read("log", 0)).last < 4:
+                await asyncio.wait_for(listener.wait(), 10)
+            await state.publish("end")
+        else:
+            while "end" not in await asyncio.wait_for(listener.wait(), 10):
+                pass
+        return totals
+
+    async def parent():
+        adding = [asyncio.create_task(state.add("counter", 1, 60)) for _ in range(50)] if in_use else []
+        listener = state.listen(["early"]) if in_use else None
+        await asyncio.sleep(0)
+        children = []
+        for _ in range(3):
+            if not (pid := os.fork()):
+                return None
+            children.append(pid)
+        await asyncio.gather(*adding)
+        totals = await work("parent")
+        say(*totals)
+        for pid in children:
+            assert os.waitstatus_to_exitcode((await asyncio.to_thread(os.waitpid, pid, 0))[1]) == 0
+        await state.close()
+        return True
+
+    async def child():
+        say(*await work("child"))
+        await state.close()
+
+    in_use = sys.argv[2] == "True"
+    loop = asyncio.new_event_loop()
+    if loop.run_until_complete(parent()) is None:
+        asyncio.events._set_running_loop(None)
+        try:
+            asyncio.run(child())
+        except BaseException as error:
+            os.write(2, repr(error).encode())
+            os._exit(1)
+        os._exit(0)
+    """
+    totals = [int(word) for words in start(lines, path, used).ended() for word in words]
+    assert len(totals) == len(set(totals)) == 400
+    assert max(totals) == 400 + 50 * used
+
+
+def test_nobody_pays_for_it_who_does_not_use_it() -> None:
+    code = "import sys, dovetail, dovetail.state; dovetail.state.memory; print('sqlite3' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, check=True, timeout=LIMIT)
+    assert done.stdout.strip() == b"False"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
+def test_a_disk_that_takes_no_more(path: Path, start: Start) -> None:
+    lines = """
+    import resource
+    async def main():
+        state = SqliteState(sys.argv[1])
+        await state.put("key", b"value", ttl=60)
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+        for n in range(100):
+            try:
+                await state.append("log", bytes(20_000), keep=1000, ttl=60)
+            except StoreTrouble:
+                break
+        say(n, (await state.get("key")).value.decode(), state.outages)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        say(await state.append("log", bytes(20_000), keep=1000, ttl=60), state.outages)
+        await state.close()
+    asyncio.run(main())
+    """
+    (failed, value, before), (id, after) = start(lines, path).ended()
+    assert 3 < int(failed) < 40
+    assert (value, before, after) == ("value", "0", "1")
+    assert int(id) == int(failed) + 1
