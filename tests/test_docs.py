@@ -397,6 +397,13 @@ SCENARIOS: dict[str, list[Step]] = {
         call("press", part="lid", gives="pressed lid"),
         call("weigh", grams=1500, gives=1.5),
     ],
+    "limits_rates": [
+        call("find", title="Emma", gives="Emma is on the second floor."),
+        call("order", title="Emma", gives="Emma is ordered."),
+        call("order", title="Ulysses", gives="Ulysses is ordered."),
+        fail("order", title="Middlemarch", says="The tool order takes 2 calls per day from each caller; try again in "),
+        call("scan", page=1, gives="page 1"),
+    ],
     "stdio": [],  # in a process of its own, below
     "http_server": [call("forecast", city="Rome", gives="Sun in Rome.")],
     "http_long_calls": [call("render", frames=1, gives="1 frames")],

@@ -5,6 +5,7 @@ DovetailError
     NotFound              raised by a resource function that finds nothing
     MissingCapability     the client did not declare what a call needs
     Busy                  a limit is reached and its queue is full
+    RateLimited           the server's rate limit is reached; says when to try again
   ToolError               raised by users; becomes a result with isError
     ArgumentError         the arguments of a call do not fit; says all that is wrong
     QuestionFailed        the client could not, or would not, answer a question
@@ -76,6 +77,14 @@ class Busy(ProtocolError):
     """A concurrency limit is reached and its queue is full; the caller may try again later."""
 
     code = INTERNAL_ERROR
+
+
+class RateLimited(ProtocolError):
+    """The server's rate limit is reached, and nothing was begun; good again in `retry_after` seconds."""
+
+    def __init__(self, message: str, *, retry_after: int) -> None:
+        super().__init__(message, data={"retryAfter": retry_after}, http_status=429)
+        self.retry_after = retry_after
 
 
 class ToolError(DovetailError):

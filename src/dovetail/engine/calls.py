@@ -10,7 +10,7 @@ from dovetail import engine as late
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.interview import Unanswered
 from dovetail.engine.invoke import fail, final, start
-from dovetail.engine.limits import CallTimeout, Slots
+from dovetail.engine.limits import CallTimeout, Limit, Slots
 from dovetail.errors import INVALID_PARAMS, ArgumentError, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import headers, jsonrpc
 from dovetail.protocol.content import Text
@@ -25,6 +25,7 @@ from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
+    from dovetail.engine.rates import Limiter
 
 log = logging.getLogger("dovetail")
 
@@ -44,10 +45,10 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
         if params.request_state is not UNSET or params.input_responses is not UNSET:
             late.replay.resume(engine, exchange)
         arguments = tool.decode(params.arguments)
-        if tool.max_concurrency is None and engine.limit.take():
+        if not tool.is_limited and engine.limit.take():
             slots.held = engine.limits
         else:
-            await _wait_for_slots(engine, tool, slots)
+            await _wait_for_slots(engine, exchange, tool, slots)
         try:
             value = await start(engine, exchange, tool.invocation, arguments, tool.label)
         except BaseException as raised:
@@ -67,12 +68,29 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
     return result
 
 
-async def _wait_for_slots(engine: "Engine", tool: Tool, slots: Slots) -> None:
+async def _wait_for_slots(engine: "Engine", exchange: Exchange, tool: Tool, slots: Slots) -> None:
     """The tool's own before the server's: who waits for a busy tool must not hold one of those."""
-    limits = engine.limits if tool.max_concurrency is None else (engine.tool_limit(tool), *engine.limits)
+    limits: tuple[Limit, ...] = engine.limits
+    if tool.is_limited:
+        own = engine.book.of(tool)
+        if own.rates is not None:
+            await _count(own.rates, exchange, tool)
+        if own.slots is not None:
+            limits = (own.slots, *limits)
     for limit in limits:
         await limit.acquire()
         slots.held += (limit,)
+
+
+async def _count(rates: "Limiter", exchange: Exchange, tool: Tool) -> None:
+    """The rounds of one call, which comes again with the answers to what it has asked, are one call."""
+    state = exchange.request.params.request_state
+    is_next_round = isinstance(state, str) and exchange.request.revision.rounds
+    if is_next_round and await rates.goes_on(state):
+        return
+    refusal = await rates.refusal(exchange)
+    if refusal is not None:
+        raise ToolError(refusal.words(f"The tool {tool.name}", "call"))
 
 
 def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exception) -> ToolResult:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from dovetail import engine as late
 from dovetail.engine.calls import failed
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import HANDLERS
@@ -84,7 +85,7 @@ def _with_plain_data(failure: ProtocolError, request: Request) -> ProtocolError:
 
 
 def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Step:
-    """One closure for each middleware, the first one outermost, around the handlers."""
+    """One closure for each middleware, the first one outermost, around the handlers; the server's rate around all."""
 
     def innermost(exchange: Exchange) -> Awaitable[Result]:
         handler = HANDLERS.get(exchange.request.method)
@@ -95,7 +96,7 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Step:
     step: Step = innermost
     for each in reversed(middleware):
         step = _wrap(each, step)
-    return step
+    return late.rates.counted(engine, step) if engine.options.rate_limit else step
 
 
 def _wrap(middleware: Middleware, inner: Step) -> Step:

@@ -1,7 +1,7 @@
 """Bounds on calls: how many at once, how many may wait, how long each may take.
 
-`Limit` lets a number of calls in and keeps a bounded line for the others, first come, first served.
-`with_timeout` awaits something for at most some seconds.
+`Limit` lets a number of calls in and keeps a bounded line for the others, first come, first served. `LimitBook` has
+those that are not every call's. `with_timeout` awaits something for at most some seconds.
 """
 
 import asyncio
@@ -11,11 +11,22 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
+from dovetail import engine as late
 from dovetail.errors import Busy, SetupError
+
+if TYPE_CHECKING:
+    from dovetail.engine.leases import Leases
+    from dovetail.engine.options import Options
+    from dovetail.engine.rates import Limiter, SharedCounts
+    from dovetail.registry.catalog import Catalog
+    from dovetail.registry.rates import Rate
+    from dovetail.registry.tools import Tool
+    from dovetail.state.base import StateBackend
 
 T = TypeVar("T")
 
@@ -60,7 +71,7 @@ class Limit:
             raise Busy(
                 f"{self._subject} is busy: {self.running} calls running and {self.waiting} waiting; try again later"
             )
-        await self._wait()
+        await self._until(self._stand_in_line())
 
     async def reclaim(self) -> None:
         """Take a slot again that was given back for a while: in line like everybody, but however long the line is.
@@ -71,7 +82,7 @@ class Limit:
             self._free -= 1
             return
         try:
-            await self._wait()
+            await self._until(self._stand_in_line())
         except asyncio.CancelledError:
             self.overdraw()
             raise
@@ -80,16 +91,19 @@ class Limit:
         """Take a slot at once, even if there is none: then nobody gets one until as many are given back."""
         self._free -= 1
 
-    async def _wait(self) -> None:
+    def _stand_in_line(self) -> "asyncio.Future[None]":
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line.append(turn)
+        return turn
+
+    async def _until(self, turn: "asyncio.Future[None]") -> None:
         try:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
                 if turn in self._line:
                     self._line.remove(turn)
-            else:
+            elif turn.exception() is None:
                 self.release()  # the slot was ours already
             raise
 
@@ -121,6 +135,61 @@ class Slots(msgspec.Struct):
         held, self.held, self.is_over = self.held, (), True
         for limit in held:
             limit.release()
+
+
+class OwnLimits(msgspec.Struct, frozen=True):
+    """What a tool has besides the limits of every call."""
+
+    slots: Limit | None
+    rates: "Limiter | None"
+
+
+class LimitBook:
+    """The rate of a server and the limits of its tools, each made when it is first needed. Only on the loop.
+
+    `state` is what other workers share with this one, if any do: then those limits hold for all of them together.
+    """
+
+    def __init__(self, tools: "Catalog[Tool]", options: "Options", state: "StateBackend | None") -> None:
+        self._tools = tools
+        self._options = options
+        self._state = state
+        self._own: dict[str, tuple[Tool, OwnLimits]] = {}
+        self._counts: SharedCounts | None = None
+        self._leases: Leases | None = None
+        self.rates = self._limiter("server", options.rate_limit)
+
+    def of(self, tool: "Tool") -> OwnLimits:
+        known = self._own.get(tool.name)
+        if known is None or known[0] is not tool:  # another one had the name before
+            self._own = {name: pair for name, pair in self._own.items() if self._tools.get(name) is pair[0]}
+            rates = self._limiter(f"tool/{tool.name}", tool.rates)
+            known = self._own[tool.name] = (tool, OwnLimits(self._slots(tool), rates))
+        return known[1]
+
+    def _limiter(self, subject: str, rates: "tuple[Rate, ...]") -> "Limiter | None":
+        if not rates:
+            return None
+        if self._state is not None and self._counts is None:
+            self._counts = late.rates.SharedCounts(self._state)
+        return late.rates.Limiter(subject, rates, self._counts)
+
+    def _slots(self, tool: "Tool") -> Limit | None:
+        slots, queue = tool.max_concurrency, self._options.max_queue
+        if slots is None:
+            return None
+        if self._state is None:
+            return Limit(slots, queue, subject=f"The tool {tool.name}")
+        if self._leases is None:
+            self._leases = late.leases.Leases(self._state)
+        timeout = tool.invocation.timeout
+        patience = self._options.timeout if timeout is UNSET else timeout
+        return late.leases.FleetLimit(self._leases, tool.name, slots, queue, patience=patience)
+
+    async def close(self) -> None:
+        """Give back what other workers wait for."""
+        if self._leases is not None:
+            await self._leases.close()
 
 
 class CallTimeout(TimeoutError):

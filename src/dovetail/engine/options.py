@@ -3,11 +3,12 @@
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Annotated, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args
 
 import msgspec
 from msgspec import Meta
 
+from dovetail import registry
 from dovetail.engine.keys import Secrets, checked_secrets, secrets_in
 from dovetail.errors import SetupError
 from dovetail.protocol.content import Icon
@@ -27,6 +28,9 @@ from dovetail.registry.options import (
     OutputPolicy,
     checked_options,
 )
+
+if TYPE_CHECKING:
+    from dovetail.registry.rates import Rate
 
 Profile = Literal["spec", "pocket", "reference"]
 ArgumentErrors = Literal["result", "error"]
@@ -97,6 +101,7 @@ class ServerOptions(TypedDict, total=False):
     answer_timeout: float
     max_concurrency: int
     max_queue: int
+    rate_limit: str | Sequence[str]
     max_threads: int
     initialize_timeout: float | None
     max_message_bytes: int
@@ -134,6 +139,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     answer_timeout: float = 3600.0  # seconds that a question to a client is good for, unless it has its own
     max_concurrency: int = 1000  # calls of all tools together
     max_queue: int = 1000  # calls that may wait, for the server and for each limited tool
+    rate_limit: "tuple[Rate, ...]" = ()  # of all requests that ask the server to do something
     max_threads: int = 40
     initialize_timeout: float | None = 60.0  # seconds a pipe may stay silent before its first request
     max_message_bytes: int = 64 * 1024 * 1024
@@ -145,7 +151,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if not callable(given.get("lifespan", cls)):
             raise SetupError(f"Server: lifespan={given['lifespan']!r} is not callable; give it a function")
         secret = checked_secrets(given["secret"], "Server: secret") if "secret" in given else secrets_in(os.environ)
-        return cls(**{**PROFILES[given.get("profile", "spec")], **given, "secret": secret})
+        rates = registry.rates.parse_rates(given["rate_limit"], "Server") if "rate_limit" in given else ()
+        return cls(**{**PROFILES[given.get("profile", "spec")], **given, "secret": secret, "rate_limit": rates})
 
     @property
     def style(self) -> Style:

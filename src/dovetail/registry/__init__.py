@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from dovetail.registry import files as files
     from dovetail.registry import leniency as leniency
     from dovetail.registry import prompts as prompts
+    from dovetail.registry import rates as rates
     from dovetail.registry import resources as resources
     from dovetail.registry import roots as roots
     from dovetail.registry import sampling as sampling
 
 __getattr__ = late(
-    __name__, "elicitation", "explanation", "files", "leniency", "prompts", "resources", "roots", "sampling"
+    __name__, "elicitation", "explanation", "files", "leniency", "prompts", "rates", "resources", "roots", "sampling"
 )

@@ -4,11 +4,12 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
-from typing import Any, TypedDict, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypedDict, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw
 
+from dovetail import registry
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.protocol.content import CONTENT_TYPES, Content, Icon, Meta, Text
 from dovetail.protocol.definitions import TAGS_KEY, ToolAnnotations, ToolDefinition
@@ -23,6 +24,9 @@ from dovetail.registry.jsonable import PLAIN_TYPES
 from dovetail.registry.options import OutputPolicy, checked_options, convert_option
 from dovetail.registry.outputs import Output, OutputError, compile_output, compile_raw_output, encode_json, to_jsonable
 
+if TYPE_CHECKING:
+    from dovetail.registry.rates import Rate
+
 
 class ToolTraits(TypedDict, total=False):
     """What may be said about any tool, however it is registered."""
@@ -34,6 +38,7 @@ class ToolTraits(TypedDict, total=False):
     meta: Meta
     timeout: float | None
     max_concurrency: int
+    rate_limit: str | Sequence[str]
     thread: bool
     requires: Sequence[str]
     output: OutputPolicy
@@ -58,7 +63,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     shape: Callable[[Any], ToolResult]
     label: str  # for the log
     requires: frozenset[str] = frozenset()
+    is_limited: bool = False  # whether it has one of these two
     max_concurrency: int | None = None
+    rates: "tuple[Rate, ...]" = ()
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
 
@@ -109,6 +116,7 @@ def compile_tool(
     arguments = _compile_input(info, raw_schema, lenient)
     policy = options.get("output", "text" if options.get("structured_output") is False else output)
     result = _compile_result(info, policy, options.get("output_schema"))
+    rates = registry.rates.parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
     return Tool(
         definition=_definition(name, info, options, arguments.schema, result.schema),
         invocation=Invocation.of(
@@ -118,7 +126,9 @@ def compile_tool(
         shape=result.shape,
         label=f"tool {name}",
         requires=frozenset(options.get("requires", ())),
+        is_limited=bool(rates) or options.get("max_concurrency") is not None,
         max_concurrency=options.get("max_concurrency"),
+        rates=rates,
         headers=_headers(arguments.schema, info.where),
         choices=closed_choices(arguments.schema),
     )
