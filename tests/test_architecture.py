@@ -40,6 +40,7 @@ WRAPPED = {
     "httptools": {"dovetail.transports.wire"},
     "uvloop": {"dovetail.transports.serve"},
     "aiohttp": {"dovetail.client.requests"},
+    "redis": {"dovetail.state.redis_address"},
 }
 OPTIONAL_TYPES = {"pydantic", "attrs", "annotated_types", "pydantic_core"}  # looked at, never required
 

@@ -190,6 +190,18 @@ class Server:
         """Tell every client that asked; from any thread, also outside of a call."""
         self.engine.publish(Change("updated", uri))
 
+    def on_refresh(self, function: F) -> F:
+        """Register a function, plain or async, that changes what is offered; `refresh` runs it at every worker."""
+        if not callable(function):
+            raise SetupError(f"server.on_refresh: {function!r} is not callable; give it a function")
+        self.engine.on_refresh(function)
+        return function
+
+    async def refresh(self) -> None:
+        """Run the functions of `on_refresh` at every worker that shares the state; then clients hear of it, once."""
+        if self.engine.refresher is not None:
+            await self.engine.refresher.refresh()
+
     async def complete_elicitation(self, elicitation_id: str) -> bool:
         """The user is done at the URL of a `ctx.elicit_url`: tell the client that showed it, if it wants to hear that.
 

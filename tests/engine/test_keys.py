@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from dovetail import Server, SetupError
-from dovetail.engine.keys import Secrets, agree_on_secret, checked_secrets
+from dovetail.engine.keys import Secrets, checked_secrets
 from dovetail.engine.options import Options
 from dovetail.engine.seal import BadSeal
-from dovetail.state.base import MAX_TTL, Entry
+from dovetail.engine.shared_secrets import agree_on_secrets
+from dovetail.state.base import MAX_TTL, Conflict, Entry
 from dovetail.state.memory import MemoryState
 from wire import MODERN, Wire
 
@@ -112,13 +113,6 @@ def test_secrets_are_not_printed() -> None:
 # ── who shares them ──
 
 
-async def test_who_comes_first_decides() -> None:
-    state = MemoryState()
-    assert await agree_on_secret(state, b"a" * 32) == b"a" * 32
-    assert await agree_on_secret(state, b"b" * 32) == b"a" * 32
-    assert await agree_on_secret(state, b"a" * 32) == b"a" * 32
-
-
 class SlowState(MemoryState):
     """One that others reach between two calls, and that may lose what it holds."""
 
@@ -127,10 +121,10 @@ class SlowState(MemoryState):
         self.losses = losses
         self.ttls: set[float] = set()
 
-    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
+    async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
         self.ttls.add(ttl)
         await asyncio.sleep(0)
-        return await super().claim(key, value, ttl)
+        return await super().put(key, value, ttl=ttl, if_version=if_version)
 
     async def get(self, key: str) -> Entry | None:
         await asyncio.sleep(0)
@@ -140,34 +134,63 @@ class SlowState(MemoryState):
         return await super().get(key)
 
 
+def own(letter: bytes) -> Secrets:
+    return Secrets([letter * 32])
+
+
+async def test_who_comes_first_decides() -> None:
+    state = MemoryState()
+    for each in (b"a", b"b", b"a"):
+        assert await agree_on_secrets(state, own(each)) == own(b"a")
+
+
 async def test_many_at_once_agree() -> None:
     state = SlowState()
-    agreed = await asyncio.gather(*(agree_on_secret(state, bytes([n]) * 32) for n in range(20)))
+    agreed = await asyncio.gather(*(agree_on_secrets(state, own(bytes([n]))) for n in range(8)))
     assert len(set(agreed)) == 1
     assert state.ttls == {MAX_TTL}
 
 
-async def test_a_secret_that_vanishes_is_claimed_again() -> None:
-    state = SlowState(losses=1)
-    await state.put("secret", b"a" * 32, ttl=10)
-    assert await agree_on_secret(state, b"b" * 32) == b"b" * 32
+async def test_a_secret_that_vanishes_is_made_again() -> None:
+    state = SlowState()
+    assert await agree_on_secrets(state, own(b"a")) == own(b"a")
+    state.losses = 1
+    assert await agree_on_secrets(state, own(b"b")) == own(b"b")
 
 
 async def test_a_state_that_keeps_nothing_is_given_up() -> None:
     class Forgetful(MemoryState):
-        async def claim(self, key: str, value: bytes, ttl: float) -> bool:
-            return False
+        async def put(self, key: str, value: bytes, **_: Any) -> int:
+            raise Conflict(key)
 
     with pytest.raises(SetupError, match="set DOVETAIL_SECRET"):
-        await agree_on_secret(Forgetful(), b"b" * 32)
+        await agree_on_secrets(Forgetful(), own(b"b"))
 
 
-async def test_a_state_that_holds_something_else_is_refused() -> None:
+@pytest.mark.parametrize("held", [b"", b"hunter2", b"\x01hunter2", b"\x01\x90", b"\x01\x91\x92\x01\xc4\x01a"])
+async def test_a_state_that_holds_something_else_is_refused(held: bytes) -> None:
     state = MemoryState()
-    await state.put("secret", b"hunter2", ttl=10)
+    await state.put("secret", held, ttl=10)
     with pytest.raises(SetupError, match="shared state") as caught:
-        await agree_on_secret(state, b"b" * 32)
+        await agree_on_secrets(state, own(b"b"))
     assert "hunter2" not in str(caught.value)
+
+
+async def test_secrets_are_replaced_before_anybody_misses_them() -> None:
+    """Two workers that look every hour, over two years: what one seals, the other opens."""
+    state, now = MemoryState(clock=lambda: now[0]), [1e9]
+    workers = [own(b"a"), own(b"b")]
+    sealed: list[tuple[float, bytes]] = []
+    used = set()
+    for hour in range(24 * 365 * 2):
+        now[0] += 3600
+        workers[hour % 2] = await agree_on_secrets(state, workers[hour % 2], lambda: now[0])
+        sealed.append((now[0], workers[hour % 2][0]))
+        used.add(workers[hour % 2][0])
+        assert workers[hour % 2][0] in workers[(hour + 1) % 2] or hour == 0
+        year_ago = sealed[max(0, hour - 24 * 365)][1]
+        assert year_ago in workers[hour % 2]
+    assert len(used) == pytest.approx(25, abs=1)
 
 
 async def test_servers_that_share_a_state_open_each_others_seals() -> None:
@@ -187,7 +210,7 @@ async def test_servers_that_share_a_state_open_each_others_seals() -> None:
 
 async def test_several_users_of_one_server_start_it_at_once() -> None:
     state = SlowState()
-    await state.put("secret", b"a" * 32, ttl=10)
+    await agree_on_secrets(state, own(b"a"))
     engine = Server("x").engine
     engine.state = state
     await asyncio.gather(*(engine.start() for _ in range(5)))
@@ -217,7 +240,7 @@ async def test_a_server_keeps_its_own_secret_from_one_life_to_the_next() -> None
 
 async def test_a_state_that_fails_lets_nobody_start() -> None:
     class Broken(MemoryState):
-        async def claim(self, key: str, value: bytes, ttl: float) -> bool:
+        async def get(self, key: str) -> Entry | None:
             raise ConnectionError("no such host")
 
     entered: list[Server] = []

@@ -32,7 +32,7 @@ async def initialize(app: Any, **headers: str) -> Any:
 async def records(app: Any) -> list[Any]:
     """What lies in the state backend."""
     slots = app._state._entries.things
-    return [msgspec.msgpack.decode(slot.entry.value) for key, slot in slots.items() if key.startswith("session/")]
+    return [msgspec.msgpack.decode(slot.entry.value[1:]) for key, slot in slots.items() if key.startswith("session/")]
 
 
 # ── the beginning ──

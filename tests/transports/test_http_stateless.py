@@ -22,8 +22,6 @@ from asked_server import (
 )
 
 from dovetail import Context, Server
-from dovetail.transports.http import HttpApp
-from dovetail.transports.options import HttpOptions
 from http_wire import MODERN, Exchange, HttpWire
 
 every_revision = pytest.mark.parametrize("version", LEGACY)
@@ -197,28 +195,4 @@ async def test_a_tool_sees_no_session_and_no_client() -> None:
     app = server.asgi(stateless=True)
     answer = await ask(app, "2025-06-18", "tools/call", {"name": "who"})
     assert answer.json["result"]["content"][0]["text"] == "None None 2025-06-18"
-    await app.drain(0)
-
-
-# ── several workers, which share no sessions ──
-
-
-@every_revision
-async def test_a_worker_among_several_refuses_the_handshake_and_says_what_to_do(version: str) -> None:
-    app = HttpApp(new_server().engine, HttpOptions.of({}), alone=False)
-    refused = await post(HttpWire(app), hello(version))
-    text = check_refusal(refused, 400, INVALID_REQUEST, "q")
-    assert "stateless" in text
-    assert "mcp-session-id" not in refused.headers
-    for verb in ("GET", "DELETE"):
-        check_refusal(await HttpWire(app).raw(verb, b"", {"mcp-session-id": "x"}).done(), 405, INVALID_REQUEST)
-    assert (await HttpWire(app).call("add", {"a": 1})).status == 200
-    await app.drain(0)
-
-
-@every_revision
-async def test_without_sessions_each_worker_serves_everyone(version: str) -> None:
-    app = HttpApp(new_server().engine, HttpOptions.of({"stateless": True}), alone=False)
-    assert (await post(HttpWire(app), hello(version))).status == 200
-    assert (await ask(app, version, "tools/call", {"name": "add", "arguments": {"a": 1}})).status == 200
     await app.drain(0)

@@ -1,5 +1,6 @@
 """Several worker processes: served together, replaced when they die, ended together."""
 
+import json
 import os
 import signal
 import subprocess
@@ -56,12 +57,21 @@ def who(program: HttpProgram) -> tuple[int, float]:
     return found["pid"], found["drawn"]
 
 
-def test_a_handshake_is_refused_with_advice(start: Start) -> None:
-    program, _ = started(start)
-    response = program.post("initialize", HELLO)
-    body = response.read().decode()
-    assert '"error"' in body
-    assert "workers" in body
+def test_a_session_is_known_to_all_workers(start: Start) -> None:
+    program, pids = started(start, 3)
+    hello = program.post("initialize", HELLO)
+    session = {"mcp-session-id": str(hello.getheader("mcp-session-id")), "mcp-protocol-version": "2025-06-18"}
+    assert b'"result"' in hello.read()
+    served: set[int] = set()
+
+    def all_have_served() -> bool:
+        response = program.post("tools/call", {"name": "worker", "arguments": {}}, **session)
+        body = response.read()
+        assert response.status == 200, body
+        served.add(json.loads(body)["result"]["structuredContent"]["pid"])
+        return served == set(pids)
+
+    program.until(all_have_served)
 
 
 def test_a_worker_that_is_killed_is_replaced(start: Start) -> None:

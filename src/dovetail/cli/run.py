@@ -20,6 +20,7 @@ Examples:
   dovetail run server.py:weather                   the one of that name, or made by the function of that name
   dovetail run package.module:server --transport http --port 9000
   dovetail run server.py --transport http --host 0.0.0.0 --workers 4 --allowed-hosts mcp.example.com
+  dovetail run server.py --transport http --state redis://127.0.0.1:6379/0
 
 Every option can also be set by an environment variable: --max-body-bytes by DOVETAIL_MAX_BODY_BYTES.
 """
@@ -29,6 +30,7 @@ HELP = {
     "port": "Port to listen at; 0 for any that is free.",
     "path": "Path of the MCP endpoint.",
     "workers": "Number of processes.",
+    "state": "Where sessions live: redis://host/0, rediss://, redis+sentinel://, sqlite:///path. For several hosts.",
     "sse": "Also serve HTTP+SSE of 2024-11-05, at /sse.",
     "stateless": "Serve older clients without sessions.",
     "allowed_hosts": "Host names that requests may carry, as in example.com or *.example.com. Repeat, or use commas.",
@@ -58,7 +60,7 @@ Command = Callable[..., Any]
 def http_options(command: Command) -> Command:
     """One option of the command line for each that `Server.run` has, in the order of HELP."""
     for name in reversed(HELP):
-        command = _option(name, KINDS[name])(command)
+        command = _option(name, KINDS.get(name, TEXT))(command)
     return command
 
 
@@ -84,7 +86,7 @@ def _read(_context: click.Context, option: click.Parameter, given: Any) -> Any:
     if not text:
         return None
     try:
-        return read_option(text, KINDS[name], option.opts[0])
+        return read_option(text, KINDS.get(name, TEXT), option.opts[0])
     except SetupError as failure:
         raise click.UsageError(str(failure)) from None
 

@@ -1,16 +1,33 @@
-"""The one place that awaits user code. Questions to clients and watching files come late, when there are any."""
+"""The one place that awaits user code. Questions to clients, rates and watching files come late, when there are any."""
 
 from typing import TYPE_CHECKING
 
 from dovetail.late import late
 
 if TYPE_CHECKING:
+    from dovetail.engine import leases as leases
     from dovetail.engine import live as live
     from dovetail.engine import progress as progress
+    from dovetail.engine import rates as rates
+    from dovetail.engine import refresh as refresh
     from dovetail.engine import replay as replay
     from dovetail.engine import replies as replies
     from dovetail.engine import seal as seal
+    from dovetail.engine import shared_secrets as shared_secrets
     from dovetail.engine import steps as steps
     from dovetail.engine import watch as watch
 
-__getattr__ = late(__name__, "live", "progress", "replay", "replies", "seal", "steps", "watch")
+__getattr__ = late(
+    __name__,
+    "leases",
+    "live",
+    "progress",
+    "rates",
+    "refresh",
+    "replay",
+    "replies",
+    "seal",
+    "shared_secrets",
+    "steps",
+    "watch",
+)

@@ -2,13 +2,21 @@
 
 import asyncio
 import logging
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dovetail.engine.streams import LIST_KINDS, Change, Hub, Subscription
+from dovetail.engine import refresh
+from dovetail.engine.member import Member
+from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind, Subscription
 from dovetail.protocol.session import Session
-from dovetail.state.base import StateBackend
+from dovetail.state.base import Listener, LogRecord, StateBackend
+from dovetail.state.records import Codec
+
+if TYPE_CHECKING:
+    from dovetail.engine.core import Engine
 
 LOG = "changes"
 KEEP = 10_000
@@ -17,7 +25,21 @@ AGAIN_SECONDS = 0.5  # what could not be written is tried again
 
 log = logging.getLogger("dovetail")
 
-_decoder = msgspec.msgpack.Decoder(Change)
+
+class _Told(msgspec.Struct, frozen=True, array_like=True):
+    """A change in the log, and who has written it."""
+
+    kind: ChangeKind
+    uri: str
+    worker: str
+    refreshes: int = 0  # that it had made by then
+
+    @property
+    def change(self) -> Change:
+        return Change(self.kind, self.uri)
+
+
+_codec: Codec[_Told] = Codec(_Told, "change")
 
 
 class Heard(NamedTuple):
@@ -29,33 +51,101 @@ class Heard(NamedTuple):
 
 
 class ChangeLog:
-    """Passes what the hub says on to the log, and reads the log for sessions."""
+    """Passes what the hub says on to the log, reads the log for sessions, and tells the hub what other workers say."""
 
-    def __init__(self, hub: Hub, state: StateBackend) -> None:
-        self._hub = hub
+    def __init__(self, engine: "Engine", state: StateBackend, member: Member) -> None:
+        self._engine = engine
         self._state = state
+        self._member = member
         self._subscription: Subscription | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._listeners: list[Listener] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._subscription = self._hub.everything()
-        self._task = asyncio.get_running_loop().create_task(self._write(self._subscription))
+        self._subscription = self._engine.hub.everything()
+        self._run(self._write(self._subscription))
+        if self._state.shared:
+            self._listen(LOG, self._relay)
+            if (refresher := self._engine.refresher) is not None:
+                self._listen(refresh.KEY, partial(refresher.follow, self._state))
+
+    def _listen(self, topic: str, work: Callable[[Listener], Coroutine[Any, Any, None]]) -> None:
+        listener = self._state.listen([topic])
+        self._listeners.append(listener)
+        self._run(work(listener))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def stop(self) -> None:
         """What has been said so far is still written."""
-        if self._subscription is not None and self._task is not None:
+        for listener in self._listeners:
+            listener.close()
+        if self._subscription is not None:
             self._subscription.end()
-            await asyncio.wait([self._task])
+            await asyncio.wait(self._tasks)
+
+    @property
+    def outages(self) -> int:
+        return self._state.outages
+
+    # ── what changes here ──
 
     async def _write(self, subscription: Subscription) -> None:
         async for change in subscription:
+            refresher = self._engine.refresher
+            record = _Told(change.kind, change.uri, self._member.id, 0 if refresher is None else refresher.count)
             try:
-                await self._state.append(LOG, msgspec.msgpack.encode(change), keep=KEEP, ttl=SECONDS)
-            except Exception:  # whatever it is: who waits for changes would wait for ever
-                log.exception("a change could not be written")
+                await self._state.append(LOG, _codec.encode(record), keep=KEEP, ttl=SECONDS)
+            except Exception as failure:  # whatever it is: who waits for changes would wait for ever
+                log.warning("a change could not be written and is tried again: %s", failure)
                 if not subscription.closed:
                     subscription.offer(change)
                     await asyncio.sleep(AGAIN_SECONDS)
+
+    # ── what changes elsewhere ──
+
+    async def _relay(self, listener: Listener) -> None:
+        """To everyone who listens at this worker. After an outage nobody knows what was missed."""
+        position, outages = None, self._state.outages
+        while True:
+            try:
+                position = await self._relay_after(position)
+            except Exception as failure:
+                log.debug("changes could not be read: %s", failure)
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            if not await listener.wait():
+                return
+            if outages != self._state.outages:
+                outages = self._state.outages
+                self._engine.hub.publish_all()
+
+    async def _relay_after(self, position: int | None) -> int:
+        """Gives the position that was reached; None is the end of the log, whatever stands in it."""
+        if position is None:
+            return await self.position()
+        while True:
+            page = await self._state.read(LOG, position)
+            if position > page.last or position < page.first - 1:
+                self._engine.hub.publish_all()
+                return page.last
+            for record in page.records:
+                told = await self._told(record)
+                if told is not None and told.worker != self._member.id:
+                    self._engine.hear(told.change, from_afar=True)
+            if not page.records:
+                return page.last
+            position = page.records[-1].id
+
+    async def _told(self, record: LogRecord) -> _Told | None:
+        """None if it can't be read. What a refresh has changed is told when it is made here too."""
+        told, refresher = _codec.decode(record.data), self._engine.refresher
+        if told is not None and refresher is not None and told.refreshes > refresher.count:
+            await refresher.reached(told.refreshes)
+        return told
+
+    # ── for sessions ──
 
     async def position(self) -> int:
         return (await self._state.read(LOG, 0, 0)).last
@@ -67,13 +157,13 @@ class ChangeLog:
         """
         page = await self._state.read(LOG, after)
         if after > page.last or after < page.first - 1:
-            return Heard([(change, None) for change in _everything(session)], page.last)
+            return Heard([(change, None) for change in everything_for(session)], page.last)
         latest: dict[Change, int | None] = {}
         for record in page.records:
-            change = _decoder.decode(record.data)
-            if _wants(session, change):
-                latest.pop(change, None)  # told where it came last, so that positions only grow
-                latest[change] = record.id
+            told = await self._told(record)
+            if told is not None and _wants(session, told.change):
+                latest.pop(told.change, None)  # told where it came last, so that positions only grow
+                latest[told.change] = record.id
         position = page.records[-1].id if page.records else page.last
         return Heard(list(latest.items()), position, position < page.last)
 
@@ -82,6 +172,6 @@ def _wants(session: Session, change: Change) -> bool:
     return change.uri in session.subscriptions if change.uri else change.kind in session.announced
 
 
-def _everything(session: Session) -> list[Change]:
+def everything_for(session: Session) -> list[Change]:
     kinds: list[Change] = [Change(kind) for kind in LIST_KINDS if kind in session.announced]
     return [*kinds, *(Change("updated", uri) for uri in sorted(session.subscriptions))]

@@ -1,9 +1,10 @@
 """The engine: a server's catalogues, limits and settings, and what the handlers ask of them."""
 
 import asyncio
+import logging
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,10 @@ from dovetail.engine.context import Context
 from dovetail.engine.dispatch import Middleware, Step, compile_chain
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import guarded
-from dovetail.engine.keys import Secrets, agree_on_secret, random_secrets
+from dovetail.engine.keys import random_secrets
 from dovetail.engine.library import Library
 from dovetail.engine.life import Life
-from dovetail.engine.limits import Limit
+from dovetail.engine.limits import Limit, LimitBook
 from dovetail.engine.log import guard_loggers
 from dovetail.engine.options import Options
 from dovetail.engine.redaction import Redactor
@@ -33,12 +34,16 @@ from dovetail.registry.catalog import Catalog
 from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
+    from dovetail.engine.refresh import Refresher
     from dovetail.engine.seal import Sealer
     from dovetail.registry.prompts import Completer, Prompt
     from dovetail.state.base import StateBackend
 
 INJECTABLE = (Context,)
 MAX_STEPS = 500_000  # that are kept in mind, unless they need more memory than a MemoryState takes
+log = logging.getLogger("dovetail")
+
+START_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds, for a store that is not there yet
 STEP_SECONDS = 5.0  # that steps of calls which are over get when the server stops
 
 
@@ -55,20 +60,21 @@ class Engine:
         self._state: StateBackend | None = None  # until somebody needs it, or gives one
         self.elicitations = Elicitations()
         self.running_steps: set[asyncio.Task[Any]] = set()
+        self.tools = tools
         self._open_limits()
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
-        self.tools = tools
         self.prompts: Catalog[Prompt] = Catalog("prompt")
         self.library = Library(self.threads, options.hint, lambda uri: self.publish(Change("updated", uri)))
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.hub = Hub(self.library.watch)
-        self.chain: Step | None = None  # of the middleware, if there is any
         self._middleware: list[Middleware] = []
+        self.chain: Step | None = compile_chain(self, ()) if options.rate_limit else None  # if anything is in it
         self.open_methods: frozenset[str] = frozenset()  # which nobody need be checked for; none until they are known
         self._offer: Offer | None = None
         self._offer_changes = 0
         self._offer_lock = threading.Lock()
         self._life: Life | None = None
+        self.refresher: Refresher | None = None  # from the first function on
         self._sealer: Sealer | None = None
         self._announce_changes()
 
@@ -84,7 +90,16 @@ class Engine:
 
     def _catalog_changed(self, kind: ChangeKind) -> None:
         self._forget_offer()
+        if self.refresher is not None and self.refresher.holds_back(kind):
+            return
+        if self._state is not None and self._state.shared and self._life is not None:
+            log.warning("%s changed at this worker; others do not have that unless on_refresh brings it there", kind)
         self.publish(Change(kind))
+
+    def on_refresh(self, function: Callable[[], Any]) -> None:
+        if self.refresher is None:
+            self.refresher = late.refresh.Refresher(self)
+        self.refresher.add(function)
 
     def use(self, middleware: Middleware) -> None:
         self._middleware.append(middleware)
@@ -136,19 +151,14 @@ class Engine:
     def _open_limits(self) -> None:
         self.limit = Limit(self.options.max_concurrency, self.options.max_queue, subject="The server")
         self.limits = (self.limit,)  # those of every call
-        self._tool_limits: dict[str, tuple[Tool, Limit]] = {}
+        shared = self._state if self._state is not None and self._state.shared else None
+        self.book = LimitBook(self.tools, self.options, shared)
 
     def tool_limit(self, tool: Tool) -> Limit:
         """Of a tool that has one. Only on the loop."""
-        assert tool.max_concurrency is not None
-        known = self._tool_limits.get(tool.name)
-        if known is None or known[0] is not tool:  # another one had the name before
-            self._tool_limits = {
-                name: pair for name, pair in self._tool_limits.items() if self.tools.get(name) is pair[0]
-            }
-            limit = Limit(tool.max_concurrency, self.options.max_queue, subject=f"The tool {tool.name}")
-            known = self._tool_limits[tool.name] = (tool, limit)
-        return known[1]
+        limit = self.book.of(tool).slots
+        assert limit is not None
+        return limit
 
     def add_completer(self, kind: str, name: str, argument: str, completer: "Completer") -> None:
         key = (kind, name, argument)
@@ -175,17 +185,20 @@ class Engine:
 
     def publish(self, change: Change) -> None:
         """Tell everyone who asked, if changes are announced at all; from any thread."""
+        if change.uri or self.options.list_changed:
+            self.hear(change)
+
+    def hear(self, change: Change, *, from_afar: bool = False) -> None:
+        """Of a change, here or at another worker."""
         if change.uri:
             self.library.forget(change.uri)
-        elif not self.options.list_changed:
-            return
-        self.hub.publish(change)
+        self.hub.publish(change, from_afar=from_afar)
 
     # ── what all workers have to know ──
 
     @property
     def state(self) -> "StateBackend":
-        """Steps that were taken, the secret if none is given. Sessions lie elsewhere."""
+        """Steps that were taken, the secret if none is given. Sessions lie elsewhere, unless this is shared."""
         if self._state is None:
             self._state = late_state.memory.MemoryState(max_entries=MAX_STEPS)
         return self._state
@@ -224,12 +237,39 @@ class Engine:
 
     @asynccontextmanager
     async def _living(self, owner: Any) -> AsyncIterator[Any]:
-        """The lifespan, entered once it is known which secret all who share the state use."""
+        """The lifespan, entered once it is known which secrets all who share the state use."""
+        agreeing = None
         if not self.options.secret and self._state is not None:  # else there is nobody to agree with
-            self.secrets = Secrets([await agree_on_secret(self.state, self.secrets[0])])
+            await self._agree(self._state)
+            agreeing = asyncio.get_running_loop().create_task(self._go_on_agreeing(self._state))
         lifespan = self.options.lifespan
-        async with nullcontext() if lifespan is None else lifespan(owner) as value:
-            yield value
+        try:
+            async with nullcontext() if lifespan is None else lifespan(owner) as value:
+                yield value
+        finally:
+            if agreeing is not None:
+                with suppress(RuntimeError):  # a loop that has died is torn down from elsewhere
+                    agreeing.cancel()
+
+    async def _agree(self, state: "StateBackend") -> None:
+        """Waits for a store that is out of reach, but not for ever."""
+        for pause in START_PAUSES:
+            try:
+                self.secrets = await late.shared_secrets.agree_on_secrets(state, self.secrets)
+                return
+            except late_state.base.StoreTrouble as failure:
+                log.warning("the server can't start yet: %s", failure.message)
+                await asyncio.sleep(pause)
+        self.secrets = await late.shared_secrets.agree_on_secrets(state, self.secrets)
+
+    async def _go_on_agreeing(self, state: "StateBackend") -> None:
+        """They are replaced from time to time."""
+        while True:
+            await asyncio.sleep(late.shared_secrets.LOOK_SECONDS)
+            try:
+                self.secrets = await late.shared_secrets.agree_on_secrets(state, self.secrets)
+            except Exception as failure:
+                log.warning("the secrets of all workers can't be looked at: %s", failure)
 
     async def stop(self) -> None:
         """One user less; after the last all listening ends and the lifespan is left. It may be started again."""
@@ -238,6 +278,7 @@ class Engine:
 
     async def _end(self) -> None:
         self.hub.end_all()
+        await self.book.close()
         if self.running_steps:
             await asyncio.wait(self.running_steps, timeout=STEP_SECONDS)
         await self.library.close()

@@ -109,12 +109,17 @@ class Exchange(msgspec.Struct, eq=False):
     close_stream: CloseStream | None = None  # where the client can come back for the rest
     subscription: "Subscription | None" = None  # of a listen: whoever ends it ends the listen
     principal: str | None = None  # who is asking, where that is known
+    peer: tuple[str, int] | None = None  # from where, where there is a network
     back: BackChannel | None = None  # how to ask the client, where that is a request
     no_way_back: str = NO_WAY_BACK  # why there is none
     interview: "Interview | None" = None  # from the first question, step or answer on
     slots: "Slots | None" = None  # of the function that runs for it
     _arrived: Any = None
     _cancellation: Cancellation | None = None
+
+    @property
+    def address(self) -> str | None:
+        return None if self.peer is None else self.peer[0]
 
     @property
     def arrived(self) -> Any:

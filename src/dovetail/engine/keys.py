@@ -2,19 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from dovetail import state as late
 from dovetail.errors import SetupError
-
-if TYPE_CHECKING:
-    from dovetail.state.base import StateBackend
 
 VARIABLE = "DOVETAIL_SECRET"
 SHORTEST = 16  # bytes
 _GOOD_ONE = """python -c "import secrets; print(secrets.token_urlsafe(32))" makes a good one"""
-_SHARED_KEY = "secret"  # in the state backend
-_ATTEMPTS = 3
 
 
 class Secrets(tuple[bytes, ...]):
@@ -43,16 +36,6 @@ def secrets_in(environ: Mapping[str, str]) -> Secrets:
 
 def random_secrets() -> Secrets:
     return Secrets([os.urandom(32)])
-
-
-async def agree_on_secret(state: "StateBackend", own: bytes) -> bytes:
-    """The secret of the first who came to this state, which all who share it use: our own, or the one that is there."""
-    for _ in range(_ATTEMPTS):
-        if await state.claim(_SHARED_KEY, own, late.base.MAX_TTL):
-            return own
-        if (first := await state.get(_SHARED_KEY)) is not None:
-            return _checked(first.value, "The secret in the shared state")
-    raise SetupError(f"The shared state keeps no secret for all workers; set {VARIABLE}")
 
 
 def _checked(given: object, where: str) -> bytes:

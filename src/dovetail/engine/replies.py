@@ -32,6 +32,7 @@ from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import UNREADABLE, Envelope, encode
 from dovetail.protocol.methods import RequestId
 from dovetail.state.base import MAX_TTL, Conflict, StateBackend
+from dovetail.state.records import Codec
 
 Send = Callable[[bytes], Coroutine[Any, Any, None]]
 IsThere = Callable[[], Awaitable[bool]]  # whether the client can still be reached
@@ -333,7 +334,7 @@ class SharedReplies:
         entry = await self.state.get(key)
         if entry is None or entry.value != _OPEN:
             return
-        answer = _encode_reply(Reply.of(message))
+        answer = _codec.encode(Reply.of(message))
         with suppress(Conflict):  # another one was quicker
             await self.state.put(key, answer, ttl=UNREAD_SECONDS, if_version=entry.version)
             await self.state.publish(key)
@@ -358,8 +359,8 @@ class _SharedBox:
         told = await self._told()
         is_stopping = self._replies.closed
         entry = await self._replies.state.get(self.key) if told or is_stopping else None
-        if entry is not None and entry.value != _OPEN:
-            return _reply_decoder.decode(entry.value)
+        if entry is not None and entry.value != _OPEN and (reply := _codec.decode(entry.value)) is not None:
+            return reply
         if is_stopping:
             raise GivenUp(STOPPING)
         if entry is None:  # the store was closed, or the key has expired
@@ -377,8 +378,7 @@ class _SharedBox:
         raise GivenUp(LEFT)
 
 
-_encode_reply = msgspec.msgpack.encode
-_reply_decoder = msgspec.msgpack.Decoder(Reply)
+_codec: Codec[Reply] = Codec(Reply, "answer")
 
 
 def _key(session: str, id: str) -> str:

@@ -20,6 +20,7 @@ from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.session import Session
 from dovetail.state.base import Conflict, Entry, NoRoom, StateBackend
+from dovetail.state.records import Codec
 
 MAX_RECORD = 64 * 1024  # bytes: what a client says of itself, its roots, and the resources that it subscribes to
 MAX_FIRST = 16 * 1024  # of what it says of itself
@@ -28,8 +29,7 @@ RECENT = 2_000  # sessions whose records are kept decoded, though they are small
 FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to a new one
 MAX_ID = 128
 MAX_TRIES = 100  # of a change that others are always quicker with
-_encode = msgspec.msgpack.encode
-_decoder = msgspec.msgpack.Decoder(Session)
+_codec: Codec[Session] = Codec(Session, "session")
 
 
 class HeldSession(msgspec.Struct, eq=False):
@@ -47,8 +47,15 @@ class HeldSession(msgspec.Struct, eq=False):
         """Whether it is still there; its record is then as new as can be."""
         return await self._sessions.reload(self)
 
+    async def is_there(self) -> bool:
+        return await self._sessions.is_there(self.record.id)
+
     async def change(self, change: Callable[[Session], Session]) -> None:
         await self._sessions.change(self, change)
+
+    async def tell(self) -> None:
+        """Whoever has to do with it at other workers should look."""
+        await self._sessions.tell(self.record.id)
 
 
 class Sessions:
@@ -85,7 +92,7 @@ class Sessions:
         record = Session.open(
             id, params, revision, announced=self._engine.announced_kinds(), owner=owner, unheard_since=unheard_since
         )
-        if len(_encode(record)) > LARGE:
+        if len(_codec.encode(record)) > LARGE:
             record = record.replace(client=_without_pictures(record.client))
         try:
             if silent is not None:
@@ -103,12 +110,17 @@ class Sessions:
             try:
                 return await self._state.put(_key(record.id), data, ttl=self._timeout, if_version=0)
             except NoRoom:  # others are large, though they may be few
+                if self._state.shared:
+                    raise
                 await self.end(self._silent_longest())
 
     def _make_room(self) -> str | None:
         """Gives the session that has to end, if there is no other way."""
         self._forget_expired()
         if len(self._known) < self._most:
+            return None
+        if self._state.shared:  # others may be using it: only what is remembered here gives way
+            self._let_go(next(iter(self._known)))
             return None
         return self._silent_longest()
 
@@ -133,18 +145,21 @@ class Sessions:
             self._forget(id)
             return None
         known = self._known.get(id)
+        record: Session | None
         if known is not None and known.version == entry.version and known.record is not None:
             record = known.record
         else:
             record = self._decoded(id, entry, known)
-        if record.owner != owner or (self._is_to_be_touched(record) and not await self._touch(record)):
+        if record is None or record.owner != owner:
+            return None
+        if self._is_to_be_touched(record) and not await self._touch(record):
             return None
         return HeldSession(self, record, entry.version)
 
-    def _decoded(self, id: str, entry: Entry, known: "_Known | None") -> Session:
+    def _decoded(self, id: str, entry: Entry, known: "_Known | None") -> Session | None:
         """It will probably be used again soon, so that it is kept; but of small ones only so many."""
-        record = _decoder.decode(entry.value)
-        if known is not None:
+        record = _codec.decode(entry.value)
+        if known is not None and record is not None:
             known.record, known.version = record, entry.version
             if len(entry.value) <= LARGE:
                 self._recent[id] = known
@@ -155,11 +170,10 @@ class Sessions:
     async def reload(self, held: HeldSession) -> bool:
         """Whether it is still there; its record is then as new as can be."""
         entry = await self._state.get(_key(held.record.id))
-        if entry is None:
-            return False
-        if entry.version != held.version:
-            held.record, held.version = _decoder.decode(entry.value), entry.version
-        return True
+        return entry is not None and _renewed(held, entry)
+
+    async def is_there(self, id: str) -> bool:
+        return await self._state.get(_key(id)) is not None
 
     async def use(self, record: Session) -> bool:
         """It is in use: its time begins anew. False if it is gone."""
@@ -203,9 +217,8 @@ class Sessions:
                 )
             except Conflict:
                 entry = await self._state.get(_key(record.id))
-                if entry is None:
+                if entry is None or not _renewed(held, entry):
                     return
-                held.record, held.version = _decoder.decode(entry.value), entry.version
                 continue
             held.record = record
             self._came_back(record)
@@ -214,6 +227,10 @@ class Sessions:
             await self._state.publish(topic(record.id))
             return
         raise Busy("This session is being changed by too many requests at once; try again")
+
+    async def tell(self, id: str) -> None:
+        if self._state.shared:
+            await self._state.publish(topic(id))
 
     async def end(self, id: str) -> None:
         """For everyone: whoever serves a stream of it is told."""
@@ -247,6 +264,16 @@ class Sessions:
             self._let_go(id)
 
 
+def _renewed(held: HeldSession, entry: Entry) -> bool:
+    """With what stands there now; False if that can't be read."""
+    if entry.version != held.version:
+        record = _codec.decode(entry.value)
+        if record is None:
+            return False
+        held.record, held.version = record, entry.version
+    return True
+
+
 class _Known:
     """What this process remembers of a session: when it was used, and which resources are watched for its sake."""
 
@@ -271,7 +298,7 @@ class _Known:
 
 
 def _encoded(record: Session, most: int = MAX_RECORD) -> bytes:
-    data = _encode(record)
+    data = _codec.encode(record)
     if len(data) > most:
         raise ProtocolError(f"That is more than a session may hold ({most} bytes)", code=INVALID_PARAMS)
     return data

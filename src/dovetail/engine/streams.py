@@ -29,9 +29,11 @@ class Change(msgspec.Struct, frozen=True):
 class Subscription:
     """One listener: the kinds of lists and the URIs it asked for. Read it with `async for`."""
 
-    def __init__(self, hub: "Hub", kinds: Iterable[ChangeKind], uris: Iterable[str], *, all_uris: bool = False) -> None:
+    def __init__(
+        self, hub: "Hub", kinds: Iterable[ChangeKind], uris: Iterable[str], *, passes_on: bool = False
+    ) -> None:
         self._hub = hub
-        self._all_uris = all_uris
+        self.passes_on = passes_on  # of any URI, and whoever reads it tells others
         self.kinds = frozenset(kinds)
         self.uris: set[str] = set()
         self.closed = False
@@ -54,7 +56,11 @@ class Subscription:
             self._hub.uri_released(uri)
 
     def wants(self, change: Change) -> bool:
-        return (self._all_uris or change.uri in self.uris) if change.uri else change.kind in self.kinds
+        return (self.passes_on or change.uri in self.uris) if change.uri else change.kind in self.kinds
+
+    def asked_for(self) -> list[Change]:
+        kinds = [Change(kind) for kind in LIST_KINDS if kind in self.kinds]
+        return [*kinds, *(Change("updated", uri) for uri in sorted(self.uris))]
 
     def offer(self, change: Change) -> None:
         """From any thread."""
@@ -118,7 +124,7 @@ class Hub:
 
     def everything(self) -> Subscription:
         """All changes, of any URI; for whoever passes them on. It makes nobody watch anything."""
-        return self._add(Subscription(self, LIST_KINDS, (), all_uris=True))
+        return self._add(Subscription(self, LIST_KINDS, (), passes_on=True))
 
     def _add(self, subscription: Subscription) -> Subscription:
         self._subscriptions[subscription] = None
@@ -126,10 +132,18 @@ class Hub:
             subscription.end()
         return subscription
 
-    def publish(self, change: Change) -> None:
-        """Tell everyone who asked; from any thread."""
+    def publish(self, change: Change, *, from_afar: bool = False) -> None:
+        """Tell everyone who asked; from any thread. What comes from afar is not passed on to there."""
         for subscription in tuple(self._subscriptions):
-            subscription.offer(change)
+            if not (from_afar and subscription.passes_on):
+                subscription.offer(change)
+
+    def publish_all(self) -> None:
+        """Nobody knows what has changed afar: everyone is told of all that it asked for. Only on the loop."""
+        for subscription in tuple(self._subscriptions):
+            if not subscription.passes_on:
+                for change in subscription.asked_for():
+                    subscription.offer(change)
 
     def forget(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription, None)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 import msgspec
 
 from dovetail.protocol import sse
+from dovetail.protocol.methods import RequestId
 from dovetail.protocol.sse import encode_event, priming_event
 from dovetail.transports.event_log import EventLog, EventLogs
 from dovetail.transports.response import Response
@@ -24,6 +25,7 @@ class Answer(msgspec.Struct, eq=False):
     session: str = ""  # the client's, if it has one
     logs: EventLogs | None = None  # where it can come back
     primes: bool = False  # and is told so at once
+    asked: tuple[RequestId, ...] = ()  # what it answers
     log: EventLog | None = None  # from the first event on
 
     @property
@@ -48,6 +50,8 @@ class Answer(msgspec.Struct, eq=False):
                 if not log.is_running:
                     return False
                 id = await log.append(message)
+                if log.was_ended():
+                    return False
                 await self.response.event(encode_event(message, id=id), last=last)
             return True
         if self.logs is not None:  # the client left before it knew that there is something to come back to
@@ -55,15 +59,26 @@ class Answer(msgspec.Struct, eq=False):
         await self.response.event(encode_event(message), last=last)
         return not self.response.ended
 
+    def _is_settled(self) -> bool:
+        """What kind of response it is, or that there is none."""
+        return self.response.started or self.response.ended
+
     async def _open(self) -> None:
-        if self.response.started or self.response.ended:
+        if self._is_settled():
             return
-        first = b""
-        if self.logs is not None:
-            self.log = EventLog(self.logs, self.session, self.response)
-            if self.primes:
-                first = priming_event(self.log.beginning, retry=milliseconds(RETRY_SECONDS))
-        await self.response.open(first)
+        if self.logs is None:
+            await self.response.open()
+            return
+        if self.log is None:
+            self.log = EventLog(self.logs, self.session, self.response, self.asked)
+        async with self.log.turn:
+            if not self._is_settled():
+                await self.log.begin()
+                await self.response.open(self._priming())
+
+    def _priming(self) -> bytes:
+        assert self.log is not None
+        return priming_event(self.log.beginning, retry=milliseconds(RETRY_SECONDS)) if self.primes else b""
 
     async def outlived(self) -> None:
         """The call takes its time: a client that can come back is told how, while there is a connection."""

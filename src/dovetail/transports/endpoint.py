@@ -11,6 +11,7 @@ from dovetail.engine.changes import ChangeLog
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange
+from dovetail.engine.member import Member
 from dovetail.engine.sessions import HeldSession, Sessions
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import inbound, jsonrpc, revisions
@@ -21,6 +22,7 @@ from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
 from dovetail.transports.answers import Answer
 from dovetail.transports.event_log import EventLogs
+from dovetail.transports.far_calls import FarCalls
 from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, Posted, SessionBack, outcome_of, to_nobody
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.tails import Tails
@@ -31,10 +33,6 @@ from dovetail.transports.way_back import STATELESS, WayBack
 SESSION_HEADER = b"mcp-session-id"
 METHODS = b"GET, POST, DELETE, OPTIONS"
 WITHOUT_SESSIONS = b"POST, OPTIONS"
-NO_SESSIONS = (
-    "This server runs as several workers that share no sessions. Use protocol version 2026-07-28, "
-    "start it with one worker, or let it serve older clients without sessions (stateless)"
-)
 
 LISTEN = "subscriptions/listen"
 MAX_LISTEN_BYTES = 256 * 1024  # they stay in memory as long as the stream is open
@@ -45,25 +43,26 @@ log = logging.getLogger("dovetail")
 class Endpoint:
     """Lives as long as the app on one event loop."""
 
-    def __init__(
-        self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: Traffic, *, alone: bool
-    ) -> None:
+    def __init__(self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: Traffic) -> None:
         self._engine = engine
         self._options = options
         self._traffic = traffic
-        self._alone = alone
         # A connection that says nothing is kept alive, and so is the session that it belongs to.
         self._beat = min(options.keep_alive, options.session_timeout / 3)
-        self._changes = ChangeLog(engine.hub, state)
+        self._member = Member(state)
+        self._changes = ChangeLog(engine, state, self._member)
         self._sessions = Sessions(engine, state, timeout=options.session_timeout, most=options.max_sessions)
-        self._logs = EventLogs(state, ttl=options.event_timeout)
+        self._logs = EventLogs(state, ttl=options.event_timeout, member=self._member)
         self._way_back = WayBack(state, session_timeout=options.session_timeout, beat=self._beat)
         self._tails = Tails(self._changes, self._logs, self._way_back, traffic, keep_alive=self._beat)
         self._calls: dict[tuple[str, RequestId], HttpCall] = {}  # of sessions; an id alone says nothing
+        self._far = FarCalls(state, self._sessions)
         self._verbs = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
 
     def start(self) -> None:
+        self._member.start()
         self._changes.start()
+        self._far.start()
 
     def stop_asking(self) -> None:
         """Answers are refused from now on: whoever waits for one is told."""
@@ -71,6 +70,8 @@ class Endpoint:
 
     async def stop(self) -> None:
         await self._changes.stop()
+        await self._far.stop()
+        await self._member.stop()
         self._sessions.forget_all()
 
     def __call__(self, visit: Visit) -> Awaitable[None]:
@@ -120,7 +121,7 @@ class Endpoint:
         except asyncio.CancelledError:  # its task was cancelled before, and that is for others to end
             return self._record(visit, id, exchange, answer, held).serve(self._engine, _cancelled())
         except BaseException as failure:
-            outcome = outcome_of(failure, id, exchange.request)
+            outcome = outcome_of(failure, id, exchange.request, visit.response)
         else:
             call = self._record(visit, id, exchange, answer, held)
             return call.serve(self._engine, call.go_on(work, waited_for))
@@ -136,6 +137,7 @@ class Endpoint:
         self._traffic.enter(call, call.stop)
         call.leave = self._leave
         if held is not None:
+            call.takes_time = self._far.enter
             self._calls[held.record.id, id] = call
         return call
 
@@ -143,6 +145,7 @@ class Endpoint:
         self._traffic.leave(call)
         if call.session is not None:
             self._calls.pop((call.session.record.id, call.id), None)
+            self._far.leave(call)
 
     # ── 2026-07-28: every request by itself, in the task of the HTTP request: when that ends, so does the call ──
 
@@ -150,7 +153,9 @@ class Endpoint:
         if request.method == LISTEN:
             return self._listen(visit, request)
         answer = Answer(visit.response, visit.accepted)
-        return self._serve(visit, Exchange(request, answer.emit, principal=visit.owner), answer, None)
+        return self._serve(
+            visit, Exchange(request, answer.emit, principal=visit.owner, peer=visit.scope.get("client")), answer, None
+        )
 
     def _listen(self, visit: Visit, request: Request) -> Awaitable[object]:
         if memoryview(request.raw_params).nbytes > MAX_LISTEN_BYTES:
@@ -160,7 +165,7 @@ class Endpoint:
             text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
         answer = Answer(visit.response, visit.accepted)
-        exchange = Exchange(request, answer.emit, principal=visit.owner)
+        exchange = Exchange(request, answer.emit, principal=visit.owner, peer=visit.scope.get("client"))
         call = HttpCall.of(request.id, exchange, answer, visit.receive, None, self._beat)
         self._traffic.open_stream(call, lambda _: end_listen(call), call.client_left)
         call.leave = self._traffic.close_stream
@@ -191,8 +196,6 @@ class Endpoint:
     async def _open_session(self, visit: Visit, request: Request) -> HeldSession | None:
         if self._options.stateless:
             return None
-        if not self._alone:
-            raise ProtocolError(NO_SESSIONS, code=INVALID_REQUEST, http_status=400)
         assert isinstance(request.params, InitializeParams)
         position = await self._changes.position()
         held = await self._sessions.open(request.params, request.revision, owner=visit.owner, unheard_since=position)
@@ -213,7 +216,7 @@ class Endpoint:
     def _lasting(self, visit: Visit, request: Request, held: HeldSession | None) -> Awaitable[object]:
         """What goes on when its connection ends, unless the client has no session to come back with."""
         self._refuse_twice(request, held)
-        answer = self._answer(visit, request.revision, held)
+        answer = self._answer(visit, request.revision, held, (request.id,))
         exchange = self._exchange(visit, request, answer, held)
         if visit.response.whole is not None:
             return self._serve(visit, exchange, answer, held)
@@ -221,7 +224,7 @@ class Endpoint:
         return self._serve_all(call, call.serve(self._engine))
 
     def _exchange(self, visit: Visit, request: Request, answer: Answer, held: HeldSession | None) -> Exchange:
-        exchange = Exchange(request, answer.emit, held, principal=visit.owner)
+        exchange = Exchange(request, answer.emit, held, principal=visit.owner, peer=visit.scope.get("client"))
         if held is None:
             exchange.no_way_back = STATELESS
         else:
@@ -234,12 +237,14 @@ class Endpoint:
         if held is not None and (held.record.id, request.id) in self._calls:
             raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
 
-    def _answer(self, visit: Visit, revision: revisions.Revision, held: HeldSession | None) -> Answer:
+    def _answer(
+        self, visit: Visit, revision: revisions.Revision, held: HeldSession | None, asked: tuple[RequestId, ...]
+    ) -> Answer:
         accepted = visit.accepted
         if held is None:
             return Answer(visit.response, accepted)
         primes = revision.resumable and accepted.stream
-        return Answer(visit.response, accepted, held.record.id, self._logs, primes)
+        return Answer(visit.response, accepted, held.record.id, self._logs, primes, asked)
 
     async def _welcome(self, call: HttpCall, message: bytes, status: int) -> None:
         """The answer to `initialize` names the session, unless it is a refusal."""
@@ -276,7 +281,9 @@ class Endpoint:
         inbound.allow_batch(revision)
         assert revision is not None
         inbound.known_session(visit.headers, record, self._options.stateless)
-        batch = HttpBatch(self._answer(visit, revision, held), visit.receive, held, self._beat)
+        asked = tuple(each.id for each in messages if isinstance(each, Envelope) and each.is_request)
+        answer = self._answer(visit, revision, held, asked)  # type: ignore[arg-type]  # a request has an id
+        batch = HttpBatch(answer, visit.receive, held, self._beat)
         parts = [self._part(visit, message, held, batch) for message in messages]
         if any(isinstance(message, BadMessage) or message.is_request for message in messages):
             await self._serve_all(batch, self._serve_batch(batch, parts))
@@ -331,7 +338,7 @@ class Endpoint:
         if not message.is_notification:
             await replies.answered(session, message)
         elif message.method == "notifications/cancelled":
-            self._cancel(session, inbound.cancelled_request(message))
+            await self._cancel(session, inbound.cancelled_request(message))
         elif message.method == "notifications/progress":
             await replies.progressed(session, inbound.progressed_request(message))
         elif message.method == "notifications/initialized" and not held.record.initialized:
@@ -339,9 +346,12 @@ class Endpoint:
         elif message.method == "notifications/roots/list_changed":
             await held.change(Session.without_roots)
 
-    def _cancel(self, session: str, id: RequestId | None) -> None:
+    async def _cancel(self, session: str, id: RequestId | None) -> None:
         call = None if id is None else self._calls.get((session, id))
-        if call is not None and call.request.method != "initialize":
+        if call is None:
+            if id is not None:
+                await self._far.cancel(session, id)
+        elif call.request.method != "initialize":
             log.debug("the client cancelled the request %r", call.request.id)
             call.cancel()
 
@@ -370,7 +380,7 @@ class Endpoint:
 
     def _has_no_sessions(self, visit: Visit) -> bool:
         version = visit.headers.get("mcp-protocol-version")
-        return self._options.stateless or not self._alone or version in revisions.MODERN
+        return self._options.stateless or version in revisions.MODERN
 
     async def _own_session(self, visit: Visit) -> HeldSession:
         held = await self._session(visit)

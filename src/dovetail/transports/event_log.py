@@ -9,17 +9,28 @@ import logging
 import re
 import secrets
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from dovetail.errors import INVALID_REQUEST, ProtocolError
-from dovetail.state.base import LogPage, NoRoom, StateBackend
+from msgspec import UnsetType
+
+from dovetail.engine.member import Member
+from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError
+from dovetail.protocol import jsonrpc
+from dovetail.protocol.methods import RequestId
+from dovetail.state.base import Conflict, LogPage, NoRoom, StateBackend, StoreTrouble
+from dovetail.state.records import Codec
 from dovetail.transports.response import Response
 
 KEEP_EVENTS = 1000  # of one stream
 KEEP_BYTES = 4 * 1024 * 1024  # of one stream, so that a noisy one loses its own events before those of others
 MAX_LOGS = 20_000
 WHILE_RUNNING = 30 * 86_400.0  # seconds that a log is kept while its call runs: numbers must not begin anew meanwhile
+WHILE_RUNNING_SHARED = 86_400.0  # the same in a store for all, where a worker that dies leaves its logs behind
+WORKER_LOST = "The worker that served this call was lost; whether the call had an effect is not known"
+WORKER_LETTERS = 12  # of the name of a stream are its worker's name
 END = b""  # the record behind the last event of a stream; no message is empty
+_asked: Codec[list[RequestId]] = Codec(list[RequestId], "request id")
 log = logging.getLogger("dovetail.http")
 _EVENT_ID = re.compile(r"([a-z0-9]{1,32})\.([0-9]{1,15})(?:-([0-9]{1,15}))?(?:\.[a-z0-9]{1,32})?", re.ASCII)
 
@@ -30,6 +41,11 @@ class EventPlace(NamedTuple):
     stream: str
     number: int
     message: int = 0  # the position in what is said to the session alone; only the stream of changes has it
+
+    @property
+    def worker(self) -> str:
+        """Who writes or has written the stream of a call."""
+        return self.stream[:WORKER_LETTERS]
 
     @classmethod
     def read(cls, id: str) -> "EventPlace":
@@ -53,16 +69,19 @@ def log_name(session: str, stream: str) -> str:
 
 
 class EventLogs:
-    """The event logs of all sessions, and the streams that are still being written."""
+    """The event logs of all sessions, and the streams that are still being written by this worker."""
 
-    def __init__(self, state: StateBackend, *, ttl: float) -> None:
+    def __init__(self, state: StateBackend, *, ttl: float, member: Member) -> None:
         self.state = state
         self.ttl = ttl
+        self.member = member
         self.running: dict[str, EventLog] = {}  # by the names of their logs
         self._kept: deque[str] = deque()  # names, oldest first; some may have expired
 
     async def keep(self, name: str) -> None:
-        """There is one more; if there are too many, the oldest gives way."""
+        """There is one more; if there are too many, the oldest gives way. A store for all has its own bounds."""
+        if self.state.shared:
+            return
         self._kept.append(name)
         if len(self._kept) > MAX_LOGS:
             oldest = self._kept.popleft()
@@ -72,19 +91,60 @@ class EventLogs:
                 await self.state.drop(oldest)
 
     async def find(self, session: str, place: EventPlace) -> "EventLog | None":
-        """The stream if it is still being written. Raises unless it has come so far and there is a rest to be had."""
+        """The stream if it is being written here. Raises unless it has come so far and there is a rest to be had."""
         name = log_name(session, place.stream)
         running = self.running.get(name)  # asked first, so that nothing is written between
         page = await self.state.read(name, 0, 0)
-        if place.message or place.number > page.last or (running is None and not _has_rest(page, place.number)):
+        if place.message or place.number > page.last:
+            raise unknown_event()
+        if running is None and not _has_rest(page, place.number) and not await self._is_written_elsewhere(name):
             raise unknown_event()
         return running
+
+    async def _is_written_elsewhere(self, name: str) -> bool:
+        return self.state.shared and await self.state.get(asked_key(name)) is not None
+
+    async def end_lost(self, name: str, last: int) -> None:
+        """The worker that wrote it is lost: whoever waits for the answer is told so, once."""
+        state = self.state
+        entry = await state.get(asked_key(name))
+        ids = [] if entry is None else _asked.decode(entry.value) or []
+        page = await state.read(name, last - 1) if last else None
+        is_answered = page is not None and bool(page.records) and _is_answer(page.records[-1].data)
+        try:
+            if ids and not is_answered:
+                answer = _lost_answer(ids)
+                last = await state.append(name, answer, keep=KEEP_EVENTS, ttl=self.ttl, if_last=last)
+            await state.append(name, END, keep=KEEP_EVENTS, ttl=self.ttl, if_last=last)
+        except Conflict:  # another one was quicker, or the worker lives
+            return
+        await state.delete(asked_key(name))
 
 
 def _has_rest(ended: LogPage, place: int) -> bool:
     """Whether a client finds the answer in a log that has ended, or has it already. Else it would ask for ever."""
     answer = ended.last - 1
     return ended.last > 0 and (ended.first <= answer or place >= answer)
+
+
+def asked_key(log: str) -> str:
+    """Where the ids of the requests stand that a log is to answer, while it is being written."""
+    return f"asked/{log}"
+
+
+def _is_answer(record: bytes) -> bool:
+    if record == END:
+        return True
+    try:
+        message = jsonrpc.decode(record)
+    except jsonrpc.BadMessage:
+        return False
+    return isinstance(message, list) or isinstance(message.method, UnsetType)
+
+
+def _lost_answer(ids: Sequence[RequestId]) -> bytes:
+    answers = [jsonrpc.error(id, ProtocolError(WORKER_LOST, code=INTERNAL_ERROR)) for id in ids]
+    return answers[0] if len(answers) == 1 else jsonrpc.batch(answers)
 
 
 class HangsUp(Protocol):
@@ -94,24 +154,44 @@ class HangsUp(Protocol):
 class EventLog:
     """The events of one stream, and the response that carries them as long as its connection holds."""
 
-    __slots__ = ("_bytes", "_is_lost", "_logs", "_sizes", "name", "response", "stream", "tail", "turn")
+    __slots__ = (
+        "_asked", "_bytes", "_is_lost", "_last", "_logs", "_sizes", "_unsure", "name", "response", "stream", "tail",
+        "turn",
+    )  # fmt: skip
 
-    def __init__(self, logs: EventLogs, session: str, response: Response) -> None:
+    def __init__(self, logs: EventLogs, session: str, response: Response, asked: Sequence[RequestId]) -> None:
         self._logs = logs
+        self._asked = asked
         self.response = response
-        self.stream = secrets.token_hex(8)
+        self.stream = f"{logs.member.id}{secrets.token_hex(8)}"
         self.name = log_name(session, self.stream)
         self.tail: HangsUp | None = None  # the connection that carries it now, if the client came back
         self.turn = asyncio.Lock()  # events are sent in the order in which they are kept
         self._sizes: deque[int] = deque()  # of the records that are kept
         self._bytes = 0  # of all of them
+        self._last = 0  # the newest number
+        self._unsure: bytes | None = None  # a record that the store may have or not
         self._is_lost = False  # what came last could not be kept
         logs.running[self.name] = self
+
+    async def begin(self) -> None:
+        """Before the client hears of it: other workers may be asked for the rest, and told that this one is lost."""
+        state = self._logs.state
+        if not state.shared:
+            return
+        try:
+            await state.put(asked_key(self.name), _asked.encode(list(self._asked)), ttl=WHILE_RUNNING_SHARED)
+        except (NoRoom, StoreTrouble) as failure:
+            log.warning("a client can't come back to its stream: %s", failure.message)
 
     @property
     def is_running(self) -> bool:
         """It has not ended."""
         return self.name in self._logs.running
+
+    def was_ended(self) -> bool:
+        """By another worker, which has taken this one for lost."""
+        return not self.is_running
 
     @property
     def beginning(self) -> str:
@@ -120,20 +200,38 @@ class EventLog:
 
     async def append(self, message: bytes) -> str | None:
         """The id of the event; None if it can't be kept, which is no reason not to send it."""
-        number = await self._append(message, WHILE_RUNNING)
+        number = await self._append(message, WHILE_RUNNING_SHARED if self._logs.state.shared else WHILE_RUNNING)
         self._is_lost = number is None
         return None if number is None else f"{self.stream}.{number}"
 
     async def _append(self, record: bytes, ttl: float) -> int | None:
         keep = self._make_room(record)
         try:
-            number = await self._logs.state.append(self.name, record, keep=keep, ttl=ttl)
-        except NoRoom as failure:
+            number = await self._append_next(record, keep, ttl)
+        except (NoRoom, StoreTrouble) as failure:
             self._bytes -= self._sizes.pop()
             log.warning("an event can't be kept for a client that comes back: %s", failure.message)
             return None
+        except Conflict:  # others took this worker for lost, and have answered in its place
+            self._logs.running.pop(self.name, None)
+            return None
         if number == 1:
             await self._logs.keep(self.name)
+        return number
+
+    async def _append_next(self, record: bytes, keep: int, ttl: float) -> int:
+        """Raises Conflict if another worker has written to the log."""
+        state, before = self._logs.state, self._unsure
+        self._unsure = record  # until the store says so, which is not to be if this is cancelled
+        try:
+            number = await state.append(self.name, record, keep=keep, ttl=ttl, if_last=self._last)
+        except Conflict:
+            page = await state.read(self.name, self._last)
+            if before is None or not page.records or page.records[0].data != before:
+                raise
+            self._last = page.records[0].id
+            number = await state.append(self.name, record, keep=keep, ttl=ttl, if_last=self._last)
+        self._last, self._unsure = number, None
         return number
 
     def _make_room(self, record: bytes) -> int:
@@ -152,6 +250,12 @@ class EventLog:
         async with self.turn:
             if self._logs.running.pop(self.name, None) is None:
                 return
-            if self._is_lost or await self._append(END, self._logs.ttl) is None:
-                await self._logs.state.drop(self.name)  # without the answer there is nothing to come back for
-                await self._logs.state.publish(self.name)
+            state = self._logs.state
+            try:
+                if self._is_lost or await self._append(END, self._logs.ttl) is None:
+                    await state.drop(self.name)  # without the answer there is nothing to come back for
+                    await state.publish(self.name)
+                if state.shared:
+                    await state.delete(asked_key(self.name))
+            except StoreTrouble as failure:
+                log.warning("the end of a stream can't be told to a client that comes back: %s", failure.message)

@@ -4,17 +4,19 @@ It needs no lifespan from its host: the server starts with the first request, un
 """
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 from dovetail.engine.core import Engine
 from dovetail.engine.replies import MAX_SHARED
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
+from dovetail.state.base import StateBackend, StoreTrouble
 from dovetail.state.memory import MemoryState
+from dovetail.state.urls import open_state
 from dovetail.transports.asgi import WHOLE, App, Receive, Scope, Send, is_below
 from dovetail.transports.cors import Cors
 from dovetail.transports.endpoint import Endpoint
@@ -29,6 +31,7 @@ from dovetail.transports.visit import ClientLeft, Visit
 
 LIVE = frozenset({"/health", "/health/live"})
 READY = frozenset({"/ready", "/health/ready"})
+OK = "ok"
 PROBES = LIVE | READY
 
 log = logging.getLogger("dovetail")
@@ -46,15 +49,18 @@ class HttpApp:
         *,
         owner: Any = None,
         bound_to: str | None = None,
-        alone: bool = True,
     ) -> None:
         self._engine = engine
         self._options = options
         self._owner = owner
-        self._alone = alone
         # For each session its record and its messages, for each stream that it is there, and all logs and questions.
         entries = 2 * options.max_sessions + options.max_streams + 2 * MAX_LOGS + MAX_SHARED
-        self._state = MemoryState(max_entries=entries)
+        given = options.state
+        self._state: StateBackend | None = MemoryState(max_entries=entries) if given is None else None
+        if isinstance(given, str):
+            open_state(given, engine.info.name)  # raises if it can't be one; each event loop opens its own
+        elif given is not None:
+            self._state = given
         self._guard = Guard(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
         taken = {*LIVE, *READY, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
@@ -144,9 +150,19 @@ class HttpApp:
         if visit.method not in ("GET", "HEAD"):
             await visit.refuse_method(b"GET, HEAD", "GET this path")
             return
-        draining = self._draining and visit.route in READY
-        body = b"" if visit.method == "HEAD" else encode({"status": "draining" if draining else "ok"})
-        await visit.response.json(503 if draining else 200, body, [(b"cache-control", b"no-store")])
+        status = await self._readiness() if visit.route in READY else OK
+        body = b"" if visit.method == "HEAD" else encode({"status": status})
+        await visit.response.json(200 if status == OK else 503, body, [(b"cache-control", b"no-store")])
+
+    async def _readiness(self) -> str:
+        if self._draining:
+            return "draining"
+        try:
+            if self._stay is not None and self._stay.is_open:
+                await self._stay.state.check()
+        except StoreTrouble:
+            return "state store out of reach"
+        return OK
 
     # ── life ──
 
@@ -171,7 +187,7 @@ class HttpApp:
 
     def _begin(self) -> "_Stay":
         """In a task of its own: others will wait for it when the client that came first has left."""
-        self._stay = stay = _Stay(self._engine, self._options, self._state, alone=self._alone)
+        self._stay = stay = _Stay(self._engine, self._options, self._state)
 
         def begun(started: asyncio.Future[None]) -> None:
             failed = started.cancelled() or started.exception() is not None
@@ -197,7 +213,7 @@ class HttpApp:
         """Refuse new requests, end the streams, let calls finish for `timeout` seconds, leave the lifespan."""
         stay = self._stay
         if stay is None:  # nobody ever came
-            self._stay = stay = _Stay(self._engine, self._options, self._state, alone=self._alone)
+            self._stay = stay = _Stay(self._engine, self._options, self._state)
         is_mine = self._is_mine(stay)
         self._draining = True
         if is_mine:
@@ -217,7 +233,7 @@ class HttpApp:
 
     # ── in other people's apps ──
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def lifetime(self) -> AsyncIterator[None]:
         """For the lifespan of a host: start now, drain when a signal comes or the host ends.
 
@@ -271,18 +287,21 @@ class _Here:
 class _Stay:
     """The app's life on one event loop: what is there at which path, and what is going on."""
 
-    def __init__(self, engine: Engine, options: HttpOptions, state: MemoryState, *, alone: bool) -> None:
+    def __init__(self, engine: Engine, options: HttpOptions, state: StateBackend | None) -> None:
+        """`state`: None if it is opened here, and closed at the end."""
+        self._opened_here = state is None
+        self.state = state = state or open_state(str(options.state), engine.info.name)
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
         self.is_open = False  # started, and not ending yet
         self._ended: asyncio.Task[None] | None = None
         self.traffic = Traffic(options.max_streams, options.max_body_bytes)
         self._engine = engine
-        self._endpoint = Endpoint(engine, options, state, self.traffic, alone=alone)
+        self._endpoint = Endpoint(engine, options, state, self.traffic)
         self._path = options.path
         self.places: dict[str, Place] = {"": self._endpoint, options.path: self._endpoint}
         if options.sse:
-            old = SseEndpoint(engine, options, self.traffic, alone=alone)
+            old = SseEndpoint(engine, options, self.traffic, state)
             self.places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
 
     def place(self, route: str) -> Place:
@@ -294,7 +313,12 @@ class _Stay:
         return place
 
     async def start(self, owner: Any) -> None:
+        if self.state.shared:
+            self._engine.state = self.state
         await self._engine.start(owner)
+        if self.state.shared and (refresher := self._engine.refresher) is not None:
+            with contextlib.suppress(StoreTrouble):  # then it is caught up with later
+                await refresher.catch_up(self.state)
         self._endpoint.start()
         self.is_open = not self.traffic.closing
 
@@ -313,6 +337,8 @@ class _Stay:
         if not self.started.cancelled() and self.started.exception() is None:
             await self._endpoint.stop()
             await self._engine.stop()
+        if self._opened_here:
+            await self.state.close()
 
 
 def route_of(scope: Scope) -> str:

@@ -14,13 +14,16 @@ from dovetail.engine.exchange import Exchange
 from dovetail.engine.limits import beside, go_on_beside
 from dovetail.engine.replies import CALL_IS_OVER, PendingQuestions
 from dovetail.engine.sessions import HeldSession
-from dovetail.errors import INTERNAL_ERROR, ProtocolError, QuestionFailed
+from dovetail.errors import INTERNAL_ERROR, ProtocolError, QuestionFailed, RateLimited
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.methods import RequestId
+from dovetail.state.base import StoreTrouble
 from dovetail.transports.answers import Answer
 from dovetail.transports.asgi import Receive
 from dovetail.transports.attending import Attendant
+from dovetail.transports.response import Response
+from dovetail.transports.visit import when_to_try_again
 from dovetail.transports.way_back import WayBack
 
 log = logging.getLogger("dovetail")
@@ -29,12 +32,14 @@ Finish = Callable[["HttpCall", bytes, int], Awaitable[None]]
 Part = Coroutine[Any, Any, bytes | None]  # one message of a batch, and its answer if it has one
 
 
-def outcome_of(failure: BaseException, id: RequestId, request: Request) -> tuple[bytes, int]:
-    """What a client is told of a failure, and the status."""
+def outcome_of(failure: BaseException, id: RequestId, request: Request, response: Response) -> tuple[bytes, int]:
+    """What a client is told of a failure, and the status, which says something where nothing has begun."""
     if not isinstance(failure, ProtocolError):
         log.error("%s could not be answered properly", request.method, exc_info=failure)
         failure = ProtocolError("Internal error", code=INTERNAL_ERROR)
-    return jsonrpc.error(id, failure), 200 if request.revision.handshake else failure.http_status
+    says_status = not request.revision.handshake or isinstance(failure, RateLimited)
+    response.add_headers(when_to_try_again(failure))
+    return jsonrpc.error(id, failure), failure.http_status if says_status else 200
 
 
 class Posted(msgspec.Struct, eq=False):
@@ -59,14 +64,14 @@ class Posted(msgspec.Struct, eq=False):
     async def outlived(self) -> None:
         """A client that can come back is told so. The session may have ended just before this was admitted."""
         await self.answer.outlived()
-        if self.session is not None and not await self.session.reload():
+        if self.session is not None and not await _unless_in_trouble(self.session.reload()):
             self.cancel()
 
     async def beat(self) -> None:
         """Every so often: the session stays alive, and so does the connection if it carries a stream. It is also how
         we learn that the one has ended, or that the other takes nothing any more.
         """
-        if self.session is not None and not await self.session.use():
+        if self.session is not None and not await _unless_in_trouble(self.session.use()):
             self.cancel()
         await self.answer.keep_alive()
         if self.answer.response.ended:  # or its stream goes on by another connection, which does no harm
@@ -83,6 +88,7 @@ class HttpCall(Posted, eq=False):
     open: bool = True
     failed: bool = False  # its answer is an error
     left: bool = False  # the client went away, and that means that it wants no answer
+    takes_time: "Callable[[HttpCall], Awaitable[None]] | None" = None  # told if it does
     leave: "Callable[[HttpCall], None] | None" = None  # told when it is over
     verdict: ProtocolError | None = None  # why the server has stopped it
     task: asyncio.Task[Any] | None = None  # from its first wait on: before that nobody can cancel it
@@ -129,6 +135,11 @@ class HttpCall(Posted, eq=False):
             self.cancel()
         else:  # its answer is on the way to a client that takes nothing
             self.answer.response.abandon()
+
+    async def outlived(self) -> None:
+        await super().outlived()
+        if self.takes_time is not None:
+            await self.takes_time(self)
 
     def client_left(self) -> None:
         super().client_left()
@@ -199,7 +210,7 @@ class HttpCall(Posted, eq=False):
         if not isinstance(failure, ProtocolError) and not self._is_running():
             raise failure
         self.failed = True
-        return outcome_of(failure, self.id, self.request)
+        return outcome_of(failure, self.id, self.request, self.answer.response)
 
     def _note_task(self) -> None:
         self.task = asyncio.current_task()
@@ -270,6 +281,14 @@ class HttpBatch(Posted, eq=False):
         finally:
             if self.answer.is_unfinished:
                 await self.answer.end()
+
+
+async def _unless_in_trouble(is_there: Awaitable[bool]) -> bool:
+    """While nobody can tell whether a session is there, it is."""
+    try:
+        return await is_there
+    except StoreTrouble:
+        return True
 
 
 async def _nothing() -> None: ...

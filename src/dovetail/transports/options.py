@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -20,6 +20,9 @@ from dovetail.registry.options import (
     checked_options,
 )
 from dovetail.transports.asgi import App, Scope
+
+if TYPE_CHECKING:
+    from dovetail.state.base import StateBackend
 
 Identify = Callable[[Scope], str | Awaitable[str | None] | None]
 
@@ -56,6 +59,7 @@ class AsgiOptions(TypedDict, total=False):
     stateless: bool
     routes: Mapping[str, App]
     identify: Identify
+    state: "str | StateBackend"
     # who may come
     allowed_hosts: Sequence[str]
     allowed_origins: Sequence[str]
@@ -94,6 +98,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     stateless: bool = False  # handshake clients without sessions
     routes: Mapping[str, App] = {}  # pages of the host's own
     identify: Identify | None = None  # who is calling, where a host has found that out; sessions are bound to it
+    state: "str | StateBackend | None" = None  # where sessions live; None: in this process, or shared by its workers
     allowed_hosts: Sequence[str] | None = None
     allowed_origins: Sequence[str] = ()
     cors: bool = True
@@ -126,6 +131,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         options = cls(**{**_from_environment(names, os.environ), **checked})
         if not _PATH.fullmatch(options.path):
             raise SetupError(f'{where}: path={options.path!r} is not possible; it must be like "/mcp"')
+        if not (options.state is None or isinstance(options.state, str) or hasattr(options.state, "claim")):
+            raise SetupError(f'{where}: state={options.state!r} is not possible; it must be like "redis://127.0.0.1/0"')
         for name in ("routes", "identify"):
             _check_callables(where, name, getattr(options, name))
         return options
@@ -142,8 +149,9 @@ def _from_environment(names: Any, environ: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in names:
         variable = f"DOVETAIL_{name.upper()}"
-        if name in KINDS and (text := environ.get(variable)):
-            found[name] = read_option(text, KINDS[name], variable)
+        kind = TEXT if name == "state" else KINDS.get(name)
+        if kind is not None and (text := environ.get(variable)):
+            found[name] = read_option(text, kind, variable)
     return found
 
 

@@ -8,10 +8,14 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
+from pathlib import Path
 from socket import socket as Socket
 from typing import Any, Protocol
+
+import msgspec
 
 from dovetail.engine.core import Engine
 from dovetail.transports.asgi import Receive, Scope, Send
@@ -38,9 +42,13 @@ def serve_http(engine: Engine, options: HttpOptions, *, owner: Any = None) -> No
     if alone:  # several set up their logs for themselves, for that takes a thread
         log_to_stderr(engine.redactor)
     sockets = bind(options.host, options.port)
-    try:
+    with contextlib.ExitStack() as stack:
+        for each in sockets:
+            stack.callback(each.close)
+        if not alone and options.state is None:
+            options = msgspec.structs.replace(options, state=stack.enter_context(_private_state()))
         with contextlib.nullcontext() if alone else log_of_parent():
-            app = HttpApp(engine, options, owner=owner, bound_to=options.host, alone=alone)
+            app = HttpApp(engine, options, owner=owner, bound_to=options.host)
         announce = partial(_announce, engine.info.name, options, sockets)
         work = partial(_work, engine, app, options, sockets)
         _allow_descriptors(options.max_connections)
@@ -48,9 +56,13 @@ def serve_http(engine: Engine, options: HttpOptions, *, owner: Any = None) -> No
             work(announce, None)
         else:
             Supervisor(options.workers, work, announce, sockets, patience=_longest_end(options)).run()
-    finally:
-        for each in sockets:
-            each.close()
+
+
+@contextlib.contextmanager
+def _private_state() -> Iterator[str]:
+    """A file that the workers of this host share, and nobody else; it ends with them."""
+    with tempfile.TemporaryDirectory(prefix="dovetail-", ignore_cleanup_errors=True) as folder:
+        yield f"sqlite:///{Path(folder).as_posix().lstrip('/')}/state.db"
 
 
 def _work(

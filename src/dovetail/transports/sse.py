@@ -16,11 +16,12 @@ from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc, sse
 from dovetail.protocol.jsonrpc import BadMessage
 from dovetail.protocol.sse import encode_event
+from dovetail.state.base import StateBackend
 from dovetail.transports.asgi import is_below
 from dovetail.transports.attending import look_after
-from dovetail.transports.endpoint import NO_SESSIONS
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.response import Response
+from dovetail.transports.sse_inbox import SseInboxes
 from dovetail.transports.traffic import LAST_SECONDS, Traffic
 from dovetail.transports.visit import Visit
 
@@ -113,6 +114,12 @@ class SseClient:
         self._ending.set()
         self.pipe.hurry()
 
+    async def feed(self, message: bytes) -> None:
+        """What the client has posted, wherever that arrived."""
+        await self.pipe.drain()  # who does not read may not ask for more
+        if not self.is_ending:
+            self.connection.feed(message)
+
     def leave(self) -> None:
         """Nobody is there any more."""
         self.pipe.give_up()
@@ -144,11 +151,11 @@ class SseClient:
 class SseEndpoint:
     """The two routes, and who is connected."""
 
-    def __init__(self, engine: Engine, options: HttpOptions, traffic: Traffic, *, alone: bool) -> None:
+    def __init__(self, engine: Engine, options: HttpOptions, traffic: Traffic, state: StateBackend) -> None:
         self._engine = engine
         self._options = options
         self._traffic = traffic
-        self._alone = alone
+        self._inboxes = SseInboxes(state, beat=options.keep_alive)
         self._clients: dict[str, SseClient] = {}
 
     # ── GET /sse ──
@@ -157,8 +164,6 @@ class SseEndpoint:
         if visit.method != "GET":
             await visit.refuse_method(b"GET", "GET this path; it answers with the path to POST to")
             return
-        if not self._alone:
-            raise ProtocolError(NO_SESSIONS, code=INVALID_REQUEST, http_status=400)
         client = SseClient(self._engine, visit.owner)
 
         def left() -> None:
@@ -169,7 +174,8 @@ class SseEndpoint:
         self._traffic.enter(client, client.end)
         self._clients[client.id] = client
         try:
-            await self._serve(visit, client, left)
+            async with self._inboxes.open(client.id, client.owner, client.feed):
+                await self._serve(visit, client, left)
         finally:
             del self._clients[client.id]
             self._traffic.leave(client)
@@ -181,6 +187,7 @@ class SseEndpoint:
         over: asyncio.Future[None] = loop.create_future()
 
         async def beat() -> None:
+            await self._inboxes.stay(client.id, client.owner)
             await response.event(sse.KEEP_ALIVE)
             if response.ended:  # it takes nothing any more
                 left()
@@ -219,7 +226,8 @@ class SseEndpoint:
             await visit.refuse_method(b"POST", "POST JSON-RPC messages here")
             return
         visit.refuse_other_types()
-        self._client(visit)
+        id = _named_session(visit)
+        await self._require(id, visit.owner)
         body = await visit.body(self._options.max_body_bytes, self._options.body_timeout, self._traffic.bodies)
         try:
             jsonrpc.decode(body)
@@ -227,15 +235,33 @@ class SseEndpoint:
             bad.http_status = 400
             await visit.refuse(bad, bad.id, id_optional=False)
             return
-        await self._client(visit).pipe.drain()  # who does not read may not ask for more
-        self._client(visit).connection.feed(body)  # if it is still there
+        await self._require(id, visit.owner)
+        if (client := self._clients.get(id)) is None:
+            await self._inboxes.post(id, body)
+        else:
+            await client.feed(body)
+            await self._require(id, visit.owner)  # if it is still there
         await visit.response.empty(202)
 
-    def _client(self, visit: Visit) -> SseClient:
-        query = parse_qs(visit.scope.get("query_string", b"")[:MAX_QUERY].decode("latin-1"))
-        given = query.get("session_id", [])
-        client = self._clients.get(given[0]) if len(given) == 1 else None
-        if client is None or client.is_ending or client.owner != visit.owner:
-            text = f"There is no such session; GET {STREAM_ROUTE} opens one"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=404 if given else 400)
-        return client
+    async def _require(self, id: str, owner: str | None) -> None:
+        """Raises unless there is such a stream, at any worker, and it is the caller's."""
+        client = self._clients.get(id)
+        if client is None:
+            is_there = await self._inboxes.is_there(id, owner)
+        else:
+            is_there = not client.is_ending and client.owner == owner
+        if not is_there:
+            raise _no_session(404)
+
+
+def _named_session(visit: Visit) -> str:
+    query = parse_qs(visit.scope.get("query_string", b"")[:MAX_QUERY].decode("latin-1"))
+    given: list[str] = query.get("session_id", [])
+    if len(given) != 1:
+        raise _no_session(404 if given else 400)
+    return given[0]
+
+
+def _no_session(status: int) -> ProtocolError:
+    text = f"There is no such session; GET {STREAM_ROUTE} opens one"
+    return ProtocolError(text, code=INVALID_REQUEST, http_status=status)

@@ -4,20 +4,23 @@ Both are read from a log, from where the client left off; neither belongs to the
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
 from dovetail.engine.changes import LOG as CHANGE_LOG
-from dovetail.engine.changes import ChangeLog
+from dovetail.engine.changes import ChangeLog, everything_for
 from dovetail.engine.handlers import change_notification
+from dovetail.engine.limits import CallTimeout, with_timeout
+from dovetail.engine.member import Vigil
 from dovetail.engine.sessions import HeldSession, messages, topic
 from dovetail.errors import ProtocolError
 from dovetail.protocol import inbound, sse
 from dovetail.protocol.session import Session
 from dovetail.protocol.sse import encode_event, priming_event
-from dovetail.state.base import Listener
+from dovetail.state.base import Listener, StoreTrouble
 from dovetail.transports.answers import RETRY_SECONDS, milliseconds, retry_frame
 from dovetail.transports.attending import look_after
 from dovetail.transports.event_log import END, EventLogs, EventPlace, log_name
@@ -26,7 +29,10 @@ from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import Visit
 from dovetail.transports.way_back import WayBack
 
+LOOK_SECONDS = 1.0  # in which a worker far away must have said something, or is looked after
 CHANGES = "changes"  # the stream of changes, in event ids; calls have random names of another length
+log = logging.getLogger("dovetail.http")
+
 Event = tuple[bytes, EventPlace]  # framed, and where the client is when it has it
 
 
@@ -35,6 +41,7 @@ class Source(Protocol):
 
     place: EventPlace  # what the client has, or will have when what was read last has been sent
     has_more: bool  # what was read last is not all there is
+    is_far: bool  # another worker writes it, and should be looked after
 
     @property
     def ends_itself(self) -> bool:
@@ -61,6 +68,12 @@ class Source(Protocol):
     async def stay(self) -> None:
         """It is still there; every so often."""
 
+    async def owns(self) -> bool:
+        """Whether no newer tail has taken its place, at any worker."""
+
+    async def look(self) -> None:
+        """Nothing has come for a second from afar."""
+
     async def read(self) -> list[Event]:
         """The next events, if there are any at the moment."""
 
@@ -71,7 +84,7 @@ class Source(Protocol):
 class ChangeSource:
     """What a session is told unasked: what changes for many, and what is said to it alone."""
 
-    ends_itself = finished = False
+    ends_itself = finished = is_far = False
     name = CHANGE_LOG
 
     def __init__(self, changes: ChangeLog, way_back: WayBack, held: HeldSession, place: EventPlace | None) -> None:
@@ -82,6 +95,7 @@ class ChangeSource:
         self._session = held.record.id
         self._stream = secrets.token_bytes(8)  # which of the session's streams this is
         self._is_given = place is not None
+        self._outages = changes.outages
         self.has_more = False
         self.topics = (CHANGE_LOG, messages(self._session))
         self.place = place or EventPlace(CHANGES, held.record.unheard_since or 0, held.record.unheard_message)
@@ -92,14 +106,28 @@ class ChangeSource:
 
     async def enter(self) -> None:
         await self._way_back.enter(self._session, self._stream)
+        await self._held.tell()  # an older one at another worker
 
     async def stay(self) -> None:
         await self._way_back.stay(self._session, self._stream)
 
+    async def owns(self) -> bool:
+        return await self._way_back.is_owner(self._session, self._stream)
+
+    async def look(self) -> None:
+        """Every worker writes it."""
+
     async def read(self) -> list[Event]:
         if not self._held.record.initialized:  # before that we may not speak unasked
             return []
-        return [*await self._read_changes(), *await self._read_messages()]
+        return [*self._after_outage(), *await self._read_changes(), *await self._read_messages()]
+
+    def _after_outage(self) -> list[Event]:
+        """Nobody knows what could not be told: the client looks for itself."""
+        if self._outages == self._changes.outages:
+            return []
+        self._outages = self._changes.outages
+        return [(encode_event(change_notification(each)), self.place) for each in everything_for(self._held.record)]
 
     async def _read_changes(self) -> list[Event]:
         events: list[Event] = []
@@ -140,25 +168,41 @@ class CallSource:
 
     ends_itself = True
 
-    def __init__(self, logs: EventLogs, session: str, place: EventPlace) -> None:
+    def __init__(self, logs: EventLogs, way_back: WayBack, session: str, place: EventPlace) -> None:
         self._logs = logs
+        self._way_back = way_back
+        self._stream = secrets.token_bytes(8)
+        self._last = 0  # the newest number in the log
         self.place = place
         self.name = log_name(session, place.stream)
         self.topics = (self.name,)
         self.finished = self.has_more = False
+        self.is_far = logs.state.shared and self.name not in logs.running
+        self._vigil = Vigil(logs.member, place.worker, logs.state)
 
     def follow(self, told: EventPlace) -> None:
         """The client says itself what it has."""
 
     async def enter(self) -> None:
-        """The call knows who carries it."""
+        """A call that runs here knows who carries it."""
+        if self.is_far:
+            await self._way_back.enter(self.name, self._stream)
 
     async def stay(self) -> None:
-        """Nobody asks."""
+        if self.is_far:
+            await self._way_back.stay(self.name, self._stream)
+
+    async def owns(self) -> bool:
+        """A client that comes twice for the same gets it twice."""
+        return True
+
+    async def look(self) -> None:
+        if await self._vigil.is_lost():
+            await self._logs.end_lost(self.name, self._last)
 
     async def read(self) -> list[Event]:
         events: list[Event] = []
-        running = self.name in self._logs.running  # asked first, so that nothing is written between
+        running = self.is_far or self.name in self._logs.running  # asked first, so that nothing is written between
         page = await self._logs.state.read(self.name, self.place.number)
         for record in page.records:
             self.place = self.place._replace(number=record.id)
@@ -166,13 +210,16 @@ class CallSource:
                 self.finished = True
             else:
                 events.append((encode_event(record.data, id=str(self.place)), self.place))
+        self._last = page.last
         self.has_more = bool(page.records) and self.place.number < page.last
         if not self.has_more and not running:  # also if its end was not kept
             self.finished = True
         return events
 
-    async def leave(self, told: EventPlace) -> None:
+    async def leave(self, told: EventPlace) -> None:  # noqa: ARG002
         """The log stays for who comes again."""
+        if self.is_far:
+            await self._way_back.leave(self.name, self._stream)
 
 
 class Tail:
@@ -202,8 +249,24 @@ class Tail:
                 return
             if self.source.has_more:
                 continue
-            if not await self._listener.wait() or not await self._held.reload():
+            if not await self._may_have_more():
                 return
+
+    async def _may_have_more(self) -> bool:
+        """Waits until it does; False if its time is over."""
+        told = await self._told()
+        if not told or not await self._held.reload():
+            return False
+        return topic(self._held.record.id) not in told or await self.source.owns()
+
+    async def _told(self) -> set[str]:
+        if not self.source.is_far:
+            return await self._listener.wait()
+        while True:
+            try:
+                return await with_timeout(self._listener.wait(), LOOK_SECONDS)
+            except CallTimeout:
+                await self.source.look()
 
     async def _tell(self, events: Sequence[Event]) -> bool:
         """False if not all of them were told; whoever comes next is told the rest."""
@@ -239,10 +302,13 @@ class Tail:
 
     async def beat(self) -> None:
         """Every so often: the session stays alive, or is found to have ended; and so is the connection."""
-        if not await self._held.use():
-            self.close()
-            return
-        await self.source.stay()
+        try:
+            if not await self._held.use():
+                self.close()
+                return
+            await self.source.stay()
+        except StoreTrouble as failure:
+            log.debug("nobody knows whether a session is still there: %s", failure.message)
         await self._response.event(sse.KEEP_ALIVE)
         if self._response.ended:  # it takes nothing any more
             self.left()
@@ -270,7 +336,7 @@ class Tails:
             running = await self._logs.find(held.record.id, place)
             if running is not None:  # the client has given up that connection, whether we know it or not
                 await running.response.hang_up()
-            source = CallSource(self._logs, held.record.id, place)
+            source = CallSource(self._logs, self._way_back, held.record.id, place)
         await self._serve(visit, held, source)
 
     async def _serve(self, visit: Visit, held: HeldSession, source: Source) -> None:

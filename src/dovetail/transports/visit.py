@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from dovetail.engine.limits import Expiry, beside
-from dovetail.errors import INVALID_REQUEST, ProtocolError
+from dovetail.errors import INVALID_REQUEST, ProtocolError, RateLimited
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers
 from dovetail.protocol.methods import RequestId
@@ -86,9 +86,8 @@ class Visit(msgspec.Struct, eq=False):
 
     async def refuse(self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True) -> None:
         """An error that has its place in the status; every refusal is JSON."""
-        status = failure.http_status
-        headers: RawHeaders = [(b"retry-after", b"1")] if status == 503 else []
-        await self.response.json(status, jsonrpc.error(id, failure, id_optional=id_optional), headers)
+        body = jsonrpc.error(id, failure, id_optional=id_optional)
+        await self.response.json(failure.http_status, body, when_to_try_again(failure))
 
     async def refuse_method(self, allowed: bytes, text: str) -> None:
         body = jsonrpc.error(None, ProtocolError(text, code=INVALID_REQUEST))
@@ -152,6 +151,13 @@ class Visit(msgspec.Struct, eq=False):
             raise ClientLeft
         finally:
             bodies.give_back(counted)
+
+
+def when_to_try_again(failure: ProtocolError) -> RawHeaders:
+    """In the header that says so; none if trying again won't help."""
+    if isinstance(failure, RateLimited):
+        return [(b"retry-after", b"%d" % failure.retry_after)]
+    return [(b"retry-after", b"1")] if failure.http_status == 503 else []
 
 
 def _too_large(most: int) -> ProtocolError:

@@ -60,7 +60,9 @@ class WayBack:
 
         async def is_there() -> bool:
             own = answer.response
-            return not own.ended or own in self.resumed or await self._is_heard(held.record.id)
+            if not own.ended or own in self.resumed or await self._is_heard(held.record.id):
+                return True
+            return answer.log is not None and self._state.shared and await self._is_heard(answer.log.name)
 
         opening = self.replies.open(held.record.id, timeout, is_there)
         return await replies.ask(opening, send, method, params, timeout)
@@ -88,24 +90,27 @@ class WayBack:
 
     # ── who hears it ──
 
-    async def enter(self, session: str, stream: bytes) -> None:
-        """There is a stream to the session; the newest one counts."""
+    async def enter(self, heard: str, stream: bytes) -> None:
+        """There is a stream, of a session or of a call's log; the newest one counts."""
         with suppress(NoRoom):  # then there is none for whoever asks
-            await self._state.put(_presence(session), stream, ttl=self._stay_seconds)
+            await self._state.put(_presence(heard), stream, ttl=self._stay_seconds)
 
-    async def stay(self, session: str, stream: bytes) -> None:
+    async def stay(self, heard: str, stream: bytes) -> None:
         """It is still there; every so often."""
-        if not await self._state.touch(_presence(session), self._stay_seconds):
-            await self.enter(session, stream)
+        if not await self._state.touch(_presence(heard), self._stay_seconds):
+            await self.enter(heard, stream)
 
-    async def leave(self, session: str, stream: bytes) -> None:
-        entry = await self._state.get(_presence(session))
-        if entry is not None and entry.value == stream:
-            await self._state.delete(_presence(session))
+    async def leave(self, heard: str, stream: bytes) -> None:
+        if await self.is_owner(heard, stream):
+            await self._state.delete(_presence(heard))
 
-    async def _is_heard(self, session: str) -> bool:
-        return await self._state.get(_presence(session)) is not None
+    async def is_owner(self, heard: str, stream: bytes) -> bool:
+        entry = await self._state.get(_presence(heard))
+        return entry is not None and entry.value == stream
+
+    async def _is_heard(self, heard: str) -> bool:
+        return await self._state.get(_presence(heard)) is not None
 
 
-def _presence(session: str) -> str:
-    return f"hears/{session}"
+def _presence(heard: str) -> str:
+    return f"hears/{heard}"

@@ -1,0 +1,78 @@
+"""This process among those that share a state: it shows that it lives, and finds out whether others do.
+
+Each worker keeps one key alive, its lease. What a worker has left unfinished is lost when its lease has gone, and stays
+gone for a moment in which the store was not out of reach: a worker whose lease only expired, because the store stood
+still, has renewed it by then.
+"""
+
+import asyncio
+import logging
+import secrets
+
+from dovetail.state.base import StateBackend
+
+LEASE_SECONDS = 4.0
+BEAT_SECONDS = 1.0  # between two renewals
+CERTAIN_SECONDS = 2.0  # for which a lease must have been gone
+
+log = logging.getLogger("dovetail")
+
+
+class Member:
+    """One for each process and backend. Where nobody shares the state, there is nothing to show."""
+
+    def __init__(self, state: StateBackend) -> None:
+        self.id = secrets.token_hex(6)
+        self._state = state
+        self._renewing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._state.shared and self._renewing is None:
+            self._renewing = asyncio.get_running_loop().create_task(self._renew())
+
+    async def stop(self) -> None:
+        if self._renewing is None:
+            return
+        self._renewing.cancel()
+        await asyncio.wait([self._renewing])
+        self._renewing = None
+        try:
+            await self._state.delete(_key(self.id))
+        except Exception as failure:
+            log.debug("the lease of this worker stays until it expires: %s", failure)
+
+    async def _renew(self) -> None:
+        while True:
+            try:
+                if not await self._state.touch(_key(self.id), LEASE_SECONDS):
+                    await self._state.put(_key(self.id), b"", ttl=LEASE_SECONDS)
+            except Exception as failure:  # whatever it is: without a lease, others take this worker for dead
+                log.debug("the lease of this worker can't be renewed: %s", failure)
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def lives(self, worker: str) -> bool:
+        return worker == self.id or (self._state.shared and await self._state.get(_key(worker)) is not None)
+
+
+class Vigil:
+    """Watches over one worker that somebody waits for."""
+
+    def __init__(self, own: Member, watched: str, state: StateBackend) -> None:
+        self._own = own
+        self._watched = watched
+        self._state = state
+        self._gone_since: tuple[float, int] | None = None  # a time, and how many outages there were
+
+    async def is_lost(self) -> bool:
+        """To be asked again and again, at least every second."""
+        if await self._own.lives(self._watched):
+            self._gone_since = None
+            return False
+        now, outages = asyncio.get_running_loop().time(), self._state.outages
+        if self._gone_since is None or self._gone_since[1] != outages:
+            self._gone_since = (now, outages)
+        return not self._state.shared or now - self._gone_since[0] >= CERTAIN_SECONDS
+
+
+def _key(worker: str) -> str:
+    return f"worker/{worker}"

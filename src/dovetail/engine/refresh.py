@@ -1,0 +1,113 @@
+"""`server.refresh()`: every worker runs the functions that change its catalogue, then the changes are told once.
+
+How often there was a refresh stands in the state that the workers share. A worker that starts later, or was away, runs
+the functions when it sees that it is behind.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dovetail.engine.streams import Change, ChangeKind
+from dovetail.state.base import MAX_TTL, Listener, StateBackend, StoreTrouble
+
+if TYPE_CHECKING:
+    from dovetail.engine.core import Engine
+
+KEY = "refresh"  # the counter, and the topic
+PATIENCE = 10.0  # seconds that the news of a refresh waits for the refresh itself
+AGAIN_SECONDS = 1.0
+
+log = logging.getLogger("dovetail")
+
+
+class Refresher:
+    """The functions of one server, and how far this worker has come."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._functions: list[Callable[[], Any]] = []
+        self._lock = asyncio.Lock()
+        self._reached = asyncio.Condition()
+        self.count = 0  # refreshes that this worker has made
+        self._held_back: set[ChangeKind] | None = None  # what changes while the functions run
+
+    def add(self, function: Callable[[], Any]) -> None:
+        self._functions.append(function)
+
+    def holds_back(self, kind: ChangeKind) -> bool:
+        """Whether a change is told later, once for all; from any thread."""
+        if self._held_back is None:
+            return False
+        self._held_back.add(kind)
+        return True
+
+    # ── here ──
+
+    async def refresh(self) -> None:
+        """At every worker; returns when it is done at this one. Raises what a function raises here."""
+        state = self._engine.state
+        count = self.count + 1
+        if state.shared:
+            count = await state.add(KEY, 1, MAX_TTL)
+            await state.publish(KEY)
+        for kind in await self._run(count):
+            self._engine.publish(Change(kind))
+
+    async def _run(self, count: int) -> set[ChangeKind]:
+        """The lists that have changed."""
+        async with self._lock:
+            if count <= self.count:
+                return set()
+            changed: set[ChangeKind] = set()
+            self._held_back = changed
+            try:
+                for function in self._functions:
+                    await self._call(function)
+            finally:
+                self._held_back = None
+                self.count = count
+                async with self._reached:
+                    self._reached.notify_all()
+            return changed
+
+    async def _call(self, function: Callable[[], Any]) -> None:
+        if inspect.iscoroutinefunction(function):
+            await function()
+        else:
+            value = await self._engine.threads.run(function, label="on_refresh")
+            if inspect.isawaitable(value):
+                await value
+
+    # ── everywhere ──
+
+    async def follow(self, state: StateBackend, listener: Listener) -> None:
+        """Run the functions whenever another worker has refreshed, until the listener is closed."""
+        while True:
+            try:
+                await self.catch_up(state)
+            except StoreTrouble:
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            if not await listener.wait():
+                return
+
+    async def catch_up(self, state: StateBackend) -> None:
+        """Whoever has refreshed tells of the changes."""
+        entry = await state.get(KEY)
+        count = 0 if entry is None else int(entry.value)
+        if count > self.count:
+            try:
+                await self._run(count)
+            except Exception:  # a function's own; the others go on as they are
+                log.exception("a function of on_refresh failed")
+
+    async def reached(self, count: int) -> None:
+        """Wait until this worker has made so many refreshes, for a while."""
+        try:
+            async with asyncio.timeout(PATIENCE), self._reached:
+                await self._reached.wait_for(lambda: self.count >= count)
+        except TimeoutError:
+            log.warning("a refresh was told of before it was made at this worker")
