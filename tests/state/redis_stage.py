@@ -1,0 +1,125 @@
+"""What the tests of the Redis backend share: bounded waiting, a wire that can be cut, a store that only says hello."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from dovetail.state.base import StoreTrouble
+from dovetail.state.redis import RedisState
+
+BOUND = 3.0  # seconds in which every call has to end
+LONG = 60.0
+
+
+async def eventually(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            found = condition()
+            if found if isinstance(found, bool) else await found:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def is_back(state: RedisState) -> bool:
+    try:
+        await state.check()
+    except StoreTrouble:
+        return False
+    return True
+
+
+async def fails_within(state: RedisState, seconds: float) -> None:
+    """Every kind of call ends in StoreTrouble, and soon enough."""
+    calls = (
+        state.check(),
+        state.get("key"),
+        state.put("key", b"", ttl=LONG),
+        state.touch("key", LONG),
+        state.delete("key"),
+        state.claim("key", b"", LONG),
+        state.add("counter", 1, LONG),
+        state.append("log", b"", keep=1, ttl=LONG),
+        state.read("log", 0),
+        state.drop("log"),
+        state.publish("topic"),
+    )
+    began = time.monotonic()
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert time.monotonic() - began < seconds
+    assert [type(outcome) for outcome in outcomes] == [StoreTrouble] * len(calls)
+
+
+class Wire:
+    """Stands between a backend and its store, and can be cut before the next answer with a certain text comes back."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self.cut_after: bytes | None = None  # a request with this text is passed on, its answer is not
+        self.cuts = 0
+        self.port = 0
+        self._open: set[asyncio.StreamWriter] = set()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator["Wire"]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            await eventually(lambda: not self._open)  # every client has gone
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, out = await asyncio.open_connection("127.0.0.1", self._target)
+        self._open.add(out)
+        back = asyncio.create_task(self._copy(there, writer))
+        try:
+            while data := await reader.read(1 << 16):
+                cut = self.cut_after is not None and self.cut_after in data
+                if cut:
+                    back.cancel()
+                    await asyncio.wait([back])
+                out.write(data)
+                await out.drain()
+                if cut:
+                    self.cut_after = None
+                    self.cuts += 1
+                    await there.read(1)  # the store has done it
+                    break
+        finally:
+            back.cancel()
+            for each in (out, writer):
+                each.close()
+            with contextlib.suppress(ConnectionError):
+                await out.wait_closed()
+            self._open.discard(out)
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+
+
+@contextlib.asynccontextmanager
+async def pretender(**told: str) -> AsyncIterator[str]:
+    """The URL of something that answers HELLO like a store of another kind."""
+    pairs = [word for pair in told.items() for word in pair]
+    hello = f"*{len(pairs)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in pairs)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            answers = hello if b"HELLO" in data else "+OK\r\n" * data.count(b"SETINFO")
+            writer.write(answers.encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+    finally:
+        server.close()

@@ -1,0 +1,251 @@
+"""The Redis backend when its store is slow, gone, full, restarted or not what it should be: bounded, and back again."""
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from contract import fill, heard, record
+from redis_stage import BOUND, LONG, eventually, fails_within, is_back, pretender
+
+import stores
+from dovetail.state import redis_link
+from dovetail.state.base import Listener, LogPage, NoRoom, StoreTrouble
+from dovetail.state.redis import RedisState
+
+AT_ONCE = 0.3  # seconds for some calls that ask nobody, on a busy machine
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[stores.StoreServer]:
+    stores.demand()
+    server = stores.StoreServer(tmp_path / "store")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+async def backend(store: stores.StoreServer) -> AsyncIterator[RedisState]:
+    state = RedisState(store.url, prefix=uuid.uuid4().hex)
+    yield state
+    await state.close()
+
+
+async def heard_of_return(state: RedisState, listener: Listener, topics: set[str]) -> None:
+    """All are told at once, after the outage was counted. A wake-up without need may come before."""
+    while (told := await heard(listener)) and state.outages == 0:
+        pass
+    assert told == topics
+    assert state.outages == 1
+
+
+async def test_it_is_killed_and_comes_back(
+    backend: RedisState, store: stores.StoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "dovetail")
+    await backend.check()
+    with contextlib.closing(backend.listen(["a", "b"])) as listener:
+        await backend.publish("a")
+        assert await heard(listener) == {"a"}
+        store.kill()
+        await fails_within(backend, BOUND)
+        for _ in range(3):
+            await fails_within(backend, AT_ONCE)
+        assert backend.outages == 0
+        store.start()
+        await heard_of_return(backend, listener, {"a", "b"})
+        await backend.publish("b")
+        assert await heard(listener) == {"b"}
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "out of reach" in told[0]
+    assert "back after" in told[1]
+
+
+async def test_it_is_away_at_first(store: stores.StoreServer) -> None:
+    store.stop()
+    state = RedisState(store.url)
+    with contextlib.closing(state.listen(["a"])) as listener:
+        await fails_within(state, BOUND)
+        store.start()
+        await eventually(lambda: is_back(state))
+        await heard_of_return(state, listener, {"a"})
+    await state.close()
+
+
+async def test_what_it_keeps_over_a_restart_is_still_there(tmp_path: Path) -> None:
+    stores.demand()
+    server = stores.StoreServer(tmp_path / "store", save="3600 1")
+    state = RedisState(server.url)
+    version = await state.put("key", b"value", ttl=LONG)
+    await fill(state, "log", 3)
+    await state.add("counter", 5, LONG)
+    server.stop()
+    server.start()
+    await eventually(lambda: is_back(state))
+    assert await state.get("key") == (b"value", version)
+    assert await state.put("key", b"value", ttl=LONG, if_version=version) > version
+    assert await state.append("log", b"record 4", keep=9, ttl=LONG) == 4
+    assert await state.read("log", 2) == LogPage([record(3), record(4)], 1, 4)
+    assert await state.add("counter", 1, LONG) == 6
+    await state.close()
+    server.kill()
+
+
+@pytest.mark.slow
+async def test_it_is_paused(backend: RedisState, store: stores.StoreServer) -> None:
+    await backend.put("key", b"value", ttl=LONG)
+    with contextlib.closing(backend.listen(["a", "b"])) as listener:
+        await backend.check()
+        store.pause()
+        await fails_within(backend, BOUND)
+        await asyncio.sleep(2.2)  # by now it knows that this is no short pause
+        for _ in range(3):
+            await fails_within(backend, AT_ONCE)
+        store.resume()
+        await heard_of_return(backend, listener, {"a", "b"})
+        assert (await backend.get("key")) is not None
+
+
+async def test_it_is_slow_for_a_moment(backend: RedisState, store: stores.StoreServer) -> None:
+    with contextlib.closing(backend.listen(["a"])):
+        await backend.put("key", b"value", ttl=LONG)
+        store.pause()
+        call = asyncio.create_task(backend.get("key"))
+        await asyncio.sleep(0.6)
+        store.resume()
+        assert (await call).value == b"value"
+        assert backend.outages == 0
+
+
+@pytest.mark.slow
+async def test_nothing_piles_up(backend: RedisState, store: stores.StoreServer) -> None:
+    await backend.check()
+    store.pause()
+    began = time.monotonic()
+    calls = [asyncio.create_task(backend.put(f"key {n}", b"", ttl=LONG)) for n in range(redis_link.MAX_WAITING + 500)]
+    await asyncio.sleep(0.5)
+    assert sum(call.done() for call in calls) == 500  # who came too late was told so at once
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert time.monotonic() - began < BOUND + 1  # fifteen hundred calls cost some time by themselves
+    assert {type(outcome) for outcome in outcomes} == {StoreTrouble}
+    for n in range(2000):
+        backend.listen([f"topic {n}"]).close()
+    link = backend._link
+    assert link is not None
+    assert link._waiting == 0
+    assert len(link._idle) <= redis_link.MAX_LINES
+    assert len(backend._hearing._changed) + len(link._pings) < 2100
+    store.resume()
+    await eventually(lambda: is_back(backend))
+    assert await backend.get("key 1499") is None
+    await eventually(lambda: not backend._hearing._changed and len(link._pings) < 2)
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_it_is_killed_while_the_backend_closes(
+    backend: RedisState, store: stores.StoreServer, turns: int
+) -> None:
+    """Whatever the order of the two, closing ends."""
+    await backend.check()
+    store.kill()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(BOUND):
+        await backend.close()
+
+
+async def test_the_waiting_line_alone_is_cut(backend: RedisState, store: stores.StoreServer) -> None:
+    with contextlib.closing(backend.listen(["a", "b"])) as listener:
+        await backend.publish("a")
+        assert await heard(listener) == {"a"}
+        store.command("CLIENT", "KILL", "TYPE", "pubsub")
+        await heard_of_return(backend, listener, {"a", "b"})
+        await backend.check()
+
+
+async def test_kept_lines_are_cut(backend: RedisState, store: stores.StoreServer) -> None:
+    """A counter is not asked twice, so a line that is dead already must be seen beforehand."""
+    await asyncio.gather(*(backend.add("counter", 1, LONG) for _ in range(10)))
+    store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await asyncio.sleep(0.05)
+    totals = await asyncio.gather(*(backend.add("counter", 1, LONG) for _ in range(10)))
+    assert sorted(totals) == list(range(11, 21))
+
+
+async def test_it_is_full(backend: RedisState, store: stores.StoreServer) -> None:
+    await backend.put("key", b"value", ttl=LONG)
+    await fill(backend, "log", 2)
+    with contextlib.closing(backend.listen(["topic"])) as listener:
+        await backend.check()
+        store.command("CONFIG", "SET", "maxmemory", "1mb")
+        for attempt in (
+            lambda: backend.put("more", b"", ttl=LONG),
+            lambda: backend.put("key", b"", ttl=LONG),
+            lambda: backend.claim("more", b"", LONG),
+            lambda: backend.add("more", 1, LONG),
+            lambda: backend.append("log", b"", keep=9, ttl=LONG),
+        ):
+            with pytest.raises(NoRoom, match="full"):
+                await attempt()
+        assert (await backend.get("key")).value == b"value"
+        assert (await backend.read("log", 0)).records == [record(1), record(2)]
+        assert await backend.touch("key", LONG) is True
+        await backend.publish("topic")
+        assert await heard(listener) == {"topic"}
+        with contextlib.closing(backend.listen(["another"])) as late:
+            await backend.publish("another")
+            assert "another" in await heard(late)
+        assert await backend.delete("key") is True
+        store.command("CONFIG", "SET", "maxmemory", "0")
+        assert await backend.put("key", b"value", ttl=LONG)
+
+
+async def test_it_becomes_a_replica(backend: RedisState, store: stores.StoreServer, tmp_path: Path) -> None:
+    await backend.put("key", b"value", ttl=LONG)
+    store.command("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(StoreTrouble):
+        await backend.put("key", b"value", ttl=LONG)
+    await eventually(lambda: _is_away(backend))
+    store.command("REPLICAOF", "NO", "ONE")
+    await eventually(lambda: is_back(backend))
+    assert await backend.put("key", b"value", ttl=LONG)
+
+
+async def _is_away(state: RedisState) -> bool:
+    return not await is_back(state)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"server": "redis", "version": "6.2.14", "mode": "standalone", "role": "master"}, "Redis 6.2.14"),
+        ({"server": "redis", "version": "7.4.0", "mode": "cluster", "role": "master"}, "Cluster"),
+    ],
+)
+async def test_it_is_not_what_we_need(told: dict[str, str], words: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with pretender(**told) as url:
+        state = RedisState(url)
+        with pytest.raises(StoreTrouble, match=words):
+            await state.check()
+        with pytest.raises(StoreTrouble, match="Valkey"):
+            await state.get("key")
+        await state.close()
+    assert words in caplog.text
+
+
+async def test_something_else_answers() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    state = RedisState(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    await fails_within(state, BOUND)
+    await state.close()
+    server.close()
