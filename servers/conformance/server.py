@@ -55,11 +55,11 @@ def create_server() -> Server:
     add_content_tools(server)
     add_reporting_tools(server)
     add_schema_tools(server)
-    add_changing_tools(server)
     add_resources(server)
     add_prompts(server)
     add_asking_tools(server)
     add_questions_by_hand(server)
+    add_changing_tools(server)  # what comes back comes back as the last, so that it has to be the last
     return server
 
 
@@ -159,29 +159,31 @@ def add_schema_tools(server: Server) -> None:
 
 
 def add_changing_tools(server: Server) -> None:
-    """Tools that change what the server lists: there on one call, gone on the next."""
-
-    def test_passing_tool() -> str:
-        """Come and go."""
-        return "Still here."
-
-    def test_passing_prompt() -> str:
-        """Come and go."""
-        return "Still here."
+    """Tools that change what the server lists: something goes and comes back, so that all workers list the same."""
 
     @server.tool
     def test_trigger_tool_change() -> str:
         """Change the list of tools."""
-        if not server.remove_tool("test_passing_tool"):
-            server.add_tool(test_passing_tool)
+        server.remove_tool("test_passing_tool")
+        server.add_tool(test_passing_tool)
         return "The tools have changed."
 
     @server.tool
     def test_trigger_prompt_change() -> str:
         """Change the list of prompts."""
-        if not server.remove_prompt("test_passing_prompt"):
-            server.add_prompt(test_passing_prompt)
+        server.remove_prompt("test_passing_prompt")
+        server.add_prompt(test_passing_prompt)
         return "The prompts have changed."
+
+    @server.tool
+    def test_passing_tool() -> str:
+        """Come and go."""
+        return "Still here."
+
+    @server.prompt
+    def test_passing_prompt() -> str:
+        """Come and go."""
+        return "Still here."
 
 
 def add_resources(server: Server) -> None:

@@ -29,7 +29,7 @@ class Clock:
 
 
 def caller(principal: str | None = None, address: str | None = None) -> Exchange:
-    return Exchange(NOTHING, NOTHING, principal=principal, address=address)
+    return Exchange(NOTHING, NOTHING, principal=principal, peer=None if address is None else (address, 9))
 
 
 ANYBODY = caller()

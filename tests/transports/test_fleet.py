@@ -61,7 +61,7 @@ async def _fleet(kind: Any) -> AsyncIterator[Fleet]:
     for app in apps:
         await asyncio.wait_for(app.drain(1), 10)
     await settle()
-    assert not any(each._calls or each._logs.running or each._tails._owners or each._far._calls for each in endpoints)
+    assert not any(each._calls or each._logs.running or each._tails._owners for each in endpoints)
     assert not state._topics.names
 
 

@@ -299,7 +299,7 @@ async def test_nobody_is_asked_before_it_is_ready() -> None:
         call = wire.start_call("work", id=5)
         await call.started()
         await wire.notify("notifications/initialized")
-        exchange = endpoint_of(app)._calls[wire.session_id, 5].exchange
+        exchange = endpoint_of(app)._calls.here[wire.session_id, 5].exchange
         asking = asyncio.create_task(exchange.back.ask(exchange, "roots/list", b"{}", 5))  # it is ready by now
         await reply(wire, answer_to(await call.message(), {}))
         await asking

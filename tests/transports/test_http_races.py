@@ -60,7 +60,7 @@ async def test_a_call_that_is_cancelled_before_it_runs_does_not_run() -> None:
         wire = await HttpWire.session(app)
         call = wire.start_call("work", id=7)
         await until(lambda: bool(endpoint_of(app)._calls))
-        for each in tuple(endpoint_of(app)._calls.values()):
+        for each in tuple(endpoint_of(app)._calls.here.values()):
             each.cancel()
         await call.done()
         assert stage.ran == []

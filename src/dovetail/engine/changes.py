@@ -108,7 +108,7 @@ class ChangeLog:
     async def _relay(self, listener: Listener) -> None:
         """To everyone who listens at this worker. After an outage nobody knows what was missed."""
         position, outages = None, self._state.outages
-        while True:
+        while not listener.closed:
             try:
                 position = await self._relay_after(position)
             except Exception as failure:

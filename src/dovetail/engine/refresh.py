@@ -85,7 +85,7 @@ class Refresher:
 
     async def follow(self, state: StateBackend, listener: Listener) -> None:
         """Run the functions whenever another worker has refreshed, until the listener is closed."""
-        while True:
+        while not listener.closed:
             try:
                 await self.catch_up(state)
             except StoreTrouble:

@@ -31,7 +31,7 @@ from dovetail.errors import (
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import UNREADABLE, Envelope, encode
 from dovetail.protocol.methods import RequestId
-from dovetail.state.base import MAX_TTL, Conflict, StateBackend
+from dovetail.state.base import MAX_TTL, Conflict, StateBackend, StoreTrouble
 from dovetail.state.records import Codec
 
 Send = Callable[[bytes], Coroutine[Any, Any, None]]
@@ -44,6 +44,7 @@ CALL_OFF_SECONDS = 1.0  # for a client to take the news that it need not answer
 UNREAD_SECONDS = 60.0  # an answer is read at once, unless whoever asked is gone
 BEAT_SECONDS = 15.0  # between two looks whether a client over HTTP is still there
 GIVE_UP_BEATS = 4  # in a row without it: then it has gone
+AGAIN_SECONDS = 0.5  # between two looks into a store that is out of reach
 MAX_REASON = 500  # characters of a client's error message that are passed on
 
 CALL_IS_OVER = "The client can't be asked any more: the call is over"
@@ -311,7 +312,8 @@ class SharedReplies:
             self._open[session] -= 1
             if not self._open[session]:
                 del self._open[session]
-            await self.state.delete(box.key)
+            with suppress(StoreTrouble):  # it expires
+                await self.state.delete(box.key)
 
     def _refuse_more(self, session: str) -> None:
         if self.closed:
@@ -358,7 +360,13 @@ class _SharedBox:
     async def news(self) -> Reply | None:
         told = await self._told()
         is_stopping = self._replies.closed
-        entry = await self._replies.state.get(self.key) if told or is_stopping else None
+        try:
+            entry = await self._replies.state.get(self.key) if told or is_stopping else None
+        except StoreTrouble:  # the answer may be there, and is looked for again when the store is back
+            if is_stopping:
+                raise GivenUp(STOPPING) from None
+            await asyncio.sleep(AGAIN_SECONDS)
+            return None
         if entry is not None and entry.value != _OPEN and (reply := _codec.decode(entry.value)) is not None:
             return reply
         if is_stopping:

@@ -180,6 +180,10 @@ class Listener:
         told, self._told = self._told, set()
         return told
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Hear no more. A `wait` that is under way, and every later one, returns an empty set."""
         self._closed = True

@@ -22,9 +22,9 @@ from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
 from dovetail.transports.answers import Answer
 from dovetail.transports.event_log import EventLogs
-from dovetail.transports.far_calls import FarCalls
 from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, Posted, SessionBack, outcome_of, to_nobody
 from dovetail.transports.options import HttpOptions
+from dovetail.transports.session_calls import SessionCalls
 from dovetail.transports.tails import Tails
 from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import Accepted, Visit
@@ -55,14 +55,13 @@ class Endpoint:
         self._logs = EventLogs(state, ttl=options.event_timeout, member=self._member)
         self._way_back = WayBack(state, session_timeout=options.session_timeout, beat=self._beat)
         self._tails = Tails(self._changes, self._logs, self._way_back, traffic, keep_alive=self._beat)
-        self._calls: dict[tuple[str, RequestId], HttpCall] = {}  # of sessions; an id alone says nothing
-        self._far = FarCalls(state, self._sessions)
+        self._calls = SessionCalls(state)
         self._verbs = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
 
     def start(self) -> None:
         self._member.start()
         self._changes.start()
-        self._far.start()
+        self._calls.start()
 
     def stop_asking(self) -> None:
         """Answers are refused from now on: whoever waits for one is told."""
@@ -70,7 +69,7 @@ class Endpoint:
 
     async def stop(self) -> None:
         await self._changes.stop()
-        await self._far.stop()
+        await self._calls.stop()
         await self._member.stop()
         self._sessions.forget_all()
 
@@ -137,15 +136,13 @@ class Endpoint:
         self._traffic.enter(call, call.stop)
         call.leave = self._leave
         if held is not None:
-            call.takes_time = self._far.enter
-            self._calls[held.record.id, id] = call
+            self._calls.add(held.record.id, call)
         return call
 
     def _leave(self, call: HttpCall) -> None:
         self._traffic.leave(call)
         if call.session is not None:
-            self._calls.pop((call.session.record.id, call.id), None)
-            self._far.leave(call)
+            self._calls.remove(call)
 
     # ── 2026-07-28: every request by itself, in the task of the HTTP request: when that ends, so does the call ──
 
@@ -215,7 +212,8 @@ class Endpoint:
 
     def _lasting(self, visit: Visit, request: Request, held: HeldSession | None) -> Awaitable[object]:
         """What goes on when its connection ends, unless the client has no session to come back with."""
-        self._refuse_twice(request, held)
+        if held is not None:
+            self._calls.refuse_twice(held.record.id, request.id)
         answer = self._answer(visit, request.revision, held, (request.id,))
         exchange = self._exchange(visit, request, answer, held)
         if visit.response.whole is not None:
@@ -232,10 +230,6 @@ class Endpoint:
         if answer.primes:
             exchange.close_stream = answer.close_stream
         return exchange
-
-    def _refuse_twice(self, request: Request, held: HeldSession | None) -> None:
-        if held is not None and (held.record.id, request.id) in self._calls:
-            raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
 
     def _answer(
         self, visit: Visit, revision: revisions.Revision, held: HeldSession | None, asked: tuple[RequestId, ...]
@@ -313,7 +307,8 @@ class Endpoint:
             request = inbound.modern(opened, visit.headers) or inbound.on_http(
                 opened, visit.headers, record, stateless=self._options.stateless
             )
-            self._refuse_twice(request, held)
+            if held is not None:
+                self._calls.refuse_twice(held.record.id, request.id)
             exchange = self._exchange(visit, request, batch.answer, held)
             call = self._record(visit, request.id, exchange, batch.answer, held)
             call.batched = True
@@ -338,22 +333,14 @@ class Endpoint:
         if not message.is_notification:
             await replies.answered(session, message)
         elif message.method == "notifications/cancelled":
-            await self._cancel(session, inbound.cancelled_request(message))
+            if (id := inbound.cancelled_request(message)) is not None:
+                await self._calls.cancel(session, id)
         elif message.method == "notifications/progress":
             await replies.progressed(session, inbound.progressed_request(message))
         elif message.method == "notifications/initialized" and not held.record.initialized:
             await held.change(lambda record: record.replace(initialized=True))
         elif message.method == "notifications/roots/list_changed":
             await held.change(Session.without_roots)
-
-    async def _cancel(self, session: str, id: RequestId | None) -> None:
-        call = None if id is None else self._calls.get((session, id))
-        if call is None:
-            if id is not None:
-                await self._far.cancel(session, id)
-        elif call.request.method != "initialize":
-            log.debug("the client cancelled the request %r", call.request.id)
-            call.cancel()
 
     # ── GET and DELETE: only sessions have them ──
 
@@ -373,9 +360,7 @@ class Endpoint:
             return
         session = (await self._own_session(visit)).record.id
         await self._sessions.end(session)
-        for (owner, _), call in tuple(self._calls.items()):
-            if owner == session:
-                call.cancel()
+        self._calls.end(session)
         await visit.response.empty(204)
 
     def _has_no_sessions(self, visit: Visit) -> bool:

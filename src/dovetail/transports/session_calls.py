@@ -1,5 +1,7 @@
-"""Calls that take their time, and what other workers hear of them: that the client has cancelled one, or has ended its
-session. A call that is over sooner never gets here, and neither does any where nobody shares the state.
+"""The calls of sessions that are under way at this worker: found by session and id, wherever a client asks for them.
+
+One that takes its time is known to the other workers too: there the client may cancel it, or end its session. A call
+that is over sooner need not be, and none is where nobody shares the state.
 """
 
 import asyncio
@@ -7,24 +9,25 @@ import hashlib
 import logging
 from contextlib import suppress
 
-from dovetail.engine.sessions import Sessions, topic
+from dovetail.engine.sessions import topic
+from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import RequestId
 from dovetail.state.base import Listener, StateBackend, StoreTrouble
 from dovetail.transports.http_calls import HttpCall
 
-NOTE_SECONDS = 30.0  # that a cancellation is kept for a call that has not got here yet
+NOTE_SECONDS = 30.0  # that a cancellation is kept for a call that the others do not know yet
 
 log = logging.getLogger("dovetail.http")
 
 
-class FarCalls:
-    """Those of this worker."""
+class SessionCalls:
+    """Those of all sessions; an id alone says nothing."""
 
-    def __init__(self, state: StateBackend, sessions: Sessions) -> None:
+    def __init__(self, state: StateBackend) -> None:
         self._state = state
-        self._sessions = sessions
-        self._calls: dict[str, set[HttpCall]] = {}  # by the topics of their sessions
+        self.here: dict[tuple[str, RequestId], HttpCall] = {}
+        self._known: dict[str, set[HttpCall]] = {}  # to other workers, by the topics of their sessions
         self._listener: Listener | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -38,42 +41,70 @@ class FarCalls:
             self._listener.close()
             await asyncio.wait([self._task])
 
-    async def enter(self, call: HttpCall) -> None:
-        """It takes its time: from now on it can be reached."""
-        if self._listener is None or call.session is None:
-            return
-        name = topic(call.session.record.id)
-        self._calls.setdefault(name, set()).add(call)
-        self._listener.add(name)
-        if not call.open:  # it ended in this moment
-            self.leave(call)
-            return
-        with suppress(StoreTrouble):
-            if await self._is_cancelled(call):
-                call.cancel()
+    def __len__(self) -> int:
+        return len(self.here) + len(self._known)
 
-    def leave(self, call: HttpCall) -> None:
-        if self._listener is None or call.session is None:
-            return
-        name = topic(call.session.record.id)
-        calls = self._calls.get(name, set())
-        calls.discard(call)
-        if not calls and self._calls.pop(name, None) is not None:
-            self._listener.remove(name)
+    # ── here ──
+
+    def refuse_twice(self, session: str, id: RequestId) -> None:
+        if (session, id) in self.here:
+            raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
+
+    def add(self, session: str, call: HttpCall) -> None:
+        self.here[session, call.id] = call
+        call.takes_time = self._make_known
+
+    def remove(self, call: HttpCall) -> None:
+        assert call.session is not None
+        session = call.session.record.id
+        self.here.pop((session, call.id), None)
+        calls = self._known.get(topic(session))
+        if calls is not None and self._listener is not None:
+            calls.discard(call)
+            if not calls:
+                del self._known[topic(session)]
+                self._listener.remove(topic(session))
 
     async def cancel(self, session: str, id: RequestId) -> None:
-        """The client wants no answer to a call that is not here."""
+        """The client wants no answer to it; `initialize` can't be cancelled."""
+        call = self.here.get((session, id))
+        if call is None:
+            await self._cancel_elsewhere(session, id)
+        elif call.request.method != "initialize":
+            log.debug("the client cancelled the request %r", call.request.id)
+            call.cancel()
+
+    def end(self, session: str) -> None:
+        """The session has ended, and others have heard of that."""
+        for (owner, _), call in tuple(self.here.items()):
+            if owner == session:
+                call.cancel()
+
+    # ── elsewhere ──
+
+    async def _cancel_elsewhere(self, session: str, id: RequestId) -> None:
         if self._listener is not None:
             await self._state.put(_note(session, id), b"", ttl=NOTE_SECONDS)
             await self._state.publish(topic(session))
+
+    async def _make_known(self, call: HttpCall) -> None:
+        """It takes its time: from now on it can be reached."""
+        if self._listener is None or call.session is None or not call.open:
+            return
+        name = topic(call.session.record.id)
+        self._known.setdefault(name, set()).add(call)
+        self._listener.add(name)
+        with suppress(StoreTrouble):
+            if await self._is_cancelled(call):
+                call.cancel()
 
     async def _listen(self, listener: Listener) -> None:
         while told := await listener.wait():
             for name in told:
                 try:
-                    await self._look_after(self._calls.get(name, set()))
-                except Exception as failure:  # the store is in trouble; a call that goes on too long does no harm
-                    log.debug("calls could not be looked after: %s", failure)
+                    await self._look_after(self._known.get(name, set()))
+                except StoreTrouble as failure:  # a call that goes on for too long does no harm
+                    log.debug("calls could not be looked after: %s", failure.message)
 
     async def _look_after(self, calls: set[HttpCall]) -> None:
         for call in tuple(calls):
@@ -83,7 +114,7 @@ class FarCalls:
 
     async def _is_cancelled(self, call: HttpCall) -> bool:
         assert call.session is not None
-        return call.request.method != "initialize" and await self._state.delete(_note(call.session.record.id, call.id))
+        return await self._state.delete(_note(call.session.record.id, call.id))
 
 
 def _note(session: str, id: RequestId) -> str:

@@ -29,6 +29,7 @@ from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import Visit
 from dovetail.transports.way_back import WayBack
 
+AGAIN_SECONDS = 0.5  # between two tries to read from a store that is out of reach
 LOOK_SECONDS = 1.0  # in which a worker far away must have said something, or is looked after
 CHANGES = "changes"  # the stream of changes, in event ids; calls have random names of another length
 log = logging.getLogger("dovetail.http")
@@ -244,7 +245,7 @@ class Tail:
         await self.source.enter()
         await self._response.open(self._priming())
         while not self._response.ended:
-            events = await self.source.read()
+            events = await self._read()
             if not await self._tell(events) or self.source.finished:
                 return
             if self.source.has_more:
@@ -252,12 +253,24 @@ class Tail:
             if not await self._may_have_more():
                 return
 
+    async def _read(self) -> Sequence[Event]:
+        """What there is. While the store is out of reach that is nothing, and when it is back there is news of that."""
+        while not self._closed:
+            try:
+                return await self.source.read()
+            except StoreTrouble:
+                await asyncio.sleep(AGAIN_SECONDS)
+        return ()
+
     async def _may_have_more(self) -> bool:
         """Waits until it does; False if its time is over."""
         told = await self._told()
-        if not told or not await self._held.reload():
-            return False
-        return topic(self._held.record.id) not in told or await self.source.owns()
+        try:
+            if not told or not await self._held.reload():
+                return False
+            return topic(self._held.record.id) not in told or await self.source.owns()
+        except StoreTrouble:
+            return True
 
     async def _told(self) -> set[str]:
         if not self.source.is_far:
@@ -266,7 +279,8 @@ class Tail:
             try:
                 return await with_timeout(self._listener.wait(), LOOK_SECONDS)
             except CallTimeout:
-                await self.source.look()
+                with suppress(StoreTrouble):
+                    await self.source.look()
 
     async def _tell(self, events: Sequence[Event]) -> bool:
         """False if not all of them were told; whoever comes next is told the rest."""
@@ -371,7 +385,8 @@ class Tails:
                 self._way_back.resumed.discard(call.response)
             if self._owners.get(owned) is tail:
                 del self._owners[owned]
-                await tail.source.leave(tail.told)
+                with suppress(StoreTrouble):  # then it is told some things twice
+                    await tail.source.leave(tail.told)
             await (visit.response.close() if tail.source.finished else visit.response.hang_up())
             await attending
 
