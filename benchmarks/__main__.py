@@ -40,6 +40,7 @@ QUESTIONS = (
     "memory",
     "fan_out",
     "features",
+    "fleet",
 )
 QUICK = Settings(seconds=0.5, rounds=1, quick=True)
 OUT = ROOT / "build" / "bench"

@@ -81,10 +81,10 @@ class Result(NamedTuple):
         return f"{self.leg:<24} {self.summary}, {self.seconds:.1f} s: {ending}"
 
 
-def run_leg(name: str, *, url: str | None = None, scenario: str | None = None) -> Result:
-    """Run one leg, against a server of its own unless there is a URL."""
+def run_leg(name: str, *, url: str | None = None, scenario: str | None = None, folder: Path | None = None) -> Result:
+    """Run one leg, against a server of its own unless there is a URL; what is written goes into the folder."""
     started = time.monotonic()
-    folder = OUTPUT / name
+    folder = folder or OUTPUT / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if url is not None:

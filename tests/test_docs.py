@@ -397,6 +397,7 @@ SCENARIOS: dict[str, list[Step]] = {
         call("press", part="lid", gives="pressed lid"),
         call("weigh", grams=1500, gives=1.5),
     ],
+    "deploy_refresh": [call("hello", gives="Hello!"), call("reload", gives="reloaded")],
     "limits_rates": [
         call("find", title="Emma", gives="Emma is on the second floor."),
         call("order", title="Emma", gives="Emma is ordered."),

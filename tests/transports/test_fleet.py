@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from asking_stage import AskingStage
+from dovetail import Context
 from dovetail.engine import member
 from dovetail.engine.streams import Change
 from dovetail.transports import tails
@@ -240,6 +241,51 @@ async def test_a_question_is_heard_where_the_rest_of_the_answer_is(asking_fleet:
     await wires[2].raw("POST", json.dumps(answer).encode()).done()
     assert json.loads(text_of(await rest.message())) == [{"roots": []}]
     await rest.done()
+
+
+async def test_a_stream_is_closed_where_it_is_carried(fleet: Fleet) -> None:
+    @fleet.stages[0].server.tool
+    async def close_twice(ctx: Context) -> str:
+        await ctx.warning("one")
+        await ctx.close_stream(retry=0.5)
+        await fleet.stages[0].go.wait()
+        await ctx.close_stream(retry=0.7)
+        await ctx.warning("two")
+        return "closed"
+
+    wires = await fleet.session("2025-11-25")
+    call = await wires[0].start_call("close_twice").done()
+    assert [each["params"]["data"] for each in call.messages] == ["one"]
+    rest = wires[1].get(call.events[0].id)
+    await rest.message()
+    await settle(50)
+    fleet.stages[0].go.set()
+    await rest.done()
+    assert rest._decoder.retry == 700
+    assert [each["params"]["data"] for each in rest.messages] == ["one"]
+    again = await wires[2].get(rest.events[-1].id).done()
+    assert text_of(again.answer) == "closed"
+    assert again.messages[0]["params"]["data"] == "two"
+
+
+async def test_a_visit_is_told_over_from_anywhere(fleet: Fleet) -> None:
+    @fleet.stages[0].server.tool
+    async def visit(ctx: Context) -> str:
+        return (await ctx.elicit_url("Sign in", "https://example.com/in", elicitation_id="page")).action
+
+    capabilities = {"elicitation": {"url": {}}}
+    wires = await fleet.session("2025-11-25", capabilities=capabilities)
+    stream = await wires[1].get().started()
+    call = wires[0].start_call("visit")
+    question = await call.message()
+    answer = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept"}}
+    await wires[2].raw("POST", json.dumps(answer).encode()).done()
+    assert text_of((await call.done()).answer) == "accept"
+    assert await fleet.stages[2].server.complete_elicitation("page")
+    assert (await stream.message())["method"] == "notifications/elicitation/complete"
+    assert not await fleet.stages[2].server.complete_elicitation("page")
+    stream.leave()
+    await stream.done()
 
 
 # ── refreshing ──

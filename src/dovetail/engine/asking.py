@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Raw
 
@@ -78,10 +78,20 @@ async def list_roots(engine: "Engine", exchange: Exchange, timeout: float | None
     return found
 
 
+class FarVisits(Protocol):
+    """Visits of clients that any worker has asked."""
+
+    async def began(self, session: str, id: str) -> None: ...
+
+    async def completed(self, id: str, message: bytes, told: set[str]) -> bool:
+        """Tells the sessions that were not told yet; False if there are none."""
+
+
 class Elicitations:
     """Visits to URLs that clients were asked for, so that they can be told when the user is done there."""
 
     def __init__(self) -> None:
+        self.far: FarVisits | None = None  # where the clients of other workers are reached
         self._visits: dict[str, OrderedDict[str, BackChannel]] = {}  # by session and id, the oldest first
         self._sessions: dict[str, set[str]] = {}  # by id
 
@@ -112,10 +122,13 @@ class Elicitations:
 
     async def completed(self, id: str) -> bool:
         """Tell the clients that were asked with this id, and no others. False if there is none."""
-        clients = [self.ended(session, id) for session in sorted(self._sessions.get(id, ()))]
+        sessions = sorted(self._sessions.get(id, ()))
+        clients = [self.ended(session, id) for session in sessions]
         params: dict[str, Any] = {"elicitationId": id}
         message = jsonrpc.notification("notifications/elicitation/complete", jsonrpc.encode(params))
         for client in clients:
             if client is not None:
                 await client.tell(message)
+        if self.far is not None and await self.far.completed(id, message, set(sessions)):
+            return True
         return bool(clients)

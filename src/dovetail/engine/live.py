@@ -74,7 +74,7 @@ class Live:
         back = self._back(inquiry)
         if not isinstance(inquiry, ElicitUrl):
             return await self._send(inquiry, back, timeout)
-        self._remember(inquiry, back)
+        await self._remember(inquiry, back)
         is_willing = False
         try:
             answer = await self._send(inquiry, back, timeout)
@@ -112,11 +112,14 @@ class Live:
         require_askable(question, self._revision, self._exchange.request.capabilities)
         return back
 
-    def _remember(self, visit: ElicitUrl, back: BackChannel) -> None:
+    async def _remember(self, visit: ElicitUrl, back: BackChannel) -> None:
         """The client may be told later that the user is done at a URL."""
         session = self._exchange.request.session
         if self._revision.elicitation_ids and session is not None:
-            self._engine.elicitations.began(session.id, visit.elicitation_id, back)
+            elicitations = self._engine.elicitations
+            elicitations.began(session.id, visit.elicitation_id, back)
+            if elicitations.far is not None:
+                await elicitations.far.began(session.id, visit.elicitation_id)
 
     def _forget(self, visit: ElicitUrl) -> None:
         session = self._exchange.request.session
@@ -149,7 +152,7 @@ class Live:
 
     async def require_urls(self, required: UrlElicitationRequired) -> None:
         for inquiry in required.elicitations:
-            self._remember(inquiry, self._back(inquiry))
+            await self._remember(inquiry, self._back(inquiry))
         data = {"elicitations": [inquiry.params(self._revision) for inquiry in required.elicitations]}
         raise ProtocolError(str(required), code=URL_ELICITATION_REQUIRED, data=data)
 

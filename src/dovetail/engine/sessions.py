@@ -172,6 +172,12 @@ class Sessions:
         entry = await self._state.get(_key(held.record.id))
         return entry is not None and _renewed(held, entry)
 
+    async def hold(self, id: str) -> HeldSession | None:
+        """A session, whosoever it is: for what the server itself has to tell it."""
+        entry = await self._state.get(_key(id))
+        record = None if entry is None else _codec.decode(entry.value)
+        return None if entry is None or record is None else HeldSession(self, record, entry.version)
+
     async def is_there(self, id: str) -> bool:
         return await self._state.get(_key(id)) is not None
 

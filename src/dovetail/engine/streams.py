@@ -58,6 +58,10 @@ class Subscription:
     def wants(self, change: Change) -> bool:
         return (self.passes_on or change.uri in self.uris) if change.uri else change.kind in self.kinds
 
+    @property
+    def pending(self) -> bool:
+        return bool(self._pending)
+
     def asked_for(self) -> list[Change]:
         kinds = [Change(kind) for kind in LIST_KINDS if kind in self.kinds]
         return [*kinds, *(Change("updated", uri) for uri in sorted(self.uris))]

@@ -95,6 +95,8 @@ class Answer(msgspec.Struct, eq=False):
         await self._open()
         if self.log is not None and self.log.tail is not None:
             await self.log.tail.hang_up(retry)
+        elif self.log is not None and self.response.ended:
+            await self.log.hang_up_elsewhere(retry_frame(retry))
         else:
             await self.response.hang_up(retry_frame(retry))
 

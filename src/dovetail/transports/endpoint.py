@@ -22,6 +22,7 @@ from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
 from dovetail.transports.answers import Answer
 from dovetail.transports.event_log import EventLogs
+from dovetail.transports.far_visits import VisitLogs
 from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, Posted, SessionBack, outcome_of, to_nobody
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.session_calls import SessionCalls
@@ -47,6 +48,7 @@ class Endpoint:
         self._engine = engine
         self._options = options
         self._traffic = traffic
+        self._state = state
         # A connection that says nothing is kept alive, and so is the session that it belongs to.
         self._beat = min(options.keep_alive, options.session_timeout / 3)
         self._member = Member(state)
@@ -62,6 +64,8 @@ class Endpoint:
         self._member.start()
         self._changes.start()
         self._calls.start()
+        if self._state.shared:
+            self._engine.elicitations.far = VisitLogs(self._state, self._sessions, self._way_back)
 
     def stop_asking(self) -> None:
         """Answers are refused from now on: whoever waits for one is told."""
@@ -127,7 +131,12 @@ class Endpoint:
         exchange.emit = to_nobody
         if exchange.back is not None:
             exchange.back.close()
-        return self._traffic.sending(answer.finish(*outcome), visit.response)
+        finishing = answer.finish(*outcome) if not self._changes.is_behind else self._finish_later(answer, *outcome)
+        return self._traffic.sending(finishing, visit.response)
+
+    async def _finish_later(self, answer: Answer, message: bytes, status: int) -> None:
+        await self._changes.settle()
+        await answer.finish(message, status)
 
     def _record(
         self, visit: Visit, id: RequestId, exchange: Exchange, answer: Answer, held: HeldSession | None
@@ -135,6 +144,7 @@ class Endpoint:
         call = HttpCall.of(id, exchange, answer, visit.receive, held, self._beat)
         self._traffic.enter(call, call.stop)
         call.leave = self._leave
+        call.settle = self._changes.settle
         if held is not None:
             self._calls.add(held.record.id, call)
         return call

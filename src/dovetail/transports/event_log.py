@@ -29,6 +29,7 @@ WHILE_RUNNING = 30 * 86_400.0  # seconds that a log is kept while its call runs:
 WHILE_RUNNING_SHARED = 86_400.0  # the same in a store for all, where a worker that dies leaves its logs behind
 WORKER_LOST = "The worker that served this call was lost; whether the call had an effect is not known"
 WORKER_LETTERS = 12  # of the name of a stream are its worker's name
+HANG_UP = b"hang up "  # how a record begins that is no event: a connection is to be closed, and what to say before
 END = b""  # the record behind the last event of a stream; no message is empty
 _asked: Codec[list[RequestId]] = Codec(list[RequestId], "request id")
 log = logging.getLogger("dovetail.http")
@@ -203,6 +204,13 @@ class EventLog:
         number = await self._append(message, WHILE_RUNNING_SHARED if self._logs.state.shared else WHILE_RUNNING)
         self._is_lost = number is None
         return None if number is None else f"{self.stream}.{number}"
+
+    async def hang_up_elsewhere(self, last: bytes) -> None:
+        """Whoever carries it at another worker ends with this frame."""
+        if self._logs.state.shared:
+            async with self.turn:
+                if self.is_running:
+                    await self._append(HANG_UP + last, WHILE_RUNNING_SHARED)
 
     async def _append(self, record: bytes, ttl: float) -> int | None:
         keep = self._make_room(record)

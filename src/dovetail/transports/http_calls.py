@@ -88,6 +88,7 @@ class HttpCall(Posted, eq=False):
     open: bool = True
     failed: bool = False  # its answer is an error
     left: bool = False  # the client went away, and that means that it wants no answer
+    settle: Callable[[], Awaitable[None]] | None = None  # what has to happen before its answer goes out
     takes_time: "Callable[[HttpCall], Awaitable[None]] | None" = None  # told if it does
     leave: "Callable[[HttpCall], None] | None" = None  # told when it is over
     verdict: ProtocolError | None = None  # why the server has stopped it
@@ -169,6 +170,8 @@ class HttpCall(Posted, eq=False):
             if not self.open:
                 self._end_cancellation()
                 outcome = None if self.verdict is None else self._failure(self.verdict)
+            if self.settle is not None:
+                await self.settle()
             self.close()
             if self.batched:
                 return None if outcome is None else outcome[0]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from dovetail.engine.changes import LOG as CHANGE_LOG
-from dovetail.engine.changes import ChangeLog, everything_for
+from dovetail.engine.changes import ChangeLog
 from dovetail.engine.handlers import change_notification
 from dovetail.engine.limits import CallTimeout, with_timeout
 from dovetail.engine.member import Vigil
@@ -23,7 +23,7 @@ from dovetail.protocol.sse import encode_event, priming_event
 from dovetail.state.base import Listener, StoreTrouble
 from dovetail.transports.answers import RETRY_SECONDS, milliseconds, retry_frame
 from dovetail.transports.attending import look_after
-from dovetail.transports.event_log import END, EventLogs, EventPlace, log_name
+from dovetail.transports.event_log import END, HANG_UP, EventLogs, EventPlace, log_name
 from dovetail.transports.response import Response
 from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import Visit
@@ -43,6 +43,7 @@ class Source(Protocol):
     place: EventPlace  # what the client has, or will have when what was read last has been sent
     has_more: bool  # what was read last is not all there is
     is_far: bool  # another worker writes it, and should be looked after
+    last_frame: bytes | None  # with which the connection is to be closed, though there is more to come
 
     @property
     def ends_itself(self) -> bool:
@@ -86,6 +87,7 @@ class ChangeSource:
     """What a session is told unasked: what changes for many, and what is said to it alone."""
 
     ends_itself = finished = is_far = False
+    last_frame: bytes | None = None
     name = CHANGE_LOG
 
     def __init__(self, changes: ChangeLog, way_back: WayBack, held: HeldSession, place: EventPlace | None) -> None:
@@ -96,7 +98,6 @@ class ChangeSource:
         self._session = held.record.id
         self._stream = secrets.token_bytes(8)  # which of the session's streams this is
         self._is_given = place is not None
-        self._outages = changes.outages
         self.has_more = False
         self.topics = (CHANGE_LOG, messages(self._session))
         self.place = place or EventPlace(CHANGES, held.record.unheard_since or 0, held.record.unheard_message)
@@ -121,21 +122,19 @@ class ChangeSource:
     async def read(self) -> list[Event]:
         if not self._held.record.initialized:  # before that we may not speak unasked
             return []
-        return [*self._after_outage(), *await self._read_changes(), *await self._read_messages()]
-
-    def _after_outage(self) -> list[Event]:
-        """Nobody knows what could not be told: the client looks for itself."""
-        if self._outages == self._changes.outages:
-            return []
-        self._outages = self._changes.outages
-        return [(encode_event(change_notification(each)), self.place) for each in everything_for(self._held.record)]
+        before = self.place
+        try:
+            return [*await self._read_changes(), *await self._read_messages()]
+        except BaseException:
+            self.place = before  # nothing of it is told
+            raise
 
     async def _read_changes(self) -> list[Event]:
         events: list[Event] = []
         self.has_more = True
         while self.has_more and not events:
             before = self.place
-            heard = await self._changes.heard(self._held.record, before.number)
+            heard = await self._changes.heard(self._held, before.number)
             self.place = EventPlace(CHANGES, heard.position, before.message)
             self.has_more = heard.more
             for change, number in heard.changes:
@@ -177,7 +176,8 @@ class CallSource:
         self.place = place
         self.name = log_name(session, place.stream)
         self.topics = (self.name,)
-        self.finished = self.has_more = False
+        self.finished = self.has_more = self._has_caught_up = False
+        self.last_frame: bytes | None = None
         self.is_far = logs.state.shared and self.name not in logs.running
         self._vigil = Vigil(logs.member, place.worker, logs.state)
 
@@ -209,9 +209,13 @@ class CallSource:
             self.place = self.place._replace(number=record.id)
             if record.data == END:
                 self.finished = True
-            else:
+            elif not record.data.startswith(HANG_UP):
                 events.append((encode_event(record.data, id=str(self.place)), self.place))
+            elif self._has_caught_up:  # it is meant for this connection
+                self.last_frame = record.data.removeprefix(HANG_UP)
+                break
         self._last = page.last
+        self._has_caught_up = True
         self.has_more = bool(page.records) and self.place.number < page.last
         if not self.has_more and not running:  # also if its end was not kept
             self.finished = True
@@ -247,6 +251,9 @@ class Tail:
         while not self._response.ended:
             events = await self._read()
             if not await self._tell(events) or self.source.finished:
+                return
+            if self.source.last_frame is not None:
+                await self._response.hang_up(self.source.last_frame)
                 return
             if self.source.has_more:
                 continue

@@ -105,8 +105,9 @@ class WayBack:
             await self._state.delete(_presence(heard))
 
     async def is_owner(self, heard: str, stream: bytes) -> bool:
+        """Whether no newer one has come; it may have been silent for so long that nothing is known of it."""
         entry = await self._state.get(_presence(heard))
-        return entry is not None and entry.value == stream
+        return entry is None or entry.value == stream
 
     async def _is_heard(self, heard: str) -> bool:
         return await self._state.get(_presence(heard)) is not None

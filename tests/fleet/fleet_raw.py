@@ -1,0 +1,272 @@
+"""A client of bare HTTP requests, which sees every event as it was sent: none is left out, none is put right.
+
+It reconnects without limit, at once, and may be told which worker to turn to.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
+
+import aiohttp
+from fleet_ledger import Ledger, Loud, SessionLost
+
+HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
+INFO = {"name": "raw", "version": "1"}
+META = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+    "io.modelcontextprotocol/clientInfo": INFO,
+}
+HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+PASSING = frozenset({502, 503, 504})
+AGAIN_SECONDS = 0.1
+PATIENCE = 20.0  # for everything that must come to an end
+BROKEN = (aiohttp.ClientError, ConnectionError)
+
+
+class Event(NamedTuple):
+    id: str
+    data: str
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: Any
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+async def events_of(response: aiohttp.ClientResponse) -> AsyncIterator[Event]:
+    """Ends when the stream ends or breaks."""
+    id, data = "", []
+    with contextlib.suppress(*BROKEN):
+        async for line in response.content:
+            field, _, value = line.decode().rstrip("\n").partition(": ")
+            if field == "id":
+                id = value
+            elif field == "data":
+                data.append(value)
+            elif not field.strip() and (id or data):
+                yield Event(id, "\n".join(data))
+                id, data = "", []
+
+
+def connections() -> aiohttp.ClientSession:
+    """Without a connection kept: each request may meet another worker, and none meets a dead one."""
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=PATIENCE))
+
+
+async def modern(http: aiohttp.ClientSession, url: str, tool: str, **arguments: Any) -> Any:
+    """The text that one plain call of 2026-07-28 gives; raises Loud."""
+    params = {"name": tool, "arguments": arguments, "_meta": META}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    named = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": tool}
+    try:
+        async with http.post(url, json=message, headers={**HEADERS, **named}) as response:
+            text = await response.text()
+    except BROKEN as broken:
+        raise Loud(type(broken).__name__) from None
+    if response.status != 200 or "result" not in (answer := json.loads(text)) or answer["result"].get("isError"):
+        raise Loud(f"{response.status}: {text[:100]}")
+    return answer["result"]["content"][0]["text"]
+
+
+class RawSession:
+    """A session of the handshake era. `url` is where requests go, unless one is given.
+
+    `resume_url` is where broken streams are taken up again, `answer_url` where the server's questions are answered.
+    """
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, ledger: Ledger | None = None) -> None:
+        self._http = http
+        self.url = self.resume_url = self.answer_url = url
+        self._ledger = ledger or Ledger()
+        self._ids = itertools.count(1)
+        self._headers = dict(HEADERS)
+        self._event_ids: set[str] = set()
+        self.hears = asyncio.Event()  # its own stream is open
+        self.streams = 0  # how often it was opened
+        self.on_update: Callable[[str], None] = lambda uri: None
+        self.heard: list[dict[str, Any]] = []  # on its own stream
+
+    @property
+    def id(self) -> str:
+        return self._headers["Mcp-Session-Id"]
+
+    # ── requests ──
+
+    async def send(self, verb: str, message: Any = None, *, at: str | None = None) -> Reply:
+        """One request and its whole answer."""
+        async with self._http.request(verb, at or self.url, json=message, headers=self._headers) as response:
+            return Reply(response.status, response.headers, await response.text())
+
+    async def insist(self, message: Any, *, at: str | None = None) -> Reply:
+        """For what may be sent twice."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                with contextlib.suppress(*BROKEN):
+                    reply = await self.send("POST", message, at=at)
+                    if reply.status not in PASSING:
+                        return self.known(reply)
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def known(self, reply: Reply) -> Reply:
+        if reply.status == 404:
+            raise SessionLost(f"{reply.status}: {reply.text[:200]}")
+        return reply
+
+    def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
+
+    async def ask(self, method: str, *, at: str | None = None, **params: Any) -> Any:
+        """The result of something that may be asked twice."""
+        reply = await self.insist(self.request(method, params), at=at)
+        messages = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+        answer = messages[-1] if messages else reply.json
+        assert "result" in answer, answer
+        return answer["result"]
+
+    async def open(self, *, at: str | None = None, revision: str = HANDSHAKE, **capabilities: Any) -> "RawSession":
+        hello = {"protocolVersion": revision, "capabilities": capabilities, "clientInfo": INFO}
+        reply = await self.insist(self.request("initialize", hello), at=at)
+        assert reply.status == 200, reply
+        self._headers |= {"Mcp-Session-Id": reply.headers["Mcp-Session-Id"], "MCP-Protocol-Version": revision}
+        assert (await self.insist({"jsonrpc": "2.0", "method": "notifications/initialized"})).status == 202
+        return self
+
+    async def delete(self, *, at: str | None = None) -> int:
+        return (await self.send("DELETE", at=at)).status
+
+    # ── calls ──
+
+    async def call(self, tool: str, arguments: dict[str, Any], heard: list[float], *, leave_after: int = 0) -> Any:
+        """Follow one call to its answer. After each `leave_after` messages it drops the connection."""
+        params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": arguments["nonce"]}}
+        following = _Following(self, self.request("tools/call", params), heard, leave_after)
+        async with asyncio.timeout(PATIENCE):
+            return await following.to_the_end()
+
+    def once(self, event: Event) -> bool:
+        """Notes an event; one with data must not come again."""
+        if event.data and event.id in self._event_ids:
+            self._ledger.accuse(f"the event {event.id} came twice: {event.data[:200]}")
+        if event.data and event.id:
+            self._event_ids.add(event.id)
+        return bool(event.data)
+
+    # ── its own stream ──
+
+    async def hear(self, *, at: str | None = None) -> None:
+        """Read the session's own stream, for ever, resuming where it broke."""
+        last = ""
+        while True:
+            headers = {**self._headers, **({"Last-Event-ID": last} if last else {})}
+            with contextlib.suppress(*BROKEN):
+                async with self._http.get(at or self.url, headers=headers, timeout=None) as response:
+                    if response.status not in {200, *PASSING}:
+                        self._ledger.accuse(f"GET was answered {response.status}: {(await response.text())[:200]}")
+                        return
+                    if response.status == 200:
+                        self.streams += 1
+                        self.hears.set()
+                        async for event in events_of(response):
+                            last = event.id or last
+                            if self.once(event):
+                                self._take(json.loads(event.data))
+            self.hears.clear()
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        self.heard.append(message)
+        if message.get("method") == "notifications/resources/updated":
+            self.on_update(message["params"]["uri"])
+
+    def resumed(self) -> None:
+        self._ledger.resumed += 1
+
+
+class _Following:
+    """One call, over as many connections as it takes."""
+
+    def __init__(self, session: RawSession, message: dict[str, Any], heard: list[float], leave_after: int) -> None:
+        self._session = session
+        self._message = message
+        self._heard = heard
+        self._leave_after = leave_after
+        self._last = ""
+        self._answer: Any = None
+
+    async def to_the_end(self) -> Any:
+        session = self._session
+        try:
+            async with session._http.post(session.url, json=self._message, headers=session._headers) as response:
+                await self._first(response)
+        except BROKEN as broken:
+            if not self._last:
+                raise Loud(type(broken).__name__) from None
+        while self._answer is None:
+            if not self._last:
+                raise Loud("the stream broke before its first event")
+            await self._resume()
+        return self._read()
+
+    async def _first(self, response: aiohttp.ClientResponse) -> None:
+        if response.status == 404:
+            raise SessionLost(await response.text())
+        if response.status != 200:
+            raise Loud(f"{response.status}")
+        if response.content_type == "application/json":
+            self._answer = json.loads(await response.text())
+        else:
+            await self._read_events(response)
+
+    async def _resume(self) -> None:
+        session = self._session
+        headers = {**session._headers, "Last-Event-ID": self._last}
+        with contextlib.suppress(*BROKEN):
+            async with session._http.get(session.resume_url, headers=headers) as response:
+                if response.status == 200:
+                    session.resumed()
+                    await self._read_events(response)
+                elif response.status not in PASSING:
+                    text = (await response.text())[:200]
+                    raise (SessionLost if response.status == 404 else AssertionError)(f"{response.status}: {text}")
+        if self._answer is None:
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _read_events(self, response: aiohttp.ClientResponse) -> None:
+        seen = 0
+        async for event in events_of(response):
+            self._last = event.id or self._last
+            if self._session.once(event):
+                await self._take(json.loads(event.data))
+                seen += 1
+            if self._answer is not None or 0 < self._leave_after <= seen:
+                return
+
+    async def _take(self, message: dict[str, Any]) -> None:
+        if "method" not in message:
+            self._answer = message
+        elif message["method"] == "notifications/progress":
+            self._heard.append(message["params"]["progress"])
+        elif message["method"] == "elicitation/create":
+            (field,) = message["params"]["requestedSchema"]["properties"]
+            result = {"action": "accept", "content": {field: message["params"]["message"]}}
+            answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+            await self._session.insist(answer, at=self._session.answer_url)
+
+    def _read(self) -> Any:
+        if self._answer["id"] != self._message["id"]:
+            raise AssertionError(f"the answer to {self._answer['id']} came to {self._message['id']}")
+        if "error" in self._answer:
+            raise Loud(self._answer["error"]["message"])
+        if self._answer["result"].get("isError"):
+            raise Loud(self._answer["result"]["content"][0]["text"])
+        return self._answer["result"]["content"][0]["text"]

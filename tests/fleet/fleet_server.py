@@ -1,0 +1,120 @@
+"""The server of the fleet's tests: `fleet_server.py --port N`. Everything else comes from the environment.
+
+Answers repeat a nonce, so that one which belongs to another call shows. What several workers know together stands in
+files in the folder FLEET_FOLDER: the tests are about what the server tells, not about where an application keeps data.
+"""
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+
+from dovetail import Context, Server
+
+FOLDER = Path(os.environ.get("FLEET_FOLDER", "."))
+ANSWER_SECONDS = 5.0  # for a question; an answer that was lost on its way must not hold a call for long
+
+server = Server("fleet", version="1.0.0", page_size=3)  # so that a list takes several requests
+
+
+@server.tool
+async def whoami() -> int:
+    """The process that serves this call."""
+    return os.getpid()
+
+
+@server.tool
+async def echo(nonce: str) -> str:
+    return nonce
+
+
+@server.tool
+async def count(nonce: str, steps: int, pause: float, ctx: Context, let_go_at: int = 0) -> str:
+    """Count aloud, from 1; after `let_go_at` steps the connection is closed on purpose."""
+    for step in range(1, steps + 1):
+        await ctx.report_progress(step, total=steps, message=nonce)
+        if step == let_go_at:
+            await ctx.close_stream(retry=0.05)
+        await asyncio.sleep(pause)
+    return f"{nonce} {steps}"
+
+
+@server.tool
+async def ask(nonce: str, ctx: Context) -> str:
+    """Have the user repeat the nonce."""
+    answer = await ctx.elicit(nonce, str, timeout=ANSWER_SECONDS)
+    return f"{nonce} {answer.data}"
+
+
+@server.tool
+async def nap(nonce: str, seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return nonce
+
+
+def board_file(name: str) -> Path:
+    return FOLDER / f"board-{name}"
+
+
+@server.resource("board://{name}")
+def board(name: str) -> int:
+    """The number that was last written on a board."""
+    try:
+        return int(board_file(name).read_text())
+    except FileNotFoundError:
+        return 0
+
+
+def write_on_board(name: str, version: int) -> str:
+    fresh = FOLDER / f"{name}.{os.getpid()}"
+    fresh.write_text(str(version))
+    fresh.replace(board_file(name))
+    return f"board://{name}"
+
+
+@server.tool
+async def touch_resource(name: str, version: int, ctx: Context) -> int:
+    """Write a number on a board; when this is answered, the change has been told."""
+    await ctx.notify_resource_updated(write_on_board(name, version))
+    return version
+
+
+@server.tool
+async def touch_in_passing(name: str, version: int) -> int:
+    """The same by the server's own method, which waits for nothing."""
+    server.notify_resource_updated(write_on_board(name, version))
+    return version
+
+
+@server.tool
+async def grow(name: str) -> str:
+    """Add a tool while the server runs, in this worker."""
+    server.add_tool(lambda: name, name=name, description="Says its name.")
+    return name
+
+
+def announced_tools() -> list[str]:
+    """What an administrator has written into a file that every worker reads."""
+    file = FOLDER / "announced"
+    return file.read_text().split() if file.exists() else []
+
+
+@server.on_refresh
+def bring_tools() -> None:
+    for name in announced_tools():
+        server.remove_tool(name)  # it may be there already
+        server.add_tool(lambda name=name: name, name=name, description="Says its name.")
+
+
+@server.tool
+async def announce(name: str) -> str:
+    """Have every worker offer one more tool."""
+    (FOLDER / "announced").write_text(" ".join([*announced_tools(), name]))
+    await server.refresh()
+    return name
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    server.run(transport="http", port=parser.parse_args().port)

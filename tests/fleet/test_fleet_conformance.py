@@ -1,0 +1,40 @@
+"""The official conformance suite, strict, against fleets: four workers on Redis behind nginx, two workers on SQLite."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fleet_processes import fleet
+
+import conformance
+import nodejs
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(conformance.SUITE_SECONDS)]
+SHAPES = {  # processes behind nginx, workers of each, where their state lives
+    "redis": {"workers": 4, "processes": 1, "store": "redis"},
+    "sqlite": {"workers": 1, "processes": 2, "store": "sqlite"},
+    "own": {"workers": 1, "processes": 2, "store": None},  # what `--workers 2` makes by itself
+}
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The name of a fleet, and its URL; one for all legs, which run one after the other."""
+    nodejs.demand()
+    program = conformance.SERVER / "server.py"
+    with fleet(tmp_path_factory.mktemp(request.param), program=program, **SHAPES[request.param]) as running:
+        yield request.param, running.url
+        running.assert_clean()
+
+
+@pytest.mark.parametrize("leg", conformance.NAMES)
+def test_a_leg_against_a_fleet(served: tuple[str, str], leg: str) -> None:
+    name, url = served
+    result = conformance.run_leg(leg, url=url, folder=conformance.OUTPUT / f"fleet-{name}" / leg)
+    assert not result.problems, "\n".join([str(result), *result.problems])
+
+
+@pytest.mark.parametrize("name", ["nginx.conf", "kubernetes.yaml"])
+def test_the_file_that_is_used_is_the_one_that_is_shown(name: str) -> None:
+    docs = Path(conformance.__file__).parent.parent / "docs"
+    assert f"\n{(docs / 'deploy' / name).read_text()}```\n" in (docs / "deploy.md").read_text()
