@@ -8,7 +8,7 @@ import click
 from dovetail.cli.target import BadTarget, load_target
 from dovetail.errors import SetupError
 from dovetail.registry.options import NAMES, SWITCH, TEXT, Kind
-from dovetail.transports.options import KINDS, HttpOptions, read_option
+from dovetail.transports.options import KINDS, STATE, HttpOptions, read_option
 
 BUNDLED = "dovetail.reference:server"
 
@@ -60,7 +60,7 @@ Command = Callable[..., Any]
 def http_options(command: Command) -> Command:
     """One option of the command line for each that `Server.run` has, in the order of HELP."""
     for name in reversed(HELP):
-        command = _option(name, KINDS.get(name, TEXT))(command)
+        command = _option(name, KINDS[name])(command)
     return command
 
 
@@ -69,7 +69,7 @@ def _option(name: str, kind: Kind) -> Callable[[Command], Command]:
     text = HELP[name] if default in (None, ()) else f"{HELP[name]} [default: {_shown(default)}]"
     if kind is SWITCH:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
-    metavar = "TEXT" if kind in (TEXT, NAMES) else "NUMBER"
+    metavar = "TEXT" if kind in (TEXT, NAMES, STATE) else "NUMBER"
     return click.option(flag, name, metavar=metavar, multiple=kind is NAMES, callback=_read, help=text)
 
 
@@ -86,7 +86,7 @@ def _read(_context: click.Context, option: click.Parameter, given: Any) -> Any:
     if not text:
         return None
     try:
-        return read_option(text, KINDS.get(name, TEXT), option.opts[0])
+        return read_option(text, KINDS[name], option.opts[0])
     except SetupError as failure:
         raise click.UsageError(str(failure)) from None
 

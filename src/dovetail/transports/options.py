@@ -30,6 +30,7 @@ MEBIBYTE = 1024 * 1024
 TEN_YEARS = 10 * 366 * 86_400.0  # what a state backend can keep; its own constant would load the event loop for --help
 KEPT_SECONDS = Kind(Annotated[float, Meta(gt=0, le=TEN_YEARS)], "a number of seconds above 0, ten years at most")
 DELAY = Kind(Annotated[float, Meta(ge=0)], "a number of seconds, 0 or more")
+STATE = Kind(Any, 'a URL, such as "redis://127.0.0.1/0"')  # or a backend, which no text can be
 PORT = Kind(Annotated[int, Meta(ge=0, le=65535)], "a port from 0 to 65535; with 0 the system chooses one")
 
 SWITCHED = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
@@ -48,6 +49,7 @@ KINDS = {
     **dict.fromkeys(("drain_delay", "drain_timeout"), DELAY),
     "port": PORT,
     "backlog": COUNT,
+    "state": STATE,
 }
 
 
@@ -132,7 +134,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not _PATH.fullmatch(options.path):
             raise SetupError(f'{where}: path={options.path!r} is not possible; it must be like "/mcp"')
         if not (options.state is None or isinstance(options.state, str) or hasattr(options.state, "claim")):
-            raise SetupError(f'{where}: state={options.state!r} is not possible; it must be like "redis://127.0.0.1/0"')
+            raise SetupError(f"{where}: state={options.state!r} is not possible; it must be {STATE.words}")
         for name in ("routes", "identify"):
             _check_callables(where, name, getattr(options, name))
         return options
@@ -149,9 +151,8 @@ def _from_environment(names: Any, environ: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in names:
         variable = f"DOVETAIL_{name.upper()}"
-        kind = TEXT if name == "state" else KINDS.get(name)
-        if kind is not None and (text := environ.get(variable)):
-            found[name] = read_option(text, kind, variable)
+        if name in KINDS and (text := environ.get(variable)):
+            found[name] = read_option(text, KINDS[name], variable)
     return found
 
 
