@@ -1,0 +1,57 @@
+"""A limited call over HTTP: 429 and when to try again where nothing was started, and words where a model reads them."""
+
+from typing import Any
+
+import pytest
+
+from dovetail import Server
+from http_serving import serving
+from http_stage import REVISIONS, open_wire, text_of
+from http_wire import HttpWire
+
+
+def limited(**options: Any) -> Server:
+    server = Server("limited", version="1.0.0", **options)
+
+    @server.tool
+    async def free() -> str:
+        return "done"
+
+    @server.tool(rate_limit="1/hour")
+    async def dear() -> str:
+        return "done"
+
+    return server
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_the_servers_own_limit_is_a_429(version: str) -> None:
+    async with serving(limited(rate_limit="2/hour")) as app:
+        wire = await open_wire(app, version)
+        for _ in range(2):
+            assert text_of((await wire.call("free")).answer) == "done"
+        refused = await wire.call("free")
+        assert refused.status == 429
+        seconds = int(refused.headers["retry-after"])
+        assert 0 < seconds <= 3600
+        assert refused.json["error"]["data"] == {"retryAfter": seconds}
+        assert (await wire.post("tools/list")).status == 200  # which does not count
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_a_tools_limit_is_told_to_the_model(version: str) -> None:
+    async with serving(limited()) as app:
+        wire = await open_wire(app, version)
+        assert text_of((await wire.call("dear")).answer) == "done"
+        told = await wire.call("dear")
+        assert (told.status, told.answer["result"]["isError"]) == (200, True)
+        assert "dear" in text_of(told.answer)
+        assert text_of((await wire.call("free")).answer) == "done"
+
+
+@pytest.mark.parametrize(("per", "statuses"), [("principal", [200, 429, 200, 429]), ("address", [200, 429, 429, 429])])
+async def test_who_is_counted(per: str, statuses: list[int]) -> None:
+    callers = iter(["one", "one", "other", "other"])  # all of them at one address
+    server = limited(rate_limit=f"1/hour per {per}")
+    async with serving(server, identify=lambda _: next(callers)) as app:
+        assert [(await HttpWire(app).call("free")).status for _ in range(4)] == statuses
