@@ -69,6 +69,7 @@ class ChangeLog:
         self._listeners: list[Listener] = []
         self._is_writing = self._is_in_trouble = False
         self._written = asyncio.Event()
+        self._count = 0  # changes that were written, or tried
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -91,6 +92,8 @@ class ChangeLog:
         """What has been said so far is still written."""
         for listener in self._listeners:
             listener.close()
+        for task in self._tasks[1:]:
+            task.cancel()  # a function of on_refresh may take its time
         if self._subscription is not None:
             self._subscription.end()
             await asyncio.wait(self._tasks)
@@ -110,10 +113,12 @@ class ChangeLog:
                     log.warning("a change could not be written and is tried again and again: %s", failure)
                 self._is_in_trouble = True
                 self._written.set()
-                if not subscription.closed:
-                    subscription.offer(change)
-                    await asyncio.sleep(AGAIN_SECONDS)
+                if subscription.closed:
+                    return
+                subscription.offer(change)
+                await asyncio.sleep(AGAIN_SECONDS)
             self._is_writing = False
+            self._count += 1
             self._written.set()
 
     @property
@@ -121,13 +126,15 @@ class ChangeLog:
         """Whether something has changed here that other workers will know in a moment."""
         if not self._state.shared or self._is_in_trouble or self._subscription is None:
             return False
-        return self._is_writing or self._subscription.pending
+        return self._is_writing or self._subscription.waiting > 0
 
     async def settle(self) -> None:
         """Whoever is answered may count on it that what a call has changed is known; but nobody waits for long."""
+        waiting = 0 if self._subscription is None else self._subscription.waiting
+        ticket = self._count + waiting + self._is_writing  # what comes later is not waited for
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
-                while self.is_behind:
+                while self._count < ticket and self.is_behind:
                     self._written.clear()
                     await self._written.wait()
 

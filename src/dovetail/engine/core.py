@@ -207,6 +207,11 @@ class Engine:
     def state(self, state: "StateBackend") -> None:
         self._state = state
 
+    def let_go_of(self, state: "StateBackend") -> None:
+        """It is closed."""
+        if self._state is state:
+            self._state = None
+
     @property
     def sealer(self) -> "Sealer":
         if self._sealer is None or self._sealer.secrets != self.secrets:

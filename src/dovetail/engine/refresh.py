@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dovetail.engine.core import Engine
 
 KEY = "refresh"  # the counter, and the topic
+CLAIM_SECONDS = 3600.0
 PATIENCE = 10.0  # seconds that the news of a refresh waits for the refresh itself
 AGAIN_SECONDS = 1.0
 
@@ -31,7 +32,8 @@ class Refresher:
         self._functions: list[Callable[[], Any]] = []
         self._lock = asyncio.Lock()
         self._reached = asyncio.Condition()
-        self.count = 0  # refreshes that this worker has made
+        self.count = 0  # the refresh that this worker has made last
+        self._asked = 0  # those of this process, where nobody shares the state
         self._held_back: set[ChangeKind] | None = None  # what changes while the functions run
 
     def add(self, function: Callable[[], Any]) -> None:
@@ -49,18 +51,19 @@ class Refresher:
     async def refresh(self) -> None:
         """At every worker; returns when it is done at this one. Raises what a function raises here."""
         state = self._engine.state
-        count = self.count + 1
         if state.shared:
             count = await state.add(KEY, 1, MAX_TTL)
             await state.publish(KEY)
-        for kind in await self._run(count):
-            self._engine.publish(Change(kind))
+        else:
+            self._asked += 1
+            count = self._asked
+        await self._run(count, state)
 
-    async def _run(self, count: int) -> set[ChangeKind]:
-        """The lists that have changed."""
+    async def _run(self, count: int, state: StateBackend) -> None:
+        """Whoever of the workers is first to have changed a list tells of it, also if a function failed after that."""
         async with self._lock:
-            if count <= self.count:
-                return set()
+            if count == self.count:
+                return
             changed: set[ChangeKind] = set()
             self._held_back = changed
             try:
@@ -71,7 +74,9 @@ class Refresher:
                 self.count = count
                 async with self._reached:
                     self._reached.notify_all()
-            return changed
+                for kind in changed:
+                    if not state.shared or await state.claim(f"refreshed/{count}/{kind}", b"", CLAIM_SECONDS):
+                        self._engine.publish(Change(kind))
 
     async def _call(self, function: Callable[[], Any]) -> None:
         if inspect.iscoroutinefunction(function):
@@ -97,10 +102,12 @@ class Refresher:
     async def catch_up(self, state: StateBackend) -> None:
         """Whoever has refreshed tells of the changes."""
         entry = await state.get(KEY)
-        count = 0 if entry is None else int(entry.value)
-        if count > self.count:
+        count = int(entry.value) if entry is not None and entry.value.isdigit() and len(entry.value) < 20 else 0
+        if count not in (0, self.count):  # it is less if the store has forgotten it
             try:
-                await self._run(count)
+                await self._run(count, state)
+            except StoreTrouble:
+                raise
             except Exception:  # a function's own; the others go on as they are
                 log.exception("a function of on_refresh failed")
 

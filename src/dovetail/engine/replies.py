@@ -31,7 +31,7 @@ from dovetail.errors import (
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import UNREADABLE, Envelope, encode
 from dovetail.protocol.methods import RequestId
-from dovetail.state.base import MAX_TTL, Conflict, StateBackend, StoreTrouble
+from dovetail.state.base import MAX_TTL, Conflict, Entry, StateBackend, StoreTrouble
 from dovetail.state.records import Codec
 
 Send = Callable[[bytes], Coroutine[Any, Any, None]]
@@ -334,7 +334,10 @@ class SharedReplies:
             return
         key = _key(session, message.id)
         entry = await self.state.get(key)
-        if entry is None or entry.value != _OPEN:
+        if entry is None:
+            return
+        if entry.value != _OPEN:  # whoever asked may not have heard of it
+            await self.state.publish(key)
             return
         answer = _codec.encode(Reply.of(message))
         with suppress(Conflict):  # another one was quicker
@@ -360,13 +363,7 @@ class _SharedBox:
     async def news(self) -> Reply | None:
         told = await self._told()
         is_stopping = self._replies.closed
-        try:
-            entry = await self._replies.state.get(self.key) if told or is_stopping else None
-        except StoreTrouble:  # the answer may be there, and is looked for again when the store is back
-            if is_stopping:
-                raise GivenUp(STOPPING) from None
-            await asyncio.sleep(AGAIN_SECONDS)
-            return None
+        entry = await self._look() if told or is_stopping else None
         if entry is not None and entry.value != _OPEN and (reply := _codec.decode(entry.value)) is not None:
             return reply
         if is_stopping:
@@ -375,6 +372,16 @@ class _SharedBox:
             raise QuestionFailed(LOST)
         return None
 
+    async def _look(self) -> Entry | None:
+        """The answer may be there while the store is out of reach: so that it is looked for until it is not."""
+        while True:
+            try:
+                return await self._replies.state.get(self.key)
+            except StoreTrouble:
+                if self._replies.closed:
+                    raise GivenUp(STOPPING) from None
+                await asyncio.sleep(AGAIN_SECONDS)
+
     async def _told(self) -> bool:
         """Waits for news; False if none will come. A beat cuts short only what can lose nothing."""
         missed = 0
@@ -382,7 +389,11 @@ class _SharedBox:
             try:
                 return bool(await with_timeout(self.listener.wait(), self._replies.beat))
             except CallTimeout:
-                missed = 0 if await self._is_there() else missed + 1
+                with suppress(StoreTrouble):
+                    missed = 0 if await self._is_there() else missed + 1
+                entry = await self._look()
+                if entry is None or entry.value != _OPEN:  # nobody has told us
+                    return True
         raise GivenUp(LEFT)
 
 

@@ -59,8 +59,9 @@ class Subscription:
         return (self.passes_on or change.uri in self.uris) if change.uri else change.kind in self.kinds
 
     @property
-    def pending(self) -> bool:
-        return bool(self._pending)
+    def waiting(self) -> int:
+        """How many changes nobody has read yet."""
+        return len(self._pending)
 
     def asked_for(self) -> list[Change]:
         kinds = [Change(kind) for kind in LIST_KINDS if kind in self.kinds]

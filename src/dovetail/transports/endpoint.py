@@ -74,6 +74,7 @@ class Endpoint:
     async def stop(self) -> None:
         await self._changes.stop()
         await self._calls.stop()
+        await self._logs.stop()
         await self._member.stop()
         self._sessions.forget_all()
 

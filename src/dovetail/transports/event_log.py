@@ -5,6 +5,7 @@ A log ends with a record of its own. The record before that is the answer, which
 """
 
 import asyncio
+import hashlib
 import logging
 import re
 import secrets
@@ -30,6 +31,10 @@ WHILE_RUNNING_SHARED = 86_400.0  # the same in a store for all, where a worker t
 WORKER_LOST = "The worker that served this call was lost; whether the call had an effect is not known"
 WORKER_LETTERS = 12  # of the name of a stream are its worker's name
 HANG_UP = b"hang up "  # how a record begins that is no event: a connection is to be closed, and what to say before
+MAX_UNSURE = 1000
+MAX_LATE = 1000  # streams whose end could not be written, and is tried again
+LATE_TRIES = 240
+AGAIN_SECONDS = 0.5  # between them
 END = b""  # the record behind the last event of a stream; no message is empty
 _asked: Codec[list[RequestId]] = Codec(list[RequestId], "request id")
 log = logging.getLogger("dovetail.http")
@@ -77,6 +82,7 @@ class EventLogs:
         self.ttl = ttl
         self.member = member
         self.running: dict[str, EventLog] = {}  # by the names of their logs
+        self.late: dict[str, asyncio.Task[None]] = {}  # those whose end is still to be written
         self._kept: deque[str] = deque()  # names, oldest first; some may have expired
 
     async def keep(self, name: str) -> None:
@@ -90,6 +96,25 @@ class EventLogs:
                 self._kept.append(oldest)
             else:
                 await self.state.drop(oldest)
+
+    def write_later(self, log: "EventLog") -> None:
+        """Its end could not be written. A client that comes back for the answer gets it when the store is back."""
+        if self.state.shared and len(self.late) < MAX_LATE:
+            task = asyncio.get_running_loop().create_task(self._write_late(log))
+            self.late[log.name] = task
+            task.add_done_callback(lambda _: self.late.pop(log.name, None))
+
+    async def _write_late(self, log: "EventLog") -> None:
+        for _ in range(LATE_TRIES):
+            await asyncio.sleep(AGAIN_SECONDS)
+            if await log.write_missed():
+                return
+
+    async def stop(self) -> None:
+        for task in tuple(self.late.values()):
+            task.cancel()
+        if self.late:
+            await asyncio.wait(self.late.values())
 
     async def find(self, session: str, place: EventPlace) -> "EventLog | None":
         """The stream if it is being written here. Raises unless it has come so far and there is a rest to be had."""
@@ -156,8 +181,8 @@ class EventLog:
     """The events of one stream, and the response that carries them as long as its connection holds."""
 
     __slots__ = (
-        "_asked", "_bytes", "_is_lost", "_last", "_logs", "_sizes", "_unsure", "name", "response", "stream", "tail",
-        "turn",
+        "_asked", "_bytes", "_is_lost", "_last", "_logs", "_missed", "_sizes", "_unsure", "name", "response", "stream",
+        "tail", "turn",
     )  # fmt: skip
 
     def __init__(self, logs: EventLogs, session: str, response: Response, asked: Sequence[RequestId]) -> None:
@@ -171,7 +196,8 @@ class EventLog:
         self._sizes: deque[int] = deque()  # of the records that are kept
         self._bytes = 0  # of all of them
         self._last = 0  # the newest number
-        self._unsure: bytes | None = None  # a record that the store may have or not
+        self._unsure: deque[bytes] = deque(maxlen=MAX_UNSURE)  # digests of records one of which the store may have
+        self._missed: bytes | None = None  # what could not be written because of trouble, if that came last
         self._is_lost = False  # what came last could not be kept
         logs.running[self.name] = self
 
@@ -218,28 +244,38 @@ class EventLog:
             number = await self._append_next(record, keep, ttl)
         except (NoRoom, StoreTrouble) as failure:
             self._bytes -= self._sizes.pop()
+            self._missed = record if isinstance(failure, StoreTrouble) else None
             log.warning("an event can't be kept for a client that comes back: %s", failure.message)
             return None
         except Conflict:  # others took this worker for lost, and have answered in its place
             self._logs.running.pop(self.name, None)
             return None
+        self._missed = None
         if number == 1:
             await self._logs.keep(self.name)
         return number
 
     async def _append_next(self, record: bytes, keep: int, ttl: float) -> int:
-        """Raises Conflict if another worker has written to the log."""
-        state, before = self._logs.state, self._unsure
-        self._unsure = record  # until the store says so, which is not to be if this is cancelled
+        """Raises Conflict if another worker has written to the log, StoreTrouble if the store has forgotten it."""
+        state = self._logs.state
+        self._unsure.append(_digest(record))  # until the store says so, which is not to be if this is cancelled
         try:
             number = await state.append(self.name, record, keep=keep, ttl=ttl, if_last=self._last)
+        except NoRoom:
+            self._unsure.pop()
+            raise
         except Conflict:
             page = await state.read(self.name, self._last)
-            if before is None or not page.records or page.records[0].data != before:
+            if page.last < self._last:
+                raise StoreTrouble("The server's state store has forgotten a stream") from None
+            if not page.records or _digest(page.records[0].data) not in self._unsure:
                 raise
             self._last = page.records[0].id
+            self._unsure.clear()
+            self._unsure.append(_digest(record))
             number = await state.append(self.name, record, keep=keep, ttl=ttl, if_last=self._last)
-        self._last, self._unsure = number, None
+        self._last = number
+        self._unsure.clear()
         return number
 
     def _make_room(self, record: bytes) -> int:
@@ -258,12 +294,32 @@ class EventLog:
         async with self.turn:
             if self._logs.running.pop(self.name, None) is None:
                 return
-            state = self._logs.state
-            try:
-                if self._is_lost or await self._append(END, self._logs.ttl) is None:
-                    await state.drop(self.name)  # without the answer there is nothing to come back for
-                    await state.publish(self.name)
-                if state.shared:
-                    await state.delete(asked_key(self.name))
-            except StoreTrouble as failure:
-                log.warning("the end of a stream can't be told to a client that comes back: %s", failure.message)
+            if self._missed is not None or not await self._write_end():
+                self._logs.write_later(self)
+
+    async def _write_end(self) -> bool:
+        """False if the store is in trouble."""
+        state = self._logs.state
+        try:
+            if self._is_lost or await self._append(END, self._logs.ttl) is None:
+                if self._missed is not None:
+                    return False
+                await state.drop(self.name)  # without the answer there is nothing to come back for
+                await state.publish(self.name)
+            if state.shared:
+                await state.delete(asked_key(self.name))
+        except StoreTrouble as failure:
+            log.warning("the end of a stream can't be told yet to a client that comes back: %s", failure.message)
+            return False
+        return True
+
+    async def write_missed(self) -> bool:
+        """What the store did not take when it was to be written; False if it still does not."""
+        if self._missed is not None and self._missed != END:
+            self._is_lost = await self._append(self._missed, WHILE_RUNNING_SHARED) is None
+        self._missed = None if not self._is_lost else self._missed
+        return self._missed is None and await self._write_end()
+
+
+def _digest(record: bytes) -> bytes:
+    return hashlib.sha256(record).digest()

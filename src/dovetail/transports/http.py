@@ -339,6 +339,7 @@ class _Stay:
             await self._engine.stop()
         if self._opened_here:
             await self.state.close()
+            self._engine.let_go_of(self.state)
 
 
 def route_of(scope: Scope) -> str:

@@ -266,6 +266,12 @@ class HttpBatch(Posted, eq=False):
         for call in self.calls:
             call.cancel()
 
+    async def outlived(self) -> None:
+        await super().outlived()
+        for call in self.calls:
+            if call.takes_time is not None:
+                await call.takes_time(call)
+
     def stop(self) -> None:
         """Its calls are stopped one by one; what is left is an answer that nobody takes."""
         if self.is_answering:

@@ -129,8 +129,10 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         """What is not given may stand in the environment: `allowed_hosts` as DOVETAIL_ALLOWED_HOSTS, and so on."""
         known, where = (RunOptions, "Server.run") if running else (AsgiOptions, "Server.asgi")
         names = known.__annotations__.keys()
-        checked = checked_options(given, names, where, KINDS)
-        options = cls(**{**_from_environment(names, os.environ), **checked})
+        backend = {name: value for name, value in given.items() if name == "state" and not isinstance(value, str)}
+        others: Any = {name: value for name, value in given.items() if name not in backend}
+        checked = checked_options(others, names, where, KINDS)
+        options = cls(**{**_from_environment(names, os.environ), **checked, **backend})
         if not _PATH.fullmatch(options.path):
             raise SetupError(f'{where}: path={options.path!r} is not possible; it must be like "/mcp"')
         if not (options.state is None or isinstance(options.state, str) or hasattr(options.state, "claim")):

@@ -236,10 +236,10 @@ class SseEndpoint:
             await visit.refuse(bad, bad.id, id_optional=False)
             return
         await self._require(id, visit.owner)
-        if (client := self._clients.get(id)) is None:
+        if self._inboxes.are_used:
             await self._inboxes.post(id, body)
         else:
-            await client.feed(body)
+            await self._clients[id].feed(body)
             await self._require(id, visit.owner)  # if it is still there
         await visit.response.empty(202)
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from dovetail.state.base import Listener, StateBackend, StoreTrouble
+from dovetail.state.base import Listener, NoRoom, StateBackend, StoreTrouble
 
 KEEP = 100  # messages of one client that wait to be read
 SECONDS = 3600.0  # that an inbox is kept; nobody reads one whose stream has ended
@@ -55,7 +55,7 @@ class SseInboxes:
             try:
                 if not await self._state.touch(_presence(id), self._stay_seconds):
                     await self._enter(id, owner)
-            except StoreTrouble as failure:
+            except (NoRoom, StoreTrouble) as failure:
                 log.debug("a stream can't show that it is there: %s", failure.message)
 
     async def _read(self, id: str, listener: Listener, feed: Feed) -> None:
@@ -66,6 +66,10 @@ class SseInboxes:
             except StoreTrouble:
                 await asyncio.sleep(AGAIN_SECONDS)
                 continue
+            if position > page.last:  # it has expired meanwhile, and begins anew
+                position = 0
+                if page.last:
+                    continue
             if position < page.first - 1 and page.last:
                 log.warning("an SSE client has sent more than could be kept for it: some messages are lost")
             for record in page.records:
@@ -79,6 +83,11 @@ class SseInboxes:
             return False
         entry = await self._state.get(_presence(id))
         return entry is not None and entry.value == _named(owner)
+
+    @property
+    def are_used(self) -> bool:
+        """Then everything goes through them, or what is posted here would overtake what was posted elsewhere."""
+        return self._state.shared
 
     async def post(self, id: str, body: bytes) -> None:
         await self._state.append(_inbox(id), body, keep=KEEP, ttl=SECONDS)

@@ -198,7 +198,8 @@ class CallSource:
         return True
 
     async def look(self) -> None:
-        if await self._vigil.is_lost():
+        is_own = self.place.worker == self._logs.member.id  # and does not run: then it is over, or will be in a moment
+        if self.name not in self._logs.late and (is_own or await self._vigil.is_lost()):
             await self._logs.end_lost(self.name, self._last)
 
     async def read(self) -> list[Event]:
@@ -214,6 +215,8 @@ class CallSource:
             elif self._has_caught_up:  # it is meant for this connection
                 self.last_frame = record.data.removeprefix(HANG_UP)
                 break
+        if self.is_far and page.last < self.place.number:  # it was dropped, or has expired
+            self.finished = True
         self._last = page.last
         self._has_caught_up = True
         self.has_more = bool(page.records) and self.place.number < page.last

@@ -13,12 +13,13 @@ from dovetail.engine import replies
 from dovetail.engine.replies import SharedReplies
 from dovetail.engine.sessions import HeldSession, messages
 from dovetail.errors import MissingCapability, QuestionFailed
-from dovetail.state.base import LogRecord, NoRoom, StateBackend
+from dovetail.state.base import MAX_TTL, LogRecord, NoRoom, StateBackend
 from dovetail.transports.answers import Answer
 from dovetail.transports.response import Response
 
 KEEP_MESSAGES = 100  # of one session; not more than one read of a log gives, for nobody asks for the rest
 KEEP_BYTES = 1024 * 1024  # of one session, about: the larger a message, the fewer are kept with it
+KEEP_SECONDS = 7 * 86_400.0  # at least: the log of a session that lives must not begin anew. It is dropped with it
 MISSED_BEATS = 3  # after which a stream is taken for gone
 
 STATELESS = (
@@ -36,7 +37,7 @@ class WayBack:
 
     def __init__(self, state: StateBackend, *, session_timeout: float, beat: float) -> None:
         self._state = state
-        self._keep_seconds = session_timeout
+        self._keep_seconds = min(MAX_TTL, max(KEEP_SECONDS, 2 * session_timeout))
         self._stay_seconds = beat * MISSED_BEATS
         self.replies = SharedReplies(state, beat=beat)
         self.resumed: set[Response] = set()  # those whose stream goes on by another connection
