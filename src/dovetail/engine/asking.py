@@ -83,6 +83,8 @@ class FarVisits(Protocol):
 
     async def began(self, session: str, id: str) -> None: ...
 
+    async def ended(self, session: str, id: str) -> None: ...
+
     async def completed(self, id: str, message: bytes, told: set[str]) -> bool:
         """Tells the sessions that were not told yet; False if there are none."""
 

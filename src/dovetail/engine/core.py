@@ -74,6 +74,7 @@ class Engine:
         self._offer_changes = 0
         self._offer_lock = threading.Lock()
         self._life: Life | None = None
+        self._is_serving = False  # the lifespan has been entered
         self.refresher: Refresher | None = None  # from the first function on
         self._sealer: Sealer | None = None
         self._announce_changes()
@@ -92,7 +93,7 @@ class Engine:
         self._forget_offer()
         if self.refresher is not None and self.refresher.holds_back(kind):
             return
-        if self._state is not None and self._state.shared and self._life is not None:
+        if self._state is not None and self._state.shared and self._is_serving:
             log.warning("%s changed at this worker; others do not have that unless on_refresh brings it there", kind)
         self.publish(Change(kind))
 
@@ -250,8 +251,10 @@ class Engine:
         lifespan = self.options.lifespan
         try:
             async with nullcontext() if lifespan is None else lifespan(owner) as value:
+                self._is_serving = True
                 yield value
         finally:
+            self._is_serving = False
             if agreeing is not None:
                 with suppress(RuntimeError):  # a loop that has died is torn down from elsewhere
                     agreeing.cancel()

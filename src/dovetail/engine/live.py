@@ -81,7 +81,7 @@ class Live:
             is_willing = inquiry.read(answer, self._revision).accepted
         finally:
             if not is_willing:
-                self._forget(inquiry)
+                await self._forget(inquiry)
         return answer
 
     async def _send(self, inquiry: Inquiry[Any], back: BackChannel, timeout: float) -> Raw:
@@ -121,10 +121,12 @@ class Live:
             if elicitations.far is not None:
                 await elicitations.far.began(session.id, visit.elicitation_id)
 
-    def _forget(self, visit: ElicitUrl) -> None:
-        session = self._exchange.request.session
+    async def _forget(self, visit: ElicitUrl) -> None:
+        session, elicitations = self._exchange.request.session, self._engine.elicitations
         if session is not None:
-            self._engine.elicitations.ended(session.id, visit.elicitation_id)
+            elicitations.ended(session.id, visit.elicitation_id)
+            if elicitations.far is not None:
+                await elicitations.far.ended(session.id, visit.elicitation_id)
 
     def mark(self) -> Mark:
         return self._occurrences.copy(), self._steps.met.copy()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 KEY = "refresh"  # the counter, and the topic
 CLAIM_SECONDS = 3600.0
-PATIENCE = 10.0  # seconds that the news of a refresh waits for the refresh itself
+PATIENCE = 2.0  # seconds that the news of a refresh waits for the refresh itself
 AGAIN_SECONDS = 1.0
 
 log = logging.getLogger("dovetail")

@@ -72,6 +72,7 @@ class Endpoint:
         self._way_back.replies.close()
 
     async def stop(self) -> None:
+        self._engine.elicitations.far = None
         await self._changes.stop()
         await self._calls.stop()
         await self._logs.stop()

@@ -9,6 +9,7 @@ from dovetail.transports.way_back import WayBack
 
 KEEP = 100  # sessions that were asked with one id
 SECONDS = 86_400.0
+BEGAN, ENDED = "+", "-"
 
 log = logging.getLogger("dovetail.http")
 
@@ -22,8 +23,15 @@ class VisitLogs:
         self._way_back = way_back
 
     async def began(self, session: str, id: str) -> None:
+        await self._note(id, BEGAN + session)
+
+    async def ended(self, session: str, id: str) -> None:
+        """There is nothing to be told any more."""
+        await self._note(id, ENDED + session)
+
+    async def _note(self, id: str, record: str) -> None:
         try:
-            await self._state.append(_log(id), session.encode(), keep=KEEP, ttl=SECONDS)
+            await self._state.append(_log(id), record.encode(), keep=KEEP, ttl=SECONDS)
         except (NoRoom, StoreTrouble) as failure:
             log.warning("other workers do not know of an elicitation: %s", failure.message)
 
@@ -31,7 +39,11 @@ class VisitLogs:
         """Tells the sessions that were not told yet; False if there are none."""
         page = await self._state.read(_log(id), 0, KEEP)
         await self._state.drop(_log(id))
-        sessions = {record.data.decode("utf-8", "replace") for record in page.records} - told
+        sessions: set[str] = set()
+        for record in page.records:
+            noted = record.data.decode("utf-8", "replace")
+            (sessions.add if noted[:1] == BEGAN else sessions.discard)(noted[1:])
+        sessions -= told
         for session in sorted(sessions):
             held = await self._sessions.hold(session)
             if held is not None:

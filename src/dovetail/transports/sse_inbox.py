@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dovetail.state.base import Listener, NoRoom, StateBackend, StoreTrouble
 
 KEEP = 100  # messages of one client that wait to be read
-SECONDS = 3600.0  # that an inbox is kept; nobody reads one whose stream has ended
+SECONDS = 7 * 86_400.0  # that an inbox is kept: while its stream lives it must not begin anew, and is dropped with it
 MISSED_BEATS = 3  # after which a stream is taken for gone
 MAX_ID = 128
 AGAIN_SECONDS = 0.5

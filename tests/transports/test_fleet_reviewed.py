@@ -1,0 +1,284 @@
+"""What a reviewer of the fleet found: appends whose answer is lost, logs that vanish, refreshes that meet."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dovetail import Context
+from dovetail.engine import changes, member
+from dovetail.state.base import NoRoom, StoreTrouble
+from dovetail.state.memory import MemoryState
+from dovetail.transports import event_log, tails
+from dovetail.transports.sse_inbox import SseInboxes
+from http_serving import Clock, PausingState, settle
+from http_stage import Stage, text_of
+from http_wire import HttpWire
+
+LISTEN = {"notifications": {"toolsListChanged": True}}
+TELLS = ["a", "b", "c", "d"]
+
+
+class ScriptedState(PausingState):
+    """A shared store: `script` says what becomes of the next appends to a call's log."""
+
+    shared = True
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.away = False
+        self.script: list[str] = []
+
+    async def append(self, log: str, data: bytes, **options: Any) -> int:
+        fate = self.script.pop(0) if self.script and log.startswith("events/") else "kept"
+        if self.away or fate == "lost":
+            raise StoreTrouble
+        if fate == "refused":
+            raise NoRoom("full")
+        number = await super().append(log, data, **options)
+        if fate == "kept without a word":
+            raise StoreTrouble
+        return number
+
+    def come_back(self) -> None:
+        self.away = False
+        self.outages += 1
+        self._topics.tell_all()
+
+
+class Pair:
+    """Two workers. The tool of the first tells four things, waits, and answers."""
+
+    def __init__(self) -> None:
+        self.state = ScriptedState()
+        self.stages = [Stage(), Stage()]
+        self.apps = [stage.server.asgi(state=self.state) for stage in self.stages]
+        self.stages[0].server.add_tool(self.teller)
+        self.go = asyncio.Event()
+
+    async def teller(self, ctx: Context) -> str:
+        for each in TELLS:
+            await ctx.warning(each)
+        await self.go.wait()
+        return "answer"
+
+    async def session(self, version: str = "2025-11-25") -> list[HttpWire]:
+        first = await HttpWire.session(self.apps[0], version)
+        wires = [HttpWire(app, version) for app in self.apps]
+        for wire in wires:
+            wire.session_id, wire.ids = first.session_id, first.ids
+        return wires
+
+    async def restart(self) -> None:
+        for app in self.apps:
+            await app.drain(0.1)
+        for app in self.apps:
+            await app.start()
+
+    async def resumed_elsewhere(self) -> Any:
+        """The rest of a call that the first worker runs, at the second."""
+        wires = await self.session()
+        call = wires[0].start_call("teller", id="t")
+        for _ in TELLS:
+            await call.message()
+        await call.cut()
+        rest = wires[1].get(call.events[0].id)
+        for _ in TELLS:
+            await rest.message()
+        return rest
+
+
+@pytest.fixture
+async def pair(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
+    monkeypatch.setattr(member, "CERTAIN_SECONDS", 0.1)
+    monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
+    for module in (changes, tails, event_log):
+        monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
+    pair = Pair()
+    for app in pair.apps:
+        await app.start()
+    yield pair
+    for app in pair.apps:
+        await asyncio.wait_for(app.drain(0.2), 10)
+
+
+# ── the log of a call ──
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        ["kept", "kept without a word", "lost"],
+        ["kept without a word", "lost", "lost", "kept without a word"],
+        ["lost", "kept without a word", "kept without a word"],
+        ["refused", "kept", "kept without a word", "lost"],
+    ],
+)
+async def test_a_call_whose_events_may_be_kept_or_not_is_answered(pair: Pair, script: list[str]) -> None:
+    wires = await pair.session()
+    pair.state.script = script
+    pair.go.set()
+    call = await wires[0].start_call("teller", id="t").done()
+    assert text_of(call.answer) == "answer"
+    assert [each["params"]["data"] for each in call.messages[:-1]] == TELLS
+
+
+async def test_an_answer_that_falls_into_an_outage_is_had_when_that_is_over(pair: Pair) -> None:
+    rest = await pair.resumed_elsewhere()
+    pair.state.away = True
+    pair.go.set()
+    await asyncio.sleep(0.1)
+    pair.state.come_back()
+    await rest.done()
+    assert text_of(rest.answer) == "answer"
+
+
+async def test_a_log_that_was_dropped_ends_its_tails(pair: Pair) -> None:
+    rest = await pair.resumed_elsewhere()
+    pair.state.script = ["refused"]
+    pair.go.set()
+    await rest.done()
+    assert len(rest.messages) == len(TELLS)
+
+
+async def test_a_store_that_has_forgotten_a_log_takes_no_answer_from_who_is_connected(pair: Pair) -> None:
+    wires = await pair.session()
+    call = wires[0].start_call("teller", id="t")
+    for _ in TELLS:
+        await call.message()
+    for name in tuple(pair.state._logs.things):
+        await pair.state.drop(name)
+    pair.go.set()
+    await call.done()
+    assert text_of(call.answer) == "answer"
+
+
+@pytest.mark.parametrize("way", ["cancel", "delete"])
+async def test_a_batch_is_reached_from_elsewhere(pair: Pair, way: str) -> None:
+    wires = await pair.session("2025-03-26")
+    parts = [wires[0].message("tools/call", {"name": "work", "arguments": {}}, id="c"), wires[0].message("ping", id=2)]
+    batch = wires[0].raw("POST", json.dumps(parts).encode())
+    await pair.stages[0].entered.wait()
+    if way == "cancel":
+        await wires[1].notify("notifications/cancelled", {"requestId": "c"})
+    else:
+        await wires[1].delete()
+    await pair.stages[0].cancelled.wait()
+    await batch.done()
+
+
+# ── refreshing ──
+
+
+async def test_a_refresh_while_one_runs_is_made_after_it() -> None:
+    stage, seen, go, source = Stage(), list[int](), asyncio.Event(), [1]
+
+    @stage.server.on_refresh
+    async def load() -> None:
+        seen.append(source[0])
+        await go.wait()
+
+    first = asyncio.create_task(stage.server.refresh())
+    await settle()
+    source[0] = 2
+    second = asyncio.create_task(stage.server.refresh())
+    await settle()
+    go.set()
+    await asyncio.gather(first, second)
+    assert seen == [1, 2]
+
+
+async def test_what_changed_before_a_function_failed_is_told(pair: Pair) -> None:
+    def load() -> None:
+        pair.stages[0].server.add_tool(pair.teller, name="new")
+        raise ValueError("no")
+
+    pair.stages[0].server.on_refresh(load)
+    await pair.restart()
+    listen = HttpWire(pair.apps[1]).start("subscriptions/listen", LISTEN)
+    await listen.message()
+    with pytest.raises(ValueError, match="no"):
+        await pair.stages[0].server.refresh()
+    assert (await listen.message())["method"] == "notifications/tools/list_changed"
+    listen.leave()
+    await listen.done()
+
+
+async def test_what_only_another_worker_changes_is_told(pair: Pair) -> None:
+    one, other = (stage.server for stage in pair.stages)
+    one.on_refresh(lambda: None)
+    other.on_refresh(lambda: other.add_tool(pair.teller, name="new"))
+    await pair.restart()
+    listen = HttpWire(pair.apps[0]).start("subscriptions/listen", LISTEN)
+    await listen.message()
+    await one.refresh()
+    assert (await listen.message())["method"] == "notifications/tools/list_changed"
+    listen.leave()
+    await listen.done()
+
+
+async def test_a_count_that_is_lost_or_none(pair: Pair) -> None:
+    ran: list[int] = []
+    server = pair.stages[0].server
+    server.on_refresh(lambda: ran.append(1))
+    await pair.restart()
+    for _ in range(3):
+        await server.refresh()
+    await pair.state.delete("refresh")
+    await server.refresh()
+    assert len(ran) == 4
+    await pair.state.put("refresh", b"x", ttl=60)
+    await pair.restart()
+
+
+async def test_a_function_that_hangs_does_not_keep_the_server_from_ending(pair: Pair) -> None:
+    one, other = (stage.server for stage in pair.stages)
+    never = asyncio.Event()
+    one.on_refresh(lambda: None)
+    other.on_refresh(never.wait)
+    await pair.restart()
+    await one.refresh()
+    await settle(50)
+    await asyncio.wait_for(pair.apps[1].drain(0.1), 5)
+
+
+# ── and more ──
+
+
+async def test_an_inbox_that_was_silent_for_long() -> None:
+    clock, fed = Clock(), list[bytes]()
+    inboxes = SseInboxes(ScriptedState(clock=clock), beat=15)
+
+    async def feed(body: bytes) -> None:
+        fed.append(body)
+
+    async with inboxes.open("x", None, feed):
+        for body in (b"1", b"2", b"3"):
+            await inboxes.post("x", body)
+            await settle()
+            clock.sleep(86_400)
+    assert fed == [b"1", b"2", b"3"]
+
+
+async def test_a_call_does_not_wait_for_all_that_changes_later(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = MemoryState.append
+
+    async def slowly(*arguments: Any, **options: Any) -> int:
+        await asyncio.sleep(0.02)
+        return await written(*arguments, **options)
+
+    monkeypatch.setattr(MemoryState, "append", slowly)
+
+    async def change() -> None:
+        for number in range(10_000):
+            pair.stages[0].server.notify_resource_updated(f"test://{number % 50}")
+            await asyncio.sleep(0.005)
+
+    changing = asyncio.create_task(change())
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(2):  # as long as there are changes, something waits to be written
+        await HttpWire(pair.apps[0]).call("add", {"a": 1, "b": 2})
+    changing.cancel()
+    await asyncio.wait([changing])
