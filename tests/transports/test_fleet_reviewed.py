@@ -96,6 +96,7 @@ async def pair(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
     monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
     for module in (changes, tails, event_log):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(event_log, "HOLD_SECONDS", 0.0)  # what is tested here is how it goes on without
     pair = Pair()
     for app in pair.apps:
         await app.start()
@@ -122,6 +123,28 @@ async def test_a_call_whose_events_may_be_kept_or_not_is_answered(pair: Pair, sc
     pair.go.set()
     call = await wires[0].start_call("teller", id="t").done()
     assert text_of(call.answer) == "answer"
+    assert [each["params"]["data"] for each in call.messages[:-1]] == TELLS
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        ["kept without a word"],
+        ["kept", "kept without a word", "lost", "kept"],
+        ["lost", "kept without a word", "lost", "kept without a word"],
+        ["kept", "kept", "kept", "kept", "kept without a word", "kept without a word"],
+    ],
+)
+async def test_events_that_wait_for_the_store_are_kept_once(
+    pair: Pair, script: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "HOLD_SECONDS", 5.0)
+    wires = await pair.session()
+    pair.state.script = script
+    pair.go.set()
+    call = await wires[0].start_call("teller", id="t").done()
+    again = await wires[1].get(call.events[0].id).done()
+    assert again.messages == call.messages
     assert [each["params"]["data"] for each in call.messages[:-1]] == TELLS
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.engine import changes
 from dovetail.state.base import StoreTrouble
-from dovetail.transports import tails
+from dovetail.transports import event_log, tails
 from http_serving import PausingState, endpoint_of, settle
 from http_stage import Stage, text_of
 from http_wire import HttpWire
@@ -44,8 +44,9 @@ async def _fail(*_arguments: Any, **_options: Any) -> Any:
 
 @pytest.fixture
 async def state(monkeypatch: pytest.MonkeyPatch) -> TroubledState:
-    for module in (changes, tails):
+    for module in (changes, tails, event_log):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(event_log, "HOLD_SECONDS", 0.1)
     return TroubledState()
 
 
@@ -115,6 +116,21 @@ async def test_a_call_that_runs_is_answered(app: Any, stage: Stage, state: Troub
     await call.done()
     state.come_back()
     await settle(50)
+
+
+async def test_events_wait_for_the_end_of_a_short_outage(app: Any, stage: Stage, state: TroubledState) -> None:
+    wire = await HttpWire.session(app)
+    call = wire.start_call("tell")
+    await call.message()
+    first = call.events[-1].id
+    state.away = True
+    stage.go.set()
+    await asyncio.sleep(0.05)
+    assert len(call.messages) == 1
+    state.come_back()
+    await call.done()
+    assert all(event.id for event in call.events)
+    assert (await wire.get(first).done()).messages == call.messages[1:]
 
 
 async def test_events_are_numbered_rightly_after_it(app: Any, stage: Stage, state: TroubledState) -> None:

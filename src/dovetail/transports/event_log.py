@@ -35,6 +35,7 @@ MAX_UNSURE = 1000
 MAX_LATE = 1000  # streams whose end could not be written, and is tried again
 LATE_TRIES = 240
 AGAIN_SECONDS = 0.5  # between them
+HOLD_SECONDS = 10.0  # that an event waits for a store that is out of reach
 END = b""  # the record behind the last event of a stream; no message is empty
 _asked: Codec[list[RequestId]] = Codec(list[RequestId], "request id")
 log = logging.getLogger("dovetail.http")
@@ -181,8 +182,8 @@ class EventLog:
     """The events of one stream, and the response that carries them as long as its connection holds."""
 
     __slots__ = (
-        "_asked", "_bytes", "_is_lost", "_last", "_logs", "_missed", "_sizes", "_unsure", "name", "response", "stream",
-        "tail", "turn",
+        "_asked", "_bytes", "_is_in_trouble", "_is_lost", "_last", "_logs", "_missed", "_sizes", "_unsure", "name",
+        "response", "stream", "tail", "turn",
     )  # fmt: skip
 
     def __init__(self, logs: EventLogs, session: str, response: Response, asked: Sequence[RequestId]) -> None:
@@ -199,6 +200,7 @@ class EventLog:
         self._unsure: deque[bytes] = deque(maxlen=MAX_UNSURE)  # digests of records one of which the store may have
         self._missed: bytes | None = None  # what could not be written because of trouble, if that came last
         self._is_lost = False  # what came last could not be kept
+        self._is_in_trouble = False  # the store has been away for too long to wait for it
         logs.running[self.name] = self
 
     async def begin(self) -> None:
@@ -241,7 +243,7 @@ class EventLog:
     async def _append(self, record: bytes, ttl: float) -> int | None:
         keep = self._make_room(record)
         try:
-            number = await self._append_next(record, keep, ttl)
+            number = await self._append_in_time(record, keep, ttl)
         except (NoRoom, StoreTrouble) as failure:
             self._bytes -= self._sizes.pop()
             self._missed = record if isinstance(failure, StoreTrouble) else None
@@ -255,6 +257,22 @@ class EventLog:
             await self._logs.keep(self.name)
         return number
 
+    async def _append_in_time(self, record: bytes, keep: int, ttl: float) -> int:
+        """A short outage holds events back: what is sent while nobody knows whether it is kept may be told twice."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + HOLD_SECONDS
+        while True:
+            try:
+                number = await self._append_next(record, keep, ttl)
+            except StoreTrouble:
+                self._is_in_trouble = self._is_in_trouble or clock() >= until
+                if self._is_in_trouble:
+                    raise
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                self._is_in_trouble = False
+                return number
+
     async def _append_next(self, record: bytes, keep: int, ttl: float) -> int:
         """Raises Conflict if another worker has written to the log, StoreTrouble if the store has forgotten it."""
         state = self._logs.state
@@ -267,13 +285,16 @@ class EventLog:
         except Conflict:
             page = await state.read(self.name, self._last)
             if page.last < self._last:
+                self._is_in_trouble = True  # waiting won't help
                 raise StoreTrouble("The server's state store has forgotten a stream") from None
-            if not page.records or _digest(page.records[0].data) not in self._unsure:
+            found = _digest(page.records[0].data) if page.records else b""
+            if found not in self._unsure:
                 raise
-            self._last = page.records[0].id
-            self._unsure.clear()
-            self._unsure.append(_digest(record))
-            number = await state.append(self.name, record, keep=keep, ttl=ttl, if_last=self._last)
+            number = self._last = page.records[0].id
+            if found != _digest(record):  # it was the one before
+                self._unsure.clear()
+                self._unsure.append(_digest(record))
+                number = await state.append(self.name, record, keep=keep, ttl=ttl, if_last=self._last)
         self._last = number
         self._unsure.clear()
         return number
