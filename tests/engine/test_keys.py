@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail import Server, SetupError
+from dovetail.engine import core
 from dovetail.engine.keys import Secrets, checked_secrets
 from dovetail.engine.options import Options
 from dovetail.engine.seal import BadSeal
@@ -156,6 +157,34 @@ async def test_a_secret_that_vanishes_is_made_again() -> None:
     assert await agree_on_secrets(state, own(b"a")) == own(b"a")
     state.losses = 1
     assert await agree_on_secrets(state, own(b"b")) == own(b"b")
+
+
+async def test_a_store_that_has_forgotten_them_gets_them_back() -> None:
+    state, now = MemoryState(), [1e9]
+    known = await agree_on_secrets(state, own(b"a"), lambda: now[0])
+    now[0] += 40 * 86_400
+    for _ in range(3):
+        known = await agree_on_secrets(state, known, lambda: now[0])
+        now[0] += 3600
+    assert len(known) == 2
+    await state.delete("secret")
+    assert await agree_on_secrets(state, known, lambda: now[0]) == known
+    assert set(await agree_on_secrets(state, own(b"z"), lambda: now[0])) == set(known)
+
+
+async def test_workers_look_again_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "SHORT_LOOK_SECONDS", 0.01)
+    state = SlowState()
+    engine = Server("x").engine
+    engine.state = state
+    await engine.start()
+    await state.delete("secret")
+    others = await agree_on_secrets(state, own(b"b"))  # a worker that has come meanwhile
+    state.outages += 1
+    async with asyncio.timeout(5):
+        while engine.secrets != others:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await engine.stop()
 
 
 async def test_a_state_that_keeps_nothing_is_given_up() -> None:

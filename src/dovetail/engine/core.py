@@ -43,6 +43,7 @@ INJECTABLE = (Context,)
 MAX_STEPS = 500_000  # that are kept in mind, unless they need more memory than a MemoryState takes
 log = logging.getLogger("dovetail")
 
+SHORT_LOOK_SECONDS = 1.0  # between two looks whether the store was away
 START_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds, for a store that is not there yet
 STEP_SECONDS = 5.0  # that steps of calls which are over get when the server stops
 
@@ -271,9 +272,14 @@ class Engine:
         self.secrets = await late.shared_secrets.agree_on_secrets(state, self.secrets)
 
     async def _go_on_agreeing(self, state: "StateBackend") -> None:
-        """They are replaced from time to time."""
+        """They are replaced from time to time, and a store may come back without them."""
+        looked, outages = late.shared_secrets.LOOK_SECONDS, state.outages
         while True:
-            await asyncio.sleep(late.shared_secrets.LOOK_SECONDS)
+            await asyncio.sleep(SHORT_LOOK_SECONDS)
+            looked -= SHORT_LOOK_SECONDS
+            if looked > 0 and outages == state.outages:
+                continue
+            looked, outages = late.shared_secrets.LOOK_SECONDS, state.outages
             try:
                 self.secrets = await late.shared_secrets.agree_on_secrets(state, self.secrets)
             except Exception as failure:

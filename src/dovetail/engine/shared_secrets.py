@@ -28,7 +28,7 @@ async def agree_on_secrets(state: StateBackend, own: Secrets, clock: Callable[[]
     for _ in range(_ATTEMPTS):
         entry = await state.get(KEY)
         now = clock()
-        dated = [(now, own[0])] if entry is None else _checked(_codec.decode(entry.value))
+        dated = _first(own, now) if entry is None else _checked(_codec.decode(entry.value))
         if entry is not None and now - dated[0][0] < ROTATE_SECONDS:
             return _in_order(dated, now)
         if entry is not None:
@@ -39,6 +39,11 @@ async def agree_on_secrets(state: StateBackend, own: Secrets, clock: Callable[[]
         except Conflict:  # somebody else was quicker
             continue
     raise SetupError(f"The shared state keeps no secret for all workers; set {VARIABLE}")
+
+
+def _first(own: Secrets, now: float) -> Dated:
+    """Nobody has any, or the store has forgotten them: what we know is good for all, and seals as before."""
+    return [(now - UNUSED_SECONDS, own[0]), *((0.0, each) for each in own[1:])]
 
 
 def _in_order(dated: Dated, now: float) -> Secrets:
