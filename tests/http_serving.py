@@ -28,7 +28,7 @@ class PausingState(MemoryState):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name in ("get", "put", "touch", "delete", "append", "read", "drop", "publish"):
+        if name in ("get", "put", "touch", "remaining", "delete", "append", "read", "drop", "publish"):
             return _with_pauses(found)
         return found
 

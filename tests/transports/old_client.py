@@ -115,8 +115,8 @@ class OldClient:
 
 
 @asynccontextmanager
-async def connected(app: HttpApp, version: str = "2024-11-05") -> AsyncIterator[OldClient]:
-    client = await OldClient(app).open()
+async def connected(app: HttpApp, version: str = "2024-11-05", **headers: str | None) -> AsyncIterator[OldClient]:
+    client = await OldClient(app, **headers).open()
     await client.shake_hands(version)
     yield client
     await client.leave()

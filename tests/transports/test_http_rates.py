@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from old_client import connected
 
 from dovetail import Server
 from http_serving import serving
@@ -55,3 +56,12 @@ async def test_who_is_counted(per: str, statuses: list[int]) -> None:
     server = limited(rate_limit=f"1/hour per {per}")
     async with serving(server, identify=lambda _: next(callers)) as app:
         assert [(await HttpWire(app).call("free")).status for _ in range(4)] == statuses
+
+
+async def test_clients_of_the_older_transport_are_counted_by_address() -> None:
+    async with serving(limited(rate_limit="1/hour per address"), trusted_proxies=["127.0.0.1"]) as app:
+        refused = []
+        for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
+            async with connected(app, **{"x-forwarded-for": address}) as client:
+                refused.append("error" in await client.ask("tools/call", {"name": "free"}))
+        assert refused == [False, True, False]

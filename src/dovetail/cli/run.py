@@ -36,6 +36,7 @@ HELP = {
     "allowed_hosts": "Host names that requests may carry, as in example.com or *.example.com. Repeat, or use commas.",
     "allowed_origins": "Origins of web pages that may send requests. Repeat, or use commas.",
     "cors": "Answer the browsers of allowed origins.",
+    "trusted_proxies": "Addresses or networks whose X-Forwarded-For is believed, or unix. Repeat, or use commas.",
     "access_log": "One line in the log for each request.",
     "max_body_bytes": "Largest body of a request.",
     "body_timeout": "Seconds for a body to arrive.",
@@ -52,6 +53,7 @@ HELP = {
     "drain_timeout": "Seconds for calls in flight to finish after a signal.",
     "backlog": "Connections that may wait to be accepted.",
 }
+ALSO = {"trusted_proxies": ["--trusted-proxy"]}  # other spellings
 DEFAULTS = HttpOptions()
 
 Command = Callable[..., Any]
@@ -70,7 +72,8 @@ def _option(name: str, kind: Kind) -> Callable[[Command], Command]:
     if kind is SWITCH:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
     metavar = "TEXT" if kind in (TEXT, NAMES, STATE) else "NUMBER"
-    return click.option(flag, name, metavar=metavar, multiple=kind is NAMES, callback=_read, help=text)
+    flags = [flag, *ALSO.get(name, ())]
+    return click.option(*flags, name, metavar=metavar, multiple=kind is NAMES, callback=_read, help=text)
 
 
 def _shown(default: Any) -> str:

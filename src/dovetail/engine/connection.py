@@ -60,12 +60,19 @@ class Connection:
     """Everything that belongs to one pipe: its session, if there was a handshake, and its calls in flight."""
 
     def __init__(
-        self, engine: Engine, pipe: Pipe, *, handshake_only: bool = False, principal: str | None = None
+        self,
+        engine: Engine,
+        pipe: Pipe,
+        *,
+        handshake_only: bool = False,
+        principal: str | None = None,
+        peer: tuple[str, int] | None = None,
     ) -> None:
         self.engine = engine
         self.pipe = pipe
         self._handshake_only = handshake_only  # HTTP+SSE is older than requests that need no session
         self._principal = principal  # who is at the other end, where that is known
+        self._peer = peer  # and where that is
         self.session: Session | None = None
         self.greeted = asyncio.Event()  # the client has made a first good request
         self._loop = asyncio.get_running_loop()
@@ -150,7 +157,7 @@ class Connection:
         if request.method == "initialize":
             self._open_session(request)
         call = self._calls[message.id] = Call(self)
-        call.exchange = Exchange(request, call.emit, principal=self._principal)
+        call.exchange = Exchange(request, call.emit, principal=self._principal, peer=self._peer)
         if request.revision.handshake and self.session is not None:
             call.exchange.sessions = self
             call.exchange.back = call

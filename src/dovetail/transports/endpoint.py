@@ -23,6 +23,7 @@ from dovetail.state.base import StateBackend
 from dovetail.transports.answers import Answer
 from dovetail.transports.event_log import EventLogs
 from dovetail.transports.far_visits import VisitLogs
+from dovetail.transports.forwarded import TrustedProxies, exchange_of
 from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, Posted, SessionBack, outcome_of, to_nobody
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.session_calls import SessionCalls
@@ -47,6 +48,7 @@ class Endpoint:
     def __init__(self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: Traffic) -> None:
         self._engine = engine
         self._options = options
+        self._proxies = TrustedProxies(options.trusted_proxies)
         self._traffic = traffic
         self._state = state
         # A connection that says nothing is kept alive, and so is the session that it belongs to.
@@ -162,9 +164,7 @@ class Endpoint:
         if request.method == LISTEN:
             return self._listen(visit, request)
         answer = Answer(visit.response, visit.accepted)
-        return self._serve(
-            visit, Exchange(request, answer.emit, principal=visit.owner, peer=visit.scope.get("client")), answer, None
-        )
+        return self._serve(visit, exchange_of(visit, request, answer.emit, None, self._proxies), answer, None)
 
     def _listen(self, visit: Visit, request: Request) -> Awaitable[object]:
         if memoryview(request.raw_params).nbytes > MAX_LISTEN_BYTES:
@@ -174,7 +174,7 @@ class Endpoint:
             text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
         answer = Answer(visit.response, visit.accepted)
-        exchange = Exchange(request, answer.emit, principal=visit.owner, peer=visit.scope.get("client"))
+        exchange = exchange_of(visit, request, answer.emit, None, self._proxies)
         call = HttpCall.of(request.id, exchange, answer, visit.receive, None, self._beat)
         self._traffic.open_stream(call, lambda _: end_listen(call), call.client_left)
         call.leave = self._traffic.close_stream
@@ -234,7 +234,7 @@ class Endpoint:
         return self._serve_all(call, call.serve(self._engine))
 
     def _exchange(self, visit: Visit, request: Request, answer: Answer, held: HeldSession | None) -> Exchange:
-        exchange = Exchange(request, answer.emit, held, principal=visit.owner, peer=visit.scope.get("client"))
+        exchange = exchange_of(visit, request, answer.emit, held, self._proxies)
         if held is None:
             exchange.no_way_back = STATELESS
         else:

@@ -21,10 +21,11 @@ from dovetail.transports.asgi import WHOLE, App, Receive, Scope, Send, is_below
 from dovetail.transports.cors import Cors
 from dovetail.transports.endpoint import Endpoint
 from dovetail.transports.event_log import MAX_LOGS
+from dovetail.transports.forwarded import TrustedProxies
 from dovetail.transports.guard import Guard
 from dovetail.transports.options import HttpOptions, Identify
 from dovetail.transports.process import beside_signals
-from dovetail.transports.routes import BODIES, RouteTable
+from dovetail.transports.routes import BODIES, PROXIES, RouteTable
 from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
 from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import ClientLeft, Visit
@@ -63,6 +64,7 @@ class HttpApp:
             self._state = given
         self._guard = Guard(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
+        self._proxies = TrustedProxies(options.trusted_proxies)
         taken = {*LIVE, *READY, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
         if options.path in taken:
             raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")
@@ -134,11 +136,12 @@ class HttpApp:
         traffic = (await self._here()).traffic
         # Not the shorter way to the wire: what stands between would be passed by.
         others = {name: offer for name, offer in (visit.scope.get("extensions") or {}).items() if name != WHOLE}
+        scope = {**visit.scope, "extensions": others, BODIES: traffic.bodies, PROXIES: self._proxies}
         task = asyncio.current_task()
         assert task is not None
         traffic.enter(task, task.cancel)
         try:
-            await page({**visit.scope, "extensions": others, BODIES: traffic.bodies}, visit.receive, visit.send)
+            await page(scope, visit.receive, visit.send)
         finally:
             traffic.leave(task)
         visit.response.was_given_by_others()

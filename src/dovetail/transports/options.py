@@ -41,7 +41,7 @@ _PATH = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
 KINDS = {
     **dict.fromkeys(("path", "host"), TEXT),
     **dict.fromkeys(("sse", "stateless", "cors", "access_log"), SWITCH),
-    **dict.fromkeys(("allowed_hosts", "allowed_origins"), NAMES),
+    **dict.fromkeys(("allowed_hosts", "allowed_origins", "trusted_proxies"), NAMES),
     **dict.fromkeys(("max_body_bytes", "max_sessions", "max_streams", "workers"), POSITIVE_COUNT),
     **dict.fromkeys(("max_connections", "max_header_bytes", "max_headers"), POSITIVE_COUNT),
     **dict.fromkeys(("body_timeout", "keep_alive", "header_timeout"), SECONDS),
@@ -66,6 +66,7 @@ class AsgiOptions(TypedDict, total=False):
     allowed_hosts: Sequence[str]
     allowed_origins: Sequence[str]
     cors: bool
+    trusted_proxies: Sequence[str]
     # limits
     max_body_bytes: int
     body_timeout: float
@@ -104,6 +105,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     allowed_hosts: Sequence[str] | None = None
     allowed_origins: Sequence[str] = ()
     cors: bool = True
+    trusted_proxies: Sequence[str] = ()  # addresses and networks whose X-Forwarded-For is believed; "unix"
     max_body_bytes: int = 4 * MEBIBYTE
     body_timeout: float = 30.0  # seconds for a body to arrive
     max_sessions: int = 10_000

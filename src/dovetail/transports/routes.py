@@ -20,6 +20,7 @@ from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.registry.functions import FunctionInfo, inspect_function
 from dovetail.transports.asgi import App, Message, RawHeaders, Receive, Scope, Send, is_below
+from dovetail.transports.forwarded import NOBODY, TrustedProxies
 from dovetail.transports.response import SEND_SECONDS
 from dovetail.transports.traffic import Bodies
 from dovetail.transports.visit import ClientLeft, Visit
@@ -28,6 +29,7 @@ MAX_QUERY_FIELDS = 1_000
 MOUNT = "/*"  # the end of a path that stands for everything below it
 JSON = "application/json"
 BODIES = "dovetail.bodies"  # where the scope says what bodies are being read; a page by itself counts its own
+PROXIES = "dovetail.proxies"  # and whose word on callers is believed
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
@@ -45,9 +47,14 @@ class PageRequest:
         self.method = visit.method
         self.path: str = visit.scope["path"]  # the whole of it, also where the server is mounted below another app
         self.headers = visit.headers
-        self.client: str | None = visit.scope["client"][0] if visit.scope.get("client") else None  # the address
         self._receive_body = partial(visit.body, max_body_bytes, body_timeout, bodies)
         self._body: bytes | None = None
+
+    @cached_property
+    def client(self) -> str | None:
+        """The address that it comes from, where that is known; behind `trusted_proxies`, that of their client."""
+        proxies: TrustedProxies = self.scope.get(PROXIES, NOBODY)
+        return proxies.caller(self.scope)
 
     @cached_property
     def query(self) -> dict[str, list[str]]:

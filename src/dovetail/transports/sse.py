@@ -19,6 +19,7 @@ from dovetail.protocol.sse import encode_event
 from dovetail.state.base import StateBackend
 from dovetail.transports.asgi import is_below
 from dovetail.transports.attending import look_after
+from dovetail.transports.forwarded import TrustedProxies
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.response import Response
 from dovetail.transports.sse_inbox import SseInboxes
@@ -97,11 +98,12 @@ class EventPipe:
 class SseClient:
     """One stream and the connection that it carries."""
 
-    def __init__(self, engine: Engine, owner: str | None) -> None:
+    def __init__(self, engine: Engine, owner: str | None, address: str | None) -> None:
         self.id = secrets.token_urlsafe(24)
         self.owner = owner
         self.pipe = EventPipe(self._give_up)
-        self.connection = Connection(engine, self.pipe, handshake_only=True, principal=owner)
+        peer = None if address is None else (address, 0)
+        self.connection = Connection(engine, self.pipe, handshake_only=True, principal=owner, peer=peer)
         self._grace = 0.0  # seconds that its calls get when it ends
         self._ending = asyncio.Event()
 
@@ -155,6 +157,7 @@ class SseEndpoint:
         self._engine = engine
         self._options = options
         self._traffic = traffic
+        self._proxies = TrustedProxies(options.trusted_proxies)
         self._inboxes = SseInboxes(state, beat=options.keep_alive)
         self._clients: dict[str, SseClient] = {}
 
@@ -164,7 +167,7 @@ class SseEndpoint:
         if visit.method != "GET":
             await visit.refuse_method(b"GET", "GET this path; it answers with the path to POST to")
             return
-        client = SseClient(self._engine, visit.owner)
+        client = SseClient(self._engine, visit.owner, self._proxies.caller(visit.scope))
 
         def left() -> None:
             visit.response.abandon()

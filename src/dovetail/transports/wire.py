@@ -7,6 +7,7 @@ import asyncio
 import time
 
 from dovetail.transports.asgi import App
+from dovetail.transports.forwarded import TrustedProxies
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.wire_connection import HttpConnection
 from dovetail.transports.wire_cycle import Cycle
@@ -23,6 +24,7 @@ class Wire:
 
         self.app = app
         self.options = options
+        self.proxies = TrustedProxies(options.trusted_proxies)
         self.loop = asyncio.get_running_loop()
         self.new_parser = httptools.HttpRequestParser
         self.parse_url = httptools.parse_url

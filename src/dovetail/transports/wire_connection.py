@@ -175,7 +175,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if self.logs:
             read = None if self._reader.in_head else self._reader.cycle
-            log_access(self.client, None if read is None else read.scope, refusal.status)
+            log_access(self, None if read is None else read.scope, refusal.status)
         self.transport.write(refusal.response([(b"date", self.wire.date)]))
         self._close_gently()
 

@@ -159,7 +159,7 @@ class Cycle(msgspec.Struct, eq=False):
         answer = whole_answer(status, headers, body, connection.wire.date_line, self.keep_alive)
         self.begun = self.answering = True
         if connection.logs:
-            log_access(connection.client, self.scope, status)
+            log_access(connection, self.scope, status)
         connection.transport.write(answer)
         self._end()
         return True
@@ -225,13 +225,18 @@ class Cycle(msgspec.Struct, eq=False):
         self.head = b""
         self.answering = True
         if connection.logs:
-            log_access(connection.client, self.scope, self.status)
+            log_access(connection, self.scope, self.status)
         connection.transport.write(head + body)
 
 
-def log_access(client: tuple[str, int] | None, scope: Scope | None, status: int) -> None:
+def log_access(connection: "HttpConnection", scope: Scope | None, status: int) -> None:
     """Without the query: that of HTTP+SSE holds the name of a session, which nobody else may know."""
+    client = connection.client
+    who = ":".join(map(str, client or ()))
     line = "-"  # not every request can be read
     if scope is not None:
+        caller = connection.wire.proxies.caller(scope)
+        if client is None or caller != client[0]:
+            who = caller or ""  # of who is behind a proxy no port is known
         line = f"{scope['method']} {quote(scope['path'])} HTTP/{scope['http_version']}"
-    access_log.info('%s - "%s" %d', ":".join(map(str, client or ())), line, status)
+    access_log.info('%s - "%s" %d', who, line, status)

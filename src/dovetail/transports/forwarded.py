@@ -1,0 +1,148 @@
+"""Who is behind a proxy: the ASGI scope of a request comes in, the address of its caller goes out.
+
+`X-Forwarded-For` can be written by anybody. Of its entries only those count that a trusted proxy has added: the last
+one if the connection is a trusted proxy's, the one before if the last is again a trusted proxy, and so on to the left.
+The first that is not trusted is the caller. Where an entry can't be read, or there is none, the address found last
+stays the caller: that is a proxy then, so those behind it count as one, and nobody can choose who to be.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from dovetail.engine.exchange import Emit, Exchange, SessionStore
+from dovetail.errors import SetupError
+from dovetail.protocol.inbound import Request
+from dovetail.transports.asgi import RawHeaders, Scope
+from dovetail.transports.visit import Visit
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+OPTION = "trusted_proxies"
+UNIX = "unix"  # the entry that stands for whoever comes by a Unix socket, which has no address
+HEADER = b"x-forwarded-for"
+MAX_HOPS = 20  # entries that are looked at, from the right
+MAX_ENTRY = 80  # bytes: an address with brackets, zone and port is shorter
+KEPT_HOPS = 10_000  # that need not be read again
+EXAMPLES = 'write an address or a network, like "127.0.0.1", "10.0.0.0/8" or "fd00::/8", or "unix" for Unix sockets'
+
+_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")  # IPv4 addresses, as an IPv6 socket sees them
+_ENTRY = re.compile(
+    r"""(?: (?P<ipv4>[0-9.]+) (?::[0-9]{1,5})?
+          | \[ (?P<bracketed>[0-9a-f:.]+) (?:%[^\]]*)? \] (?::[0-9]{1,5})?
+          | (?P<ipv6>[0-9a-f:.]+) (?:%.*)? )""",
+    re.ASCII | re.IGNORECASE | re.VERBOSE,
+)
+
+
+class Hop(NamedTuple):
+    """One of those that a request came by: its address, in one spelling for each, and whether it is a proxy of ours."""
+
+    address: str
+    trusted: bool
+
+
+class TrustedProxies:
+    """Addresses and networks whose `X-Forwarded-For` is believed. Raises SetupError, with the entry and the fix."""
+
+    def __init__(self, entries: Iterable[str] = ()) -> None:
+        given = list(entries)
+        self.are_any = bool(given)
+        self._networks = [_network(entry) for entry in given if entry != UNIX]
+        self._trusts_unix = UNIX in given
+        self._judged = lru_cache(maxsize=KEPT_HOPS)(self._judge)
+
+    def caller(self, scope: Scope) -> str | None:
+        """The address that a request comes from; None if that is not known."""
+        client = scope.get("client")
+        peer: str | None = client[0] if client else None
+        return self._behind(peer, scope["headers"]) if self.are_any and self._trusts(peer) else peer
+
+    def _trusts(self, peer: str | None) -> bool:
+        if peer is None:
+            return self._trusts_unix
+        hop = self._hop(peer.encode("utf-8", "replace"))
+        return hop is not None and hop.trusted
+
+    def _behind(self, proxy: str | None, headers: RawHeaders) -> str | None:
+        caller = proxy
+        lines = [value for name, value in headers if name == HEADER]
+        for entry in reversed(b",".join(lines).rsplit(b",", MAX_HOPS)[-MAX_HOPS:]):
+            hop = self._hop(entry)
+            if hop is None:
+                break
+            caller = hop.address
+            if not hop.trusted:
+                break
+        return caller
+
+    def _hop(self, entry: bytes) -> Hop | None:
+        """An entry of the header, or what a socket says. None if that is no address."""
+        text = entry.strip(b" \t")
+        return self._judged(text) if len(text) <= MAX_ENTRY else None
+
+    def _judge(self, text: bytes) -> Hop | None:
+        address = _address(text.decode("latin-1"))
+        return None if address is None else Hop(str(address), any(address in network for network in self._networks))
+
+
+NOBODY = TrustedProxies()
+
+
+def _address(text: str) -> Address | None:
+    """With or without a port, a zone, brackets; an IPv4 address may be written as IPv6."""
+    found = _ENTRY.fullmatch(text)
+    if found is None:
+        return None
+    try:
+        address = ipaddress.ip_address(found["ipv4"] or found["bracketed"] or found["ipv6"])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _network(entry: str) -> Network:
+    try:
+        network = ipaddress.ip_network(entry, strict=False)
+        address = ipaddress.ip_address(entry.partition("/")[0])
+        if "%" in entry:
+            raise ValueError("zones are not told apart")
+    except ValueError:
+        raise SetupError(f"{OPTION} holds {entry!r}, which is no address; {EXAMPLES}") from None
+    if address != network.network_address:
+        raise SetupError(f'{OPTION} holds {entry!r}: write "{network}" for the network, or "{address}" for the address')
+    network = _unmapped(network)
+    if network.prefixlen == 0:
+        raise SetupError(f"{OPTION} holds {entry!r}: then every caller could choose its address; name your proxies")
+    return network
+
+
+def _unmapped(network: Network) -> Network:
+    if isinstance(network, ipaddress.IPv4Network) or not network.subnet_of(_MAPPED):
+        return network
+    return ipaddress.IPv4Network((network.network_address.packed[-4:], network.prefixlen - _MAPPED.prefixlen))
+
+
+class ProxiedExchange(Exchange, eq=False, kw_only=True):
+    """An exchange that may have come by a trusted proxy: who is behind it is found out when somebody asks."""
+
+    scope: Scope
+    proxies: TrustedProxies
+
+    @property
+    def address(self) -> str | None:
+        return self.proxies.caller(self.scope)
+
+
+def exchange_of(
+    visit: Visit, request: Request, emit: Emit, held: SessionStore | None, proxies: TrustedProxies
+) -> Exchange:
+    """What the engine is handed for a request; on the path of every call, so nothing is read here."""
+    scope = visit.scope
+    peer = scope.get("client")
+    if not proxies.are_any:
+        return Exchange(request, emit, held, principal=visit.owner, peer=peer)
+    return ProxiedExchange(request, emit, held, principal=visit.owner, peer=peer, scope=scope, proxies=proxies)

@@ -1,0 +1,296 @@
+"""Who is behind a proxy: which proxies may be named, which entries of X-Forwarded-For count, and where that shows."""
+
+import ipaddress
+import logging
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from wire_line import wire_to
+
+from dovetail import PageRequest, Server, SetupError
+from dovetail.cli.main import main
+from dovetail.transports.forwarded import MAX_HOPS, TrustedProxies
+from dovetail.transports.options import HttpOptions
+from http_serving import serving
+from http_stage import REVISIONS, open_wire
+from http_wire import HttpWire
+
+NAMED = ["10.0.0.0/8", "192.0.2.1", "fd00::/8", "unix"]
+PROXIES = TrustedProxies(NAMED)
+
+
+def scope(peer: str | None, *lines: str | bytes) -> dict[str, Any]:
+    raw = [line if isinstance(line, bytes) else line.encode("latin-1", "replace") for line in lines]
+    headers = [(b"host", b"localhost"), *((b"x-forwarded-for", line) for line in raw), (b"accept", b"*/*")]
+    return {"type": "http", "client": None if peer is None else (peer, 5000), "headers": headers}
+
+
+# ── which entry is the caller ──
+
+
+@pytest.mark.parametrize(
+    ("peer", "lines", "caller"),
+    [
+        # whose word counts
+        ("10.0.0.1", ["203.0.113.9"], "203.0.113.9"),
+        ("192.0.2.1", ["203.0.113.9"], "203.0.113.9"),
+        ("::ffff:10.0.0.1", ["203.0.113.9"], "203.0.113.9"),
+        ("fd00::1", ["203.0.113.9"], "203.0.113.9"),
+        ("fd00::1%eth0", ["203.0.113.9"], "203.0.113.9"),
+        (None, ["203.0.113.9"], "203.0.113.9"),
+        ("192.0.2.2", ["203.0.113.9"], "192.0.2.2"),
+        ("::ffff:192.0.2.2", ["203.0.113.9"], "::ffff:192.0.2.2"),
+        ("testclient", ["203.0.113.9"], "testclient"),
+        ("", ["203.0.113.9"], ""),
+        # from the right to the left
+        ("10.0.0.1", ["1.1.1.1, 203.0.113.9"], "203.0.113.9"),
+        ("10.0.0.1", ["1.1.1.1, 203.0.113.9, 10.0.0.2, 192.0.2.1"], "203.0.113.9"),
+        ("10.0.0.1", ["1.1.1.1", "203.0.113.9 ,10.0.0.2", "\t10.0.0.3"], "203.0.113.9"),
+        ("10.0.0.1", ["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+        # what can't be read ends the walk where it is
+        ("10.0.0.1", [], "10.0.0.1"),
+        (None, [], None),
+        ("10.0.0.1", [""], "10.0.0.1"),
+        ("10.0.0.1", ["1.1.1.1,"], "10.0.0.1"),
+        ("10.0.0.1", ["1.1.1.1", ""], "10.0.0.1"),
+        ("10.0.0.1", ["1.1.1.1, unknown"], "10.0.0.1"),
+        ("10.0.0.1", ["1.1.1.1, unix"], "10.0.0.1"),
+        ("10.0.0.1", ["1.1.1.1, unknown, 10.0.0.2"], "10.0.0.2"),
+        (None, ["1.1.1.1, _hidden"], None),
+        ("10.0.0.1", ["1.1.1.1, 203.0.113.9 203.0.113.8"], "10.0.0.1"),
+        ("10.0.0.1", ["203.0.113.999"], "10.0.0.1"),
+        ("10.0.0.1", ["203.0.113.09"], "10.0.0.1"),
+        ("10.0.0.1", ["3405803785"], "10.0.0.1"),
+        ("10.0.0.1", [b"203.0.113.\xb2"], "10.0.0.1"),
+        ("10.0.0.1", ["2001:db8::1" + " " * 100 + "2"], "10.0.0.1"),
+        ("10.0.0.1", ["fe80::1%" + "z" * 100], "10.0.0.1"),
+        # how addresses are written
+        ("10.0.0.1", ["203.0.113.9:4711"], "203.0.113.9"),
+        ("10.0.0.1", ["203.0.113.9:"], "10.0.0.1"),
+        ("10.0.0.1", ["203.0.113.9:471100"], "10.0.0.1"),
+        ("10.0.0.1", ["2001:db8::1"], "2001:db8::1"),
+        ("10.0.0.1", ["2001:DB8:0::1"], "2001:db8::1"),
+        ("10.0.0.1", ["[2001:db8::1]"], "2001:db8::1"),
+        ("10.0.0.1", ["[2001:db8::1]:443"], "2001:db8::1"),
+        ("10.0.0.1", ["[2001:db8::1"], "10.0.0.1"),
+        ("10.0.0.1", ["[2001:db8::1]x"], "10.0.0.1"),
+        ("10.0.0.1", ["[203.0.113.9]:1"], "203.0.113.9"),
+        ("10.0.0.1", ["fe80::1%eth0"], "fe80::1"),
+        ("10.0.0.1", ["[fe80::1%eth0]:80"], "fe80::1"),
+        ("10.0.0.1", ["::ffff:203.0.113.9"], "203.0.113.9"),
+        ("10.0.0.1", ["[::ffff:203.0.113.9]:80"], "203.0.113.9"),
+        ("10.0.0.1", ["203.0.113.9, ::ffff:10.0.0.2"], "203.0.113.9"),
+        ("10.0.0.1", ['"203.0.113.9"'], "10.0.0.1"),
+    ],
+)
+def test_the_caller(peer: str | None, lines: list[str | bytes], caller: str | None) -> None:
+    assert PROXIES.caller(scope(peer, *lines)) == caller
+
+
+def test_nobody_is_believed_by_default() -> None:
+    for peer in ("127.0.0.1", "10.0.0.1", "::1", None):
+        assert TrustedProxies().caller(scope(peer, "203.0.113.9")) == peer
+
+
+def test_a_unix_socket_is_believed_only_if_it_is_named() -> None:
+    assert TrustedProxies(["10.0.0.0/8"]).caller(scope(None, "203.0.113.9")) is None
+    assert TrustedProxies(["unix"]).caller(scope("127.0.0.1", "203.0.113.9")) == "127.0.0.1"
+
+
+def test_the_work_is_bounded() -> None:
+    hops = [f"10.0.0.{number}" for number in range(1, MAX_HOPS + 5)]
+    assert PROXIES.caller(scope("10.0.0.1", ", ".join(reversed(hops)))) == hops[MAX_HOPS - 1]
+    for flood in (b"," * 1_000_000, b"1" * 1_000_000, b"10.0.0.1," * 100_000 + b"10.0.0.7", b"[" * 1_000_000):
+        assert str(PROXIES.caller(scope("10.0.0.1", flood))).startswith("10.0.0.")
+
+
+# ── what nobody can do ──
+
+ANY_TEXT = st.binary(max_size=80).map(lambda raw: raw.replace(b"\r", b"").replace(b"\n", b""))
+ANY_ADDRESS = st.ip_addresses().map(str)
+TEMPTING = st.lists(st.sampled_from([*NAMED, "10.0.0.1", "203.0.113.9", ",", " ", ":80", "[", "]", "%", "::ffff:"]))
+ANY_LINES = st.lists(ANY_TEXT | ANY_ADDRESS.map(str.encode) | TEMPTING.map(lambda parts: "".join(parts).encode()))
+
+
+def is_named(address: str) -> bool:
+    parsed: Any = ipaddress.ip_address(address)
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+    return any(parsed in ipaddress.ip_network(each) for each in NAMED if each != "unix")
+
+
+OTHERS = ANY_ADDRESS.filter(lambda address: not is_named(address))
+
+
+@given(OTHERS, ANY_LINES)
+def test_who_is_no_trusted_proxy_can_not_change_its_address(peer: str, lines: list[bytes]) -> None:
+    assert PROXIES.caller(scope(peer, *lines)) == peer
+
+
+@given(OTHERS, ANY_LINES, st.booleans(), st.lists(st.sampled_from(["10.0.0.2", "192.0.2.1", "fd00::7"]), max_size=3))
+def test_who_is_behind_a_trusted_proxy_can_not_either(
+    client: str, lines: list[bytes], joins: bool, more: list[str]
+) -> None:
+    """The proxies write the address that they see behind what is there, on the same line or on one of its own."""
+    address: Any = ipaddress.ip_address(client)
+    plain = str(getattr(address, "ipv4_mapped", None) or address)
+    added = ", ".join([client, *more]).encode()
+    arrived = [b", ".join([*lines, added])] if joins else [*lines, added]
+    assert PROXIES.caller(scope("10.0.0.1", *arrived)) == plain
+
+
+@given(st.none() | ANY_ADDRESS | st.text(max_size=20), ANY_LINES)
+def test_whatever_comes_is_no_failure(peer: str | None, lines: list[bytes]) -> None:
+    caller = PROXIES.caller(scope(peer, *lines))
+    assert caller == peer or ipaddress.ip_address(str(caller))
+
+
+# ── what may be named ──
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("nginx", "write an address or a network"),
+        ("*", "write an address or a network"),
+        ("", "write an address or a network"),
+        ("10.0.0.0/33", "write an address or a network"),
+        ("127.0.0.1:80", "write an address or a network"),
+        ("fe80::1%eth0", "write an address or a network"),
+        ("10.1.2.3/8", 'write "10.0.0.0/8" for the network, or "10.1.2.3" for the address'),
+        ("0.0.0.0/0", "every caller could choose"),
+        ("::/0", "every caller could choose"),
+        ("::ffff:0:0/96", "every caller could choose"),
+    ],
+)
+def test_a_wrong_entry_is_named(entry: str, words: str) -> None:
+    with pytest.raises(SetupError, match=f"^trusted_proxies holds '{entry}'".replace("*", r"\*")) as failure:
+        Server("proxied").asgi(trusted_proxies=["127.0.0.1", entry])
+    assert words in str(failure.value)
+
+
+@pytest.mark.parametrize("value", ["127.0.0.1", [127], 5])
+def test_it_is_a_list(value: Any) -> None:
+    with pytest.raises(SetupError, match=r"trusted_proxies=.* must be a list of strings"):
+        Server("proxied").asgi(trusted_proxies=value)
+
+
+def test_an_ipv4_network_in_ipv6_is_the_same_network() -> None:
+    proxies = TrustedProxies(["::ffff:10.0.0.0/104", "::ffff:192.0.2.1"])
+    for peer in ("10.9.9.9", "::ffff:10.9.9.9", "192.0.2.1"):
+        assert proxies.caller(scope(peer, "203.0.113.9")) == "203.0.113.9"
+    assert proxies.caller(scope("11.0.0.1", "203.0.113.9")) == "11.0.0.1"
+
+
+def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tuple(HttpOptions.of({}).trusted_proxies) == ()
+    monkeypatch.setenv("DOVETAIL_TRUSTED_PROXIES", "10.0.0.0/8, unix")
+    assert HttpOptions.of({}).trusted_proxies == ["10.0.0.0/8", "unix"]
+    monkeypatch.setenv("DOVETAIL_TRUSTED_PROXIES", "10.0.0.0/8,nginx")
+    with pytest.raises(SetupError, match="'nginx'"):
+        Server("proxied").asgi()
+
+
+@pytest.mark.parametrize("words", ["--trusted-proxy 10.0.0.1 --trusted-proxy unix", "--trusted-proxies 10.0.0.1,unix"])
+def test_the_command_line(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    ran: list[dict[str, Any]] = []
+    monkeypatch.setattr(Server, "run", lambda self, transport="stdio", **options: ran.append(options))
+    result = CliRunner().invoke(main, ["run", *words.split()])
+    assert result.exit_code == 0, result.output
+    assert ran == [{"trusted_proxies": ["10.0.0.1", "unix"]}]
+
+
+# ── where it shows ──
+
+
+def limited(**options: Any) -> Server:
+    server = Server("limited", version="1.0.0", **options)
+
+    @server.tool
+    async def free() -> str:
+        return "done"
+
+    @server.custom_route("/me")
+    def me(request: PageRequest) -> str:
+        return str(request.client)
+
+    return server
+
+
+def connected_from(app: Any, peer: str | None) -> Any:
+    async def proxied(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "client": None if peer is None else (peer, 1)}, receive, send)
+
+    return proxied
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize("per", ["address", "principal"])
+async def test_callers_behind_a_proxy_are_counted_each(version: str, per: str) -> None:
+    async with serving(limited(rate_limit=f"1/day per {per}"), trusted_proxies=["127.0.0.1"]) as app:
+        wire = await open_wire(app, version)
+
+        async def status(forwarded: str) -> int:
+            return (await wire.call("free", headers={"x-forwarded-for": forwarded})).status
+
+        assert [await status(each) for each in ("203.0.113.1", "203.0.113.2")] == [200, 200]
+        assert [await status(f"{each}, 203.0.113.1") for each in ("", "203.0.113.3", "127.0.0.1")] == [429] * 3
+        wire.app = connected_from(app, "203.0.113.4")
+        assert [await status(each) for each in ("203.0.113.5", "203.0.113.6")] == [200, 429]
+
+
+async def test_without_trusted_proxies_they_count_as_one() -> None:
+    async with serving(limited(rate_limit="1/day per address")) as app:
+        statuses = [(await HttpWire(app).call("free", headers={"x-forwarded-for": each})).status for each in "12"]
+        assert statuses == [200, 429]
+
+
+async def test_a_middleware_can_not_change_who_came() -> None:
+    server = limited()
+
+    @server.tool(rate_limit="1/day per address")
+    async def dear() -> str:
+        return "done"
+
+    @server.middleware
+    async def forget_headers(request: Any, call_next: Any) -> Any:
+        request.headers = None
+        return await call_next(request)
+
+    async with serving(server, trusted_proxies=["127.0.0.1"]) as app:
+        for address in ("203.0.113.1", "203.0.113.2"):
+            answers = [await HttpWire(app).call("dear", headers={"x-forwarded-for": address}) for _ in range(2)]
+            assert [answer.answer["result"].get("isError", False) for answer in answers] == [False, True]
+
+
+async def test_nothing_is_looked_up_unless_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(TrustedProxies, "caller", lambda self, scope: asked.append(scope))
+    async with serving(limited(rate_limit="10/day"), trusted_proxies=["127.0.0.1"]) as app:
+        assert (await HttpWire(app).call("free")).status == 200
+    assert not asked
+
+
+async def test_pages_see_the_caller() -> None:
+    async with serving(limited(), trusted_proxies=["127.0.0.1", "unix"]) as app:
+        for peer, caller in (("127.0.0.1", "203.0.113.9"), (None, "203.0.113.9"), ("192.0.2.7", "192.0.2.7")):
+            wire = HttpWire(connected_from(app, peer))
+            answer = await wire.raw("GET", headers={"x-forwarded-for": "1.1.1.1, 203.0.113.9"}, path="/me").done()
+            assert answer.raw == caller.encode()
+
+
+async def test_the_access_log_shows_the_caller(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    with caplog.at_level(logging.INFO, "dovetail.access"):
+        for trusted in ([], ["192.0.2.1"]):  # where the line comes from
+            for header in (b"", b"X-Forwarded-For: 1.1.1.1, 203.0.113.9\r\n"):
+                line = wire_to(app, access_log=True, trusted_proxies=trusted)
+                await line.feed([b"GET / HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n"])
+                await line.settle()
+    shown = [each.getMessage().partition(" - ")[0] for each in caplog.records if each.name == "dovetail.access"]
+    assert shown == ["192.0.2.1:5000", "192.0.2.1:5000", "192.0.2.1:5000", "203.0.113.9"]
