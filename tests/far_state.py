@@ -44,6 +44,10 @@ class FarState(MemoryState):
         await self._travel("touch")
         return await super().touch(key, ttl)
 
+    async def remaining(self, key: str) -> float | None:
+        await self._travel("remaining")
+        return await super().remaining(key)
+
     async def delete(self, key: str) -> bool:
         await self._travel("delete")
         return await super().delete(key)

@@ -76,6 +76,7 @@ class KeysContract:
     async def test_a_key_that_was_never_put(self, backend: StateBackend) -> None:
         assert await backend.get("key") is None
         assert await backend.touch("key", LONG) is False
+        assert await backend.remaining("key") is None
         assert await backend.delete("key") is False
 
     async def test_names_are_arbitrary_and_exact(self, backend: StateBackend) -> None:
@@ -104,6 +105,7 @@ class KeysContract:
     async def test_nothing_is_found_under_a_bad_name(self, backend: StateBackend, name: str) -> None:
         assert await backend.get(name) is None
         assert await backend.touch(name, LONG) is False
+        assert await backend.remaining(name) is None
         assert await backend.delete(name) is False
         assert await backend.read(name, 0) == LogPage([], 0, 0)
         await backend.drop(name)
@@ -216,6 +218,31 @@ class KeysContract:
         assert await backend.get("touched") is None
         assert await backend.get("put") is None
 
+    async def test_how_long_a_key_has_still_to_live(self, backend: StateBackend, elapse: Elapse) -> None:
+        await backend.put("key", b"value", ttl=LONG)
+        assert LONG - 5 < await backend.remaining("key") <= LONG
+        await elapse(MOST_OF_IT)
+        assert await backend.remaining("key") <= LONG - MOST_OF_IT + 0.01
+        await backend.touch("key", 2 * LONG)
+        assert 2 * LONG - 5 < await backend.remaining("key") <= 2 * LONG
+        await backend.put("key", b"value", ttl=MAX_TTL)
+        assert MAX_TTL - 5 < await backend.remaining("key") <= MAX_TTL
+
+    async def test_asking_how_long_does_not_prolong(self, backend: StateBackend, elapse: Elapse) -> None:
+        version = await backend.put("key", b"value", ttl=SHORT)
+        await elapse(MOST_OF_IT)
+        assert 0 <= await backend.remaining("key") <= SHORT - MOST_OF_IT + 0.01
+        assert await backend.get("key") == Entry(b"value", version)
+        await elapse(MOST_OF_IT)
+        assert await backend.remaining("key") is None
+
+    async def test_a_deleted_key_and_a_log_have_no_time(self, backend: StateBackend) -> None:
+        await backend.put("key", b"value", ttl=LONG)
+        await backend.delete("key")
+        await backend.append("log", b"", keep=1, ttl=LONG)
+        assert await backend.remaining("key") is None
+        assert await backend.remaining("log") is None
+
 
 class ClaimsAndCountersContract:
     async def test_the_first_claim_wins(self, backend: StateBackend) -> None:
@@ -241,6 +268,7 @@ class ClaimsAndCountersContract:
         await backend.put("taken", b"value", ttl=LONG)
         assert await backend.claim("taken", b"mine", LONG) is False
         await backend.claim("lease", b"mine", SHORT)
+        assert await backend.remaining("lease") <= SHORT
         await elapse(MOST_OF_IT)
         assert await backend.touch("lease", SHORT) is True
         await elapse(MOST_OF_IT)
@@ -259,6 +287,7 @@ class ClaimsAndCountersContract:
         await backend.add("key", 1, SHORT)
         await elapse(MOST_OF_IT)
         assert await backend.add("key", 1, SHORT) == 2
+        assert await backend.remaining("key") <= SHORT - MOST_OF_IT + 0.01
         await elapse(MOST_OF_IT)
         assert await backend.add("key", 1, SHORT) == 1
 

@@ -13,7 +13,7 @@ from contract import fill, heard, record
 from redis_stage import BOUND, LONG, eventually, fails_within, is_back, pretender
 
 import stores
-from dovetail.state import redis_link
+from dovetail.state import redis_link, redis_pipeline
 from dovetail.state.base import Listener, LogPage, NoRoom, StoreTrouble
 from dovetail.state.redis import RedisState
 
@@ -111,6 +111,28 @@ async def test_it_is_paused(backend: RedisState, store: stores.StoreServer) -> N
         assert (await backend.get("key")) is not None
 
 
+@pytest.mark.slow
+async def test_nothing_is_done_twice_after_a_pause(backend: RedisState, store: stores.StoreServer) -> None:
+    """What was asked before it, within it and given up in it lies in the store's hands, and is done then or never."""
+    await backend.append("log", b"first", keep=99, ttl=LONG)
+    store.pause()
+    calls = []
+    for n in range(12):
+        calls.append(asyncio.create_task(backend.append("log", b"%d" % n, keep=99, ttl=LONG)))
+        calls.append(asyncio.create_task(backend.add("counter", 1, LONG)))
+        await asyncio.sleep(0.2)
+    store.resume()
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} <= {int, StoreTrouble}
+    await eventually(lambda: is_back(backend))
+    kept = [record.data for record in (await backend.read("log", 0)).records]
+    assert len(kept) == len(set(kept))
+    done = sum(isinstance(outcome, int) for outcome in outcomes[1::2])
+    counter = await backend.get("counter")
+    assert counter is not None
+    assert done <= int(counter.value) <= 12
+
+
 async def test_it_is_slow_for_a_moment(backend: RedisState, store: stores.StoreServer) -> None:
     with contextlib.closing(backend.listen(["a"])):
         await backend.put("key", b"value", ttl=LONG)
@@ -138,12 +160,31 @@ async def test_nothing_piles_up(backend: RedisState, store: stores.StoreServer) 
     link = backend._link
     assert link is not None
     assert link._waiting == 0
-    assert len(link._idle) <= redis_link.MAX_LINES
+    assert all(way.ready() is None for way in link._ways)  # nothing lies in a pipeline either
     assert len(backend._hearing._changed) + len(link._pings) < 2100
     store.resume()
     await eventually(lambda: is_back(backend))
     assert await backend.get("key 1499") is None
     await eventually(lambda: not backend._hearing._changed and len(link._pings) < 2)
+
+
+async def test_calls_that_are_given_up_do_not_pile_up(backend: RedisState, store: stores.StoreServer) -> None:
+    await backend.check()
+    store.pause()
+    for n in range(redis_pipeline.MAX_ASKED + 500):
+        call = asyncio.create_task(backend.put(f"key {n}", b"", ttl=LONG))
+        await asyncio.sleep(0)
+        assert not call.done() or n >= redis_pipeline.MAX_ASKED
+        call.cancel()
+    link = backend._link
+    assert link is not None
+    pipeline = link._ways[0]._pipeline
+    assert pipeline is not None
+    assert len(pipeline._asked) == redis_pipeline.MAX_ASKED
+    assert link._waiting <= 1
+    store.resume()
+    await eventually(lambda: is_back(backend))
+    assert backend.outages == 0
 
 
 @pytest.mark.parametrize("turns", range(12))
@@ -175,6 +216,15 @@ async def test_kept_lines_are_cut(backend: RedisState, store: stores.StoreServer
     await asyncio.sleep(0.05)
     totals = await asyncio.gather(*(backend.add("counter", 1, LONG) for _ in range(10)))
     assert sorted(totals) == list(range(11, 21))
+
+
+async def test_a_resting_line_is_cut_while_the_process_is_busy(backend: RedisState, store: stores.StoreServer) -> None:
+    """The event loop could not look yet when the next command comes."""
+    await backend.add("counter", 1, LONG)
+    store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    time.sleep(redis_pipeline.REST_SECONDS + 0.05)  # noqa: ASYNC251
+    assert await asyncio.gather(*(backend.add("counter", 1, LONG) for _ in range(3))) == [2, 3, 4]
+    assert backend.outages == 0
 
 
 async def test_it_is_full(backend: RedisState, store: stores.StoreServer) -> None:

@@ -91,6 +91,10 @@ class StateBackend(Protocol):
         """Let a key live for `ttl` seconds from now. The version stays. False if it is not there."""
         ...
 
+    async def remaining(self, key: str) -> float | None:
+        """The seconds that a key has still to live; None if it is not there."""
+        ...
+
     async def delete(self, key: str) -> bool:
         """False if it was not there."""
         ...

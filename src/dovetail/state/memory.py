@@ -223,6 +223,11 @@ class MemoryState(StateBackend):
         self._entries.keep(key, slot, now + ttl)
         return True
 
+    async def remaining(self, key: str) -> float | None:
+        now = self._clock()
+        slot = self._entries.find(key, now)
+        return None if slot is None else slot.expires - now
+
     async def delete(self, key: str) -> bool:
         return self._entries.find(key, self._clock()) is not None and self._entries.discard(key)
 

@@ -27,9 +27,10 @@ from dovetail.state.base import (
     check_name,
     check_ttl,
 )
-from dovetail.state.redis_address import RedisAddress, Reply
+from dovetail.state.redis_address import RedisAddress
 from dovetail.state.redis_hearing import Hearing
 from dovetail.state.redis_link import ForeignRecord, RedisLink
+from dovetail.state.redis_resp import Reply
 from dovetail.state.redis_scripts import ADD, APPEND, PUBLISH, PUT, READ, Command
 
 MAX_BYTES = 32 * 1024 * 1024  # of one value or record: more could not be carried in time
@@ -91,6 +92,13 @@ class RedisState(StateBackend):
             return False
         command = Command(("PEXPIRE", self._key(key), _milliseconds(ttl)))
         return bool(await self._here().ask(command, again=command))
+
+    async def remaining(self, key: str) -> float | None:
+        if not _is_name(key):
+            return None
+        command = Command(("PTTL", self._key(key)))
+        milliseconds = await self._here().ask(command, again=command)
+        return None if milliseconds < 0 else milliseconds / 1000  # what never expires is not ours
 
     async def delete(self, key: str) -> bool:
         return _is_name(key) and bool(await self._here().ask(Command(("UNLINK", self._key(key)))))

@@ -1,8 +1,9 @@
 """From a URL to connections: the only module that knows redis-py, which is loaded when a store is named.
 
 In: redis://, rediss://, unix:// or redis+sentinel:// (rediss+sentinel://) with user and password. Out: a
-`RedisAddress`, from which a `RedisPort` opens `Line`s. What is asked on a line has an answer, or is `Refused` (the
-store said no) or `Lost` (nobody knows). What is secret in the URL stays out of every text.
+`RedisAddress`, from which a `RedisPort` opens connections: a `Line`, on which redis-py speaks, or for a `Pipeline`, on
+which we do once redis-py has connected. What is asked on a line has an answer, or is `Refused` (the store said no) or
+`Lost` (nobody knows). What is secret in the URL stays out of every text.
 """
 
 import asyncio
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from dovetail.errors import SetupError
-from dovetail.state.redis_scripts import Command, Part
+from dovetail.state.redis_pipeline import Lost, Unsent
+from dovetail.state.redis_resp import Refused, Reply
+from dovetail.state.redis_scripts import Part
 
 if TYPE_CHECKING:
     from redis.asyncio import ConnectionPool, Sentinel
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
 EXAMPLES = "redis://host:6379/0, rediss://…, unix:///path/to/socket or redis+sentinel://host:26379,host:26379/service/0"
 SENTINEL_PORT = 26379
 SENTINEL_SECONDS = 0.5  # for one sentinel to answer, before the next one is asked
-CLOSE_SECONDS = 0.5
 SENTINELS = re.compile(r"(rediss?)\+sentinel://(?:([^/?#]*)@)?([^@/?#]+)/([^/?#]+)(?:/(\d*))?(?:\?([^#]*))?")
 OPTION = re.compile(r"db|username|password|client_name|ssl_[a-z_]+|sentinel_(?:username|password)")
 CODES = {  # which the library takes off the texts
@@ -33,20 +35,6 @@ CODES = {  # which the library takes off the texts
 }
 SECRETS = ("username", "password", "ssl_password", "sentinel_username", "sentinel_password")
 OURS = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": None}  # whoever asks sets the time limit
-
-Reply = Any  # bytes, a number, None, or a list of such
-
-
-class Lost(Exception):
-    """The connection broke, or could not be made. Whether what was asked for has happened is not known."""
-
-
-class Refused(Exception):
-    """The store answered with an error, whose first word is `code`. It did not do what was asked for."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class RedisAddress:
@@ -97,6 +85,19 @@ class RedisPort:
     def line(self) -> "Line":
         return Line(self._makes.make_connection(), self._address)  # type: ignore[no-untyped-call]
 
+    async def connect(self) -> asyncio.StreamWriter:
+        """A connection that redis-py has made and let go of. Raises Unsent if that fails."""
+        line = self.line()
+        try:
+            await line.connect()
+        except Lost as failure:
+            await line.drop()
+            raise Unsent(str(failure)) from None
+        except BaseException:
+            await line.drop()
+            raise
+        return line.let_go()
+
     async def close(self) -> None:
         if self._sentinel is not None:
             for client in self._sentinel.sentinels:
@@ -105,7 +106,7 @@ class RedisPort:
 
 
 class Line:
-    """One connection, for one task at a time; it connects when it is first used."""
+    """One connection that redis-py speaks on: one task may send, and one receive."""
 
     def __init__(self, connection: "AbstractConnection", address: RedisAddress) -> None:
         self._connection = connection
@@ -114,22 +115,17 @@ class Line:
         self._response_error: type[Exception] = address.library.ResponseError
 
     async def connect(self) -> None:
-        """Make sure that it stands: a connection that was kept may have been closed by the other side."""
         try:
-            if self._connection.is_connected and await self._is_stale():
-                await self._connection.disconnect(nowait=True)
             await self._connection.connect()  # type: ignore[no-untyped-call]
         except (self._redis_error, OSError) as failure:
             raise Lost(self._words(failure)) from None
 
-    async def ask(self, command: Command) -> Reply:
-        try:
-            await self.send(*command.words)
-            return await self.receive()
-        except Refused as refusal:
-            if refusal.code != "NOSCRIPT":
-                raise
-        return await self.ask(command.with_text)
+    def let_go(self) -> asyncio.StreamWriter:
+        """What it is connected by, which is somebody else's from now on."""
+        connection, writer = self._connection, self._connection._writer
+        assert writer is not None
+        connection._reader = connection._writer = None
+        return writer
 
     async def send(self, *words: Part) -> None:
         try:
@@ -149,19 +145,6 @@ class Line:
         """Close it at once."""
         with contextlib.suppress(self._redis_error, OSError, RuntimeError):
             await self._connection.disconnect(nowait=True)
-
-    async def close(self) -> None:
-        """Close it in good form, unless that takes long."""
-        with contextlib.suppress(self._redis_error, OSError, RuntimeError, TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._connection.disconnect()
-
-    async def _is_stale(self) -> bool:
-        look = getattr(self._connection, "can_read", None) or self._connection.can_read_destructive
-        try:
-            return bool(await look())
-        except (self._redis_error, OSError):
-            return True
 
     def _refused(self, refusal: Exception) -> Refused:
         library = self._address.library

@@ -1,9 +1,12 @@
 """The connections to a Redis store of one process on one event loop: commands go out, answers and wake-ups come in.
 
 One line waits for messages, all the time. It also tells whether the store is there: it is asked for a sign of life
-again and again, and while it is lost and comes back (with growing pauses) every command fails at once. Up to
-`MAX_LINES` others carry commands, each of which has `DEADLINE` seconds for everything. The task of the waiting line
-owns all lines and closes them when it ends: `asyncio.run` cancels what is left, so nothing stays open after a loop.
+again and again, and while it is lost and comes back (with growing pauses) every command fails at once. Two pipelines
+carry the commands, so that what is short does not stand behind what is long. The task of the waiting line owns all
+connections and closes them when it ends: `asyncio.run` cancels what is left, so nothing stays open after a loop.
+
+A command has `DEADLINE` seconds for everything. It is asked again only if it was never sent, or if whoever asks has
+said how.
 """
 
 import asyncio
@@ -18,12 +21,13 @@ from typing import NamedTuple
 
 from dovetail.errors import ProtocolError
 from dovetail.state.base import NoRoom, StoreTrouble
-from dovetail.state.redis_address import Line, Lost, RedisAddress, RedisPort, Refused, Reply
+from dovetail.state.redis_address import Line, RedisAddress, RedisPort
 from dovetail.state.redis_hearing import Hearing
+from dovetail.state.redis_pipeline import DEADLINE, LARGE_BYTES, Answer, Lost, Unsent, Way
+from dovetail.state.redis_resp import Refused, Reply, packed
 from dovetail.state.redis_scripts import TRACE_SECONDS, TRACES, Command
 
-DEADLINE = 2.0  # seconds for a command, with the wait for a connection
-MAX_LINES = 32
+TRIES = 4  # of a command: with the text of a script, and on other connections
 MAX_WAITING = 1000  # commands at a time
 PING_SECONDS = 0.5
 SILENCE_SECONDS = 1.5  # less than DEADLINE: when commands time out everywhere, every worker notices the outage
@@ -31,6 +35,8 @@ PAUSES = (0.05, 2.0)  # seconds between tries to connect: the first, and the lon
 BATCH = 500  # topics in one command
 QUIET_SECONDS = 10.0  # after a complaint in the log
 OLDEST = 7  # of Redis; any Valkey will do
+
+UNSENT = Unsent("it was not asked yet")
 
 log = logging.getLogger("dovetail.state")
 
@@ -75,8 +81,7 @@ class RedisLink:
         self._changed = asyncio.Event()
         self._pings: deque[_Ping] = deque()
         self._heard = 0.0  # when something came on the waiting line
-        self._idle: list[Line] = []
-        self._seats = asyncio.Semaphore(MAX_LINES)
+        self._ways = (Way(self._port.connect), Way(self._port.connect))  # for what is short, and for what is long
         self._waiting = 0
         self._demoted = False
         self._quiet_until = 0.0
@@ -93,23 +98,47 @@ class RedisLink:
         if self._waiting >= MAX_WAITING:
             raise StoreTrouble("The server's state store has too much to do now; try again later")
         self._waiting += 1
+        began, answer = self.loop.time(), UNSENT
         try:
-            async with asyncio.timeout(DEADLINE):
-                await self._standing()
-                async with self._seats:
-                    if again is None:
-                        return await self._exchange(command)
-                    try:
-                        return await self._exchange(command)
-                    except Lost:
-                        await self._standing()
-                        return await self._exchange(again)
+            message = packed(command.words)
+            pipeline = self._ways[command.is_long or len(message) > LARGE_BYTES].ready()
+            if pipeline is not None and self._stands:  # nearly always
+                answer = await pipeline.ask(message)
+            if isinstance(answer, Exception):
+                async with asyncio.timeout_at(began + DEADLINE):
+                    answer = await self._persist(answer, command, again)
+            return answer
         except (TimeoutError, Lost):
             raise StoreTrouble from None
         except Refused as refusal:
             raise self._translated(refusal) from None
         finally:
             self._waiting -= 1
+
+    async def _persist(self, answer: Answer, command: Command, again: Command | None) -> Reply:
+        """What else can be done about a command that has no reply yet."""
+        for _ in range(TRIES):
+            match answer:
+                case Unsent():
+                    pass
+                case Lost() if again is not None:
+                    command = again
+                case Refused(code="NOSCRIPT") if command.text:
+                    command = command.with_text
+                case _:
+                    break
+            await self._standing()
+            message = packed(command.words)
+            try:
+                pipeline = await self._ways[command.is_long or len(message) > LARGE_BYTES].open()
+            except Unsent as failure:
+                answer = failure
+                await asyncio.sleep(PAUSES[0])  # the waiting line will know soon what is the matter
+            else:
+                answer = await pipeline.ask(message)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def _translated(self, refusal: Refused) -> ProtocolError:
         """What a refusal means to who has asked."""
@@ -120,7 +149,7 @@ class RedisLink:
         if refusal.code == "READONLY":  # there may be another master by now
             self._demoted = True
             self._changed.set()
-        self.complain("it refused a command (%s)", refusal)
+        self.complain("it refused a command (%s)", self._address.scrubbed(refusal))
         return StoreTrouble()
 
     def complain(self, what: str, *details: object) -> None:
@@ -130,31 +159,15 @@ class RedisLink:
             self._quiet_until = now + QUIET_SECONDS
             log.warning(f"The state store {self._address.shown}: {what}", *details)
 
+    @property
+    def _stands(self) -> bool:
+        return self._away is None and self._decided.is_set()
+
     async def _standing(self) -> None:
         if not self._decided.is_set():
             await self._decided.wait()
         if self._away is not None:
             raise StoreTrouble(self._away.message)
-
-    async def _exchange(self, command: Command) -> Reply:
-        line = self._idle.pop() if self._idle else self._port.line()
-        try:
-            await line.connect()
-            reply = await line.ask(command)
-        except Refused:
-            await self._keep(line)
-            raise
-        except BaseException:
-            await line.drop()
-            raise
-        await self._keep(line)
-        return reply
-
-    async def _keep(self, line: Line) -> None:
-        if self._ended:
-            await line.close()
-        else:
-            self._idle.append(line)
 
     # ── the waiting line ──
 
@@ -167,7 +180,7 @@ class RedisLink:
                 try:
                     await self._attend()
                 except* Exception as failures:
-                    await self._lose(_first(failures))
+                    self._lose(_first(failures))
                 if self._away is None and time.monotonic() - began > longest:
                     pause = shortest
                     continue  # it was there for a while, and may be back at once
@@ -265,11 +278,10 @@ class RedisLink:
             self._on_return()
         return told
 
-    async def _lose(self, failure: Exception) -> None:
+    def _lose(self, failure: Exception) -> None:
         """A line was lost (then the store may be back at once), or could not be had."""
-        idle, self._idle = self._idle, []
-        for line in idle:
-            await line.drop()
+        for way in self._ways:
+            way.leave()
         reason = "it does not answer" if isinstance(failure, TimeoutError) else self._address.scrubbed(failure)
         if self._away is None and self._decided.is_set():
             self._decided.clear()
@@ -296,16 +308,16 @@ class RedisLink:
         self._ended = True
         self._away = StoreTrouble("The server's state store was closed")
         self._decided.set()
-        for line in self._idle:
-            await line.close()
-        self._idle.clear()
+        for way in self._ways:
+            await way.close()
         await self._port.close()
 
 
 async def _check_fitness(line: Line) -> None:
     """Raises UnfitStore for a store that lacks what we need, and Lost for one that may get it."""
     try:
-        flat = await line.ask(Command(("HELLO",)))
+        await line.send("HELLO")
+        flat = await line.receive()
     except Refused as refusal:
         if refusal.code == "NOPERM":  # we are not to know
             return

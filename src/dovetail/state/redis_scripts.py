@@ -42,22 +42,24 @@ class Command(NamedTuple):
 
     words: tuple[Part, ...]
     text: bytes = b""
+    is_long: bool = False  # its answer may be
 
     @property
     def with_text(self) -> "Command":
-        return Command(("EVAL", self.text, *self.words[2:]))
+        return Command(("EVAL", self.text, *self.words[2:]), is_long=self.is_long)
 
 
 class Script:
     """Something to do for some keys."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, long: bool = False) -> None:
+        self._is_long = long
         self._text = (_COMMON + text).encode()
         self._name = hashlib.sha1(self._text, usedforsecurity=False).hexdigest()
 
     def on(self, *keys: bytes, to: tuple[Part, ...] = ()) -> Command:
         """The command that runs it; `to` are its arguments."""
-        return Command(("EVALSHA", self._name, len(keys), *keys, *to), self._text)
+        return Command(("EVALSHA", self._name, len(keys), *keys, *to), self._text, self._is_long)
 
 
 # key, n | value, ttl, version that is expected or nothing -> the new version, or nothing if another one stands there
@@ -115,7 +117,8 @@ return {{id, number}}
 """)
 
 # log | after, limit -> how many are kept, the newest id, and a list of id, data, id, data …
-READ = Script(f"""
+READ = Script(
+    f"""
 if redis.call('TYPE', KEYS[1]).ok ~= 'stream' then return {{0, redis.call('TYPE', KEYS[1]).ok, {{}}}} end
 local page, below, left, size, ended = {{}}, '(0-' .. ARGV[1], tonumber(ARGV[2]), 0, false
 while left > 0 and size < {PAGE_BYTES} and not ended do
@@ -135,7 +138,9 @@ while left > 0 and size < {PAGE_BYTES} and not ended do
 end
 local last = ended and page[#page - 1] or redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1][1]
 return {{redis.call('XLEN', KEYS[1]), last, page}}
-""")
+""",
+    long=True,
+)
 
 # n, trace | channel -> the number of the wake-up; a store that is full still wakes, with a number that says nothing
 PUBLISH = Script(f"""

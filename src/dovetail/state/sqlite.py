@@ -79,6 +79,10 @@ class SqliteState(StateBackend):
         name = self._name(key)
         return await self._ask(True, lambda tables: tables.touch(name, ttl))
 
+    async def remaining(self, key: str) -> float | None:
+        name = self._name(key)
+        return await self._ask(False, lambda tables: tables.remaining(name))
+
     async def delete(self, key: str) -> bool:
         name = self._name(key)
         return await self._ask(True, lambda tables: tables.delete(name))

@@ -112,7 +112,7 @@ class Tables:
             self._execute("ROLLBACK")
 
     def look(self) -> None:
-        """Begin to read: each call to `get` and `read` is a transaction of its own."""
+        """Begin to read: each call to `get`, `remaining` and `read` is a transaction of its own."""
         self._now = self._clock()
 
     # ── keys ──
@@ -130,6 +130,10 @@ class Tables:
     def touch(self, key: bytes, ttl: float) -> bool:
         values = (self._now + ttl, key, self._now)
         return self._execute("UPDATE entries SET expires = ? WHERE key = ? AND expires > ?", values).rowcount > 0
+
+    def remaining(self, key: bytes) -> float | None:
+        row = self._execute("SELECT expires FROM entries WHERE key = ? AND expires > ?", (key, self._now))
+        return None if (found := row.fetchone()) is None else float(found[0]) - self._now
 
     def delete(self, key: bytes) -> bool:
         slot = self._find(key)
