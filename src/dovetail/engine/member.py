@@ -2,7 +2,8 @@
 
 Each worker keeps one key alive, its lease. What a worker has left unfinished is lost when its lease has gone, and stays
 gone for a moment in which the store was not out of reach: a worker whose lease only expired, because the store stood
-still, has renewed it by then.
+still, has renewed it by then. Whoever misses a lease first leaves a note of that, so that the moment does not begin
+anew if the one who waits is lost in its turn.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from dovetail.state.base import StateBackend
 LEASE_SECONDS = 4.0
 BEAT_SECONDS = 1.0  # between two renewals
 CERTAIN_SECONDS = 2.0  # for which a lease must have been gone
+NOTE_SECONDS = 60.0  # for which it is known since when one is missed
 
 log = logging.getLogger("dovetail")
 
@@ -46,6 +48,7 @@ class Member:
             try:
                 if not await self._state.touch(_key(self.id), LEASE_SECONDS):
                     await self._state.put(_key(self.id), b"", ttl=LEASE_SECONDS)
+                    await self._state.delete(_note(self.id))
             except Exception as failure:  # whatever it is: without a lease, others take this worker for dead
                 log.debug("the lease of this worker can't be renewed: %s", failure)
             await asyncio.sleep(BEAT_SECONDS)
@@ -61,18 +64,28 @@ class Vigil:
         self._own = own
         self._watched = watched
         self._state = state
-        self._gone_since: tuple[float, int] | None = None  # a time, and how many outages there were
+        self._outages = state.outages
 
     async def is_lost(self) -> bool:
         """To be asked again and again, at least every second."""
         if await self._own.lives(self._watched):
-            self._gone_since = None
             return False
-        now, outages = asyncio.get_running_loop().time(), self._state.outages
-        if self._gone_since is None or self._gone_since[1] != outages:
-            self._gone_since = (now, outages)
-        return not self._state.shared or now - self._gone_since[0] >= CERTAIN_SECONDS
+        return not self._state.shared or await self._missed_for() >= CERTAIN_SECONDS
+
+    async def _missed_for(self) -> float:
+        """Seconds since somebody has noticed it; in an outage nobody could renew a lease, so it counts from its end."""
+        note = _note(self._watched)
+        if self._outages != self._state.outages:
+            self._outages = self._state.outages
+            await self._state.delete(note)
+        await self._state.claim(note, b"", NOTE_SECONDS)
+        remaining = await self._state.remaining(note)
+        return 0.0 if remaining is None else NOTE_SECONDS - remaining
 
 
 def _key(worker: str) -> str:
     return f"worker/{worker}"
+
+
+def _note(worker: str) -> str:
+    return f"missed/{worker}"

@@ -3,6 +3,9 @@
 A session lives as long as it is used, belongs to whoever opened it, and there are only so many: when no more fit, the
 one that has been silent longest gives way, unless even that one was used a moment ago. Those whose client has
 not said `initialized` give way before all others, in the order of their use: opening sessions is cheap.
+
+Of workers that share a backend each bounds those that it has opened itself, and asks the backend before one of them
+ends: it may have been used elsewhere.
 """
 
 import secrets
@@ -27,6 +30,7 @@ MAX_FIRST = 16 * 1024  # of what it says of itself
 LARGE = 2 * 1024  # bytes of a record that stays decoded as long as its session is known here
 RECENT = 2_000  # sessions whose records are kept decoded, though they are small
 FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to a new one
+MAX_LOOKS = 8  # at sessions that might give way
 MAX_ID = 128
 MAX_TRIES = 100  # of a change that others are always quicker with
 _codec: Codec[Session] = Codec(Session, "session")
@@ -73,35 +77,46 @@ class Sessions:
         self._engine = engine
         self._state = state
         self._timeout = timeout
+        self._touch_seconds = timeout / 10  # how often the backend hears of use
+        self._unseen = self._touch_seconds if state.shared else 0.0  # use that it has not heard of yet
         self._most = most
         self._clock = clock
-        self._known: OrderedDict[str, _Known] = OrderedDict()  # the one that was used longest ago comes first
-        # Those of them whose client has not said `initialized`; same order.
-        self._new: OrderedDict[str, None] = OrderedDict()
+        self._known: dict[str, _Known] = {}
+        # Each of them stands in one of three lines; the one that was used here longest ago comes first.
+        self._new: _Line = OrderedDict()  # opened here; the client has not said `initialized`, unless elsewhere
+        self._old: _Line = OrderedDict()  # all others that were opened here
+        self._guests: _Line = OrderedDict()  # opened by other workers
         self._recent: OrderedDict[str, _Known] = OrderedDict()  # those with a small record that is decoded
 
     def __len__(self) -> int:
         return len(self._known)
 
+    @property
+    def _opened_here(self) -> int:
+        return len(self._new) + len(self._old)
+
+    # ── room for one more ──
+
     async def open(
         self, params: InitializeParams, revision: Revision, *, owner: str | None, unheard_since: int
     ) -> HeldSession:
-        silent = self._make_room()
         id = secrets.token_urlsafe(24)
-        self._known[id] = _Known(self._engine.hub, self._clock())  # first of all: others may open one meanwhile
         record = Session.open(
             id, params, revision, announced=self._engine.announced_kinds(), owner=owner, unheard_since=unheard_since
         )
         if len(_codec.encode(record)) > LARGE:
             record = record.replace(client=_without_pictures(record.client))
+        known = _Known(self._engine.hub, self._clock(), self._old)
+        self._stand_last(id, known, self._old)  # it counts from now on: others may open one meanwhile
         try:
-            if silent is not None:
-                await self.end(silent)
+            await self._forget_expired()
+            if self._opened_here > self._most:
+                await self._make_room()
             version = await self._put_first(record)
         except BaseException:
             self._forget(id)
             raise
-        self._new[id] = None
+        self._stand_last(id, known, self._new)
         return HeldSession(self, record, version)
 
     async def _put_first(self, record: Session) -> int:
@@ -112,29 +127,74 @@ class Sessions:
             except NoRoom:  # others are large, though they may be few
                 if self._state.shared:
                     raise
-                await self.end(self._silent_longest())
+                await self._make_room()
 
-    def _make_room(self) -> str | None:
-        """Gives the session that has to end, if there is no other way."""
-        self._forget_expired()
-        if len(self._known) < self._most:
-            return None
-        if self._state.shared:  # others may be using it: only what is remembered here gives way
-            self._let_go(next(iter(self._known)))
-            return None
-        return self._silent_longest()
+    async def _make_room(self) -> None:
+        """One that was opened here ends; raises if all that are looked at are in use."""
+        id = await self._never_came_back() or await self._silent_longest()
+        if id is None:
+            others = self._opened_here - 1
+            raise Busy(f"There are {others} sessions, all of them in use; try again later", http_status=503)
+        await self.end(id)
 
-    def _silent_longest(self) -> str:
-        """The one that gives way; raises if even that one is in use."""
-        if self._new:
-            id = next(iter(self._new))
-            self._forget(id)
-            return id
-        id, oldest = next(iter(self._known.items()))
-        if self._clock() - oldest.used < FRESH_SECONDS:
-            raise Busy(f"There are {len(self._known)} sessions, all of them in use; try again later", http_status=503)
-        self._forget(id)
+    async def _never_came_back(self) -> str | None:
+        for _ in range(MAX_LOOKS):
+            if not self._new:
+                break
+            silence = self._silence_here(self._new)
+            id = self._look_at_first(self._new)
+            if not await self._is_initialized(id):
+                return id
+            if silence >= FRESH_SECONDS and (known := self._known.get(id)) is not None:
+                known.used = self._clock() - silence  # unless elsewhere, which will be asked for in its turn
+                known.line.move_to_end(id, last=False)
+        return None
+
+    async def _silent_longest(self) -> str | None:
+        for _ in range(MAX_LOOKS):
+            if self._silence_here(self._old) < FRESH_SECONDS:
+                break
+            id = self._look_at_first(self._old)
+            if await self._is_silent(id):
+                return id
+        return None
+
+    def _silence_here(self, line: "_Line") -> float:
+        """Of the first in a line, in seconds."""
+        known = next(iter(line.values()), None)
+        return 0.0 if known is None else self._clock() - known.used
+
+    def _look_at_first(self, line: "_Line") -> str:
+        """It counts as used now, so that nobody else looks at it meanwhile, nor soon again."""
+        id, known = next(iter(line.items()))
+        known.used = self._clock()
+        self._stand_last(id, known, self._old)
         return id
+
+    async def _is_initialized(self, id: str) -> bool:
+        """Its client may have said so at another worker. False if it is gone."""
+        entry = await self._state.get(_key(id))
+        record = None if entry is None else _codec.decode(entry.value)
+        return record is not None and record.initialized
+
+    async def _is_silent(self, id: str) -> bool:
+        """Nobody has used it for a while, anywhere. True if it is gone."""
+        left = await self._state.remaining(_key(id))
+        return left is None or self._timeout - left - self._unseen >= FRESH_SECONDS
+
+    async def _forget_expired(self) -> None:
+        """Those that were opened here may live on elsewhere, and then still count."""
+        while self._silence_here(self._guests) >= self._timeout:
+            self._forget(next(iter(self._guests)))
+        for line in (self._new, self._old):
+            for _ in range(MAX_LOOKS):  # for one that is opened, so that this always catches up
+                if self._silence_here(line) < self._timeout:
+                    break
+                id = self._look_at_first(line)
+                if await self._state.remaining(_key(id)) is None:
+                    self._forget(id)
+
+    # ── one that is there ──
 
     async def find(self, id: str, owner: str | None) -> HeldSession | None:
         """The session, if there is one and it belongs to who is asking."""
@@ -188,30 +248,36 @@ class Sessions:
     def _is_to_be_touched(self, record: Session) -> bool:
         """It is in use, which is remembered here; whether the backend is to hear of it, which is often enough."""
         now = self._clock()
-        known = self._known.get(record.id)
-        if known is None:
-            known = self._known[record.id] = _Known(self._engine.hub, now - self._timeout)
-            known.watch(record.subscriptions)
-        self._known.move_to_end(record.id)
-        if record.id in self._new:
-            self._came_back(record)
+        known = self._known.get(record.id) or self._meet(record, now)
         known.used = now
-        if now - known.touched <= self._timeout / 10:
+        known.line.move_to_end(record.id)
+        if known.line is self._new and record.initialized:
+            self._stand_last(record.id, known, self._old)
+        if now - known.touched <= self._touch_seconds:
             return False
         known.touched = now
         return True
+
+    def _meet(self, record: Session, now: float) -> "_Known":
+        """It was opened elsewhere, or before this process has forgotten all."""
+        line = self._guests if self._state.shared else self._old
+        known = _Known(self._engine.hub, now - self._timeout, line)
+        known.watch(record.subscriptions)
+        self._stand_last(record.id, known, line)
+        if len(self._guests) > self._most:
+            self._let_go(next(iter(self._guests)))
+        return known
+
+    def _stand_last(self, id: str, known: "_Known", line: "_Line") -> None:
+        known.line.pop(id, None)
+        known.line = line
+        line[id] = self._known[id] = known
 
     async def _touch(self, record: Session) -> bool:
         if await self._state.touch(_key(record.id), self._timeout):
             return True
         self._forget(record.id)
         return False
-
-    def _came_back(self, record: Session) -> None:
-        if record.initialized:
-            self._new.pop(record.id, None)
-        elif record.id in self._new:
-            self._new.move_to_end(record.id)
 
     async def change(self, held: HeldSession, change: Callable[[Session], Session]) -> None:
         """Raises what `change` raises. A session that has ended meanwhile stays ended."""
@@ -227,9 +293,10 @@ class Sessions:
                     return
                 continue
             held.record = record
-            self._came_back(record)
             if (known := self._known.get(record.id)) is not None:
                 known.watch(record.subscriptions)
+                if known.line is self._new and record.initialized:
+                    self._stand_last(record.id, known, self._old)
             await self._state.publish(topic(record.id))
             return
         raise Busy("This session is being changed by too many requests at once; try again")
@@ -240,18 +307,10 @@ class Sessions:
 
     async def end(self, id: str) -> None:
         """For everyone: whoever serves a stream of it is told."""
-        self._forget(id)
         await self._state.delete(_key(id))
+        self._forget(id)  # not before: if the backend is out of reach, it still counts
         await self._state.drop(messages(id))
         await self._state.publish(topic(id))
-
-    def _forget_expired(self) -> None:
-        limit = self._clock() - self._timeout
-        while self._known:
-            id, known = next(iter(self._known.items()))
-            if known.used > limit:
-                return
-            self._forget(id)
 
     def _forget(self, id: str) -> None:
         """It has ended, or nobody has used it for too long."""
@@ -259,9 +318,9 @@ class Sessions:
         self._let_go(id)
 
     def _let_go(self, id: str) -> None:
-        self._new.pop(id, None)
         self._recent.pop(id, None)
         if (known := self._known.pop(id, None)) is not None:
+            del known.line[id]
             known.watch(frozenset())
 
     def forget_all(self) -> None:
@@ -283,13 +342,14 @@ def _renewed(held: HeldSession, entry: Entry) -> bool:
 class _Known:
     """What this process remembers of a session: when it was used, and which resources are watched for its sake."""
 
-    __slots__ = ("_hub", "_watched", "record", "touched", "used", "version")
+    __slots__ = ("_hub", "_watched", "line", "record", "touched", "used", "version")
 
-    def __init__(self, hub: Hub, now: float) -> None:
+    def __init__(self, hub: Hub, now: float, line: "_Line") -> None:
         self.record: Session | None = None  # decoded, where it is kept so
         self.version = 0  # of that
         self._hub = hub
         self._watched: frozenset[str] = frozenset()
+        self.line = line  # where it stands
         self.used = now
         self.touched = now
 
@@ -301,6 +361,9 @@ class _Known:
         for uri in self._watched - uris:
             self._hub.uri_released(uri)
         self._watched = uris
+
+
+_Line = OrderedDict[str, _Known]
 
 
 def _encoded(record: Session, most: int = MAX_RECORD) -> bytes:
