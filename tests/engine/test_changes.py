@@ -161,7 +161,7 @@ async def test_a_log_that_was_emptied_counts_as_a_gap(desk: Desk) -> None:
 
 async def test_positions_outlive_any_session(desk: Desk) -> None:
     await desk.publish(TOOLS)
-    desk.clock.sleep(7 * 86_400)
+    desk.clock.sleep(366 * 86_400)
     await desk.publish(TOOLS)
     assert await desk.heard(ALL, 1) == [(TOOLS, 2)]
 

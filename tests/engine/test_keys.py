@@ -4,17 +4,20 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from dovetail import Server, SetupError
-from dovetail.engine import core
+from dovetail.engine import shared_secrets
+from dovetail.engine.core import Engine
 from dovetail.engine.keys import Secrets, checked_secrets
 from dovetail.engine.options import Options
-from dovetail.engine.seal import BadSeal
+from dovetail.engine.seal import BadSeal, Sealer
 from dovetail.engine.shared_secrets import agree_on_secrets
-from dovetail.state.base import MAX_TTL, Conflict, Entry
+from dovetail.state.base import MAX_TTL, Conflict, Entry, StoreTrouble
 from dovetail.state.memory import MemoryState
 from wire import MODERN, Wire
 
@@ -172,18 +175,92 @@ async def test_a_store_that_has_forgotten_them_gets_them_back() -> None:
     assert set(await agree_on_secrets(state, own(b"z"), lambda: now[0])) == set(known)
 
 
-async def test_workers_look_again_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "SHORT_LOOK_SECONDS", 0.01)
+async def until_all_know(engines: list[Engine], count: int) -> None:
+    async with asyncio.timeout(5):
+        while {len(set(engine.secrets)) for engine in engines} != {count}:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("notices", [True, False])
+async def test_what_was_sealed_before_a_store_forgot_is_opened_by_all(notices: bool) -> None:
+    """Whether the workers notice an outage, or another one starts and puts its own secret there."""
     state = SlowState()
-    engine = Server("x").engine
+    engines = [Server("x").engine for _ in range(3)]
+    for engine in engines:
+        engine.state = state
+    old, other, new = engines
+    await old.start()
+    await other.start()
+    sealed = [old.sealer.seal(b"data")]
+    await state.delete("secret")
+    if notices:
+        others = await agree_on_secrets(state, own(b"b"))
+        sealed.append(Sealer(others).seal(b"data"))
+        state._topics.tell_all()
+        await until_all_know([old, other], 2)
+    await new.start()
+    sealed.append(new.sealer.seal(b"data"))
+    await until_all_know(engines, 2)
+    assert {engine.secrets[0] for engine in engines} == {old.secrets[0]}  # which all have known for longest
+    sealed += [engine.sealer.seal(b"data") for engine in engines]
+    for engine in engines:
+        assert {engine.sealer.open(each) for each in sealed} == {b"data"}
+    for engine in engines:
+        await engine.stop()
+
+
+async def test_secrets_that_come_together_keep_their_dates() -> None:
+    state, now = MemoryState(), [1e9]
+    old = await agree_on_secrets(state, own(b"a"), lambda: now[0])
+    await state.delete("secret")
+    now[0] += 20 * 86_400
+    new = await agree_on_secrets(state, own(b"b"), lambda: now[0])
+    both = await agree_on_secrets(state, old, lambda: now[0])
+    assert (list(both), list(both.made)) == ([*old, *new], [1e9, now[0]])
+    assert await agree_on_secrets(state, new, lambda: now[0]) == both
+    now[0] += 3 * 3600
+    assert list(await agree_on_secrets(state, old, lambda: now[0])) == [*new, *old]
+    now[0] += 400 * 86_400  # nothing is good any more that the first one has sealed
+    known = await agree_on_secrets(state, both, lambda: now[0])
+    assert len(known) == 2
+    assert old[0] not in known
+    assert await agree_on_secrets(state, both, lambda: now[0]) == known
+
+
+async def test_there_are_only_so_many() -> None:
+    state, now = MemoryState(), [1e9]
+    fleets = []
+    for number in range(shared_secrets.KEPT + 5):
+        await state.delete("secret")
+        fleets.append(await agree_on_secrets(state, own(bytes([number])), lambda: now[0]))
+        now[0] += 1
+    for known in fleets:
+        await agree_on_secrets(state, known, lambda: now[0])
+    everything = await agree_on_secrets(state, fleets[0], lambda: now[0])
+    assert len(everything) == shared_secrets.KEPT
+    assert set(everything) == {each for known in fleets[5:] for each in known}
+
+
+async def test_a_look_that_failed_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shared_secrets, "AGAIN_SECONDS", 0.01)
+    state, engine = SlowState(), Server("x").engine
     engine.state = state
     await engine.start()
-    await state.delete("secret")
-    others = await agree_on_secrets(state, own(b"b"))  # a worker that has come meanwhile
-    state.outages += 1
-    async with asyncio.timeout(5):
-        while engine.secrets != others:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    troubles = iter([StoreTrouble(), StoreTrouble(), StoreTrouble()])
+    get = state.get
+
+    async def troubled(key: str) -> Entry | None:
+        for trouble in troubles:
+            raise trouble
+        return await get(key)
+
+    monkeypatch.setattr(state, "get", troubled)
+    await state.put("secret", b"\x01" + msgspec.msgpack.encode([(time.time(), b"b" * 32)]), ttl=60)
+    await state.publish("secret")
+    await until_all_know([engine], 2)
+    assert caplog.text.count("can't be looked at") == 1
     await engine.stop()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail import Server
 from dovetail.engine.handlers import MAX_LISTENED
-from dovetail.engine.streams import MAX_URIS, Change, Hub
+from dovetail.engine.streams import MAX_URIS, Change, Hub, Subscription, changes_made
 from wire import MODERN, Wire
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
@@ -265,3 +265,61 @@ def test_a_loop_that_died_is_no_listener() -> None:
     loop.close()
     server.add_tool(lambda: "x", name="later")
     assert not server.engine.hub._subscriptions
+
+
+# ── what several workers may find ──
+
+
+FOUND = Change("updated", "test://one", "cause")
+
+
+async def test_finds_are_heard_here_unless_somebody_passes_them_on() -> None:
+    hub = Hub()
+    one = hub.subscribe((), ["test://one"])
+    log = hub.everything()
+    hub.publish(FOUND)
+    assert await anext(one) == Change("updated", "test://one")
+    assert await anext(log) == FOUND
+
+
+async def test_whoever_takes_finds_gets_them_alone_as_long_as_it_is_there() -> None:
+    hub = Hub()
+    one = hub.subscribe((), ["test://one"])
+    log = hub.everything(finds=True)
+    hub.publish(FOUND)
+    assert (len(one._pending), await anext(log)) == (0, FOUND)
+    hub.publish(FOUND.plain, from_afar=True)
+    assert (len(one._pending), len(log._pending)) == (1, 0)
+    await anext(one)
+    log.end()
+    hub.publish(FOUND)
+    assert len(one._pending) == 1
+
+
+@pytest.mark.parametrize(
+    ("causes", "left"), [(["a"], "a"), (["a", "b"], "b"), (["a", ""], ""), (["", "a"], ""), (["a", "", "b"], "")]
+)
+async def test_a_pending_find_gives_way_to_what_is_sure(causes: list[str], left: str) -> None:
+    log = Hub().everything()
+    for cause in causes:
+        log.offer(Change("updated", "test://one", cause))
+    assert (len(log._pending), log.accepted) == (1, 1)
+    assert await anext(log) == Change("updated", "test://one", left)
+
+
+async def test_what_is_changed_is_noted_where_it_is_changed() -> None:
+    hub = Hub()
+    log, listener = hub.everything(), hub.subscribe(("tools",))
+    made: dict[Subscription, int] = {}
+
+    async def change() -> None:
+        changes_made.set(made)
+        hub.publish(Change("tools"))
+        await asyncio.to_thread(hub.publish, Change("prompts"))
+
+    hub.publish(Change("resources"))
+    await asyncio.create_task(change())
+    hub.publish(Change("updated", "test://one"))
+    await asyncio.sleep(0)
+    assert made == {log: 3}
+    assert listener not in made

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dovetail.engine import sights
 from dovetail.engine import watch as watch_module
 from dovetail.engine.watch import Watcher
 from dovetail.errors import Busy, SetupError
@@ -33,7 +34,7 @@ class Changes:
         self.uris: list[str] = []
         self._arrived = asyncio.Event()
 
-    def __call__(self, uri: str) -> None:
+    def __call__(self, uri: str, _cause: str) -> None:
         self.uris.append(uri)
         self._arrived.set()
 
@@ -334,8 +335,8 @@ async def test_a_listener_that_raises_does_not_end_the_watching(
     path.write_text("old")
     changes = Changes()
 
-    def report(uri: str) -> None:
-        changes(uri)
+    def report(uri: str, cause: str) -> None:
+        changes(uri, cause)
         raise ValueError("no")
 
     watcher = Watcher(report, poll_seconds=0.02, use_watchfiles=False)
@@ -427,7 +428,7 @@ async def test_watchfiles_that_is_not_installed(changes: Changes, monkeypatch: p
 async def test_a_look_into_a_large_folder_is_bounded(
     changes: Changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watch_module, "MAX_FOLDER_ENTRIES", 5)
+    monkeypatch.setattr(sights, "MAX_FOLDER_ENTRIES", 5)
     for number in range(20):
         (tmp_path / str(number)).touch()
     watcher = Watcher(changes, poll_seconds=0.02, use_watchfiles=False)
@@ -441,7 +442,7 @@ async def test_a_look_into_a_large_folder_is_bounded(
 async def test_watchfiles_hears_all_of_a_large_folder(
     changes: Changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watch_module, "MAX_FOLDER_ENTRIES", 1)
+    monkeypatch.setattr(sights, "MAX_FOLDER_ENTRIES", 1)
     for number in range(20):
         (tmp_path / str(number)).touch()
     watcher = Watcher(changes, poll_seconds=600)
@@ -466,12 +467,12 @@ async def test_a_disk_that_hangs_holds_up_nobody(
             release.wait(PATIENCE)
         return real(path, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(watch_module, "FIRST_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(sights, "FIRST_LOOK_SECONDS", 0.01)
     path = tmp_path / "file.txt"
     path.write_text("old")
     watcher = Watcher(changes, poll_seconds=0.02)
     with monkeypatch.context() as patch:
-        patch.setattr(watch_module.os, "stat", hang)
+        patch.setattr(sights.os, "stat", hang)
         watcher.watch("file:///hangs", tmp_path / "hangs")
         watcher.watch(URI, path)
         release.set()
@@ -506,11 +507,44 @@ async def test_looking_is_done_by_the_runner_that_was_given_and_survives_its_fai
     await watcher.close()
 
 
+async def test_all_who_watch_name_the_same_cause(tmp_path: Path) -> None:
+    file, folder = tmp_path / "file.txt", tmp_path / "folder"
+    folder.mkdir()
+    told: dict[str, list[list[str]]] = {"file": [[], []], "folder": [[], []]}
+    watchers = [
+        Watcher(lambda uri, cause, n=n: told[uri][n].append(cause), poll_seconds=0.02, use_watchfiles=False)
+        for n in range(2)
+    ]
+    for watcher in watchers:
+        watcher.watch("file", file)
+        watcher.watch("folder", folder)
+    for number in range(1, 4):
+        file.write_text("x" * number)
+        (folder / f"{number}.txt").write_text("new")
+        await eventually(lambda number=number: all(len(each) == number for both in told.values() for each in both))
+    for watcher in watchers:
+        await watcher.close()
+    for one, other in told.values():
+        assert one == other
+        assert len(set(one)) == 3
+
+
+async def test_what_changed_and_changed_back_has_no_cause(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    watched = sights.Watched(path)
+    watched.take_in(sights.look_at(watched.path))
+    assert watched.cause() == ""
+    path.unlink()
+    watched.take_in(sights.look_at(watched.path))
+    assert watched.cause() != ""
+
+
 def test_a_new_event_loop_starts_anew(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     path.write_text("old")
     seen: list[str] = []
-    watcher = Watcher(seen.append, poll_seconds=0.05)
+    watcher = Watcher(lambda uri, _: seen.append(uri), poll_seconds=0.05)
 
     async def use() -> None:
         watcher.watch(URI, path)

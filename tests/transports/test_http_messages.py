@@ -225,7 +225,7 @@ async def test_a_place_of_before_there_were_messages_is_one_too() -> None:
         await back.tell(note("new"))
         again = wire.get("changes.1")
         assert (await again.message())["params"]["data"] == "new"
-        assert again.events[-1].id == "changes.1-1"
+        assert again.events[-1].id.startswith("changes.1-1")
         await leave(again)
 
 
@@ -257,7 +257,7 @@ async def test_a_place_beyond_the_log_gets_everything() -> None:
         await back.tell(note("new"))
         stream = wire.get("changes.0-99")
         assert (await stream.message())["params"]["data"] == "new"
-        assert stream.events[-1].id == "changes.0-1"
+        assert stream.events[-1].id.startswith("changes.0-1")
         await leave(stream)
 
 

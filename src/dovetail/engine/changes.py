@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import secrets
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -12,9 +14,9 @@ import msgspec
 from dovetail.engine import refresh
 from dovetail.engine.exchange import SessionStore
 from dovetail.engine.member import Member
-from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind, Subscription
+from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind, ChangesMade, Subscription, changes_made
 from dovetail.protocol.session import Session
-from dovetail.state.base import Listener, LogRecord, StateBackend
+from dovetail.state.base import MAX_TTL, Conflict, Listener, LogPage, LogRecord, StateBackend
 from dovetail.state.records import Codec
 
 if TYPE_CHECKING:
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
 
 LOG = "changes"
 KEEP = 10_000
-SECONDS = 30 * 86_400.0  # far longer than any session may be silent: a position never outlives the log it points into
+SECONDS = MAX_TTL  # it must not begin anew: a position would be taken for one in the other log
 PATIENCE = 3.0  # seconds that an answer waits for the changes of its call to be written
-OUTAGE = "outage"  # a claim: one worker tells of each outage
-OUTAGE_SECONDS = 5.0  # in which all of them have noticed that it is over
+NEWEST = 100  # records in which something is looked for that another worker may have said already
+ATTEMPTS = 100  # to say something after the newest record
 AGAIN_SECONDS = 0.5  # what could not be written is tried again
 
 log = logging.getLogger("dovetail")
@@ -38,6 +40,7 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
     uri: str
     worker: str
     refreshes: int = 0  # that it had made by then
+    cause: str = ""  # of what several workers notice: an outage, or what is found in a file
 
     def changes_for(self, session: Session) -> list[Change]:
         """Those of them that a session asked for."""
@@ -67,13 +70,14 @@ class ChangeLog:
         self._member = member
         self._subscription: Subscription | None = None
         self._listeners: list[Listener] = []
-        self._is_writing = self._is_in_trouble = False
+        self._is_in_trouble = False
         self._written = asyncio.Event()
         self._count = 0  # changes that were written, or tried
+        self._outages: deque[str] = deque(maxlen=NEWEST)  # those that everyone here knows of
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._subscription = self._engine.hub.everything()
+        self._subscription = self._engine.hub.everything(finds=self._state.shared)
         self._run(self._write(self._subscription))
         if self._state.shared:
             self._listen(LOG, self._relay)
@@ -102,12 +106,11 @@ class ChangeLog:
 
     async def _write(self, subscription: Subscription) -> None:
         async for change in subscription:
-            self._is_writing = True
-            refresher = self._engine.refresher
-            record = _Told(change.kind, change.uri, self._member.id, 0 if refresher is None else refresher.count)
             try:
-                await self._state.append(LOG, _codec.encode(record), keep=KEEP, ttl=SECONDS)
+                await self._append(self._told_of(change))
                 self._is_in_trouble = False
+            except UnicodeEncodeError as failure:
+                log.warning("a change is not told to others, for its URI is not text: %s", failure)
             except Exception as failure:  # whatever it is: who waits for changes would wait for ever
                 if not self._is_in_trouble:
                     log.warning("a change could not be written and is tried again and again: %s", failure)
@@ -117,24 +120,59 @@ class ChangeLog:
                     return
                 subscription.offer(change)
                 await asyncio.sleep(AGAIN_SECONDS)
-            self._is_writing = False
             self._count += 1
             self._written.set()
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether something has changed here that other workers will know in a moment."""
-        if not self._state.shared or self._is_in_trouble or self._subscription is None:
-            return False
-        return self._is_writing or self._subscription.waiting > 0
+    def _told_of(self, change: Change) -> _Told:
+        refresher = self._engine.refresher
+        refreshes = 0 if refresher is None else refresher.count
+        return _Told(change.kind, change.uri, self._member.id, refreshes, change.cause if self._state.shared else "")
 
-    async def settle(self) -> None:
-        """Whoever is answered may count on it that what a call has changed is known; but nobody waits for long."""
-        waiting = 0 if self._subscription is None else self._subscription.waiting
-        ticket = self._count + waiting + self._is_writing  # what comes later is not waited for
+    async def _append(self, told: _Told) -> None:
+        """What has a cause is appended unless another worker has just said the same: after what was looked at."""
+        data = _codec.encode(told)
+        for _ in range(ATTEMPTS if told.cause else 0):
+            page = await self._newest()
+            if self._is_known(told, page.records):
+                return
+            with suppress(Conflict):
+                await self._state.append(LOG, data, keep=KEEP, ttl=SECONDS, if_last=_end(page))
+                return
+        await self._state.append(LOG, data, keep=KEEP, ttl=SECONDS)
+
+    def _is_known(self, told: _Told, newest: Iterable[LogRecord]) -> bool:
+        """Of an outage: whether somebody has told of one that is news here. Else: whether the last find is the same."""
+        causes = [
+            each.cause
+            for each in map(_codec.decode, (record.data for record in newest))
+            if each is not None and each.cause and (each.kind, each.uri) == (told.kind, told.uri)
+        ]
+        if told.kind == "all":
+            return any(cause not in self._outages for cause in causes)
+        return causes[-1:] == [told.cause]
+
+    async def _newest(self) -> LogPage:
+        page = await self._state.read(LOG, 0, 0)
+        return await self._state.read(LOG, max(0, page.last - NEWEST), NEWEST) if page.last else page
+
+    # ── who waits for it ──
+
+    def noted(self) -> ChangesMade | None:
+        """Where stands, from now on, what is changed in the course of this call; None if nobody else need know."""
+        if not self._state.shared:
+            return None
+        made = changes_made.get()
+        if made is None:
+            made = {}
+            changes_made.set(made)
+        return made
+
+    async def settle(self, made: ChangesMade) -> None:
+        """Whoever is answered may count on it that what its call has changed is known; but nobody waits for long."""
+        number = 0 if self._subscription is None else made.get(self._subscription, 0)
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
-                while self._count < ticket and self.is_behind:
+                while self._count < number and not self._is_in_trouble:
                     self._written.clear()
                     await self._written.wait()
 
@@ -142,9 +180,13 @@ class ChangeLog:
 
     async def _relay(self, listener: Listener) -> None:
         """To everyone who listens at this worker."""
-        position, outages = None, self._state.outages
+        position: int | None = None
+        outages = self._state.outages
         while not listener.closed:
             try:
+                if position is None:
+                    position = await self._skip()
+                    self._engine.hub.publish_all()  # to those who were quicker: they may have missed something
                 if outages != self._state.outages:
                     seen = self._state.outages
                     await self._announce_outage()
@@ -159,43 +201,43 @@ class ChangeLog:
 
     async def _announce_outage(self) -> None:
         """Nobody knows what could not be told: one of the workers says so to everyone."""
-        if not await self._state.claim(OUTAGE, b"", OUTAGE_SECONDS):
-            return
-        try:
-            record = _Told("all", "", self._member.id)
-            await self._state.append(LOG, _codec.encode(record), keep=KEEP, ttl=SECONDS)
-        except BaseException:
-            await self._state.delete(OUTAGE)
-            raise
+        await self._append(_Told("all", "", self._member.id, cause=secrets.token_hex(8)))
 
-    async def _relay_after(self, position: int | None) -> int:
-        """Gives the position that was reached; None is the end of the log, whatever stands in it."""
-        if position is None:
-            return await self.position()
+    async def _relay_after(self, position: int) -> int:
+        """Gives the position that was reached."""
         while True:
             page = await self._state.read(LOG, position)
             if position > page.last or position < page.first - 1:
+                position = await self._skip()
                 self._engine.hub.publish_all()
-                return page.last
+                return position
             for record in page.records:
                 self._pass_on(await self._told(record))
             if not page.records:
                 return page.last
             position = page.records[-1].id
 
+    async def _skip(self) -> int:
+        """To the end of the log: outages that it tells of are over."""
+        page = await self._newest()
+        told = [_codec.decode(record.data) for record in page.records]
+        self._outages.extend(each.cause for each in told if each is not None and each.kind == "all")
+        return _end(page)
+
     def _pass_on(self, told: _Told | None) -> None:
         if told is None:
             return
         if told.kind == "all":
+            self._outages.append(told.cause)
             self._engine.hub.publish_all()
-        elif told.worker != self._member.id:
+        elif told.cause or told.worker != self._member.id:
             self._engine.hear(Change(told.kind, told.uri), from_afar=True)
 
     async def _told(self, record: LogRecord) -> _Told | None:
         """None if it can't be read. What a refresh has changed is told when it is made here too."""
         told, refresher = _codec.decode(record.data), self._engine.refresher
         if told is not None and refresher is not None and told.refreshes > refresher.count:
-            await refresher.reached(told.refreshes)
+            await refresher.reached(told.refreshes, self._state)
         return told
 
     # ── for sessions ──
@@ -225,6 +267,11 @@ class ChangeLog:
                 latest[change] = record.id if change == wanted[-1] else None  # no two events have the same
         position = page.records[-1].id if page.records else page.last
         return Heard(list(latest.items()), position, position < page.last)
+
+
+def _end(page: LogPage) -> int:
+    """Up to where it was read."""
+    return page.records[-1].id if page.records else page.last
 
 
 def _wants(session: Session, change: Change) -> bool:

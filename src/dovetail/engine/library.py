@@ -32,9 +32,9 @@ Call = Callable[[Invocation, dict[str, Any], str, Callable[[Any], Any]], Awaitab
 
 
 class Library:
-    """Finds, reads, lists and watches. `on_update` hears of a watched file that changed."""
+    """Finds, reads, lists and watches. `on_update` hears of a watched file that changed, and of the cause."""
 
-    def __init__(self, threads: ThreadPool, hint: CacheHint, on_update: Callable[[str], None]) -> None:
+    def __init__(self, threads: ThreadPool, hint: CacheHint, on_update: Callable[[str, str], None]) -> None:
         self.resources: Catalog[Resource] = Catalog("resource")
         self.templates: Catalog[Template] = Catalog("resource template")
         self._threads = threads

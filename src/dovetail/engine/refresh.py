@@ -1,17 +1,18 @@
 """`server.refresh()`: every worker runs the functions that change its catalogue, then the changes are told once.
 
 How often there was a refresh stands in the state that the workers share. A worker that starts later, or was away, runs
-the functions when it sees that it is behind.
+the functions when it sees that it is behind. The number only grows: a state that has forgotten it is told by who knows.
 """
 
 import asyncio
 import inspect
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dovetail.engine.streams import Change, ChangeKind
-from dovetail.state.base import MAX_TTL, Listener, StateBackend, StoreTrouble
+from dovetail.state.base import MAX_TTL, Conflict, Listener, NoRoom, StateBackend, StoreTrouble
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
@@ -20,6 +21,7 @@ KEY = "refresh"  # the counter, and the topic
 CLAIM_SECONDS = 3600.0
 PATIENCE = 2.0  # seconds that the news of a refresh waits for the refresh itself
 AGAIN_SECONDS = 1.0
+ATTEMPTS = 10
 
 log = logging.getLogger("dovetail")
 
@@ -53,16 +55,18 @@ class Refresher:
         state = self._engine.state
         if state.shared:
             count = await state.add(KEY, 1, MAX_TTL)
+            if count <= self.count:  # it was forgotten
+                count = await state.add(KEY, self.count, MAX_TTL)
             await state.publish(KEY)
         else:
-            self._asked += 1
+            self._asked = max(self._asked, self.count) + 1
             count = self._asked
         await self._run(count, state)
 
     async def _run(self, count: int, state: StateBackend) -> None:
         """Whoever of the workers is first to have changed a list tells of it, also if a function failed after that."""
         async with self._lock:
-            if count == self.count:
+            if count <= self.count:
                 return
             changed: set[ChangeKind] = set()
             self._held_back = changed
@@ -101,9 +105,8 @@ class Refresher:
 
     async def catch_up(self, state: StateBackend) -> None:
         """Whoever has refreshed tells of the changes."""
-        entry = await state.get(KEY)
-        count = int(entry.value) if entry is not None and entry.value.isdigit() and len(entry.value) < 20 else 0
-        if count not in (0, self.count):  # it is less if the store has forgotten it
+        count = await self._number(state, self.count)
+        if count > self.count:
             try:
                 await self._run(count, state)
             except StoreTrouble:
@@ -111,8 +114,26 @@ class Refresher:
             except Exception:  # a function's own; the others go on as they are
                 log.exception("a function of on_refresh failed")
 
-    async def reached(self, count: int) -> None:
-        """Wait until this worker has made so many refreshes, for a while."""
+    async def _number(self, state: StateBackend, known: int) -> int:
+        """How many there were, which is at least what is known here."""
+        for _ in range(ATTEMPTS):
+            entry = await state.get(KEY)
+            count = int(entry.value) if entry is not None and entry.value.isdigit() and len(entry.value) < 20 else 0
+            if count >= known:
+                return count
+            with suppress(Conflict):  # somebody else was quicker
+                await self._restore(state, known, 0 if entry is None else entry.version)
+                return known
+        return known
+
+    async def _restore(self, state: StateBackend, count: int, version: int) -> None:
+        with suppress(NoRoom):
+            await state.put(KEY, b"%d" % count, ttl=MAX_TTL, if_version=version)
+            await state.publish(KEY)
+
+    async def reached(self, count: int, state: StateBackend) -> None:
+        """Another worker has made so many: wait until this one has, for a while."""
+        await self._number(state, count)
         try:
             async with asyncio.timeout(PATIENCE), self._reached:
                 await self._reached.wait_for(lambda: self.count >= count)

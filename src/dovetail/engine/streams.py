@@ -6,6 +6,7 @@ A subscription keeps each pending change once, so a slow reader costs no memory 
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import Literal
 
 import msgspec
@@ -20,6 +21,11 @@ class Change(msgspec.Struct, frozen=True):
 
     kind: ChangeKind
     uri: str = ""
+    cause: str = ""  # of what several workers may find by themselves: the same at all of them
+
+    @property
+    def plain(self) -> "Change":
+        return Change(self.kind, self.uri) if self.cause else self
 
     @property
     def method(self) -> str:
@@ -37,7 +43,8 @@ class Subscription:
         self.kinds = frozenset(kinds)
         self.uris: set[str] = set()
         self.closed = False
-        self._pending: dict[Change, None] = {}
+        self._pending: dict[Change, Change] = {}  # by what it is without its cause
+        self.accepted = 0  # how many have ever stood there
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._waiter: asyncio.Future[None] | None = None  # of the one who reads
@@ -58,11 +65,6 @@ class Subscription:
     def wants(self, change: Change) -> bool:
         return (self.passes_on or change.uri in self.uris) if change.uri else change.kind in self.kinds
 
-    @property
-    def waiting(self) -> int:
-        """How many changes nobody has read yet."""
-        return len(self._pending)
-
     def asked_for(self) -> list[Change]:
         kinds = [Change(kind) for kind in LIST_KINDS if kind in self.kinds]
         return [*kinds, *(Change("updated", uri) for uri in sorted(self.uris))]
@@ -80,9 +82,15 @@ class Subscription:
                 return
 
     def _put(self, change: Change) -> None:
-        if not self.closed and self.wants(change):
-            self._pending[change] = None
-            self._wake()
+        if self.closed or not self.wants(change):
+            return
+        plain = change.plain
+        known = self._pending.get(plain)
+        self.accepted += known is None
+        self._pending[plain] = change if self.passes_on and known != plain else plain
+        if self.passes_on and (made := changes_made.get()) is not None:
+            made[self] = self.accepted
+        self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -97,9 +105,7 @@ class Subscription:
                 raise StopAsyncIteration
             self._waiter = self._loop.create_future()
             await self._waiter
-        change = next(iter(self._pending))
-        del self._pending[change]
-        return change
+        return self._pending.pop(next(iter(self._pending)))
 
     def end(self) -> None:
         """No more changes; a reader gets what is pending and then stops."""
@@ -111,6 +117,11 @@ class Subscription:
             self._wake()
 
 
+# What was changed in the course of a call, in its threads and tasks too: how far whoever passes it on has to come.
+ChangesMade = dict[Subscription, int]
+changes_made: ContextVar[ChangesMade | None] = ContextVar("changes made", default=None)
+
+
 class Hub:
     """All subscriptions of one process. `on_uri` hears when the first listener wants a URI and the last has left."""
 
@@ -118,6 +129,7 @@ class Hub:
         self._subscriptions: dict[Subscription, None] = {}
         self._wanted: dict[str, int] = {}
         self._on_uri = on_uri
+        self._finds_go_to: Subscription | None = None
         self._ended = False
 
     def begin(self) -> None:
@@ -127,9 +139,15 @@ class Hub:
     def subscribe(self, kinds: Iterable[ChangeKind], uris: Iterable[str] = ()) -> Subscription:
         return self._add(Subscription(self, kinds, uris))
 
-    def everything(self) -> Subscription:
-        """All changes, of any URI; for whoever passes them on. It makes nobody watch anything."""
-        return self._add(Subscription(self, LIST_KINDS, (), passes_on=True))
+    def everything(self, *, finds: bool = False) -> Subscription:
+        """All changes, of any URI; for whoever passes them on. It makes nobody watch anything.
+
+        With `finds`, what several workers may find goes nowhere else: it comes back from afar, once for all of them.
+        """
+        subscription = self._add(Subscription(self, LIST_KINDS, (), passes_on=True))
+        if finds and not subscription.closed:
+            self._finds_go_to = subscription
+        return subscription
 
     def _add(self, subscription: Subscription) -> Subscription:
         self._subscriptions[subscription] = None
@@ -139,6 +157,9 @@ class Hub:
 
     def publish(self, change: Change, *, from_afar: bool = False) -> None:
         """Tell everyone who asked; from any thread. What comes from afar is not passed on to there."""
+        if change.cause and self._finds_go_to is not None:
+            self._finds_go_to.offer(change)
+            return
         for subscription in tuple(self._subscriptions):
             if not (from_afar and subscription.passes_on):
                 subscription.offer(change)
@@ -152,6 +173,8 @@ class Hub:
 
     def forget(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription, None)
+        if self._finds_go_to is subscription:
+            self._finds_go_to = None
 
     def uri_wanted(self, uri: str) -> None:
         self._wanted[uri] = self._wanted.get(uri, 0) + 1

@@ -1,4 +1,4 @@
-"""File watching: URIs with their paths go in, `on_change(uri)` comes out on the event loop, once per burst.
+"""File watching: URIs with their paths go in, `on_change(uri, cause)` comes out on the event loop, once per burst.
 
 Looking (`os.stat`, every `poll_seconds`) is what finds changes. watchfiles, where it is installed, only says when to
 look at once, and spares the walk through watched folders; if it fails, looking goes on without it. One task does all
@@ -9,25 +9,22 @@ import asyncio
 import importlib.util
 import logging
 import os
-import stat
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from dovetail.engine import sights
+from dovetail.engine.sights import FirstLook, Sight, Watched, look_at
 from dovetail.errors import SetupError
 
 log = logging.getLogger("dovetail.watch")
 
 QUIET_SECONDS = 0.05  # a burst is over when nothing changed for so long …
 MAX_QUIET_ROUNDS = 10  # … or after this many rounds, so that a file that is always written is reported too
-MAX_FOLDER_ENTRIES = 2_000  # how much of a folder one look walks through
-FIRST_LOOK_SECONDS = 0.5  # how long `watch` waits for a disk, before it leaves the first look to the task
 
 T = TypeVar("T")
-Mark = tuple[int, int, int] | None  # what a path looked like; None if nothing is there
 Plan = frozenset[tuple[str, int, int]]  # folders to listen at: path, device, inode
 
 
@@ -38,11 +35,14 @@ class Run(Protocol):
 
 
 class Watcher:
-    """Calls `on_change(uri)` when what lies at the URI's path changes, is replaced, vanishes or comes back."""
+    """Calls `on_change(uri, cause)` when what lies at the URI's path changes, is replaced, vanishes or comes back.
+
+    The cause is the same in every process that sees this very change, and empty if that can't be told.
+    """
 
     def __init__(
         self,
-        on_change: Callable[[str], None],
+        on_change: Callable[[str, str], None],
         *,
         poll_seconds: float = 1.0,
         use_watchfiles: bool | None = None,
@@ -55,11 +55,11 @@ class Watcher:
         self._run_in_thread = run
         self._poll_seconds = max(poll_seconds, 0.01)
         self._use_watchfiles = installed if use_watchfiles is None else use_watchfiles
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, Watched] = {}
         self._listeners: dict[bool, _Listener] = {}  # by whether they hear what happens in deeper folders too
         self._task: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
-        self._first_look = _FirstLook()
+        self._first_look = FirstLook()
         self._stirred: set[str] = set()
 
     def watch(self, uri: str, path: Path) -> None:
@@ -67,7 +67,7 @@ class Watcher:
         if known := self._watched.get(uri):
             known.holders += 1
             return
-        self._watched[uri] = watched = _Watched(path)
+        self._watched[uri] = watched = Watched(path)
         if (sight := self._first_look.at(watched.path)) is not None:
             self._take_in(watched, sight)
         if self._task is None or self._task.done():
@@ -134,12 +134,14 @@ class Watcher:
         watched = {uri: self._watched[uri] for uri in uris if uri in self._watched}
         if not watched:
             return set()
-        sights = await self._run_in_thread(lambda: [_look_at(each.path) for each in watched.values()])
+        sights = await self._run_in_thread(lambda: [look_at(each.path) for each in watched.values()])
         return {uri for (uri, each), sight in zip(watched.items(), sights, strict=True) if self._take_in(each, sight)}
 
-    def _take_in(self, watched: "_Watched", sight: "_Sight") -> bool:
+    def _take_in(self, watched: Watched, sight: Sight) -> bool:
         if not watched.is_seen and sight.is_large and not self._use_watchfiles:
-            log.warning("%s: changes beyond its first %d entries need watchfiles", watched.path, MAX_FOLDER_ENTRIES)
+            log.warning(
+                "%s: changes beyond its first %d entries need watchfiles", watched.path, sights.MAX_FOLDER_ENTRIES
+            )
         return watched.take_in(sight)
 
     async def _changed(self) -> set[str]:
@@ -173,7 +175,7 @@ class Watcher:
     def _report(self, changed: set[str]) -> None:
         for uri in sorted(changed & self._watched.keys()):
             try:
-                self._on_change(uri)
+                self._on_change(uri, self._watched[uri].cause())
             except Exception:
                 log.exception("the change of %s could not be passed on", uri)
 
@@ -207,46 +209,6 @@ class Watcher:
         log.warning("watchfiles failed (%s); looking at files every %g s instead", problem, self._poll_seconds)
         self._use_watchfiles = False
         self._look_now.set()
-
-
-class _Sight(NamedTuple):
-    """What a look at a path shows."""
-
-    mark: Mark = None
-    is_folder: bool = False
-    is_large: bool = False
-    real_path: str | None = None  # of a folder
-
-
-class _Watched:
-    """A path, how many hold on to it, and what it looked like when last seen."""
-
-    __slots__ = ("_mark", "holders", "is_folder", "is_large", "is_seen", "parent", "path", "real_path")
-
-    def __init__(self, path: Path) -> None:
-        self.path = os.path.abspath(path)
-        self.parent = os.path.dirname(self.path)
-        self.real_path = self.path
-        self.holders = 1
-        self.is_folder = False
-        self.is_large = False
-        self.is_seen = False
-        self._mark: Mark = None
-
-    def take_in(self, sight: _Sight) -> bool:
-        """Remember what a look showed; tells whether it changed since the one before."""
-        differs = self.is_seen and sight.mark != self._mark
-        self.is_seen = True
-        self._mark = sight.mark
-        self.is_folder = sight.is_folder
-        if sight.real_path is not None:
-            self.real_path = sight.real_path
-            self.is_large = sight.is_large
-        return differs
-
-    def holds_any(self, paths: Iterable[str]) -> bool:
-        inside = os.path.join(self.real_path, "")
-        return self.is_folder and any(path.startswith(inside) or path == self.real_path for path in paths)
 
 
 class _Listener:
@@ -336,51 +298,6 @@ class _Listener:
     def _fail(self, problem: BaseException) -> None:
         if not self._stopped:
             self._failed(problem)
-
-
-class _FirstLook:
-    """Looks at a path at once, so that no change after that is missed, but does not wait for a disk that hangs."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None  # the last one; alive only if its disk hangs
-
-    def at(self, path: str) -> _Sight | None:
-        """None if it takes too long, or if the one before still does."""
-        if self._thread is not None and self._thread.is_alive():
-            return None
-        seen: list[_Sight] = []
-        self._thread = threading.Thread(target=lambda: seen.append(_look_at(path)), name="dovetail.look", daemon=True)
-        with suppress(RuntimeError):  # the system has no more threads to give
-            self._thread.start()
-            self._thread.join(FIRST_LOOK_SECONDS)
-        return seen[0] if seen else None
-
-
-def _look_at(path: str) -> _Sight:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return _Sight()
-    if not stat.S_ISDIR(status.st_mode):
-        return _Sight((status.st_mtime_ns, status.st_size, status.st_ino))
-    real_path = os.path.realpath(path)
-    count = total = 0
-    for each in islice(_entries_below(real_path), MAX_FOLDER_ENTRIES):
-        count += 1
-        total += hash(each)  # a sum, because the order of entries does not matter
-    return _Sight((status.st_ino, count, total), True, count == MAX_FOLDER_ENTRIES, real_path)
-
-
-def _entries_below(folder: str) -> Iterator[tuple[str, int, int, int]]:
-    """Path, time, size and inode of everything in a folder and deeper, symlinks not followed."""
-    waiting = [folder]
-    while waiting:
-        with suppress(OSError), os.scandir(waiting.pop()) as items:
-            for item in items:
-                status = item.stat(follow_symlinks=False)
-                yield item.path, status.st_mtime_ns, status.st_size, status.st_ino
-                if stat.S_ISDIR(status.st_mode):
-                    waiting.append(item.path)
 
 
 def _existing(folder: str) -> str:

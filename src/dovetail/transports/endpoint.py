@@ -13,6 +13,7 @@ from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.member import Member
 from dovetail.engine.sessions import HeldSession, Sessions
+from dovetail.engine.streams import ChangesMade
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import inbound, jsonrpc, revisions
 from dovetail.protocol.inbound import Opened, Request
@@ -120,6 +121,7 @@ class Endpoint:
     def _serve(self, visit: Visit, exchange: Exchange, answer: Answer, held: HeldSession | None) -> Awaitable[object]:
         """Not a coroutine: most calls never wait. Nobody can meet one that does not, so it is on no record."""
         id = exchange.request.id  # whatever a middleware makes of the request
+        made = self._changes.noted()
         work = handle(self._engine, exchange)
         try:
             waited_for = work.send(None)
@@ -135,11 +137,11 @@ class Endpoint:
         exchange.emit = to_nobody
         if exchange.back is not None:
             exchange.back.close()
-        finishing = answer.finish(*outcome) if not self._changes.is_behind else self._finish_later(answer, *outcome)
+        finishing = self._finish_later(made, answer, *outcome) if made else answer.finish(*outcome)
         return self._traffic.sending(finishing, visit.response)
 
-    async def _finish_later(self, answer: Answer, message: bytes, status: int) -> None:
-        await self._changes.settle()
+    async def _finish_later(self, made: ChangesMade, answer: Answer, message: bytes, status: int) -> None:
+        await self._changes.settle(made)
         await answer.finish(message, status)
 
     def _record(
@@ -148,7 +150,8 @@ class Endpoint:
         call = HttpCall.of(id, exchange, answer, visit.receive, held, self._beat)
         self._traffic.enter(call, call.stop)
         call.leave = self._leave
-        call.settle = self._changes.settle
+        if (made := self._changes.noted()) is not None:
+            call.settle = partial(self._changes.settle, made)
         if held is not None:
             self._calls.add(held.record.id, call)
         return call
