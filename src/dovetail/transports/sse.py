@@ -116,11 +116,13 @@ class SseClient:
         self._ending.set()
         self.pipe.hurry()
 
-    async def feed(self, message: bytes) -> None:
-        """What the client has posted, wherever that arrived."""
+    async def feed(self, message: bytes) -> bool:
+        """What the client has posted, wherever that arrived. False if it came too late."""
         await self.pipe.drain()  # who does not read may not ask for more
-        if not self.is_ending:
-            self.connection.feed(message)
+        if self.is_ending:
+            return False
+        self.connection.feed(message)
+        return True
 
     def leave(self) -> None:
         """Nobody is there any more."""
@@ -238,19 +240,15 @@ class SseEndpoint:
             bad.http_status = 400
             await visit.refuse(bad, bad.id, id_optional=False)
             return
-        await self._require(id, visit.owner)
-        if self._inboxes.are_used:
-            await self._inboxes.post(id, body)
-        else:
-            await self._clients[id].feed(body)
-            await self._require(id, visit.owner)  # if it is still there
+        if not await self._inboxes.post(id, body, visit.owner):  # it is gone by now
+            raise _no_session(404)
         await visit.response.empty(202)
 
     async def _require(self, id: str, owner: str | None) -> None:
         """Raises unless there is such a stream, at any worker, and it is the caller's."""
         client = self._clients.get(id)
         if client is None:
-            is_there = await self._inboxes.is_there(id, owner)
+            is_there = await self._inboxes.is_elsewhere(id, owner)
         else:
             is_there = not client.is_ending and client.owner == owner
         if not is_there:
