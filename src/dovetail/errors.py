@@ -4,8 +4,10 @@ DovetailError
   ProtocolError           code, message, data, http_status; becomes a JSON-RPC error
     NotFound              raised by a resource function that finds nothing
     MissingCapability     the client did not declare what a call needs
-    Busy                  a limit is reached and its queue is full
-    RateLimited           the server's rate limit is reached; says when to try again
+    Busy                  too much at once; to be tried again later
+      ServerBusy          all slots of the server are taken and its queue is full; a RateLimited too
+      ToolBusy            the same of one tool; a ToolError too, so that the model is told
+    RateLimited           the server takes no more for now; says when to try again
   ToolError               raised by users; becomes a result with isError
     ArgumentError         the arguments of a call do not fit; says all that is wrong
     QuestionFailed        the client could not, or would not, answer a question
@@ -31,6 +33,8 @@ HEADER_MISMATCH = -32020  # since 2026-07-28
 MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
 URL_ELICITATION_REQUIRED = -32042  # in 2025-11-25; forbidden since
+
+BUSY_SECONDS = 1  # after which one may try again; nobody knows how long the calls take that are running
 
 
 class DovetailError(Exception):
@@ -74,13 +78,13 @@ class MissingCapability(ProtocolError):
 
 
 class Busy(ProtocolError):
-    """A concurrency limit is reached and its queue is full; the caller may try again later."""
+    """Too much at once: a limit is reached, and its queue is full if it has one; the caller may try again later."""
 
     code = INTERNAL_ERROR
 
 
 class RateLimited(ProtocolError):
-    """The server's rate limit is reached, and nothing was begun; good again in `retry_after` seconds."""
+    """The server takes no more for now, and nothing was begun; good again in `retry_after` seconds."""
 
     def __init__(self, message: str, *, retry_after: int) -> None:
         super().__init__(message, data={"retryAfter": retry_after}, http_status=429)
@@ -89,6 +93,17 @@ class RateLimited(ProtocolError):
 
 class ToolError(DovetailError):
     """Reaches the model: a result with `isError: true` whose text is this message."""
+
+
+class ServerBusy(Busy, RateLimited):
+    """All slots of the server are taken and its queue is full."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry_after=BUSY_SECONDS)
+
+
+class ToolBusy(Busy, ToolError):
+    """The same of one tool. Other tools can be called, so it is the model's to wait, or to do something else."""
 
 
 class ArgumentError(ToolError):

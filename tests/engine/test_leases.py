@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.engine import leases
 from dovetail.engine.leases import FleetLimit, Leases
-from dovetail.errors import Busy
+from dovetail.errors import Busy, ToolBusy
 from far_state import FarState
 
 
@@ -206,13 +206,12 @@ async def test_a_full_queue_is_busy(queue: int) -> None:
         assert [call.done() for call in calls] == [False] * queue + [True]
         text = (
             f"The tool press is busy: all 1 slots that the workers share are taken and {queue} calls waiting here; "
-            "try again later"
+            "try again in 1 s."
         )
         assert str(calls[-1].exception()) == text
-        with pytest.raises(Busy) as caught:
+        with pytest.raises(ToolBusy) as caught:
             await made.limits[1].acquire()
         assert str(caught.value) == text
-        assert caught.value.http_status == 200
         made.limits[0].release()
         for call in calls[:-1]:
             await asyncio.wait_for(call, 5)
@@ -222,9 +221,9 @@ async def test_a_full_queue_is_busy(queue: int) -> None:
 async def test_nobody_waits_longer_than_a_call_may_take() -> None:
     async with fleet(2, 1, patience=0.05) as made:
         await made.limits[0].acquire()
-        with pytest.raises(Busy) as caught:
+        with pytest.raises(ToolBusy) as caught:
             await made.limits[1].acquire()
-        assert str(caught.value) == "The tool press is busy: no slot became free within 0.05 s; try again later"
+        assert str(caught.value) == "The tool press is busy: no slot became free within 0.05 s; try again in 1 s."
         assert made.limits[1].waiting == 0
         made.limits[0].release()
         await made.call(1)
@@ -241,6 +240,7 @@ async def test_a_store_in_trouble_refuses_these_calls_and_no_longer_than_it_is(
         for call in (waiting, asyncio.create_task(made.limits[1].acquire())):
             with pytest.raises(Busy) as caught:
                 await asyncio.wait_for(call, 5)
+            assert not isinstance(caught.value, ToolBusy)  # it is not the model's to read
             assert caught.value.http_status == 503
             assert str(caught.value) == (
                 "The tool press can't be called now: its limit is kept in a store that is in trouble; try again later"

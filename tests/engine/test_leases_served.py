@@ -51,7 +51,9 @@ def serving(press: Press, state: FarState | None, **options: Any) -> Server:
 def limit_of(server: Server, name: str) -> Limit:
     tool = server.engine.tools.get(name)
     assert tool is not None
-    return server.engine.tool_limit(tool)
+    limit = server.engine.book.of(tool).slots
+    assert limit is not None
+    return limit
 
 
 async def test_a_tool_runs_once_in_all_workers() -> None:
@@ -95,8 +97,9 @@ async def test_a_call_that_waits_too_long_for_its_turn_is_refused() -> None:
         one.send(one.request("tools/call", {"name": "press"}, id=1))
         await asyncio.sleep(0.02)
         refused = await other.exchange(other.request("tools/call", {"name": "press"}))
-        assert refused["error"]["message"] == (
-            "The tool press is busy: no slot became free within 0.1 s; try again later"
+        assert refused["result"]["isError"] is True
+        assert refused["result"]["content"][0]["text"] == (
+            "The tool press is busy: no slot became free within 0.1 s; try again in 1 s."
         )
         press.go.set()
         await one.receive()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.engine.limits import CallTimeout, Limit, with_timeout
-from dovetail.errors import Busy, SetupError
+from dovetail.errors import Busy, ServerBusy, SetupError, ToolBusy
 
 
 async def turns(number: int = 5) -> None:
@@ -64,17 +64,18 @@ async def test_a_newcomer_never_overtakes_one_who_was_given_the_slot() -> None:
     limit.release()
 
 
+@pytest.mark.parametrize("busy", [ServerBusy, ToolBusy])
 @pytest.mark.parametrize(("slots", "queue"), [(1, 0), (2, 3)])
-async def test_a_full_queue_is_busy(slots: int, queue: int) -> None:
-    limit = Limit(slots, queue, subject="tool 'x'")
+async def test_a_full_queue_is_busy(slots: int, queue: int, busy: type[Busy]) -> None:
+    limit = Limit(slots, queue, subject="tool 'x'", busy=busy)
     for _ in range(slots):
         await limit.acquire()
     waiting = [asyncio.create_task(limit.acquire()) for _ in range(queue)]
     await turns()
-    message = f"tool 'x' is busy: {slots} calls running and {queue} waiting; try again later"
-    with pytest.raises(Busy) as caught:
+    message = f"tool 'x' is busy: {slots} calls running and {queue} waiting; try again in 1 s."
+    with pytest.raises(busy) as caught:
         await limit.acquire()
-    assert str(caught.value) == message
+    assert str(caught.value) == caught.value.message == message
     for _ in range(slots + queue):
         limit.release()
         await turns()

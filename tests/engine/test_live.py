@@ -53,7 +53,7 @@ class Users(Wire):
     def limit_of(self, tool: str) -> Limit:
         found = self.server.engine.tools.get(tool)
         assert found is not None
-        limit = self.server.engine.tool_limit(found)
+        limit = self.server.engine.book.of(found).slots
         assert limit is not None
         return limit
 

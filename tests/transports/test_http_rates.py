@@ -1,12 +1,13 @@
 """A limited call over HTTP: 429 and when to try again where nothing was started, and words where a model reads them."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from old_client import connected
 
 from dovetail import Server
-from http_serving import serving
+from http_serving import serving, until
 from http_stage import REVISIONS, open_wire, text_of
 from http_wire import HttpWire
 
@@ -48,6 +49,60 @@ async def test_a_tools_limit_is_told_to_the_model(version: str) -> None:
         assert (told.status, told.answer["result"]["isError"]) == (200, True)
         assert "dear" in text_of(told.answer)
         assert text_of((await wire.call("free")).answer) == "done"
+
+
+def crowded(**options: Any) -> tuple[Server, asyncio.Event]:
+    """A server with a tool that has one slot, and with `options` for all calls together."""
+    server, go = Server("crowded", version="1.0.0", max_queue=0, **options), asyncio.Event()
+
+    @server.tool(max_concurrency=1)
+    async def narrow() -> str:
+        await go.wait()
+        return "done"
+
+    @server.tool
+    async def wide() -> str:
+        return "done"
+
+    @server.prompt
+    async def ask() -> str:
+        return "What?"
+
+    return server, go
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_a_server_without_a_free_slot_is_a_429(version: str) -> None:
+    server, go = crowded(max_concurrency=1)
+    async with serving(server) as app:
+        wire = await open_wire(app, version)
+        running = wire.start_call("narrow")
+        await until(lambda: server.engine.limit.running == 1)
+        for refused in (await wire.call("wide"), await wire.post("prompts/get", {"name": "ask"})):
+            assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+            assert refused.json["error"] == {
+                "code": -32603,
+                "message": "The server is busy: 1 calls running and 0 waiting; try again in 1 s.",
+                "data": {"retryAfter": 1},
+            }
+        go.set()
+        await running.done()
+        assert text_of((await wire.call("wide")).answer) == "done"
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_a_tool_without_a_free_slot_is_told_to_the_model(version: str) -> None:
+    server, go = crowded()
+    async with serving(server) as app:
+        wire = await open_wire(app, version)
+        running = wire.start_call("narrow")
+        await until(lambda: server.engine.limit.running == 1)
+        told = await wire.call("narrow")
+        assert (told.status, told.answer["result"]["isError"]) == (200, True)
+        assert text_of(told.answer) == "The tool narrow is busy: 1 calls running and 0 waiting; try again in 1 s."
+        assert text_of((await wire.call("wide")).answer) == "done"
+        go.set()
+        await running.done()
 
 
 @pytest.mark.parametrize(("per", "statuses"), [("principal", [200, 429, 200, 429]), ("address", [200, 429, 429, 429])])

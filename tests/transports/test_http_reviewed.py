@@ -12,7 +12,7 @@ from dovetail.engine.sessions import topic
 from dovetail.protocol import sse
 from dovetail.state.base import Listener
 from dovetail.state.memory import MemoryState
-from dovetail.transports import event_log
+from dovetail.transports import event_log, sure_log
 from http_serving import Clock, PausingState, endpoint_of, serving, settle, until
 from http_stage import Stage, text_of
 from http_wire import Exchange, HttpWire
@@ -106,7 +106,7 @@ async def test_what_is_dropped_of_a_call_that_runs_does_not_keep_its_client_out(
 
 
 async def test_a_noisy_call_loses_its_own_events_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "KEEP_BYTES", 20_000)
+    monkeypatch.setattr(sure_log, "KEEP_BYTES", 20_000)
     stage = OddStage()
     stage.go.set()
     async with serving(stage.server, state=MemoryState(max_log_bytes=60_000)) as app:
@@ -120,7 +120,7 @@ async def test_a_noisy_call_loses_its_own_events_first(monkeypatch: pytest.Monke
 
 
 async def test_an_answer_larger_than_what_a_stream_may_keep_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "KEEP_BYTES", 1000)
+    monkeypatch.setattr(sure_log, "KEEP_BYTES", 1000)
     stage = OddStage()
     async with serving(stage.server) as app:
         wire = await HttpWire.session(app)
@@ -137,7 +137,8 @@ async def test_an_answer_that_the_backend_has_no_room_for_is_not_waited_for() ->
         told = await wire.call("tell")
         call = await wire.call("large", {"size": 5000})
         assert text_of(call.answer) == "y" * 5000
-        assert (await wire.get(call.events[0].id).done()).status == 400
+        rest = await wire.get(call.events[0].id).done()
+        assert rest.answer["error"]["message"] == event_log.ANSWER_LOST
         assert text_of((await wire.get(told.events[0].id).done()).answer) == "told"
 
 

@@ -167,6 +167,37 @@ def test_workers_that_fail_slowly_can_not_start_either(start: Start) -> None:
     assert "SetupError: 5 workers in a row ended before they could start" in program.said
 
 
+def test_a_worker_that_works_goes_on_while_no_other_can_start(start: Start, tmp_path: Path) -> None:
+    """What they need to start is away, say a store. It may come back, and until then one is better than none."""
+    away = tmp_path / "away"
+    quick = {"workers.FIRST_PAUSE": 0.01, "workers.LONGEST_PAUSE": 0.05}
+    program, pids = started(start, lifespan=str(away), constants=quick)
+    time.sleep(workers.QUICK_SECONDS)
+    away.touch()
+    os.kill(pids[0], signal.SIGKILL)
+    program.hears("with code 1 and is replaced", 2 * workers.MAX_QUICK_ENDS)
+    assert who(program)[0] == pids[1]
+    away.unlink()
+    program.hears("lifespan entered", 3)
+    pids += children_of(program.process.pid)
+    program.signal(signal.SIGTERM)
+    ends(program, pids)
+
+
+def test_when_the_last_one_that_worked_has_gone_they_are_given_up(start: Start, tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    quick = {"workers.FIRST_PAUSE": 0.01, "workers.LONGEST_PAUSE": 0.05}
+    program, pids = started(start, lifespan=str(away), constants=quick)
+    time.sleep(workers.QUICK_SECONDS)
+    away.touch()
+    for number, pid in enumerate(pids):
+        os.kill(pid, signal.SIGKILL)
+        if not number:
+            program.hears("with code 1 and is replaced", 2 * workers.MAX_QUICK_ENDS)
+    ends(program, pids, 1)
+    assert "SetupError: 5 workers in a row ended before they could start" in program.said
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="there are no signals without a name")
 def test_a_worker_that_is_killed_by_a_signal_without_a_name(start: Start) -> None:
     program, pids = started(start)

@@ -85,6 +85,9 @@ class FarVisits(Protocol):
 
     async def ended(self, session: str, id: str) -> None: ...
 
+    async def over(self, id: str) -> set[str]:
+        """The sessions that were asked and need not be told any more."""
+
     async def completed(self, id: str, message: bytes, told: set[str]) -> bool:
         """Tells the sessions that were not told yet; False if there are none."""
 
@@ -124,13 +127,14 @@ class Elicitations:
 
     async def completed(self, id: str) -> bool:
         """Tell the clients that were asked with this id, and no others. False if there is none."""
+        far = self.far
+        over = await far.over(id) if far is not None else set()  # told at another worker
         sessions = sorted(self._sessions.get(id, ()))
-        clients = [self.ended(session, id) for session in sessions]
+        clients = [client for each in sessions if (client := self.ended(each, id)) is not None and each not in over]
         params: dict[str, Any] = {"elicitationId": id}
         message = jsonrpc.notification("notifications/elicitation/complete", jsonrpc.encode(params))
         for client in clients:
-            if client is not None:
-                await client.tell(message)
-        if self.far is not None and await self.far.completed(id, message, set(sessions)):
+            await client.tell(message)
+        if far is not None and await far.completed(id, message, set(sessions)):
             return True
         return bool(clients)

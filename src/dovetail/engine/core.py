@@ -43,7 +43,6 @@ INJECTABLE = (Context,)
 MAX_STEPS = 500_000  # that are kept in mind, unless they need more memory than a MemoryState takes
 log = logging.getLogger("dovetail")
 
-SHORT_LOOK_SECONDS = 1.0  # between two looks whether the store was away
 START_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds, for a store that is not there yet
 STEP_SECONDS = 5.0  # that steps of calls which are over get when the server stops
 
@@ -65,7 +64,7 @@ class Engine:
         self._open_limits()
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
         self.prompts: Catalog[Prompt] = Catalog("prompt")
-        self.library = Library(self.threads, options.hint, lambda uri: self.publish(Change("updated", uri)))
+        self.library = Library(self.threads, options.hint, self._found)
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.hub = Hub(self.library.watch)
         self._middleware: list[Middleware] = []
@@ -156,12 +155,6 @@ class Engine:
         shared = self._state if self._state is not None and self._state.shared else None
         self.book = LimitBook(self.tools, self.options, shared)
 
-    def tool_limit(self, tool: Tool) -> Limit:
-        """Of a tool that has one. Only on the loop."""
-        limit = self.book.of(tool).slots
-        assert limit is not None
-        return limit
-
     def add_completer(self, kind: str, name: str, argument: str, completer: "Completer") -> None:
         key = (kind, name, argument)
         if key in self.completers:
@@ -184,6 +177,10 @@ class Engine:
         if exchange.interview is None:
             return contents
         return Contents(contents.items)  # it may depend on what somebody answered: not for others, nor for later
+
+    def _found(self, uri: str, cause: str) -> None:
+        """A watched file has changed."""
+        self.publish(Change("updated", uri, cause))
 
     def publish(self, change: Change) -> None:
         """Tell everyone who asked, if changes are announced at all; from any thread."""
@@ -245,20 +242,31 @@ class Engine:
     @asynccontextmanager
     async def _living(self, owner: Any) -> AsyncIterator[Any]:
         """The lifespan, entered once it is known which secrets all who share the state use."""
-        agreeing = None
-        if not self.options.secret and self._state is not None:  # else there is nobody to agree with
-            await self._agree(self._state)
-            agreeing = asyncio.get_running_loop().create_task(self._go_on_agreeing(self._state))
         lifespan = self.options.lifespan
         try:
-            async with nullcontext() if lifespan is None else lifespan(owner) as value:
+            async with self._agreeing(), nullcontext() if lifespan is None else lifespan(owner) as value:
                 self._is_serving = True
                 yield value
         finally:
             self._is_serving = False
-            if agreeing is not None:
+
+    @asynccontextmanager
+    async def _agreeing(self) -> AsyncIterator[None]:
+        state, going_on = self._state, None
+        if self.options.secret or state is None:  # there is nobody to agree with
+            yield
+            return
+        listener = state.listen([late.shared_secrets.KEY])
+        try:
+            await self._agree(state)
+            work = late.shared_secrets.go_on_agreeing(state, listener, self)
+            going_on = asyncio.get_running_loop().create_task(work)
+            yield
+        finally:
+            listener.close()
+            if going_on is not None:
                 with suppress(RuntimeError):  # a loop that has died is torn down from elsewhere
-                    agreeing.cancel()
+                    going_on.cancel()
 
     async def _agree(self, state: "StateBackend") -> None:
         """Waits for a store that is out of reach, but not for ever."""
@@ -270,20 +278,6 @@ class Engine:
                 log.warning("the server can't start yet: %s", failure.message)
                 await asyncio.sleep(pause)
         self.secrets = await late.shared_secrets.agree_on_secrets(state, self.secrets)
-
-    async def _go_on_agreeing(self, state: "StateBackend") -> None:
-        """They are replaced from time to time, and a store may come back without them."""
-        looked, outages = late.shared_secrets.LOOK_SECONDS, state.outages
-        while True:
-            await asyncio.sleep(SHORT_LOOK_SECONDS)
-            looked -= SHORT_LOOK_SECONDS
-            if looked > 0 and outages == state.outages:
-                continue
-            looked, outages = late.shared_secrets.LOOK_SECONDS, state.outages
-            try:
-                self.secrets = await late.shared_secrets.agree_on_secrets(state, self.secrets)
-            except Exception as failure:
-                log.warning("the secrets of all workers can't be looked at: %s", failure)
 
     async def stop(self) -> None:
         """One user less; after the last all listening ends and the lifespan is left. It may be started again."""

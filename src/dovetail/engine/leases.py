@@ -11,13 +11,13 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from math import inf
 from typing import Any
 
 from dovetail.engine.limits import Limit
-from dovetail.errors import Busy
+from dovetail.errors import Busy, ToolBusy
 from dovetail.state.base import Listener, StateBackend, StoreTrouble
 
 LEASE_SECONDS = 6.0  # after which the slots of a dead worker are free
@@ -152,7 +152,7 @@ class FleetLimit(Limit):
     )  # fmt: skip
 
     def __init__(self, leases: Leases, tool: str, slots: int, queue: int, *, patience: float | None) -> None:
-        super().__init__(slots, queue, subject=f"The tool {tool}")
+        super().__init__(slots, queue, subject=f"The tool {tool}", busy=ToolBusy)
         self._free = 0  # less while calls go on without a lease
         self._leases = leases
         self._topic = f"slot/{tool}"
@@ -174,13 +174,12 @@ class FleetLimit(Limit):
 
     async def acquire(self) -> None:
         if len(self._line) >= self._queue + (0 if self._is_full else self._slots):
-            raise Busy(self._full_text())
+            raise self._full()
         try:
             async with asyncio.timeout(self._patience):
                 await self._until(self._stand_in_line())
         except TimeoutError:
-            text = f"{self._subject} is busy: no slot became free within {self._patience:g} s; try again later"
-            raise Busy(text) from None
+            raise self._refusal(f"no slot became free within {self._patience:g} s") from None
 
     __aenter__ = acquire
 
@@ -232,12 +231,12 @@ class FleetLimit(Limit):
                 elif listener is None:  # then once more: what became free before was not heard
                     listener = self._leases.state.listen([self._topic])
                 else:
-                    self._refuse(self._newcomers()[self._queue :], self._full_text())
+                    self._refuse(self._newcomers()[self._queue :], self._full)
                     await self._news(listener)
         except Exception as trouble:
             text = f"{self._subject} can't be called now: its limit is kept in a store that is in trouble"
             log.warning("%s: %s", text, trouble)
-            self._refuse(list(self._line), f"{text}; try again later", http_status=503)
+            self._refuse(list(self._line), lambda: Busy(f"{text}; try again later", http_status=503))
         finally:
             if listener is not None:
                 listener.close()
@@ -269,14 +268,14 @@ class FleetLimit(Limit):
     def _newcomers(self) -> "list[asyncio.Future[None]]":
         return [turn for turn in self._line if turn not in self._returning]
 
-    def _refuse(self, turns: "Iterable[asyncio.Future[None]]", text: str, *, http_status: int = 200) -> None:
+    def _refuse(self, turns: "Iterable[asyncio.Future[None]]", refusal: Callable[[], Busy]) -> None:
         for turn in turns:
             self._line.remove(turn)
             if not turn.done():
-                turn.set_exception(Busy(text, http_status=http_status))
+                turn.set_exception(refusal())
 
-    def _full_text(self) -> str:
-        return (
-            f"{self._subject} is busy: all {self._slots} slots that the workers share are taken and "
-            f"{min(self.waiting, self._queue)} calls waiting here; try again later"
+    def _full(self) -> Busy:
+        waiting = min(self.waiting, self._queue)
+        return self._refusal(
+            f"all {self._slots} slots that the workers share are taken and {waiting} calls waiting here"
         )

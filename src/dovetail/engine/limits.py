@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET
 
 from dovetail import engine as late
-from dovetail.errors import Busy, SetupError
+from dovetail.errors import BUSY_SECONDS, Busy, ServerBusy, SetupError, ToolBusy
 
 if TYPE_CHECKING:
     from dovetail.engine.leases import Leases
@@ -32,11 +32,11 @@ T = TypeVar("T")
 
 
 class Limit:
-    """`async with limit:` holds one of `slots`; when they are taken, up to `queue` wait; the next is `Busy`."""
+    """`async with limit:` holds one of `slots`; when they are taken, up to `queue` wait; the next is `busy`."""
 
-    __slots__ = ("_free", "_line", "_queue", "_slots", "_subject")
+    __slots__ = ("_busy", "_free", "_line", "_queue", "_slots", "_subject")
 
-    def __init__(self, slots: int, queue: int, *, subject: str) -> None:
+    def __init__(self, slots: int, queue: int, *, subject: str, busy: Callable[[str], Busy] = ServerBusy) -> None:
         if slots < 1:
             raise SetupError(f"{subject} can't have {slots} concurrent calls: allow at least 1")
         if queue < 0:
@@ -44,6 +44,7 @@ class Limit:
         self._slots = slots
         self._queue = queue
         self._subject = subject
+        self._busy = busy
         self._free = slots  # more than 0 only while nobody waits; less than 0 while it is overdrawn
         self._line: deque[asyncio.Future[None]] = deque()
 
@@ -68,10 +69,11 @@ class Limit:
             self._free -= 1
             return
         if len(self._line) >= self._queue:
-            raise Busy(
-                f"{self._subject} is busy: {self.running} calls running and {self.waiting} waiting; try again later"
-            )
+            raise self._refusal(f"{self.running} calls running and {self.waiting} waiting")
         await self._until(self._stand_in_line())
+
+    def _refusal(self, why: str) -> Busy:
+        return self._busy(f"{self._subject} is busy: {why}; try again in {BUSY_SECONDS} s.")
 
     async def reclaim(self) -> None:
         """Take a slot again that was given back for a while: in line like everybody, but however long the line is.
@@ -179,7 +181,7 @@ class LimitBook:
         if slots is None:
             return None
         if self._state is None:
-            return Limit(slots, queue, subject=f"The tool {tool.name}")
+            return Limit(slots, queue, subject=f"The tool {tool.name}", busy=ToolBusy)
         if self._leases is None:
             self._leases = late.leases.Leases(self._state)
         timeout = tool.invocation.timeout

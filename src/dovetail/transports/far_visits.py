@@ -7,7 +7,7 @@ from dovetail.engine.sessions import Sessions
 from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
 from dovetail.transports.way_back import WayBack
 
-KEEP = 100  # sessions that were asked with one id
+KEEP = 200  # records of one id: that a session was asked with it, and that there is nothing to tell it any more
 SECONDS = 86_400.0
 BEGAN, ENDED = "+", "-"
 
@@ -35,20 +35,30 @@ class VisitLogs:
         except (NoRoom, StoreTrouble) as failure:
             log.warning("other workers do not know of an elicitation: %s", failure.message)
 
+    async def over(self, id: str) -> set[str]:
+        """The sessions that were asked and need not be told any more; perhaps another worker has done so."""
+        return {session for session, waits in (await self._asked(id)).items() if not waits}
+
     async def completed(self, id: str, message: bytes, told: set[str]) -> bool:
-        """Tells the sessions that were not told yet; False if there are none."""
-        page = await self._state.read(_log(id), 0, KEEP)
-        await self._state.drop(_log(id))
-        sessions: set[str] = set()
-        for record in page.records:
-            noted = record.data.decode("utf-8", "replace")
-            (sessions.add if noted[:1] == BEGAN else sessions.discard)(noted[1:])
-        sessions -= told
-        for session in sorted(sessions):
+        """Tells the sessions that were not told yet; False if there are none.
+
+        One is written off when it has been told, and not before: if that fails, whoever tries again tells it.
+        """
+        waiting = {session for session, waits in (await self._asked(id)).items() if waits}
+        for session in sorted(waiting & told):
+            await self.ended(session, id)
+        for session in sorted(waiting - told):
             held = await self._sessions.hold(session)
             if held is not None:
                 await self._way_back.tell(held, message)
-        return bool(sessions)
+            await self.ended(session, id)
+        return not waiting <= told
+
+    async def _asked(self, id: str) -> dict[str, bool]:
+        """Each session that was asked, and whether it waits to be told: what was noted last counts."""
+        page = await self._state.read(_log(id), 0, KEEP)
+        notes = (record.data.decode("utf-8", "replace") for record in page.records)
+        return {note[1:]: note[:1] == BEGAN for note in notes}
 
 
 def _log(id: str) -> str:

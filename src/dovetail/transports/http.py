@@ -316,14 +316,26 @@ class _Stay:
         return place
 
     async def start(self, owner: Any) -> None:
-        if self.state.shared:
-            self._engine.state = self.state
-        await self._engine.start(owner)
-        if self.state.shared and (refresher := self._engine.refresher) is not None:
-            with contextlib.suppress(StoreTrouble):  # then it is caught up with later
-                await refresher.catch_up(self.state)
-        self._endpoint.start()
-        self.is_open = not self.traffic.closing
+        """If it fails, nothing of it is left: whoever tries again opens another state."""
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self._close_state)
+            if self.state.shared:
+                self._engine.state = self.state
+            await self._engine.start(owner)
+            undo.push_async_callback(self._engine.stop)
+            if self.state.shared and (refresher := self._engine.refresher) is not None:
+                with contextlib.suppress(StoreTrouble):  # then it is caught up with later
+                    await refresher.catch_up(self.state)
+            self._endpoint.start()
+            self.is_open = not self.traffic.closing
+            undo.pop_all()
+
+    async def _close_state(self) -> None:
+        """If it was opened here; once."""
+        if self._opened_here:
+            self._opened_here = False
+            await self.state.close()
+            self._engine.let_go_of(self.state)
 
     async def end(self, timeout: float) -> None:
         """Whoever asks for it waits until it is over; it comes once."""
@@ -340,9 +352,7 @@ class _Stay:
         if not self.started.cancelled() and self.started.exception() is None:
             await self._endpoint.stop()
             await self._engine.stop()
-        if self._opened_here:
-            await self.state.close()
-            self._engine.let_go_of(self.state)
+        await self._close_state()
 
 
 def route_of(scope: Scope) -> str:

@@ -7,7 +7,9 @@ that is over sooner need not be, and none is where nobody shares the state.
 import asyncio
 import hashlib
 import logging
+import time
 from contextlib import suppress
+from math import inf
 
 from dovetail.engine.sessions import topic
 from dovetail.errors import INVALID_REQUEST, ProtocolError
@@ -17,6 +19,7 @@ from dovetail.state.base import Listener, StateBackend, StoreTrouble
 from dovetail.transports.http_calls import HttpCall
 
 NOTE_SECONDS = 30.0  # that a cancellation is kept for a call that the others do not know yet
+MAX_OVER = 10_000  # calls that have ended here, for as long as their cancellations may be late
 
 log = logging.getLogger("dovetail.http")
 
@@ -28,6 +31,7 @@ class SessionCalls:
         self._state = state
         self.here: dict[tuple[str, RequestId], HttpCall] = {}
         self._known: dict[str, set[HttpCall]] = {}  # to other workers, by the topics of their sessions
+        self._over: dict[int, float] = {}  # when a call has ended here; by a digest, for ids may be long
         self._listener: Listener | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -58,8 +62,11 @@ class SessionCalls:
         assert call.session is not None
         session = call.session.record.id
         self.here.pop((session, call.id), None)
+        if self._listener is None:
+            return
+        self._keep_in_mind(hash((session, call.id)))
         calls = self._known.get(topic(session))
-        if calls is not None and self._listener is not None:
+        if calls is not None:
             calls.discard(call)
             if not calls:
                 del self._known[topic(session)]
@@ -82,8 +89,19 @@ class SessionCalls:
 
     # ── elsewhere ──
 
+    def _keep_in_mind(self, call: int) -> None:
+        now = time.monotonic()
+        self._over.pop(call, None)  # the oldest come first
+        self._over[call] = now
+        while len(self._over) > MAX_OVER or next(iter(self._over.values())) < now - NOTE_SECONDS:
+            del self._over[next(iter(self._over))]
+
+    def _is_over(self, session: str, id: RequestId) -> bool:
+        """Whether it ended here, a moment ago: then a note would only stop the next call that has its id."""
+        return self._over.get(hash((session, id)), -inf) > time.monotonic() - NOTE_SECONDS
+
     async def _cancel_elsewhere(self, session: str, id: RequestId) -> None:
-        if self._listener is not None:
+        if self._listener is not None and not self._is_over(session, id):
             await self._state.put(_note(session, id), b"", ttl=NOTE_SECONDS)
             await self._state.publish(topic(session))
 
@@ -103,8 +121,8 @@ class SessionCalls:
             for name in told:
                 try:
                     await self._look_after(self._known.get(name, set()))
-                except StoreTrouble as failure:  # a call that goes on for too long does no harm
-                    log.debug("calls could not be looked after: %s", failure.message)
+                except Exception as failure:  # whatever it is: a call that goes on for too long does no harm
+                    log.debug("calls can't be looked after now: %s", failure)
 
     async def _look_after(self, calls: set[HttpCall]) -> None:
         for call in tuple(calls):

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from dovetail.errors import SetupError
 
 QUICK_SECONDS = 1.0  # a worker that ends sooner has not worked
-MAX_QUICK_ENDS = 5  # in a row
+MAX_QUICK_ENDS = 5  # in a row, while there is none that works
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds before a worker that ended quickly is replaced; doubled each time
 
 PID = struct.Struct("=q")  # how a worker tells that it has started; so few bytes are never divided
@@ -188,11 +188,12 @@ class Supervisor:
         return ended
 
     def _account_for(self, child: Child) -> None:
+        """Gives up if none can start. What they lack may come back, so those that work are not ended for that."""
         if child.has_worked:
             self._quick_ends = 0
             return
         self._quick_ends += 1
-        if self._quick_ends == MAX_QUICK_ENDS:
+        if self._quick_ends >= MAX_QUICK_ENDS and not any(other.has_worked for other in self._children.values()):
             raise SetupError(
                 f"{MAX_QUICK_ENDS} workers in a row ended before they could start or within {QUICK_SECONDS:g} s; "
                 "what they wrote before that says why"

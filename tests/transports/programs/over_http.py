@@ -1,6 +1,7 @@
 """A server over HTTP with tools that do not end well. The argument holds JSON: the options of `run`, and
 
-`lifespan`, which says how that goes wrong; `constants` of modules of the transport to change.
+`lifespan`, which says how that goes wrong, or names a file: while it is there, that fails at the start; `constants` of
+modules of the transport to change.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ def say(text: str) -> None:
 
 @asynccontextmanager
 async def lifespan(server: Server) -> AsyncIterator[None]:
-    if trouble == "fails at the start":
+    if trouble == "fails at the start" or (trouble and os.path.exists(trouble)):  # noqa: ASYNC240
         raise RuntimeError(trouble)
     say("lifespan entered")
     if trouble == "hangs at the start":
