@@ -9,6 +9,7 @@ import pytest
 
 from dovetail import Context
 from dovetail.engine import changes, member
+from dovetail.state import patience
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.transports import event_log, tails
@@ -94,7 +95,7 @@ class Pair:
 async def pair(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
     monkeypatch.setattr(member, "CERTAIN_SECONDS", 0.1)
     monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
-    for module in (changes, tails, event_log):
+    for module in (changes, tails, patience):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(event_log, "HOLD_SECONDS", 0.0)  # what is tested here is how it goes on without
     pair = Pair()
@@ -160,7 +161,7 @@ async def test_an_answer_that_falls_into_an_outage_is_had_when_that_is_over(pair
 
 async def test_a_log_that_was_dropped_ends_its_tails(pair: Pair) -> None:
     rest = await pair.resumed_elsewhere()
-    pair.state.script = ["refused"]
+    pair.state.script = ["refused", "refused"]  # the answer, and the error in its place
     pair.go.set()
     await rest.done()
     assert len(rest.messages) == len(TELLS)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail.engine import changes
+from dovetail.state import patience
 from dovetail.state.base import StoreTrouble
 from dovetail.transports import event_log, tails
 from http_serving import PausingState, endpoint_of, settle
@@ -44,7 +45,7 @@ async def _fail(*_arguments: Any, **_options: Any) -> Any:
 
 @pytest.fixture
 async def state(monkeypatch: pytest.MonkeyPatch) -> TroubledState:
-    for module in (changes, tails, event_log):
+    for module in (changes, tails, patience):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(event_log, "HOLD_SECONDS", 0.1)
     return TroubledState()

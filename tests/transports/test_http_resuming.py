@@ -11,7 +11,7 @@ import pytest
 
 from dovetail import Context
 from dovetail.state.memory import MemoryState
-from dovetail.transports import event_log
+from dovetail.transports import event_log, sure_log
 from http_serving import PausingState, endpoint_of, serving, settle, until
 from http_stage import HANDSHAKE, Stage, text_of
 from http_wire import HttpWire
@@ -218,7 +218,7 @@ async def test_a_json_answer_has_nothing_to_come_back_to() -> None:
 
 
 async def test_only_the_newest_events_of_a_stream_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "KEEP_EVENTS", 5)
+    monkeypatch.setattr(sure_log, "KEEP_EVENTS", 5)
     stage = Stage()
     stage.go.set()
     async with serving(stage.server) as app:

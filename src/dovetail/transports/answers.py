@@ -12,6 +12,7 @@ from dovetail.protocol.methods import RequestId
 from dovetail.protocol.sse import encode_event, priming_event
 from dovetail.transports.event_log import EventLog, EventLogs
 from dovetail.transports.response import Response
+from dovetail.transports.sure_log import Replaced
 from dovetail.transports.visit import Accepted
 
 RETRY_SECONDS = 1.0  # after which a client that lost its connection may come back
@@ -49,8 +50,9 @@ class Answer(msgspec.Struct, eq=False):
             async with log.turn:
                 if not log.is_running:
                     return False
-                id = await log.append(message)
-                if log.was_ended():
+                try:
+                    id = await log.append(message)
+                except Replaced:
                     return False
                 await self.response.event(encode_event(message, id=id), last=last)
             return True

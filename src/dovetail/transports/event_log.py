@@ -5,12 +5,12 @@ A log ends with a record of its own. The record before that is the answer, which
 """
 
 import asyncio
-import hashlib
 import logging
 import re
 import secrets
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from msgspec import UnsetType
@@ -20,21 +20,22 @@ from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.methods import RequestId
 from dovetail.state.base import Conflict, LogPage, NoRoom, StateBackend, StoreTrouble
+from dovetail.state.patience import until_answered
 from dovetail.state.records import Codec
+from dovetail.transports.late_logs import LateLogs
 from dovetail.transports.response import Response
+from dovetail.transports.sure_log import KEEP_EVENTS, Draft, Replaced, SureLog
 
-KEEP_EVENTS = 1000  # of one stream
-KEEP_BYTES = 4 * 1024 * 1024  # of one stream, so that a noisy one loses its own events before those of others
 MAX_LOGS = 20_000
 WHILE_RUNNING = 30 * 86_400.0  # seconds that a log is kept while its call runs: numbers must not begin anew meanwhile
-WHILE_RUNNING_SHARED = 86_400.0  # the same in a store for all, where a worker that dies leaves its logs behind
+WHILE_RUNNING_SHARED = 86_400.0  # the same in a store for all, where a worker that dies leaves its logs behind …
+RENEW_SECONDS = WHILE_RUNNING_SHARED / 4  # … and one that lives renews them
+LOOK_SECONDS = 0.5  # between two looks whether one has to be renewed
 WORKER_LOST = "The worker that served this call was lost; whether the call had an effect is not known"
+ANSWER_LOST = "This call has ended, but the server could not keep its answer for a client that comes back"
 WORKER_LETTERS = 12  # of the name of a stream are its worker's name
+STILL_RUNNING = b"still running"  # a record that is no event either: it keeps the log from expiring
 HANG_UP = b"hang up "  # how a record begins that is no event: a connection is to be closed, and what to say before
-MAX_UNSURE = 1000
-MAX_LATE = 1000  # streams whose end could not be written, and is tried again
-LATE_TRIES = 240
-AGAIN_SECONDS = 0.5  # between them
 HOLD_SECONDS = 10.0  # that an event waits for a store that is out of reach
 END = b""  # the record behind the last event of a stream; no message is empty
 _asked: Codec[list[RequestId]] = Codec(list[RequestId], "request id")
@@ -83,8 +84,14 @@ class EventLogs:
         self.ttl = ttl
         self.member = member
         self.running: dict[str, EventLog] = {}  # by the names of their logs
-        self.late: dict[str, asyncio.Task[None]] = {}  # those whose end is still to be written
+        self.late = LateLogs(ttl)  # those whose end is still to be written
+        self.is_in_trouble = False  # the last event could not be kept: the next ones don't wait for the store
         self._kept: deque[str] = deque()  # names, oldest first; some may have expired
+        self._renewing: asyncio.Task[None] | None = None  # from the first that others may ask for
+
+    @property
+    def while_running(self) -> float:
+        return WHILE_RUNNING_SHARED if self.state.shared else WHILE_RUNNING
 
     async def keep(self, name: str) -> None:
         """There is one more; if there are too many, the oldest gives way. A store for all has its own bounds."""
@@ -98,24 +105,28 @@ class EventLogs:
             else:
                 await self.state.drop(oldest)
 
-    def write_later(self, log: "EventLog") -> None:
-        """Its end could not be written. A client that comes back for the answer gets it when the store is back."""
-        if self.state.shared and len(self.late) < MAX_LATE:
-            task = asyncio.get_running_loop().create_task(self._write_late(log))
-            self.late[log.name] = task
-            task.add_done_callback(lambda _: self.late.pop(log.name, None))
+    def could_not_keep(self, failure: ProtocolError) -> None:
+        """Said when trouble begins, and not for every event."""
+        if not self.is_in_trouble:
+            log.warning("events can't be kept for clients that come back: %s", failure.message)
+        self.is_in_trouble = True
 
-    async def _write_late(self, log: "EventLog") -> None:
-        for _ in range(LATE_TRIES):
-            await asyncio.sleep(AGAIN_SECONDS)
-            if await log.write_missed():
-                return
+    def renew_all(self) -> None:
+        """As long as their calls run."""
+        if self._renewing is None:
+            self._renewing = asyncio.get_running_loop().create_task(self._renew())
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(min(LOOK_SECONDS, RENEW_SECONDS))
+            for each in tuple(self.running.values()):
+                await each.renew()
 
     async def stop(self) -> None:
-        for task in tuple(self.late.values()):
-            task.cancel()
-        if self.late:
-            await asyncio.wait(self.late.values())
+        await self.late.stop()
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait([self._renewing])
 
     async def find(self, session: str, place: EventPlace) -> "EventLog | None":
         """The stream if it is being written here. Raises unless it has come so far and there is a rest to be had."""
@@ -140,7 +151,7 @@ class EventLogs:
         is_answered = page is not None and bool(page.records) and _is_answer(page.records[-1].data)
         try:
             if ids and not is_answered:
-                answer = _lost_answer(ids)
+                answer = _error(ids, WORKER_LOST)
                 last = await state.append(name, answer, keep=KEEP_EVENTS, ttl=self.ttl, if_last=last)
             await state.append(name, END, keep=KEEP_EVENTS, ttl=self.ttl, if_last=last)
         except Conflict:  # another one was quicker, or the worker lives
@@ -169,8 +180,8 @@ def _is_answer(record: bytes) -> bool:
     return isinstance(message, list) or isinstance(message.method, UnsetType)
 
 
-def _lost_answer(ids: Sequence[RequestId]) -> bytes:
-    answers = [jsonrpc.error(id, ProtocolError(WORKER_LOST, code=INTERNAL_ERROR)) for id in ids]
+def _error(ids: Sequence[RequestId], text: str) -> bytes:
+    answers = [jsonrpc.error(id, ProtocolError(text, code=INTERNAL_ERROR)) for id in ids]
     return answers[0] if len(answers) == 1 else jsonrpc.batch(answers)
 
 
@@ -182,8 +193,7 @@ class EventLog:
     """The events of one stream, and the response that carries them as long as its connection holds."""
 
     __slots__ = (
-        "_asked", "_bytes", "_is_in_trouble", "_is_lost", "_last", "_logs", "_missed", "_sizes", "_unsure", "name",
-        "response", "stream", "tail", "turn",
+        "_asked", "_end", "_log", "_logs", "_noted_at", "_unkept", "name", "response", "stream", "tail", "turn",
     )  # fmt: skip
 
     def __init__(self, logs: EventLogs, session: str, response: Response, asked: Sequence[RequestId]) -> None:
@@ -194,119 +204,99 @@ class EventLog:
         self.name = log_name(session, self.stream)
         self.tail: HangsUp | None = None  # the connection that carries it now, if the client came back
         self.turn = asyncio.Lock()  # events are sent in the order in which they are kept
-        self._sizes: deque[int] = deque()  # of the records that are kept
-        self._bytes = 0  # of all of them
-        self._last = 0  # the newest number
-        self._unsure: deque[bytes] = deque(maxlen=MAX_UNSURE)  # digests of records one of which the store may have
-        self._missed: bytes | None = None  # what could not be written because of trouble, if that came last
-        self._is_lost = False  # what came last could not be kept
-        self._is_in_trouble = False  # the store has been away for too long to wait for it
+        self._log = SureLog(logs.state, self.name)
+        self._unkept: Draft | None = None  # what came last, if it is not kept
+        self._noted_at: float | None = None if logs.state.shared else 0.0  # when others were told what is asked
         logs.running[self.name] = self
-
-    async def begin(self) -> None:
-        """Before the client hears of it: other workers may be asked for the rest, and told that this one is lost."""
-        state = self._logs.state
-        if not state.shared:
-            return
-        try:
-            await state.put(asked_key(self.name), _asked.encode(list(self._asked)), ttl=WHILE_RUNNING_SHARED)
-        except (NoRoom, StoreTrouble) as failure:
-            log.warning("a client can't come back to its stream: %s", failure.message)
 
     @property
     def is_running(self) -> bool:
-        """It has not ended."""
+        """It has not ended, nor has another worker ended it that has taken this one for lost."""
         return self.name in self._logs.running
-
-    def was_ended(self) -> bool:
-        """By another worker, which has taken this one for lost."""
-        return not self.is_running
 
     @property
     def beginning(self) -> str:
         """The id that a client resumes from to get everything."""
         return f"{self.stream}.0"
 
+    # ── what others have to know ──
+
+    async def begin(self) -> None:
+        """Before the client hears of it: other workers may be asked for the rest, and told that this one is lost."""
+        if self._noted_at is None:
+            self._logs.renew_all()
+            try:
+                await self._note()
+            except (NoRoom, StoreTrouble) as failure:  # the next event tries again, and so does `renew`
+                self._logs.could_not_keep(failure)
+
+    async def _note(self) -> None:
+        data = _asked.encode(list(self._asked))
+        await self._logs.state.put(asked_key(self.name), data, ttl=WHILE_RUNNING_SHARED)
+        self._noted_at = _now()
+
+    async def renew(self) -> None:
+        """Every so often. While something is being appended there is no need; and nothing comes after the answer."""
+        is_fresh = self._noted_at is not None and _now() - self._noted_at < RENEW_SECONDS
+        if is_fresh or self.turn.locked():
+            return
+        async with self.turn:
+            if self.is_running:
+                with suppress(NoRoom, StoreTrouble, Replaced):
+                    await self._note()
+                    if self._log.last:
+                        await self._append(Draft(STILL_RUNNING), WHILE_RUNNING_SHARED)
+
+    # ── events ──
+
     async def append(self, message: bytes) -> str | None:
-        """The id of the event; None if it can't be kept, which is no reason not to send it."""
-        number = await self._append(message, WHILE_RUNNING_SHARED if self._logs.state.shared else WHILE_RUNNING)
-        self._is_lost = number is None
-        return None if number is None else f"{self.stream}.{number}"
+        """The id of the event; None if it can't be kept, which is no reason not to send it.
+
+        Raises Replaced if others have answered: then it is.
+        """
+        self._unkept = draft = Draft(message)
+        try:
+            number = await self._append(draft, self._logs.while_running)
+        except StoreTrouble:
+            return None
+        except NoRoom:
+            self.shed_answer()
+            return None
+        self._unkept = None
+        return f"{self.stream}.{number}"
 
     async def hang_up_elsewhere(self, last: bytes) -> None:
         """Whoever carries it at another worker ends with this frame."""
         if self._logs.state.shared:
             async with self.turn:
                 if self.is_running:
-                    await self._append(HANG_UP + last, WHILE_RUNNING_SHARED)
+                    with suppress(NoRoom, StoreTrouble, Replaced):
+                        await self._append(Draft(HANG_UP + last), WHILE_RUNNING_SHARED)
 
-    async def _append(self, record: bytes, ttl: float) -> int | None:
-        keep = self._make_room(record)
-        try:
-            number = await self._append_in_time(record, keep, ttl)
-        except (NoRoom, StoreTrouble) as failure:
-            self._bytes -= self._sizes.pop()
-            self._missed = record if isinstance(failure, StoreTrouble) else None
-            log.warning("an event can't be kept for a client that comes back: %s", failure.message)
-            return None
-        except Conflict:  # others took this worker for lost, and have answered in its place
-            self._logs.running.pop(self.name, None)
-            return None
-        self._missed = None
-        if number == 1:
-            await self._logs.keep(self.name)
-        return number
-
-    async def _append_in_time(self, record: bytes, keep: int, ttl: float) -> int:
+    async def _append(self, draft: Draft, ttl: float) -> int:
         """A short outage holds events back: what is sent while nobody knows whether it is kept may be told twice."""
-        clock = asyncio.get_running_loop().time
-        until = clock() + HOLD_SECONDS
-        while True:
-            try:
-                number = await self._append_next(record, keep, ttl)
-            except StoreTrouble:
-                self._is_in_trouble = self._is_in_trouble or clock() >= until
-                if self._is_in_trouble:
-                    raise
-                await asyncio.sleep(AGAIN_SECONDS)
-            else:
-                self._is_in_trouble = False
-                return number
-
-    async def _append_next(self, record: bytes, keep: int, ttl: float) -> int:
-        """Raises Conflict if another worker has written to the log, StoreTrouble if the store has forgotten it."""
-        state = self._logs.state
-        self._unsure.append(_digest(record))  # until the store says so, which is not to be if this is cancelled
+        logs = self._logs
+        until = _now() + (0.0 if logs.is_in_trouble else HOLD_SECONDS)
         try:
-            number = await state.append(self.name, record, keep=keep, ttl=ttl, if_last=self._last)
-        except NoRoom:
-            self._unsure.pop()
+            number = await until_answered(lambda: self._write(draft, ttl), lambda: _now() < until)
+        except (NoRoom, StoreTrouble) as failure:
+            logs.could_not_keep(failure)
             raise
-        except Conflict:
-            page = await state.read(self.name, self._last)
-            if page.last < self._last:
-                self._is_in_trouble = True  # waiting won't help
-                raise StoreTrouble("The server's state store has forgotten a stream") from None
-            found = _digest(page.records[0].data) if page.records else b""
-            if found not in self._unsure:
-                raise
-            number = self._last = page.records[0].id
-            if found != _digest(record):  # it was the one before
-                self._unsure.clear()
-                self._unsure.append(_digest(record))
-                number = await state.append(self.name, record, keep=keep, ttl=ttl, if_last=self._last)
-        self._last = number
-        self._unsure.clear()
+        except Replaced:
+            logs.running.pop(self.name, None)
+            raise
+        logs.is_in_trouble = False
+        if number == 1:
+            await logs.keep(self.name)
         return number
 
-    def _make_room(self, record: bytes) -> int:
-        """How many records stay, with this one. The end is small: it does not drive out a large answer."""
-        sizes = self._sizes
-        sizes.append(len(record))
-        self._bytes += len(record)
-        while len(sizes) > KEEP_EVENTS or (record != END and self._bytes > KEEP_BYTES and len(sizes) > 1):
-            self._bytes -= sizes.popleft()
-        return len(sizes)
+    async def _write(self, draft: Draft, ttl: float) -> int:
+        """Nothing is kept before it is known what to answer if this worker is lost."""
+        if self._noted_at is None:
+            await self._note()
+        return await self._log.append(draft, ttl=ttl)
+
+    # ── the end ──
 
     async def end(self) -> None:
         """No more events; whoever comes for the rest is told so."""
@@ -315,32 +305,45 @@ class EventLog:
         async with self.turn:
             if self._logs.running.pop(self.name, None) is None:
                 return
-            if self._missed is not None or not await self._write_end():
-                self._logs.write_later(self)
+            self._end = Draft(END)
+            if not await self.write_end():
+                self._logs.late.add(self)
 
-    async def _write_end(self) -> bool:
-        """False if the store is in trouble."""
-        state = self._logs.state
+    async def write_end(self) -> bool:
+        """The answer if it is not kept, and the end after it. False if the store is in trouble."""
         try:
-            if self._is_lost or await self._append(END, self._logs.ttl) is None:
-                if self._missed is not None:
-                    return False
-                await state.drop(self.name)  # without the answer there is nothing to come back for
-                await state.publish(self.name)
-            if state.shared:
-                await state.delete(asked_key(self.name))
+            await self._write_end()
         except StoreTrouble as failure:
-            log.warning("the end of a stream can't be told yet to a client that comes back: %s", failure.message)
+            self._logs.could_not_keep(failure)
             return False
         return True
 
-    async def write_missed(self) -> bool:
-        """What the store did not take when it was to be written; False if it still does not."""
-        if self._missed is not None and self._missed != END:
-            self._is_lost = await self._append(self._missed, WHILE_RUNNING_SHARED) is None
-        self._missed = None if not self._is_lost else self._missed
-        return self._missed is None and await self._write_end()
+    async def _write_end(self) -> None:
+        logs, state = self._logs, self._logs.state
+        try:
+            if self._unkept is not None:
+                await self._append(self._unkept, logs.while_running)
+                self._unkept = None
+            await self._append(self._end, logs.ttl)
+        except Replaced:
+            return
+        except NoRoom:
+            await state.drop(self.name)  # without the answer there is nothing to come back for
+            await state.publish(self.name)
+        if state.shared:
+            await state.delete(asked_key(self.name))
+
+    @property
+    def unkept_bytes(self) -> int:
+        return 0 if self._unkept is None else len(self._unkept.data)
+
+    def shed_answer(self) -> None:
+        """There is no room for what is not kept. If the store has no answer after all, there will be an error."""
+        if self._unkept is not None and _is_answer(self._unkept.data):
+            self._unkept.data = _error(self._asked, ANSWER_LOST)
+        else:
+            self._unkept = None
 
 
-def _digest(record: bytes) -> bytes:
-    return hashlib.sha256(record).digest()
+def _now() -> float:
+    return asyncio.get_running_loop().time()
