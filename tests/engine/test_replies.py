@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.engine import replies
+from dovetail.engine import replies, shared_replies
 from dovetail.engine.replies import GivenUp, PipeReplies, Reply, ask
 from dovetail.errors import AnswerTimeout, Busy, QuestionFailed
 from dovetail.protocol import jsonrpc
@@ -241,12 +241,12 @@ async def test_who_is_given_up_is_told_in_case_it_comes_back() -> None:
     client = Client()
 
     async def given_up() -> Reply | None:
-        raise GivenUp(replies.LEFT)
+        raise GivenUp(shared_replies.LEFT)
 
     client.news = given_up  # type: ignore[method-assign]
     with pytest.raises(QuestionFailed, match="has closed its connection"):
         await client.ask()
-    assert client.sent[1]["params"] == {"requestId": "dovetail-1", "reason": replies.LEFT}
+    assert client.sent[1]["params"] == {"requestId": "dovetail-1", "reason": shared_replies.LEFT}
     assert client.closed == 1
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from dovetail.engine import replies
-from dovetail.engine.replies import GivenUp, Reply, SharedReplies
+from dovetail.engine import replies, shared_replies
+from dovetail.engine.replies import GivenUp, Reply
+from dovetail.engine.shared_replies import SharedReplies
 from dovetail.errors import Busy, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import Envelope
@@ -89,7 +90,7 @@ async def test_a_session_has_so_many_questions_open(monkeypatch: pytest.MonkeyPa
     with pytest.raises(Busy, match="100 questions"):
         await asker.open("s", 5).__aenter__()
     async with asker.open("t", 5):
-        monkeypatch.setattr(replies, "MAX_SHARED", replies.MAX_OPEN + 1)
+        monkeypatch.setattr(shared_replies, "MAX_SHARED", replies.MAX_OPEN + 1)
         with pytest.raises(Busy, match="too many clients"):
             await asker.open("u", 5).__aenter__()
     for each in open:
@@ -154,7 +155,7 @@ async def test_whoever_is_not_there_for_some_beats_is_given_up(state: MemoryStat
     async with asker.open("s", 5, presence) as box:
         with pytest.raises(GivenUp, match="has closed its connection"):
             await box.news()
-    assert presence.looks == 5 + replies.GIVE_UP_BEATS
+    assert presence.looks == 5 + shared_replies.GIVE_UP_BEATS
     assert state.held == 0
     assert not state._topics._open
 

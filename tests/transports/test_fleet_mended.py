@@ -80,7 +80,7 @@ class Fleet:
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member, "CERTAIN_SECONDS", 0.1)
     monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
-    for module in (changes, tails, patience):
+    for module in (changes, patience):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
 
 

@@ -95,7 +95,7 @@ class Pair:
 async def pair(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
     monkeypatch.setattr(member, "CERTAIN_SECONDS", 0.1)
     monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
-    for module in (changes, tails, patience):
+    for module in (changes, patience):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(event_log, "HOLD_SECONDS", 0.0)  # what is tested here is how it goes on without
     pair = Pair()

@@ -9,7 +9,7 @@ import pytest
 from dovetail.engine import changes
 from dovetail.state import patience
 from dovetail.state.base import StoreTrouble
-from dovetail.transports import event_log, tails
+from dovetail.transports import event_log
 from http_serving import PausingState, endpoint_of, settle
 from http_stage import Stage, text_of
 from http_wire import HttpWire
@@ -45,7 +45,7 @@ async def _fail(*_arguments: Any, **_options: Any) -> Any:
 
 @pytest.fixture
 async def state(monkeypatch: pytest.MonkeyPatch) -> TroubledState:
-    for module in (changes, tails, patience):
+    for module in (changes, patience):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(event_log, "HOLD_SECONDS", 0.1)
     return TroubledState()

@@ -98,7 +98,8 @@ class RedisLink:
         if self._waiting >= MAX_WAITING:
             raise StoreTrouble("The server's state store has too much to do now; try again later")
         self._waiting += 1
-        began, answer = self.loop.time(), UNSENT
+        began = self.loop.time()
+        answer: Answer = UNSENT
         try:
             message = packed(command.words)
             pipeline = self._ways[command.is_long or len(message) > LARGE_BYTES].ready()

@@ -1,6 +1,6 @@
 """The language of Redis (RESP 2): the words of a command go in and bytes come out, bytes go in and replies come out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail.state.redis_scripts import Part
@@ -55,9 +55,10 @@ class Replies:
         """Where the first thing begins that is not complete."""
         at, self._wanted = 0, 0
         while (end := data.find(b"\r\n", at)) >= 0:
-            kind, value, following = data[at], data[at + 1 : end], end + 2
+            kind, text, following = data[at], data[at + 1 : end], end + 2
+            value: Reply
             if kind == _BULK:
-                if (length := int(value)) > MAX_BULK:
+                if (length := int(text)) > MAX_BULK:
                     raise ValueError("a value that is too long")
                 following = end + 4 + length if length >= 0 else following
                 if following > len(data):
@@ -65,13 +66,13 @@ class Replies:
                     return at
                 value = data[end + 2 : following - 2] if length >= 0 else None
             elif kind == _LIST:
-                if (length := int(value)) > 0:
+                if (length := int(text)) > 0:
                     self._begin_list(length)
                     at = following
                     continue
                 value = [] if length == 0 else None
             elif kind in _SIMPLE:
-                value = _SIMPLE[kind](value)
+                value = _SIMPLE[kind](text)
             else:
                 raise ValueError("a reply of an unknown kind")
             at = following
@@ -103,4 +104,4 @@ def _refused(text: bytes) -> Refused:
 
 
 _BULK, _LIST = b"$*"
-_SIMPLE = {ord("+"): bytes, ord(":"): int, ord("-"): _refused}
+_SIMPLE: dict[int, Callable[[bytes], Reply]] = {ord("+"): bytes, ord(":"): int, ord("-"): _refused}

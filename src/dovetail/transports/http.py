@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from dovetail.engine.core import Engine
-from dovetail.engine.replies import MAX_SHARED
+from dovetail.engine.shared_replies import MAX_SHARED
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.state.base import StateBackend, StoreTrouble
