@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 import test_servers
@@ -129,10 +130,26 @@ class FleetProcess:
             self._process.wait(STOP_SECONDS)
 
 
+class Worker(Protocol):
+    """What can be met at a port of its own, killed, and started again: a process, or a door to one (fleet_doors)."""
+
+    port: int
+    log: Path
+
+    @property
+    def origin(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def said(self) -> str: ...
+    def kill(self) -> None: ...
+    def start(self) -> None: ...
+
+
 class Fleet:
     """Some workers and the URL under which all of them are reached."""
 
-    def __init__(self, workers: Sequence[FleetProcess], nginx: FleetProcess, store: FleetProcess | None) -> None:
+    def __init__(self, workers: Sequence[Worker], nginx: FleetProcess, store: FleetProcess | None) -> None:
         self.workers = workers
         self.nginx = nginx
         self.store = store
@@ -147,7 +164,7 @@ class Fleet:
         """Of each worker, past nginx."""
         return [f"{worker.origin}/mcp" for worker in self.workers]
 
-    def kill_one(self, chance: random.Random) -> FleetProcess:
+    def kill_one(self, chance: random.Random) -> Worker:
         """`kill -9` one at random; the caller starts it again."""
         victim = chance.choice(self.workers)
         victim.kill()
@@ -172,7 +189,7 @@ def fleet(
 ) -> Iterator[Fleet]:
     """`workers` single processes behind nginx. `store` is "redis", "sqlite" or None for the memory of each.
 
-    With `processes` above 1 each of them is a parent with so many workers of its own.
+    With `processes` above 1 each of them is a parent with so many workers of its own, which need no store.
     """
     with ExitStack() as stack:
 
@@ -182,7 +199,7 @@ def fleet(
             return process
 
         redis = started(redis_server(folder)) if store == "redis" else None
-        settings = {**_state(store, redis, folder), "DOVETAIL_WORKERS": str(processes), **environment}
+        settings = {**_state(store, redis, folder, processes), "DOVETAIL_WORKERS": str(processes), **environment}
         settings |= {"FLEET_FOLDER": str(folder), "DOVETAIL_DRAIN_TIMEOUT": "1"}
         ports = free_ports(workers)
         each = [worker_process(folder, number, port, program, settings) for number, port in enumerate(ports, 1)]
@@ -199,13 +216,13 @@ def worker_process(folder: Path, number: int, port: int, program: Path, settings
     return FleetProcess(f"worker-{number}", folder, port, command, **settings)
 
 
-def _state(store: str | None, redis: FleetProcess | None, folder: Path) -> dict[str, str]:
+def _state(store: str | None, redis: FleetProcess | None, folder: Path, processes: int) -> dict[str, str]:
     """The one setting that makes all workers one server."""
     if redis is not None:
         return {"DOVETAIL_STATE": f"redis://127.0.0.1:{redis.port}/0"}
     if store == "sqlite":
         return {"DOVETAIL_STATE": f"sqlite:///{folder / 'state.sqlite'}"}
-    return {"DOVETAIL_SECRET": SECRET}
+    return {} if processes > 1 else {"DOVETAIL_SECRET": SECRET}
 
 
 def nginx_server(folder: Path, ports: Sequence[int]) -> FleetProcess:

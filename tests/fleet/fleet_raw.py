@@ -73,9 +73,37 @@ async def modern(http: aiohttp.ClientSession, url: str, tool: str, **arguments: 
             text = await response.text()
     except BROKEN as broken:
         raise Loud(type(broken).__name__) from None
-    if response.status != 200 or "result" not in (answer := json.loads(text)) or answer["result"].get("isError"):
+    if response.status != 200 or "result" not in (answer := json.loads(text)):
         raise Loud(f"{response.status}: {text[:100]}")
-    return answer["result"]["content"][0]["text"]
+    said = answer["result"]["content"][0]["text"]
+    if answer["result"].get("isError"):
+        raise Loud(said)
+    return said
+
+
+class RawListening:
+    """One `subscriptions/listen` of 2026-07-28, and all that is told on it; `wanted` is what it asks for."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, **wanted: Any) -> None:
+        self._http = http
+        self._url = url
+        self._wanted = wanted
+        self.hears = asyncio.Event()
+        self.heard: list[dict[str, Any]] = []
+
+    async def hear(self) -> None:
+        """Until the stream ends; it is not opened again."""
+        method = "subscriptions/listen"
+        params = {"notifications": self._wanted, "_meta": META}
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        headers = {**HEADERS, "MCP-Protocol-Version": MODERN, "Mcp-Method": method}
+        async with self._http.post(self._url, json=message, headers=headers, timeout=None) as response:
+            async for event in events_of(response):
+                told = json.loads(event.data)
+                if told.get("method") == "notifications/subscriptions/acknowledged":
+                    self.hears.set()
+                else:
+                    self.heard.append(told)
 
 
 class RawSession:

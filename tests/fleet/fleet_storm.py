@@ -1,4 +1,4 @@
-"""A storm over a fleet: fifty clients call, ask, listen and resume, while workers are killed and started again."""
+"""A storm over a fleet: fifty clients call, ask, listen and resume, in whatever weather there is."""
 
 import asyncio
 import random
@@ -10,33 +10,39 @@ from fleet_ledger import Call, Herald, Ledger, Loud, SessionLost, Watcher
 from fleet_processes import Fleet
 from fleet_raw import HANDSHAKE, connections, modern
 from fleet_visitors import Visitor, official_visitor, own_visitor, raw_visitor
+from fleet_weather import Weather
 
 VISITORS = 50
 BOARDS = 5
 OLDER = ("2025-11-25", "2025-06-18")  # what our own client speaks in the handshake era
 LONGEST_PAUSE = 0.4  # seconds of a client between two calls
-KILL_EVERY = (0.8, 1.6)  # seconds between the start of a worker and the end of the next
-DOWN = (0.0, 0.5)  # seconds that a worker is gone
+REFUSED_PAUSE = 2.0  # seconds of a client whose call has failed: "try again later", it is told
 LAST_TRIES = 100
 HEARD_SECONDS = 25.0  # for a change to be heard of by a client whose stream has just been broken
 
 
 class Storm:
-    """Of all `calls` each visitor makes the next one when it has time. With `kills=False` it is only weather."""
+    """Of all `calls` each visitor makes the next one when it has time."""
 
-    def __init__(self, fleet: Fleet, folder: Path, revision: str, calls: int, *, seed: int, kills: bool = True) -> None:
+    def __init__(self, fleet: Fleet, folder: Path, revision: str, calls: int, *, seed: int, weather: Weather) -> None:
         self.ledger = Ledger()
-        self._fleet = fleet
+        self.fleet = fleet
+        self.chance = random.Random(seed)
+        self.troubles: list[str] = []  # that the store had
+        self.calm = asyncio.Event()  # all calls are made
         self._folder = folder
         self._revision = revision
+        self._calls = calls
         self._places = iter(range(calls))
-        self._chance = random.Random(seed)
-        self._kills = kills
+        self._weather = weather
         self._watchers: dict[str, list[Watcher]] = {str(board): [] for board in range(BOARDS)}
         self._inside = asyncio.Barrier(VISITORS + 1)
         self._done = asyncio.Barrier(VISITORS + 1)
-        self._calm = asyncio.Event()  # all calls are made
         self._over = asyncio.Event()  # all workers live, and everything has been told
+
+    @property
+    def share_made(self) -> float:
+        return self.ledger.made / self._calls
 
     async def run(self) -> Ledger:
         began = time.monotonic()
@@ -45,25 +51,26 @@ class Storm:
                 tasks.create_task(self._visit(number))
             await self._inside.wait()
             heralds = [tasks.create_task(self._tell(board)) for board in self._watchers]
-            reaper = tasks.create_task(self._reap())
+            weather = tasks.create_task(self._weather(self))
             await self._done.wait()
-            self._calm.set()
-            await asyncio.gather(reaper, *heralds)
+            self.calm.set()
+            await asyncio.gather(weather, *heralds)
             self._over.set()
             await self._done.wait()
-        print(f"\n{self._fleet.kills} kills, {time.monotonic() - began:.0f} s: {self.ledger}")  # noqa: T201
+        befell = ", ".join([f"{self.fleet.kills} kills", *self.troubles])
+        print(f"\n{befell}, {time.monotonic() - began:.0f} s: {self.ledger}")  # noqa: T201
         return self.ledger
 
     # ── clients ──
 
     async def _visit(self, number: int) -> None:
         """All of one client, in one task."""
-        chance = random.Random(self._chance.random())
+        chance = random.Random(self.chance.random())
         async with self._visitor(number, chance) as visitor:
             await self._inside.wait()
             for place in self._places:  # all visitors share it
-                await self._make(visitor, self._any_call(f"{number}-{place}", chance))
-                await asyncio.sleep(chance.uniform(0, LONGEST_PAUSE))
+                is_answered = await self._make(visitor, self._any_call(f"{number}-{place}", chance))
+                await asyncio.sleep(chance.uniform(0, LONGEST_PAUSE) if is_answered else REFUSED_PAUSE)
             await self._done.wait()
             await self._over.wait()
             await self._is_still_there(visitor, number)
@@ -71,14 +78,14 @@ class Storm:
 
     def _visitor(self, number: int, chance: random.Random) -> AbstractAsyncContextManager[Visitor]:
         if number % 2:
-            return official_visitor(self._fleet.url, self._revision)
+            return official_visitor(self.fleet.url, self._revision, self.ledger)
         watcher = Watcher(f"client {number}", str(number // 2 % BOARDS), self._folder)
         self._watchers[watcher.uri.removeprefix("board://")].append(watcher)
         if self._revision != HANDSHAKE:
-            return own_visitor(self._fleet.url, self._revision, watcher)
+            return own_visitor(self.fleet.url, self._revision, watcher)
         if number % 4:
-            return own_visitor(self._fleet.url, OLDER[number // 4 % len(OLDER)], watcher)
-        return raw_visitor(self._fleet.url, self._http, self.ledger, watcher, chance)
+            return own_visitor(self.fleet.url, OLDER[number // 4 % len(OLDER)], watcher)
+        return raw_visitor(self.fleet.url, self._http, self.ledger, watcher, chance)
 
     def _any_call(self, nonce: str, chance: random.Random) -> Call:
         kind = chance.choice(["echo", "count", "count", "ask"])
@@ -90,18 +97,21 @@ class Storm:
         arguments = {"nonce": nonce, "steps": steps, "pause": chance.uniform(0, 0.15)}
         return Call("count", arguments | {"let_go_at": chance.randrange(steps)}, f"{nonce} {steps}", steps)
 
-    async def _make(self, visitor: Visitor, call: Call) -> None:
+    async def _make(self, visitor: Visitor, call: Call) -> bool:
+        """Whether there was an answer."""
         heard: list[float] = []
         try:
             self.ledger.answer(call, await visitor.call(call.tool, call.arguments, heard), heard)
+            return True
         except Loud as loud:
             self.ledger.fail(call, str(loud), heard)
         except (SessionLost, TimeoutError, AssertionError) as wrong:
             self.ledger.made += 1
             self.ledger.accuse(f"{call}: {type(wrong).__name__} {wrong}")
+        return False
 
     async def _is_still_there(self, visitor: Visitor, number: int) -> None:
-        """No worker dies any more, so this one must succeed, and in the same session."""
+        """The weather is good again, so this one must succeed, and in the same session."""
         try:
             answer = await visitor.call("echo", {"nonce": "last"}, [])
             assert answer == "last", answer
@@ -112,23 +122,14 @@ class Storm:
 
     async def _tell(self, board: str) -> None:
         herald = Herald(board, self._touch, self._watchers[board], self.ledger)
-        while not self._calm.is_set():
+        while not self.calm.is_set():
             await herald.once(HEARD_SECONDS)
             await asyncio.sleep(0.3)
         for _ in range(LAST_TRIES):  # the last one
             if await herald.once(HEARD_SECONDS):
                 return
             await asyncio.sleep(0.1)
-        self.ledger.accuse(f"board {board} could not be written on, though no worker dies any more")
+        self.ledger.accuse(f"board {board} could not be written on, though the weather is good again")
 
     async def _touch(self, board: str, version: int) -> None:
-        await modern(self._http, self._fleet.url, "touch_resource", name=board, version=version)
-
-    # ── death ──
-
-    async def _reap(self) -> None:
-        while self._kills and not self._calm.is_set():
-            await asyncio.sleep(self._chance.uniform(*KILL_EVERY))
-            victim = self._fleet.kill_one(self._chance)
-            await asyncio.sleep(self._chance.uniform(*DOWN))
-            await asyncio.to_thread(victim.start)
+        await modern(self._http, self.fleet.url, "touch_resource", name=board, version=version)

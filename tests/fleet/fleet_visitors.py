@@ -58,9 +58,10 @@ class Traffic:
 
 
 class OfficialVisitor:
-    def __init__(self, client: OfficialClient, traffic: Traffic) -> None:
+    def __init__(self, client: OfficialClient, traffic: Traffic, ledger: Ledger) -> None:
         self._client = client
         self._traffic = traffic
+        self._ledger = ledger
 
     async def call(self, tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
         async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -79,12 +80,18 @@ class OfficialVisitor:
             if any(status == 404 for _, status in self._traffic.refused):
                 raise SessionLost(str(self._traffic.refused))
             if self._traffic.asked_twice > asked_twice:
-                heard[:] = sorted(set(heard))
+                self._forgive(heard)
         (content,) = result.content
         assert isinstance(content, types.TextContent)
         if result.is_error:
             raise Loud(content.text)
         return content.text
+
+    def _forgive(self, heard: list[float]) -> None:
+        """It has asked for some events twice."""
+        once = sorted(set(heard))
+        self._ledger.forgiven += heard != once
+        heard[:] = once
 
 
 async def repeat_the_question(context: Any, params: Any) -> types.ElicitResult:
@@ -93,7 +100,7 @@ async def repeat_the_question(context: Any, params: Any) -> types.ElicitResult:
 
 
 @asynccontextmanager
-async def official_visitor(url: str, revision: str) -> AsyncIterator[Visitor]:
+async def official_visitor(url: str, revision: str, ledger: Ledger) -> AsyncIterator[Visitor]:
     traffic = Traffic()
     hooks = {"request": [traffic.request], "response": [traffic.response]}
     async with contextlib.AsyncExitStack() as stack:
@@ -102,7 +109,7 @@ async def official_visitor(url: str, revision: str) -> AsyncIterator[Visitor]:
         mode = "legacy" if revision == HANDSHAKE else revision
         transport = streamable_http_client(url, http_client=http)
         client = OfficialClient(transport, mode=mode, elicitation_callback=repeat_the_question)
-        yield OfficialVisitor(await stack.enter_async_context(client), traffic)
+        yield OfficialVisitor(await stack.enter_async_context(client), traffic, ledger)
 
 
 # ── our own ──

@@ -1,12 +1,14 @@
 """Any request, any worker: what one worker begins, every other one can go on with, and end."""
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import aiohttp
 import pytest
+from fleet_doors import parent_fleet
 from fleet_ledger import Loud
 from fleet_processes import Fleet, fleet
 from fleet_raw import MODERN, RawSession, connections, modern
@@ -19,9 +21,16 @@ PROMPTLY = 5.0
 LOST_SECONDS = 10.0  # in which the death of a worker is told to whoever waits for it
 
 
-@pytest.fixture(scope="module", params=["redis", "sqlite"])
+FLEETS = {
+    "redis": functools.partial(fleet, store="redis"),
+    "sqlite": functools.partial(fleet, store="sqlite"),
+    "own": parent_fleet,  # `--workers 4` without a store: one port, and a private file that the parent makes
+}
+
+
+@pytest.fixture(scope="module", params=FLEETS)
 def four(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with fleet(tmp_path_factory.mktemp(request.param), store=request.param) as four:
+    with FLEETS[request.param](tmp_path_factory.mktemp(request.param)) as four:
         yield four
         four.assert_clean()
 

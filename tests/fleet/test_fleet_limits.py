@@ -1,0 +1,126 @@
+"""Limits hold for all workers together: what one lets through counts for the others, and no slot stays taken."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from fleet_ledger import Loud
+from fleet_processes import Fleet, fleet
+from fleet_raw import RawSession, connections, modern
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+PROGRAM = Path(__file__).parent / "fleet_limit_server.py"
+RATE = 10  # a day, of the tool `order`, and of a server that has one
+CALLS = 40  # at once
+PRESSED_SECONDS = 0.05
+SOON = 5.0
+LEASE_SECONDS = 6.0  # after which the slot of a lost worker is free
+STORES = ["redis", "sqlite"]
+
+
+@pytest.fixture(scope="module", params=STORES)
+def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with fleet(tmp_path_factory.mktemp(request.param), workers=3, store=request.param, program=PROGRAM) as three:
+        yield three
+        three.assert_clean()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with connections() as http:
+        yield http
+
+
+async def crowd(three: Fleet, http: aiohttp.ClientSession, tool: str, **arguments: object) -> list[str]:
+    """What comes of many calls at once, to all workers; half of them in sessions."""
+    sessions = [await RawSession(http, url).open() for url in three.urls]
+
+    async def call(number: int) -> str:
+        given = {"nonce": f"n{number}", **arguments}
+        try:
+            if number % 2:
+                return str(await sessions[number % 3].call(tool, given, []))
+            return str(await modern(http, three.urls[number % 3], tool, **given))
+        except Loud as refusal:
+            return f"refused: {refusal}"
+
+    return await asyncio.gather(*(call(number) for number in range(CALLS)))
+
+
+def let_through(answers: list[str]) -> int:
+    right = [answer for number, answer in enumerate(answers) if answer == f"n{number}"]
+    refused = [answer for answer in answers if answer.startswith("refused: ")]
+    assert len(right) + len(refused) == len(answers), answers
+    return len(right)
+
+
+# ── rates ──
+
+
+async def test_a_tool_is_called_no_more_often_than_it_allows(three: Fleet, http: aiohttp.ClientSession) -> None:
+    answers = await crowd(three, http, "order")
+    assert let_through(answers) == RATE
+    assert all("try again in" in answer for answer in answers if answer.startswith("refused"))
+    assert let_through(await crowd(three, http, "echo")) == CALLS  # others go on
+    for worker in three.workers:  # what was let through counts, whoever dies
+        await asyncio.to_thread(worker.kill)
+        await asyncio.to_thread(worker.start)
+    assert let_through(await crowd(three, http, "order")) == 0
+
+
+@pytest.mark.parametrize("store", STORES)
+async def test_a_server_is_called_no_more_often_than_it_allows(
+    tmp_path: Path, http: aiohttp.ClientSession, store: str
+) -> None:
+    with fleet(tmp_path, workers=3, store=store, program=PROGRAM, FLEET_RATE=f"{RATE}/day") as three:
+        assert let_through(await crowd(three, http, "echo")) == RATE
+        session = await RawSession(http, three.urls[0]).open()  # which is not counted
+        message = session.request("tools/call", {"name": "echo", "arguments": {"nonce": "late"}})
+        for url in three.urls:
+            reply = await session.send("POST", message, at=url)
+            assert reply.status == 429
+            assert int(reply.headers["Retry-After"]) == json.loads(reply.text)["error"]["data"]["retryAfter"] >= 1
+        three.assert_clean()
+
+
+# ── slots ──
+
+
+def pressed(three: Fleet) -> list[str]:
+    log = three.workers[0].log.parent / "press.log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+async def test_only_one_is_at_the_press(three: Fleet, http: aiohttp.ClientSession) -> None:
+    before = len(pressed(three))
+    assert let_through(await crowd(three, http, "press", seconds=PRESSED_SECONDS)) == CALLS
+    lines = pressed(three)[before:]
+    assert len(lines) == 2 * CALLS
+    for begin, end in zip(lines[::2], lines[1::2], strict=True):
+        assert (begin.split()[0], end.split()[0]) == ("begin", "end")
+        assert begin.split()[1] == end.split()[1]
+
+
+async def test_the_slot_of_a_lost_worker_is_free_within_seconds(three: Fleet, http: aiohttp.ClientSession) -> None:
+    lost = asyncio.create_task(modern(http, three.urls[1], "press", nonce="lost", seconds=100))
+    async with asyncio.timeout(SOON):
+        while "begin lost" not in pressed(three):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    next = asyncio.create_task(modern(http, three.urls[2], "press", nonce="next", seconds=0))
+    await asyncio.sleep(0.3)
+    assert not next.done()
+    three.workers[1].kill()
+    began = time.monotonic()
+    try:
+        with pytest.raises(Loud):
+            await lost
+        assert await next == "next"
+        assert time.monotonic() - began < LEASE_SECONDS + SOON
+    finally:
+        await asyncio.to_thread(three.workers[1].start)
+    assert await modern(http, three.urls[1], "press", nonce="again", seconds=0) == "again"
+    assert pressed(three)[-5:] == ["begin lost", "begin next", "end next", "begin again", "end again"]

@@ -1,0 +1,160 @@
+"""After an outage of the store each listener hears of every kind and URI that it asked for: once, and not twice.
+
+A change may have gone unheard meanwhile, so all of them are told; they are counted here, as they come over the wire.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from fleet_processes import Fleet, FleetProcess, fleet
+from fleet_raw import RawListening, RawSession, connections, modern
+from fleet_visitors import running
+from redis.asyncio import Redis
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+STILL_SECONDS = 4.5  # longer than any command waits, and than it takes to notice
+DOWN_SECONDS = 1.0
+TOLD_SECONDS = 15.0
+QUIET_SECONDS = 6.0  # longer than workers differ in when they notice that an outage is over
+URIS = ["board://a", "board://b"]
+KINDS = ["tools", "resources"]  # those that the server has
+EVERYTHING = [
+    *((f"notifications/{kind}/list_changed", "") for kind in KINDS),
+    *(("notifications/resources/updated", uri) for uri in URIS),
+]
+
+Listener = RawListening | RawSession
+
+
+async def restart(redis: FleetProcess) -> None:
+    await asyncio.to_thread(redis.kill)
+    await asyncio.sleep(DOWN_SECONDS)
+    await asyncio.to_thread(redis.start)
+
+
+async def stand_still(redis: FleetProcess) -> None:
+    redis.pause()
+    await asyncio.sleep(STILL_SECONDS)
+    redis.go_on()
+
+
+async def cut_all_lines(redis: FleetProcess) -> None:
+    """Nobody can tell that from an outage: what was published meanwhile is lost."""
+    async with Redis(port=redis.port) as asker:
+        for kind in ("pubsub", "normal"):
+            await asker.client_kill_filter(_type=kind, skipme=True)
+
+
+async def forget(redis: FleetProcess) -> None:
+    """It comes back at once, with nothing."""
+    await asyncio.to_thread(redis.kill)
+    for kept in redis.log.parent.glob("appendonlydir/*"):
+        kept.unlink()
+    await asyncio.to_thread(redis.start)
+
+
+OUTAGES: list[Callable[[FleetProcess], Awaitable[None]]] = [restart, stand_still, restart, cut_all_lines]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Fleet]:
+    with fleet(tmp_path, workers=3, store="redis") as three:
+        yield three
+        three.assert_clean()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with connections() as http:
+        yield http
+
+
+@pytest.fixture
+async def listenings(three: Fleet, http: aiohttp.ClientSession) -> AsyncIterator[list[Listener]]:
+    """At each worker one of 2026-07-28."""
+    wanted = {"toolsListChanged": True, "resourcesListChanged": True, "resourceSubscriptions": URIS}
+    listenings: list[Listener] = [RawListening(http, url, **wanted) for url in three.urls]
+    async with contextlib.AsyncExitStack() as stack:
+        for listening in listenings:
+            await stack.enter_async_context(running(listening.hear()))
+            await asyncio.wait_for(listening.hears.wait(), TOLD_SECONDS)
+        yield listenings
+
+
+@pytest.fixture
+async def listeners(
+    three: Fleet, http: aiohttp.ClientSession, listenings: list[Listener]
+) -> AsyncIterator[list[Listener]]:
+    """These, and at each worker the stream of a session that was begun at another one."""
+    sessions = [await RawSession(http, url).open() for url in three.urls]
+    for session in sessions:
+        for uri in URIS:
+            await session.ask("resources/subscribe", uri=uri)
+    async with contextlib.AsyncExitStack() as stack:
+        for session, url in zip(sessions, reversed(three.urls), strict=True):
+            await stack.enter_async_context(running(session.hear(at=url)))
+            await asyncio.wait_for(session.hears.wait(), TOLD_SECONDS)
+        yield [*sessions, *listenings]
+        assert [session.streams for session in sessions] == [1] * len(sessions)  # none of them broke
+
+
+def told(listener: Listener) -> Counter[tuple[str, str]]:
+    return Counter((each["method"], each.get("params", {}).get("uri", "")) for each in listener.heard)
+
+
+async def all_are_told(listeners: list[Listener], times: int) -> None:
+    """Of everything, so often."""
+    expected = Counter(dict.fromkeys(EVERYTHING, times))
+    async with asyncio.timeout(TOLD_SECONDS):
+        while not all(told(listener) >= expected for listener in listeners):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert [told(listener) for listener in listeners] == [expected] * len(listeners)
+
+
+async def test_all_are_told_of_everything_once(
+    three: Fleet, http: aiohttp.ClientSession, listeners: list[Listener]
+) -> None:
+    """After each outage, however soon the next one comes; and who notices late that it is over adds nothing."""
+    assert three.store is not None
+    for times, outage in enumerate(OUTAGES, 1):
+        await outage(three.store)
+        await all_are_told(listeners, times)
+    await asyncio.sleep(QUIET_SECONDS)
+    await all_are_told(listeners, len(OUTAGES))
+    for listener in listeners:
+        listener.heard.clear()
+    await modern(http, three.urls[1], "touch_resource", name="a", version=1)  # one by one, as ever
+    async with asyncio.timeout(TOLD_SECONDS):
+        while not all(listener.heard for listener in listeners):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert [told(listener) for listener in listeners] == [Counter([("notifications/resources/updated", URIS[0])])] * 6
+
+
+@pytest.mark.parametrize("outage", [restart, forget])
+async def test_all_are_told_once_though_much_is_going_on(
+    three: Fleet,
+    http: aiohttp.ClientSession,
+    listenings: list[Listener],
+    outage: Callable[[FleetProcess], Awaitable[None]],
+) -> None:
+    """Workers are reading the log of changes when the store goes, and may find it shorter when it is back."""
+    assert three.store is not None
+
+    async def change(url: str) -> None:
+        for version in itertools.count():
+            await modern(http, url, "touch_in_passing", name="elsewhere", version=version)
+
+    async with contextlib.AsyncExitStack() as stack:
+        for url in three.urls:
+            await stack.enter_async_context(running(change(url)))
+        for times in range(1, 4):
+            await outage(three.store)
+            await all_are_told(listenings, times)
+        await asyncio.sleep(1)
+    await all_are_told(listenings, 3)
