@@ -59,7 +59,7 @@ class Desk:
             await settle(5)
 
     async def heard(self, who: Session, after: int = 0) -> list[tuple[Change, int | None]]:
-        return (await self.log.heard(Held(who), after)).changes
+        return (await self.log.heard(Held(who), after, 0)).changes
 
 
 @pytest.fixture
@@ -83,11 +83,11 @@ async def test_everyone_hears_what_they_asked_for(desk: Desk) -> None:
 
 async def test_reading_goes_on_where_it_stopped(desk: Desk) -> None:
     await desk.publish(TOOLS, PROMPTS)
-    first = await desk.log.heard(Held(ALL), 0)
+    first = await desk.log.heard(Held(ALL), 0, 0)
     assert first.position == 2
     await desk.publish(TOOLS)
-    assert await desk.log.heard(Held(ALL), first.position) == Heard([(TOOLS, 3)], 3)
-    assert await desk.log.heard(Held(ALL), 3) == Heard([], 3)
+    assert await desk.log.heard(Held(ALL), first.position, 0) == Heard([(TOOLS, 3)], 3, 0)
+    assert await desk.log.heard(Held(ALL), 3, 0) == Heard([], 3, 0)
 
 
 async def test_what_changed_often_is_told_once_where_it_came_last(desk: Desk) -> None:
@@ -104,7 +104,7 @@ async def test_the_position_is_where_a_new_session_begins(desk: Desk) -> None:
 
 async def test_changes_of_other_sessions_move_the_position(desk: Desk) -> None:
     await desk.publish(TWO, TWO)
-    assert await desk.log.heard(Held(session("tools")), 0) == Heard([], 2)
+    assert await desk.log.heard(Held(session("tools")), 0, 0) == Heard([], 2, 0)
 
 
 async def test_more_than_a_page_is_read_page_by_page(desk: Desk) -> None:
@@ -113,7 +113,7 @@ async def test_more_than_a_page_is_read_page_by_page(desk: Desk) -> None:
         await desk.state.append(LOG, record, keep=999, ttl=9)
     everything = session(uris=tuple(f"test://{number}" for number in range(250)))
     position, told = 0, []
-    while (heard := await desk.log.heard(Held(everything), position)).changes:
+    while (heard := await desk.log.heard(Held(everything), position, 0)).changes:
         told += heard.changes
         position = heard.position
     assert [number for _, number in told] == list(range(1, 251))
@@ -123,7 +123,7 @@ async def test_what_was_asked_for_before_a_change_is_heard_of(desk: Desk) -> Non
     """Even if the stream has not seen yet that it was asked for."""
     await desk.publish(ONE)
     held = Held(session(), session(uris=("test://one",)))
-    assert await desk.log.heard(held, 0) == Heard([(ONE, 1)], 1)
+    assert await desk.log.heard(held, 0, 0) == Heard([(ONE, 1)], 1, 0)
 
 
 async def test_what_can_not_be_read_is_left_out(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
@@ -143,14 +143,14 @@ async def test_who_missed_something_is_told_that_all_may_have_changed(
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", 2)
     await desk.publish(TOOLS, PROMPTS, TOOLS, PROMPTS)
-    heard = await desk.log.heard(Held(ALL), 1)
-    assert heard == Heard([(each, None) for each in (TOOLS, PROMPTS, RESOURCES, ONE, TWO)], 4)
-    assert await desk.log.heard(Held(ALL), 2) == Heard([(TOOLS, 3), (PROMPTS, 4)], 4)
+    heard = await desk.log.heard(Held(ALL), 1, 0)
+    assert heard == Heard([(each, None) for each in (TOOLS, PROMPTS, RESOURCES, ONE, TWO)], 4, 0)
+    assert await desk.log.heard(Held(ALL), 2, 0) == Heard([(TOOLS, 3), (PROMPTS, 4)], 4, 0)
 
 
 @pytest.mark.parametrize("after", [1, 10**15 - 1])
 async def test_a_position_of_another_log_counts_as_a_gap(desk: Desk, after: int) -> None:
-    assert await desk.log.heard(Held(session("tools")), after) == Heard([(TOOLS, None)], 0)
+    assert await desk.log.heard(Held(session("tools")), after, 0) == Heard([(TOOLS, None)], 0, 0)
 
 
 async def test_a_log_that_was_emptied_counts_as_a_gap(desk: Desk) -> None:
@@ -220,3 +220,10 @@ async def test_a_failing_backend_does_not_hold_up_the_stop(desk: Desk, monkeypat
     monkeypatch.setattr(desk.state, "append", failing)
     await desk.publish(TOOLS, PROMPTS, RESOURCES)
     await asyncio.wait_for(desk.log.stop(), 1)
+
+
+async def test_after_an_outage_all_may_have_changed_once(desk: Desk) -> None:
+    await desk.publish(TOOLS, ONE)
+    heard = await desk.log.heard(Held(session("tools")), 0, desk.log.outages - 1)
+    assert heard == Heard([(TOOLS, None)], 2, desk.log.outages)
+    assert await desk.log.heard(Held(session("tools")), heard.position, heard.outages) == Heard([], 2, 0)

@@ -2,12 +2,10 @@
 
 import asyncio
 import logging
-import secrets
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -36,18 +34,11 @@ log = logging.getLogger("dovetail")
 class _Told(msgspec.Struct, frozen=True, array_like=True):
     """A change in the log, and who has written it."""
 
-    kind: ChangeKind | Literal["all"]  # all: nobody knows what has changed
+    kind: ChangeKind
     uri: str
     worker: str
     refreshes: int = 0  # that it had made by then
-    cause: str = ""  # of what several workers notice: an outage, or what is found in a file
-
-    def changes_for(self, session: Session) -> list[Change]:
-        """Those of them that a session asked for."""
-        if self.kind == "all":
-            return _everything(session)
-        change = Change(self.kind, self.uri)
-        return [change] if _wants(session, change) else []
+    cause: str = ""  # of what several workers notice, which is what is found in a file
 
 
 _codec: Codec[_Told] = Codec(_Told, "change")
@@ -58,6 +49,7 @@ class Heard(NamedTuple):
 
     changes: list[tuple[Change, int | None]]
     position: int
+    outages: int  # that there had been by then
     more: bool = False  # there was too much for one time
 
 
@@ -73,7 +65,6 @@ class ChangeLog:
         self._is_in_trouble = False
         self._written = asyncio.Event()
         self._count = 0  # changes that were written, or tried
-        self._outages: deque[str] = deque(maxlen=NEWEST)  # those that everyone here knows of
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -133,23 +124,12 @@ class ChangeLog:
         data = _codec.encode(told)
         for _ in range(ATTEMPTS if told.cause else 0):
             page = await self._newest()
-            if self._is_known(told, page.records):
+            if _is_known(told, page.records):
                 return
             with suppress(Conflict):
                 await self._state.append(LOG, data, keep=KEEP, ttl=SECONDS, if_last=_end(page))
                 return
         await self._state.append(LOG, data, keep=KEEP, ttl=SECONDS)
-
-    def _is_known(self, told: _Told, newest: Iterable[LogRecord]) -> bool:
-        """Of an outage: whether somebody has told of one that is news here. Else: whether the last find is the same."""
-        causes = [
-            each.cause
-            for each in map(_codec.decode, (record.data for record in newest))
-            if each is not None and each.cause and (each.kind, each.uri) == (told.kind, told.uri)
-        ]
-        if told.kind == "all":
-            return any(cause not in self._outages for cause in causes)
-        return causes[-1:] == [told.cause]
 
     async def _newest(self) -> LogPage:
         page = await self._state.read(LOG, 0, 0)
@@ -179,19 +159,19 @@ class ChangeLog:
     # ── what changes elsewhere ──
 
     async def _relay(self, listener: Listener) -> None:
-        """To everyone who listens at this worker."""
-        position: int | None = None
-        outages = self._state.outages
+        """To everyone who listens at this worker. After an outage that is everything: nobody knows what was not told.
+
+        So it is at the start, for those who were quicker than this.
+        """
+        position, outages = 0, -1
         while not listener.closed:
             try:
-                if position is None:
-                    position = await self._skip()
-                    self._engine.hub.publish_all()  # to those who were quicker: they may have missed something
                 if outages != self._state.outages:
                     seen = self._state.outages
-                    await self._announce_outage()
+                    position = await self.position()
+                    self._engine.hub.publish_all()
                     outages = seen
-                position = await self._relay_after(position)
+                position = await self._relay_after(position, outages)
             except Exception as failure:
                 log.debug("changes could not be read: %s", failure)
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -199,39 +179,22 @@ class ChangeLog:
             if not await listener.wait():
                 return
 
-    async def _announce_outage(self) -> None:
-        """Nobody knows what could not be told: one of the workers says so to everyone."""
-        await self._append(_Told("all", "", self._member.id, cause=secrets.token_hex(8)))
-
-    async def _relay_after(self, position: int) -> int:
-        """Gives the position that was reached."""
+    async def _relay_after(self, position: int, outages: int) -> int:
+        """Gives the position that was reached; unless there is an outage that was not told of yet."""
         while True:
             page = await self._state.read(LOG, position)
-            if position > page.last or position < page.first - 1:
-                position = await self._skip()
-                self._engine.hub.publish_all()
+            if outages != self._state.outages:
                 return position
+            if _is_gap(page, position):
+                self._engine.hub.publish_all()
+                return page.last
             for record in page.records:
-                self._pass_on(await self._told(record))
+                told = await self._told(record)
+                if told is not None and (told.cause or told.worker != self._member.id):
+                    self._engine.hear(Change(told.kind, told.uri), from_afar=True)
             if not page.records:
                 return page.last
             position = page.records[-1].id
-
-    async def _skip(self) -> int:
-        """To the end of the log: outages that it tells of are over."""
-        page = await self._newest()
-        told = [_codec.decode(record.data) for record in page.records]
-        self._outages.extend(each.cause for each in told if each is not None and each.kind == "all")
-        return _end(page)
-
-    def _pass_on(self, told: _Told | None) -> None:
-        if told is None:
-            return
-        if told.kind == "all":
-            self._outages.append(told.cause)
-            self._engine.hub.publish_all()
-        elif told.cause or told.worker != self._member.id:
-            self._engine.hear(Change(told.kind, told.uri), from_afar=True)
 
     async def _told(self, record: LogRecord) -> _Told | None:
         """None if it can't be read. What a refresh has changed is told when it is made here too."""
@@ -245,28 +208,49 @@ class ChangeLog:
     async def position(self) -> int:
         return (await self._state.read(LOG, 0, 0)).last
 
-    async def heard(self, held: SessionStore, after: int) -> Heard:
+    @property
+    def outages(self) -> int:
+        """How often the store was out of reach, as far as this worker has noticed."""
+        return self._state.outages
+
+    async def heard(self, held: SessionStore, after: int, outages: int) -> Heard:
         """The changes after a position that a session asked for, each once.
 
-        If some of them are not kept any more, or the position is none of this log's, everything may have changed. The
-        session is looked at after the log: what it asked for before a change, it hears of.
+        If there was an outage since, if some of them are not kept any more, or if the position is none of this log's,
+        everything may have changed. The session is looked at after the log: what it asked for before a change, it
+        hears of.
         """
         page = await self._state.read(LOG, after)
-        is_gap = after > page.last or after < page.first - 1
+        seen = self._state.outages
+        is_gap = outages != seen or _is_gap(page, after)
         if (page.records or is_gap) and not await held.reload():
-            return Heard([], after)
+            return Heard([], after, outages)
         session = held.record
         if is_gap:
-            return Heard([(change, None) for change in _everything(session)], page.last)
+            return Heard([(change, None) for change in _everything(session)], page.last, seen)
         latest: dict[Change, int | None] = {}
         for record in page.records:
             told = await self._told(record)
-            wanted = [] if told is None else told.changes_for(session)
-            for change in wanted:
+            if told is not None and _wants(session, change := Change(told.kind, told.uri)):
                 latest.pop(change, None)  # told where it came last, so that positions only grow
-                latest[change] = record.id if change == wanted[-1] else None  # no two events have the same
-        position = page.records[-1].id if page.records else page.last
-        return Heard(list(latest.items()), position, position < page.last)
+                latest[change] = record.id
+        position = _end(page)
+        return Heard(list(latest.items()), position, seen, position < page.last)
+
+
+def _is_gap(page: LogPage, position: int) -> bool:
+    """Whether what came after a position is not kept any more, or it is a position in another log."""
+    return position > page.last or position < page.first - 1
+
+
+def _is_known(told: _Told, newest: Iterable[LogRecord]) -> bool:
+    """Whether the last find is the same."""
+    causes = [
+        each.cause
+        for each in map(_codec.decode, (record.data for record in newest))
+        if each is not None and each.cause and (each.kind, each.uri) == (told.kind, told.uri)
+    ]
+    return causes[-1:] == [told.cause]
 
 
 def _end(page: LogPage) -> int:

@@ -77,6 +77,7 @@ class ChangeSource:
     def __init__(self, changes: ChangeLog, way_back: WayBack, held: HeldSession, place: EventPlace | None) -> None:
         """`place`: what the client says it has."""
         self._changes = changes
+        self._outages = changes.outages  # that this client has heard of, or need not hear of
         self._way_back = way_back
         self._held = held
         self._session = held.record.id
@@ -115,11 +116,11 @@ class ChangeSource:
     async def read(self) -> list[Event]:
         if not self._held.record.initialized:  # before that we may not speak unasked
             return []
-        before = self.place
+        before, outages = self.place, self._outages
         try:
             events = [*await self._read_changes(), *await self._read_messages()]
         except BaseException:
-            self.place = before  # nothing of it is told
+            self.place, self._outages = before, outages  # nothing of it is told
             raise
         self._has_news = self._has_news or bool(events)
         return events
@@ -129,8 +130,9 @@ class ChangeSource:
         self.has_more = True
         while self.has_more and not events:
             before = self.place
-            heard = await self._changes.heard(self._held, before.number)
+            heard = await self._changes.heard(self._held, before.number, self._outages)
             self.place = EventPlace(CHANGES, heard.position, before.message)
+            self._outages = heard.outages
             self.has_more = heard.more
             for change, number in heard.changes:
                 place = before if number is None else EventPlace(CHANGES, number, before.message)
