@@ -6,7 +6,7 @@ FIRST_SECONDS = 1.0
 LONGEST_SECONDS = 30.0
 SHORTEST_SECONDS = 0.05  # even if the server says that it may be sooner
 LONGEST_RETRY_SECONDS = 300.0  # even if the server says that it should be later
-LONG_SECONDS = 3.0  # a connection that lasted so long did not fail: whoever ends one now and then is back at once
+LONG_SECONDS = 0.5  # a connection that lasted so long did not fail: whoever ends one now and then is back at once
 _DOUBLINGS = 20
 
 
