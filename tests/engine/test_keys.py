@@ -227,6 +227,31 @@ async def test_secrets_that_come_together_keep_their_dates() -> None:
     assert await agree_on_secrets(state, both, lambda: now[0]) == known
 
 
+async def test_whose_clocks_differ_do_not_overwrite_each_other() -> None:
+    """At the moment when an old secret is of no use any more, which comes sooner to some."""
+    state, now = MemoryState(), [1e9]
+    known = await agree_on_secrets(state, own(b"a"), lambda: now[0])
+    for _ in range(14):
+        now[0] += shared_secrets.ROTATE_SECONDS
+        known = await agree_on_secrets(state, known, lambda: now[0])
+    edge = 1e9 + shared_secrets.ROTATE_SECONDS + shared_secrets.OPEN_SECONDS
+    assert 0 < edge - now[0] < shared_secrets.ROTATE_SECONDS
+    workers, before = [known, known], await state.get("secret")
+    for _ in range(3):
+        for number, time_there in enumerate((edge + 1, edge - 1)):
+            workers[number] = await agree_on_secrets(state, workers[number], lambda time_there=time_there: time_there)
+    assert await state.get("secret") == before
+    now[0] += shared_secrets.ROTATE_SECONDS  # and when the next one comes, it goes
+    known = await agree_on_secrets(state, workers[0], lambda: now[0])
+    assert len(known) == len(workers[0])
+    assert b"a" * 32 in workers[0]
+    assert b"a" * 32 not in known
+    after = await state.get("secret")
+    for skew in (0, 1, 0, 1):  # nor does it come back from who has it still
+        assert b"a" * 32 not in await agree_on_secrets(state, workers[1], lambda skew=skew: now[0] - skew)
+    assert await state.get("secret") == after
+
+
 async def test_there_are_only_so_many() -> None:
     state, now = MemoryState(), [1e9]
     fleets = []

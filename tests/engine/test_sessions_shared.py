@@ -54,14 +54,14 @@ class Worker:
         await held.change(lambda record: record.replace(initialized=True))
         return id
 
-    async def subscribe(self, id: str) -> None:
+    async def subscribe(self, id: str, *uris: str) -> None:
         held = await self.use(id)
         assert held is not None
-        await held.change(lambda record: record.replace(subscriptions=frozenset({"test://one"})))
+        await held.change(lambda record: record.replace(subscriptions=frozenset(uris or {"test://one"})))
 
     @property
-    def watches(self) -> bool:
-        return bool(self.server.engine.hub._wanted)
+    def watches(self) -> set[str]:
+        return set(self.server.engine.hub._wanted)
 
 
 class Pair:
@@ -291,6 +291,45 @@ async def test_of_those_of_other_workers_only_so_many_are_remembered() -> None:
     for id in theirs:
         await pair.there.sessions.end(id)
     assert not pair.there.watches
+
+
+# ── what is watched ──
+
+
+@pytest.mark.parametrize("way", ["find", "reload"])
+async def test_what_a_session_subscribes_to_elsewhere_is_watched_by_who_reads_of_it(way: str) -> None:
+    """So it does not depend on the worker that was asked, which may stop."""
+    pair = Pair()
+    id = await pair.here.open()
+    held = await pair.here.use(id)
+    assert held is not None
+
+    async def read() -> set[str]:
+        assert await (pair.here.use(id) if way == "find" else held.reload())
+        return pair.here.watches
+
+    await pair.there.subscribe(id, "test://one", "test://two")
+    assert not pair.here.watches
+    assert await read() == {"test://one", "test://two"}
+    pair.there.sessions.forget_all()
+    assert await read() == {"test://one", "test://two"}
+    await pair.there.subscribe(id, "test://two")
+    assert await read() == {"test://two"}
+    await pair.here.sessions.end(id)
+    assert not pair.here.watches
+
+
+async def test_an_older_record_that_is_used_changes_nothing() -> None:
+    """Of a call that runs for long."""
+    pair = Pair()
+    id = await pair.here.open()
+    old = await pair.here.use(id)
+    assert old is not None
+    await pair.there.subscribe(id)
+    await pair.here.use(id)
+    pair.clock.sleep(UNSEEN + 1)
+    assert await old.use()
+    assert pair.here.watches == {"test://one"}
 
 
 # ── any history ──

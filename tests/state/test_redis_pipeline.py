@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import socket
+import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from redis_stage import eventually
@@ -109,6 +111,40 @@ async def test_the_other_end_closes(pipeline: Pipeline, stage: Stage) -> None:
     assert type(await answer) is Lost
     assert pipeline.is_lost
     assert not pipeline.is_ready
+
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+with contextlib.suppress(ImportError):
+    import uvloop
+
+    LOOPS["uvloop"] = uvloop.new_event_loop
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("size", [10, 2 * redis_pipeline.LARGE_BYTES])
+@pytest.mark.parametrize("resets", [True, False])
+def test_nothing_is_sent_if_the_other_end_had_closed_before(loop: str, size: int, resets: bool) -> None:
+    """Though this process was busy, and the event loop has not looked yet."""
+    with socket.create_server(("127.0.0.1", 0)) as server, asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(_closed_before(server, bytes(size), resets))
+
+
+async def _closed_before(server: socket.socket, message: bytes, resets: bool) -> None:
+    async def connect() -> asyncio.StreamWriter:
+        return (await asyncio.open_connection(*server.getsockname()))[1]
+
+    way = Way(connect)
+    for turns in range(4):  # until the loop looks, while it does, and when it has
+        pipeline = await way.open()
+        other_end, _ = server.accept()
+        if resets:
+            other_end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        other_end.close()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert type(await pipeline.ask(message)) is Unsent
+        assert pipeline.is_lost
+    await way.close()
 
 
 @pytest.mark.parametrize("words", [b"HTTP/1.1 400 Bad Request\r\n", b":1\r\n:2\r\n"])

@@ -220,11 +220,19 @@ async def test_kept_lines_are_cut(backend: RedisState, store: stores.StoreServer
 
 async def test_a_resting_line_is_cut_while_the_process_is_busy(backend: RedisState, store: stores.StoreServer) -> None:
     """The event loop could not look yet when the next command comes."""
-    await backend.add("counter", 1, LONG)
-    store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    time.sleep(redis_pipeline.REST_SECONDS + 0.05)  # noqa: ASYNC251
-    assert await asyncio.gather(*(backend.add("counter", 1, LONG) for _ in range(3))) == [2, 3, 4]
-    assert backend.outages == 0
+    with contextlib.closing(backend.listen(["a"])) as listener:
+        await backend.publish("a")
+        await heard(listener)  # so that the waiting line has subscribed, and is not cut
+        totals = [await backend.add("counter", 1, LONG)]
+        for _ in range(2):
+            store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            time.sleep(0.1)  # noqa: ASYNC251
+            totals.append(await backend.add("counter", 1, LONG))
+            store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            time.sleep(0.1)  # noqa: ASYNC251
+            totals += await asyncio.gather(*(backend.add("counter", 1, LONG) for _ in range(3)))
+        assert totals == list(range(1, 10))
+        assert backend.outages == 0
 
 
 async def test_it_is_full(backend: RedisState, store: stores.StoreServer) -> None:
@@ -286,6 +294,28 @@ async def test_it_is_not_what_we_need(told: dict[str, str], words: str, caplog: 
             await state.get("key")
         await state.close()
     assert words in caplog.text
+
+
+@pytest.mark.parametrize("command", ["UNLINK", "SUBSCRIBE"])
+async def test_what_it_says_of_a_command_that_it_lacks_is_logged_without_our_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, command: str
+) -> None:
+    """It repeats what it was sent, which may be the id of a session."""
+    stores.demand()
+    (tmp_path / "conf").write_text(f'rename-command {command} ""\n')
+    server = stores.StoreServer(tmp_path / "store", str(tmp_path / "conf"))
+    state = RedisState(server.url)
+    await state.check()
+    if command == "UNLINK":
+        with pytest.raises(StoreTrouble):
+            await state.delete("hunter2")
+    else:
+        with contextlib.closing(state.listen(["hunter2"])):
+            await eventually(lambda: "refused" in caplog.text)
+    await state.close()
+    server.kill()
+    assert f"unknown command '{command}')" in caplog.text
+    assert "hunter2" not in caplog.text
 
 
 async def test_something_else_answers() -> None:

@@ -1,220 +1,28 @@
-"""The events of a call while the store is in trouble for its worker: every stream ends, in one answer or one error."""
+"""The events of a call while the store is in trouble for its worker: what can be kept is kept, once and in order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from far_pair import Pair, all_is_well, error_of, of, running_pair, shorten_waits
 
 from dovetail import Context
-from dovetail.engine import member
-from dovetail.state import patience
-from dovetail.state.base import NoRoom, StoreTrouble
-from dovetail.transports import event_log, late_logs, tails
-from dovetail.transports.event_log import ANSWER_LOST, WORKER_LOST
-from http_serving import PausingState, endpoint_of, settle, until
-from http_stage import Stage, text_of
+from dovetail.transports import event_log
+from dovetail.transports.event_log import WORKER_LOST
+from http_stage import text_of
 from http_wire import HttpWire
-
-CALLS = ("get", "put", "touch", "remaining", "delete", "claim", "add", "append", "read", "drop", "publish", "check")
-Fate = Callable[[str, str, bytes], str]  # of a call, its key and its data, if any
-
-
-class View:
-    """What one worker sees of a store in memory that it shares with others: for this one alone it may be in trouble."""
-
-    shared = True
-    outages = 0
-
-    def __init__(self, store: PausingState) -> None:
-        self._store = store
-        self.fate: Fate = all_is_well
-        self.listen = store.listen
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in CALLS:
-            raise AttributeError(name)
-
-        async def asked(*args: Any, **options: Any) -> Any:
-            key, data = (*args, "", b"")[:2]
-            fate = self.fate(name, key, data if isinstance(data, bytes) else b"")
-            if fate == "lost":
-                raise StoreTrouble
-            if fate == "refused":
-                raise NoRoom("full")
-            answer = await getattr(self._store, name)(*args, **options)
-            if fate == "kept without a word":
-                raise StoreTrouble
-            return answer
-
-        return asked
-
-    async def close(self) -> None: ...
-
-
-def all_is_well(_name: str, _key: str, _data: bytes) -> str:
-    return "kept"
-
-
-def away(_name: str, _key: str, _data: bytes) -> str:
-    return "lost"
-
-
-def of(name: str, key: str, fate: str, times: int = 1_000_000) -> Fate:
-    """For the next calls of that name, with a key that begins so."""
-    left = [fate] * times if times < 1_000_000 else None
-
-    def decide(asked: str, its: str, _data: bytes) -> str:
-        if asked != name or not its.startswith(key):
-            return "kept"
-        return fate if left is None else left.pop() if left else "kept"
-
-    return decide
-
-
-class Pair:
-    """Two workers that serve the same."""
-
-    def __init__(self) -> None:
-        self.store = PausingState()
-        self.views = [View(self.store), View(self.store)]
-        self.stages = [Stage(), Stage()]
-        self.apps = [stage.server.asgi(state=view) for stage, view in zip(self.stages, self.views, strict=True)]
-
-    @property
-    def logs(self) -> event_log.EventLogs:
-        return endpoint_of(self.apps[0])._logs
-
-    async def session(self) -> list[HttpWire]:
-        first = await HttpWire.session(self.apps[0], "2025-11-25")
-        wires = [HttpWire(app, "2025-11-25") for app in self.apps]
-        for wire in wires:
-            wire.session_id, wire.ids = first.session_id, first.ids
-        return wires
-
-    async def resumed(self, tool: str = "tell") -> Any:
-        """The rest of a call that the first worker runs, at the second."""
-        wires = await self.session()
-        call = wires[0].start_call(tool, id="t")
-        await call.message()
-        await call.cut()
-        rest = wires[1].get(call.events[0].id)
-        await rest.message()
-        return rest
-
-    async def lose(self) -> None:
-        """The first shows no more that it lives."""
-        lost = endpoint_of(self.apps[0])._member
-        assert lost._renewing is not None
-        lost._renewing.cancel()
-        await settle()
-        await self.store.delete(f"worker/{lost.id}")
 
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member, "CERTAIN_SECONDS", 0.1)
-    monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(patience, "AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(late_logs, "MAX_PAUSE", 0.02)
-    monkeypatch.setattr(event_log, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(event_log, "HOLD_SECONDS", 0.0)
+    shorten_waits(monkeypatch)
 
 
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
-    pair = Pair()
-    for app in pair.apps:
-        await app.start()
-    await settle(50)
-    yield pair
-    for view in pair.views:
-        view.fate = all_is_well
-    for app in pair.apps:
-        await asyncio.wait_for(app.drain(0.2), 10)
-    assert not pair.store._topics.names
-
-
-def error_of(answer: Any) -> str:
-    return answer["error"]["message"]
-
-
-# ── an end that comes late ──
-
-
-async def ends_in_an_outage(pair: Pair) -> None:
-    pair.views[0].fate = away
-    pair.stages[0].go.set()
-    await until(lambda: len(pair.logs.late) == 1)
-
-
-async def test_an_answer_is_had_after_any_outage(pair: Pair) -> None:
-    rest = await pair.resumed()
-    await ends_in_an_outage(pair)
-    await asyncio.sleep(0.4)
-    assert not rest.ended
-    pair.views[0].fate = all_is_well
-    await rest.done()
-    assert text_of(rest.answer) == "told"
-    await until(lambda: not len(pair.logs.late))
-
-
-@pytest.mark.parametrize("bound", ["time", "bytes"])
-async def test_an_answer_that_waits_too_long_or_is_too_large_becomes_an_error(
-    pair: Pair, bound: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if bound == "bytes":
-        monkeypatch.setattr(late_logs, "LATE_BYTES", 10)
-    else:
-        pair.logs.late._seconds = 0.05
-    rest = await pair.resumed()
-    await ends_in_an_outage(pair)
-    await asyncio.sleep(0.2)
-    pair.views[0].fate = all_is_well
-    await rest.done()
-    assert error_of(rest.answer) == ANSWER_LOST
-    assert len(rest.messages) == 2
-
-
-async def test_an_answer_that_the_store_has_does_not_become_an_error(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(late_logs, "LATE_BYTES", 10)
-    rest = await pair.resumed()
-    pair.views[0].fate = lambda name, key, data: (
-        "kept without a word" if b"told" in data else "lost" if name == "read" and key.startswith("events/") else "kept"
-    )
-    pair.stages[0].go.set()
-    await until(lambda: len(pair.logs.late) == 1)
-    pair.views[0].fate = all_is_well
-    await rest.done()
-    assert [text_of(each) for each in rest.messages if "id" in each] == ["told"]
-
-
-async def test_a_worker_that_was_taken_for_lost_writes_no_second_answer(pair: Pair) -> None:
-    rest = await pair.resumed()
-    await ends_in_an_outage(pair)
-    await pair.lose()
-    await rest.done()
-    assert error_of(rest.answer) == WORKER_LOST
-    pair.views[0].fate = all_is_well
-    await until(lambda: not len(pair.logs.late))
-    again = await (await pair.session())[1].raw("GET", headers=resuming(rest)).done()
-    assert again.messages == rest.messages
-
-
-def resuming(rest: Any) -> dict[str, str]:
-    id = ".".join((rest.events[0].id.split(".")[0], "0"))
-    headers = {name.decode(): value.decode() for name, value in rest.scope["headers"]}
-    return {"last-event-id": id, "mcp-session-id": headers["mcp-session-id"]}
-
-
-async def test_an_answer_that_is_refused_becomes_an_error(pair: Pair) -> None:
-    rest = await pair.resumed()
-    pair.views[0].fate = lambda _name, _key, data: "refused" if b"told" in data else "kept"
-    pair.stages[0].go.set()
-    await rest.done()
-    assert error_of(rest.answer) == ANSWER_LOST
+    async with running_pair() as pair:
+        yield pair
 
 
 # ── a beginning in trouble ──
@@ -276,7 +84,49 @@ async def test_a_call_of_days_stays_known(pair: Pair, monkeypatch: pytest.Monkey
     assert [len(rest.messages) for rest in rests] == [1, 3]
 
 
-# ── many events in trouble ──
+async def test_a_call_that_is_noted_is_left_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed: list[str] = []
+
+    async def renew(log: event_log.EventLog) -> None:
+        renewed.append(log.name)
+
+    monkeypatch.setattr(event_log.EventLog, "renew", renew)
+    await pair.resumed()
+    await asyncio.sleep(0.1)
+    assert renewed == []
+    assert pair.logs.running
+    pair.stages[0].go.set()
+
+
+# ── many events ──
+
+
+async def test_a_connection_is_not_closed_for_one_before_it(pair: Pair) -> None:
+    """However many events come between."""
+
+    async def chatter(ctx: Context) -> str:
+        await ctx.warning("begin")
+        await pair.stages[0].go.wait()
+        for number in range(150):
+            await ctx.warning(f"{number}")
+        await ctx.close_stream(0)
+        pair.stages[0].entered.set()
+        await pair.stages[1].go.wait()
+        return "answer"
+
+    pair.stages[0].server.add_tool(chatter)
+    wires = await pair.session()
+    call = wires[0].start_call("chatter", id="t")
+    await call.message()
+    await call.cut()
+    pair.stages[0].go.set()
+    await pair.stages[0].entered.wait()
+    rest = await wires[1].get(call.events[0].id).started()
+    await asyncio.sleep(0.1)
+    pair.stages[1].go.set()
+    await rest.done()
+    assert text_of(rest.answer) == "answer"
+    assert len(rest.messages) == 152
 
 
 async def chatting(pair: Pair, says: list[str]) -> tuple[list[HttpWire], Any]:

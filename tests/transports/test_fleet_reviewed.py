@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +31,14 @@ class ScriptedState(PausingState):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.away = False
+        self.claims: Exception | None = None  # what is said of each that has to do with a refresh
         self.script: list[str] = []
+
+    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
+        first = await super().claim(key, value, ttl)
+        if self.claims is not None and key.startswith("refreshed/"):
+            raise self.claims
+        return first
 
     async def append(self, log: str, data: bytes, **options: Any) -> int:
         fate = self.script.pop(0) if self.script and log.startswith("events/") else "kept"
@@ -230,6 +238,35 @@ async def test_what_changed_before_a_function_failed_is_told(pair: Pair) -> None
     await listen.done()
 
 
+@pytest.mark.parametrize("trouble", [StoreTrouble(), NoRoom("full")])
+@pytest.mark.parametrize("fails", [True, False])
+async def test_if_nobody_knows_who_tells_of_a_refresh_it_is_told(pair: Pair, trouble: Exception, fails: bool) -> None:
+    """All of it, and whoever has asked for it hears of what went wrong in the function, not in the store."""
+    server = pair.stages[0].server
+
+    @server.on_refresh
+    def load() -> None:
+        server.add_tool(pair.teller, name="new")
+        server.add_resource("test://new", lambda: "new", name="new")
+        if fails:
+            raise ValueError("no")
+
+    await pair.restart()
+    asked = {"notifications": {"toolsListChanged": True, "resourcesListChanged": True}}
+    listen = HttpWire(pair.apps[1]).start("subscriptions/listen", asked)
+    await listen.message()
+    pair.state.claims = trouble
+    if fails:
+        with pytest.raises(ValueError, match="no"):
+            await server.refresh()
+    else:
+        await server.refresh()
+    told = {(await listen.message())["method"] for _ in range(2)}
+    assert told == {"notifications/tools/list_changed", "notifications/resources/list_changed"}
+    listen.leave()
+    await listen.done()
+
+
 async def test_what_only_another_worker_changes_is_told(pair: Pair) -> None:
     one, other = (stage.server for stage in pair.stages)
     one.on_refresh(lambda: None)
@@ -269,6 +306,24 @@ async def test_a_function_that_hangs_does_not_keep_the_server_from_ending(pair: 
 
 
 # ── and more ──
+
+
+@pytest.mark.slow
+async def test_a_file_is_watched_though_the_worker_that_was_asked_to_has_stopped(pair: Pair, tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("0")
+    for stage in pair.stages:
+        stage.server.add_file(path, uri="test://file")
+    wires = await pair.session()
+    stream = await wires[0].get().started()
+    await wires[1].start("resources/subscribe", {"uri": "test://file"}).done()
+    await settle(50)
+    await pair.apps[1].drain(0.1)
+    path.write_text("1 and more")
+    async with asyncio.timeout(5):
+        assert (await stream.message())["method"] == "notifications/resources/updated"
+    stream.leave()
+    await stream.done()
 
 
 async def test_an_inbox_that_was_silent_for_long() -> None:

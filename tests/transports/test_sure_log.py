@@ -143,6 +143,19 @@ async def test_not_even_if_that_was_on_its_way_for_long(store: Store) -> None:
     assert await store.records() == [b"a large answer"]
 
 
+async def test_what_fails_again_and_again_is_remembered_once(store: Store) -> None:
+    log, draft = SureLog(store, "log"), Draft(b"a large answer")
+    store.fates = ["lost"] * 5
+    for _ in range(4):
+        await fails(log, draft)
+    assert log._unsure == (draft.digest,)
+    assert draft.digest is draft.digest
+    draft.data = b"none"
+    await fails(log, draft)
+    assert set(log._unsure) == draft.sent
+    assert len(draft.sent) == 2
+
+
 @pytest.mark.parametrize("fate", ["kept", "lost"])
 async def test_another_writer_is_noticed(store: Store, fate: str) -> None:
     log, draft = SureLog(store, "log"), Draft(b"answer")

@@ -79,7 +79,7 @@ class Refresher:
                 async with self._reached:
                     self._reached.notify_all()
                 for kind in changed:
-                    if not state.shared or await state.claim(f"refreshed/{count}/{kind}", b"", CLAIM_SECONDS):
+                    if not state.shared or await _is_first(state, f"refreshed/{count}/{kind}"):
                         self._engine.publish(Change(kind))
 
     async def _call(self, function: Callable[[], Any]) -> None:
@@ -109,8 +109,6 @@ class Refresher:
         if count > self.count:
             try:
                 await self._run(count, state)
-            except StoreTrouble:
-                raise
             except Exception:  # a function's own; the others go on as they are
                 log.exception("a function of on_refresh failed")
 
@@ -139,3 +137,11 @@ class Refresher:
                 await self._reached.wait_for(lambda: self.count >= count)
         except TimeoutError:
             log.warning("a refresh was told of before it was made at this worker")
+
+
+async def _is_first(state: StateBackend, claim: str) -> bool:
+    """True also if nobody knows: what changed is rather told twice than never."""
+    try:
+        return await state.claim(claim, b"", CLAIM_SECONDS)
+    except (StoreTrouble, NoRoom):
+        return True

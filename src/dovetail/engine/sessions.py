@@ -217,9 +217,14 @@ class Sessions:
         return HeldSession(self, record, entry.version)
 
     def _decoded(self, id: str, entry: Entry, known: "_Known | None") -> Session | None:
-        """It will probably be used again soon, so that it is kept; but of small ones only so many."""
+        """It will probably be used again soon, so that it is kept; but of small ones only so many.
+
+        What it subscribes to is watched from now on, whichever worker was asked for that: that one may be gone.
+        """
         record = _codec.decode(entry.value)
         if known is not None and record is not None:
+            if known.version != entry.version:
+                known.watch(record.subscriptions)
             known.record, known.version = record, entry.version
             if len(entry.value) <= LARGE:
                 self._recent[id] = known
@@ -230,7 +235,17 @@ class Sessions:
     async def reload(self, held: HeldSession) -> bool:
         """Whether it is still there; its record is then as new as can be."""
         entry = await self._state.get(_key(held.record.id))
-        return entry is not None and _renewed(held, entry)
+        return entry is not None and self._renew(held, entry)
+
+    def _renew(self, held: HeldSession, entry: Entry) -> bool:
+        """With what stands there now; False if that can't be read."""
+        if entry.version != held.version:
+            id = held.record.id
+            record = self._decoded(id, entry, self._known.get(id))
+            if record is None:
+                return False
+            held.record, held.version = record, entry.version
+        return True
 
     async def hold(self, id: str) -> HeldSession | None:
         """A session, whosoever it is: for what the server itself has to tell it."""
@@ -289,7 +304,7 @@ class Sessions:
                 )
             except Conflict:
                 entry = await self._state.get(_key(record.id))
-                if entry is None or not _renewed(held, entry):
+                if entry is None or not self._renew(held, entry):
                     return
                 continue
             held.record = record
@@ -327,16 +342,6 @@ class Sessions:
         """The process stops; the records stay where they are."""
         for id in tuple(self._known):
             self._let_go(id)
-
-
-def _renewed(held: HeldSession, entry: Entry) -> bool:
-    """With what stands there now; False if that can't be read."""
-    if entry.version != held.version:
-        record = _codec.decode(entry.value)
-        if record is None:
-            return False
-        held.record, held.version = record, entry.version
-    return True
 
 
 class _Known:

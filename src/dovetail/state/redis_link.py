@@ -150,8 +150,12 @@ class RedisLink:
         if refusal.code == "READONLY":  # there may be another master by now
             self._demoted = True
             self._changed.set()
-        self.complain("it refused a command (%s)", self._address.scrubbed(refusal))
+        self.complain("it refused a command (%s)", self._said(refusal))
         return StoreTrouble()
+
+    def _said(self, failure: Exception) -> str:
+        """For the log: without the arguments of a command, which a store may repeat."""
+        return self._address.scrubbed(failure).partition(", with args")[0]
 
     def complain(self, what: str, *details: object) -> None:
         """Log, but not again and again."""
@@ -283,7 +287,7 @@ class RedisLink:
         """A line was lost (then the store may be back at once), or could not be had."""
         for way in self._ways:
             way.leave()
-        reason = "it does not answer" if isinstance(failure, TimeoutError) else self._address.scrubbed(failure)
+        reason = "it does not answer" if isinstance(failure, TimeoutError) else self._said(failure)
         if self._away is None and self._decided.is_set():
             self._decided.clear()
             if isinstance(failure, Refused):  # which will not get better by itself

@@ -15,10 +15,9 @@ from dovetail.state.redis_resp import Refused, Replies, Reply
 
 DEADLINE = 2.0  # seconds for a command, with the wait for a connection
 GRACE_SECONDS = 0.1  # for reading what has come, if this process itself was held up
-REST_SECONDS = 0.5  # after which a connection may have been closed at the other end, and nobody has looked
 CLOSE_SECONDS = 0.5
 MAX_ASKED = 2000  # commands without an answer, also those that nobody waits for any more
-LARGE_BYTES = 64 * 1024  # of a message that is not kept back for others
+LARGE_BYTES = 64 * 1024  # of a message behind which others wait until it has gone out
 
 
 class Lost(Exception):
@@ -45,7 +44,7 @@ class Pipeline(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._heard = self._loop.time()
+        self._is_full = False  # what is to go out
         self._closed = asyncio.Event()
         self.is_ending = False  # once everything was answered
         self.is_lost = False
@@ -54,11 +53,7 @@ class Pipeline(asyncio.Protocol):
     @property
     def is_ready(self) -> bool:
         """Nothing speaks against asking at once."""
-        return self._writable.is_set() and not self.is_resting and not self.is_ending and not self.is_lost
-
-    @property
-    def is_resting(self) -> bool:
-        return not self._asked and self._loop.time() - self._heard > REST_SECONDS
+        return self._writable.is_set() and not self.is_ending and not self.is_lost
 
     def ask(self, message: bytes) -> asyncio.Future[Answer]:
         answer: asyncio.Future[Answer] = self._loop.create_future()
@@ -66,13 +61,14 @@ class Pipeline(asyncio.Protocol):
             answer.set_result(Unsent("it takes no more"))
             return answer
         if not self._unsent:
-            self._loop.call_soon(self._send)
+            # Not `call_soon`: timers come after what the event loop finds when it looks, as the end of the connection.
+            self._loop.call_later(0, self._send)
         self._unsent.append(message)
         self._asked.append((answer, self._loop.time()))
         if self._timer is None:
             self._timer = self._loop.call_later(DEADLINE, self._look, False)
         if len(message) > LARGE_BYTES:
-            self._send()
+            self._writable.clear()
         return answer
 
     async def until_writable(self) -> None:
@@ -103,7 +99,6 @@ class Pipeline(asyncio.Protocol):
     # ── what the event loop calls ──
 
     def data_received(self, data: bytes) -> None:
-        self._heard = self._loop.time()
         try:
             replies = self._replies.feed(data)
         except ValueError as failure:
@@ -120,9 +115,11 @@ class Pipeline(asyncio.Protocol):
             self.drop("it was closed")
 
     def pause_writing(self) -> None:
+        self._is_full = True
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        self._is_full = False
         self._writable.set()
 
     def connection_lost(self, failure: Exception | None) -> None:
@@ -132,9 +129,12 @@ class Pipeline(asyncio.Protocol):
     # ── what we call later ──
 
     def _send(self) -> None:
-        if self._unsent and not self.is_lost:
-            messages, self._unsent = self._unsent, []
-            self._transport.write(b"".join(messages) if len(messages) > 1 else messages[0])
+        if self.is_lost or self._transport.is_closing():  # then we will soon be told, and nothing of this was sent
+            return
+        messages, self._unsent = self._unsent, []
+        self._transport.write(b"".join(messages) if len(messages) > 1 else messages[0])
+        if not self._is_full:
+            self._writable.set()
 
     def _look(self, sure: bool) -> None:
         """Give up what has waited for too long; not at the first look, as its answer may lie there unread."""
@@ -184,9 +184,6 @@ class Way:
         """Raises Unsent if that fails."""
         async with self._opening:
             pipeline = self._pipeline
-            if pipeline is not None and pipeline.is_resting:
-                for _ in range(2):  # the event loop looks whether it was closed, and tells us
-                    await asyncio.sleep(0)
             if pipeline is None or pipeline.is_lost or pipeline.is_ending:
                 self.leave()
                 pipeline = self._pipeline = Pipeline(await self._connect())

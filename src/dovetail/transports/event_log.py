@@ -83,7 +83,8 @@ class EventLogs:
         self.state = state
         self.ttl = ttl
         self.member = member
-        self.running: dict[str, EventLog] = {}  # by the names of their logs
+        self.running: dict[str, EventLog] = {}  # by the names of their logs, until their end is written or late
+        self.unnoted: set[EventLog] = set()  # others have to know what they are asked, or that they still are
         self.late = LateLogs(ttl)  # those whose end is still to be written
         self.is_in_trouble = False  # the last event could not be kept: the next ones don't wait for the store
         self._kept: deque[str] = deque()  # names, oldest first; some may have expired
@@ -111,15 +112,29 @@ class EventLogs:
             log.warning("events can't be kept for clients that come back: %s", failure.message)
         self.is_in_trouble = True
 
+    def add(self, log: "EventLog") -> None:
+        self.running[log.name] = log
+        if self.state.shared:
+            self.unnoted.add(log)
+
+    def remove(self, log: "EventLog") -> None:
+        self.running.pop(log.name, None)
+        self.unnoted.discard(log)
+
     def renew_all(self) -> None:
         """As long as their calls run."""
         if self._renewing is None:
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
 
     async def _renew(self) -> None:
+        """Soon for those that could not be noted, and now and then for all."""
+        all_at = _now() + RENEW_SECONDS
         while True:
             await asyncio.sleep(min(LOOK_SECONDS, RENEW_SECONDS))
-            for each in tuple(self.running.values()):
+            if _now() >= all_at:
+                all_at = _now() + RENEW_SECONDS
+                self.unnoted.update(self.running.values())
+            for each in tuple(self.unnoted):
                 await each.renew()
 
     async def stop(self) -> None:
@@ -135,18 +150,21 @@ class EventLogs:
         page = await self.state.read(name, 0, 0)
         if place.message or place.number > page.last:
             raise unknown_event()
-        if running is None and not _has_rest(page, place.number) and not await self._is_written_elsewhere(name):
+        if running is None and not _has_rest(page, place.number) and not await self.is_to_end(name):
             raise unknown_event()
         return running
 
-    async def _is_written_elsewhere(self, name: str) -> bool:
+    async def is_to_end(self, name: str) -> bool:
+        """Some worker still has to write its end, or has done so just now."""
         return self.state.shared and await self.state.get(asked_key(name)) is not None
 
     async def end_lost(self, name: str, last: int) -> None:
         """The worker that wrote it is lost: whoever waits for the answer is told so, once."""
         state = self.state
         entry = await state.get(asked_key(name))
-        ids = [] if entry is None else _asked.decode(entry.value) or []
+        if entry is None:  # it has ended, or was dropped
+            return
+        ids = _asked.decode(entry.value) or []
         page = await state.read(name, last - 1) if last else None
         is_answered = page is not None and bool(page.records) and _is_answer(page.records[-1].data)
         try:
@@ -193,7 +211,8 @@ class EventLog:
     """The events of one stream, and the response that carries them as long as its connection holds."""
 
     __slots__ = (
-        "_asked", "_end", "_log", "_logs", "_noted_at", "_unkept", "name", "response", "stream", "tail", "turn",
+        "_asked", "_end", "_is_noted", "_log", "_logs", "_unkept", "is_over", "is_running", "name", "response",
+        "stream", "tail", "turn",
     )  # fmt: skip
 
     def __init__(self, logs: EventLogs, session: str, response: Response, asked: Sequence[RequestId]) -> None:
@@ -206,13 +225,11 @@ class EventLog:
         self.turn = asyncio.Lock()  # events are sent in the order in which they are kept
         self._log = SureLog(logs.state, self.name)
         self._unkept: Draft | None = None  # what came last, if it is not kept
-        self._noted_at: float | None = None if logs.state.shared else 0.0  # when others were told what is asked
-        logs.running[self.name] = self
-
-    @property
-    def is_running(self) -> bool:
-        """It has not ended, nor has another worker ended it that has taken this one for lost."""
-        return self.name in self._logs.running
+        self._end: Draft | None = Draft(END)  # until it is kept
+        self._is_noted = not logs.state.shared  # others know what is asked
+        self.is_running = True  # more events may come: nobody has ended it, here or in the place of this worker
+        self.is_over = False  # nothing more will be written: neither events nor the end
+        logs.add(self)
 
     @property
     def beginning(self) -> str:
@@ -223,7 +240,7 @@ class EventLog:
 
     async def begin(self) -> None:
         """Before the client hears of it: other workers may be asked for the rest, and told that this one is lost."""
-        if self._noted_at is None:
+        if not self._is_noted:
             self._logs.renew_all()
             try:
                 await self._note()
@@ -233,12 +250,12 @@ class EventLog:
     async def _note(self) -> None:
         data = _asked.encode(list(self._asked))
         await self._logs.state.put(asked_key(self.name), data, ttl=WHILE_RUNNING_SHARED)
-        self._noted_at = _now()
+        self._is_noted = True
+        self._logs.unnoted.discard(self)
 
     async def renew(self) -> None:
-        """Every so often. While something is being appended there is no need; and nothing comes after the answer."""
-        is_fresh = self._noted_at is not None and _now() - self._noted_at < RENEW_SECONDS
-        if is_fresh or self.turn.locked():
+        """If it is not in use just now; and nothing comes after the answer."""
+        if self.turn.locked():
             return
         async with self.turn:
             if self.is_running:
@@ -283,7 +300,8 @@ class EventLog:
             logs.could_not_keep(failure)
             raise
         except Replaced:
-            logs.running.pop(self.name, None)
+            self.is_running, self.is_over = False, True
+            logs.remove(self)
             raise
         logs.is_in_trouble = False
         if number == 1:
@@ -292,7 +310,7 @@ class EventLog:
 
     async def _write(self, draft: Draft, ttl: float) -> int:
         """Nothing is kept before it is known what to answer if this worker is lost."""
-        if self._noted_at is None:
+        if not self._is_noted:
             await self._note()
         return await self._log.append(draft, ttl=ttl)
 
@@ -300,14 +318,16 @@ class EventLog:
 
     async def end(self) -> None:
         """No more events; whoever comes for the rest is told so."""
-        if not self.is_running:
-            return
         async with self.turn:
-            if self._logs.running.pop(self.name, None) is None:
+            if not self.is_running:
                 return
-            self._end = Draft(END)
-            if not await self.write_end():
-                self._logs.late.add(self)
+            self.is_running = is_written = False
+            try:
+                is_written = await self.write_end()
+            finally:  # as long as this worker lives, others find it with those that run or are late
+                if not is_written:
+                    self._logs.late.add(self)
+                self._logs.remove(self)
 
     async def write_end(self) -> bool:
         """The answer if it is not kept, and the end after it. False if the store is in trouble."""
@@ -324,11 +344,15 @@ class EventLog:
             if self._unkept is not None:
                 await self._append(self._unkept, logs.while_running)
                 self._unkept = None
-            await self._append(self._end, logs.ttl)
+            if self._end is not None:
+                await self._append(self._end, logs.ttl)
+                self._end = None
+            self.is_over = True
         except Replaced:
             return
         except NoRoom:
             await state.drop(self.name)  # without the answer there is nothing to come back for
+            self.is_over = True
             await state.publish(self.name)
         if state.shared:
             await state.delete(asked_key(self.name))

@@ -31,6 +31,7 @@ class LateLog(Protocol):
 
 class _Waiting(NamedTuple):
     log: LateLog
+    size: int  # of what is not kept
     until: float  # the answer stays
 
 
@@ -41,34 +42,40 @@ class LateLogs:
         """`seconds`: how long an answer waits."""
         self._seconds = seconds
         self._waiting: dict[str, _Waiting] = {}
+        self._bytes = 0  # of all of them
         self._writing: asyncio.Task[None] | None = None  # while there are any
 
     def __contains__(self, name: str) -> bool:
         return name in self._waiting
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, late: LateLog) -> None:
-        if late.unkept_bytes + sum(each.log.unkept_bytes for each in self._waiting.values()) > LATE_BYTES:
+        if self._bytes + late.unkept_bytes > LATE_BYTES:
             late.shed_answer()
         loop = asyncio.get_running_loop()
-        self._waiting[late.name] = _Waiting(late, loop.time() + self._seconds)
+        self._line_up(late, loop.time() + self._seconds)
         if self._writing is None:
             self._writing = loop.create_task(self._write_all())
+
+    def _line_up(self, late: LateLog, until: float) -> None:
+        waiting = self._waiting[late.name] = _Waiting(late, late.unkept_bytes, until)
+        self._bytes += waiting.size
+
+    def _take_out(self, name: str) -> None:
+        self._bytes -= self._waiting.pop(name).size
 
     async def _write_all(self) -> None:
         pause = patience.AGAIN_SECONDS
         while self._waiting:
             await asyncio.sleep(pause)
             name, waiting = next(iter(self._waiting.items()))
-            if await _is_written(waiting.log):
-                del self._waiting[name]
+            is_written = await _is_written(waiting.log)
+            self._take_out(name)
+            if is_written:
                 pause = 0.0
                 continue
             if asyncio.get_running_loop().time() > waiting.until:
                 waiting.log.shed_answer()
-            self._waiting[name] = self._waiting.pop(name)  # to the end of the line: others may fare better
+            self._line_up(waiting.log, waiting.until)  # at the end: others may fare better
             pause = min(MAX_PAUSE, max(patience.AGAIN_SECONDS, 2 * pause))
         self._writing = None
 

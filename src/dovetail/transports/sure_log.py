@@ -33,11 +33,19 @@ class Forgotten(NoRoom):
 class Draft:
     """What is to become one record, however often it is tried."""
 
-    __slots__ = ("data", "sent")
+    __slots__ = ("_digested", "data", "sent")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.sent: frozenset[bytes] = frozenset()  # digests of what the store may have
+        self._digested: tuple[bytes, bytes] | None = None  # which data, and their digest
+
+    @property
+    def digest(self) -> bytes:
+        """Made once for the same data: they may be large, and are tried again and again."""
+        if self._digested is None or self._digested[0] is not self.data:
+            self._digested = (self.data, hashlib.sha256(self.data).digest())
+        return self._digested[1]
 
 
 class Room:
@@ -87,9 +95,7 @@ class SureLog:
         try:
             number = await self._state.append(self.name, draft.data, keep=keep, ttl=ttl, if_last=self.last)
         except (StoreTrouble, asyncio.CancelledError):
-            digest = hashlib.sha256(draft.data).digest()
-            draft.sent |= {digest}
-            self._unsure = (*self._unsure, digest)[-MAX_UNSURE:]
+            self._remember(draft)
             raise
         except Conflict:  # one of ours was on its way for long, or somebody else has written
             if not await self._is_there(draft):
@@ -99,6 +105,12 @@ class SureLog:
         self._room.take(size, keep)
         self._unsure = ()
         return number
+
+    def _remember(self, draft: Draft) -> None:
+        """The store may have it; among those of which that is true it is the newest, however often it was sent."""
+        draft.sent |= {draft.digest}
+        others = (each for each in self._unsure if each != draft.digest)
+        self._unsure = (*others, draft.digest)[-MAX_UNSURE:]
 
     async def _is_there(self, draft: Draft) -> bool:
         """Which of the unsure ones is there, if any: is it this one?"""

@@ -57,8 +57,8 @@ class Source(Protocol):
     async def owns(self) -> bool:
         """Whether no newer tail has taken its place, at any worker."""
 
-    async def look(self) -> None:
-        """Whether who writes it afar is still there; at once, and then every second."""
+    async def look(self) -> bool:
+        """After who writes it afar; at once, and then every second. Whether it has to be read again."""
 
     async def read(self) -> list[Event]:
         """The next events, if there are any at the moment."""
@@ -110,8 +110,9 @@ class ChangeSource:
     async def owns(self) -> bool:
         return await self._way_back.presence.is_newest(self._session, self._stream)
 
-    async def look(self) -> None:
+    async def look(self) -> bool:
         """Every worker writes it."""
+        return False
 
     async def read(self) -> list[Event]:
         if not self._held.record.initialized:  # before that we may not speak unasked
@@ -183,9 +184,10 @@ class CallSource:
         self.topics = (self.name,)
         self.finished = self.has_more = self._has_caught_up = False
         self.last_frame: bytes | None = None
-        self.is_far = logs.state.shared and self.name not in logs.running
+        self._log = logs.running.get(self.name)
+        self.is_far = logs.state.shared and self._log is None
         self.ends_itself = not self.is_far
-        self._has_looked = False
+        self._is_to_end = self.is_far  # as far as is known
         self._vigil = Vigil(logs.member, place.worker, logs.state)
 
     async def enter(self, still: Callable[[], bool]) -> bool:
@@ -203,17 +205,20 @@ class CallSource:
         """A client that comes twice for the same gets it twice."""
         return True
 
-    async def look(self) -> None:
-        if self.place.worker == self._logs.member.id:  # and does not run: it is over, or will be in a moment
-            is_lost, self._has_looked = self._has_looked, True
-        else:
-            is_lost = await self._vigil.is_lost()
-        if is_lost and self.name not in self._logs.late:
-            await self._logs.end_lost(self.name, self._last)
+    async def look(self) -> bool:
+        """Also whether its end was written since it was read last, or never will be: it was dropped."""
+        logs = self._logs
+        self._is_to_end = await logs.is_to_end(self.name)
+        if not self._is_to_end:
+            return True
+        is_own = self.place.worker == logs.member.id  # and does not run
+        if (is_own or await self._vigil.is_lost()) and self.name not in logs.late:
+            await logs.end_lost(self.name, self._last)
+        return False
 
     async def read(self) -> list[Event]:
         events: list[Event] = []
-        running = self.is_far or self.name in self._logs.running  # asked first, so that nothing is written between
+        goes_on = self._is_to_end if self._log is None else not self._log.is_over  # asked before it is read
         page = await self._logs.state.read(self.name, self.place.number)
         for record in page.records:
             self.place = self.place._replace(number=record.id)
@@ -229,9 +234,9 @@ class CallSource:
         if self.is_far and page.last < self.place.number:  # it was dropped, or has expired
             self.finished = True
         self._last = page.last
-        self._has_caught_up = True
         self.has_more = bool(page.records) and self.place.number < page.last
-        if not self.has_more and not running:  # also if its end was not kept
+        self._has_caught_up = self._has_caught_up or not self.has_more
+        if not self.has_more and not goes_on:  # also if its end was not kept
             self.finished = True
         return events
 

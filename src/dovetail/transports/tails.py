@@ -88,7 +88,8 @@ class Tail:
             if clock() >= self._look_at:  # however much is told meanwhile
                 self._look_at = clock() + LOOK_SECONDS
                 with suppress(StoreTrouble):
-                    await self.source.look()
+                    if await self.source.look():
+                        return set(self.source.topics)
             with suppress(CallTimeout):
                 return await with_timeout(self._listener.wait(), self._look_at - clock())
 

@@ -157,8 +157,8 @@ class Presence:
                 return
 
     async def stay(self, heard: str, stream: bytes) -> None:
-        """It is still there; every so often."""
-        if not await self._state.touch(_presence(heard), self._seconds):
+        """It is still there; every so often. That nobody is must not stay."""
+        if not (await self._there(heard) and await self._state.touch(_presence(heard), self._seconds)):
             await self._change(heard, lambda there: None if there else stream)
 
     async def leave(self, heard: str, stream: bytes) -> None:
