@@ -278,6 +278,8 @@ def refuses(port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), 1).close()
     except ConnectionRefusedError:
         return True
+    except TimeoutError:  # the socket closed just as the connection was asked for: the next try will tell
+        return False
     return False
 
 
