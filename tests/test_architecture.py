@@ -37,9 +37,10 @@ WRAPPED = {
     "jsonschema_rs": {"dovetail.registry.validator"},
     "watchfiles": {"dovetail.engine.watch"},
     "cryptography": {"dovetail.engine.seal"},
+    "joserfc": {"dovetail.auth.jose", "dovetail.auth.signing"},  # what comes in, what goes out
     "httptools": {"dovetail.transports.wire"},
     "uvloop": {"dovetail.transports.serve"},
-    "aiohttp": {"dovetail.client.requests"},
+    "aiohttp": {"dovetail.client.requests", "dovetail.auth.fetch"},
     "redis": {"dovetail.state.redis_address"},
 }
 OPTIONAL_TYPES = {"pydantic", "attrs", "annotated_types", "pydantic_core"}  # looked at, never required
@@ -150,7 +151,8 @@ def test_only_folders_load_late_and_only_their_own_modules() -> None:
         seen = {target for target, _, typing_only in imports(MODULES[folder]) if typing_only}
         assert set(offered) == seen, f"{folder}: the type checker sees something else"
     loaders = {module for module, target, _, _ in ALL_IMPORTS if target == "importlib"}
-    assert loaders <= {"dovetail", "dovetail.late", "dovetail.cli.target"}  # of names, of rooms, of the user's program
+    # of public names, of rooms, of the user's program
+    assert loaders <= {"dovetail", "dovetail.auth", "dovetail.late", "dovetail.cli.target"}
 
 
 def test_what_is_late_is_not_loaded_with_a_server() -> None:

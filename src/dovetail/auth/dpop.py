@@ -1,0 +1,182 @@
+"""DPoP on the resource server (RFC 9449 7): a proof, its request and its token come in; a refusal goes out, or nothing.
+
+A token whose `cnf.jkt` names a key is good only together with a proof that is signed by that key, made for this
+request and token a moment ago, and never seen before. Who steals the token has no such proof, and one that was seen
+on its way can't be used again. What was seen is remembered by `claim`, which a fleet shares.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from dovetail.auth.proofs import ALGORITHMS, BadProof, Proof, read_proof
+from dovetail.errors import SetupError, Unauthorized
+
+Claim = Callable[[str, float], Awaitable[bool]]  # whether nobody had this key in so many seconds
+
+SCHEME = "DPoP"
+ALGS = " ".join(ALGORITHMS)  # the `algs` of a challenge
+LEEWAY = 300.0  # seconds that a proof may be old, or ahead
+CLOCK_MARGIN = 60.0  # seconds by which the clocks of a fleet may differ
+NONCE_SECONDS = 150.0
+MAX_JTI = 256  # characters
+MIN_SECRET = 32  # bytes
+
+_PORTS = {"https": 443, "http": 80}
+_VISIBLE = re.compile(r"[!-~]+", re.ASCII)  # urlsplit passes over some others in silence
+_ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})", re.ASCII)
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+class DpopNonces:
+    """Makes nonces and knows them again, without remembering any: each belongs to a window of time and to a secret."""
+
+    def __init__(
+        self, secret: bytes, *, seconds: float = NONCE_SECONDS, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Whoever has the same secret takes the same nonces. Each is good for one to two times `seconds`."""
+        if len(secret) < MIN_SECRET:
+            raise SetupError(f"DpopNonces: the secret has {len(secret)} bytes; take {MIN_SECRET} random ones or more")
+        self._secret = secret
+        self._seconds = seconds
+        self._clock = clock
+
+    def fresh(self) -> str:
+        return self._of(self._window())
+
+    def knows(self, nonce: str) -> bool:
+        given, window = nonce.encode("utf-8", "replace"), self._window()
+        return any(hmac.compare_digest(given, self._of(each).encode()) for each in (window, window - 1))
+
+    def _window(self) -> int:
+        return int(self._clock() // self._seconds)
+
+    def _of(self, window: int) -> str:
+        return _base64url(hmac.digest(self._secret, b"dovetail dpop nonce %d" % window, "sha256")[:16])
+
+
+class DpopCheck:
+    """Whether a request may use its token, as far as keys are concerned. Everything raises Unauthorized, or does not.
+
+    check = DpopCheck(lambda key, seconds: state.claim(key, b"", seconds))
+    """
+
+    def __init__(
+        self,
+        claim: Claim,
+        *,
+        required: bool = False,
+        nonces: DpopNonces | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`required`: nobody gets in without a proof. `nonces`: every proof has to hold one that we made."""
+        self._claim = claim
+        self._required = required
+        self._nonces = nonces
+        self._clock = clock
+
+    @property
+    def nonce(self) -> str | None:
+        """What `DPoP-Nonce` has to carry in an answer that says `use_dpop_nonce`, and may in any other."""
+        return None if self._nonces is None else self._nonces.fresh()
+
+    def check_bearer(self, claims: Mapping[str, Any]) -> None:
+        """For a token that came as `Bearer`: it must not be bound to a key, or stealing it would be enough."""
+        if needs_proof(claims):
+            raise _refusal("This token is bound to a key; send it as DPoP, with a proof", "invalid_token")
+        if self._required:
+            raise _refusal("This server takes only tokens that are bound to a key by DPoP", "invalid_token")
+
+    async def check(self, proof: str, *, method: str, url: str, token: str, claims: Mapping[str, Any]) -> None:
+        """For a token that came as `DPoP`. What costs most is done last, and only for the key of the token."""
+        try:
+            signed = read_proof(proof)
+            thumbprint = signed.thumbprint
+            if not _is_bound(claims, thumbprint):
+                raise _refusal("The token is not bound to the key of the DPoP proof", "invalid_token")
+            said = signed.opened()
+            self._compare(said, method=method, url=url, token=token)
+        except BadProof as bad:
+            raise _refusal(str(bad), "invalid_dpop_proof") from None
+        if self._nonces is not None and not self._nonces.knows(said.nonce or ""):
+            raise _refusal("The DPoP proof has to hold the nonce that this answer carries", "use_dpop_nonce")
+        seen = hashlib.sha256(f"{thumbprint} {said.jti}".encode("utf-8", "replace")).hexdigest()
+        if not await self._claim(f"dpop/{seen}", said.iat + LEEWAY + CLOCK_MARGIN - self._clock()):
+            raise _refusal("This DPoP proof was used before", "invalid_dpop_proof")
+
+    def _compare(self, said: Proof, *, method: str, url: str, token: str) -> None:
+        """Raises BadProof with the first thing that is wrong."""
+        digest = _base64url(hashlib.sha256(token.encode("utf-8", "replace")).digest())
+        wrong = {
+            "The DPoP proof is for another method": said.htm != method,
+            "The DPoP proof is for another URL": not same_target(said.htu, url),
+            "The DPoP proof is too old, or of the future": not abs(said.iat - self._clock()) <= LEEWAY,
+            "The DPoP proof is for another token": not hmac.compare_digest((said.ath or "").encode(), digest.encode()),
+            f"The jti of the DPoP proof has to have 1 to {MAX_JTI} characters": not 0 < len(said.jti) <= MAX_JTI,
+        }
+        for what, is_so in wrong.items():
+            if is_so:
+                raise BadProof(what)
+
+
+def needs_proof(claims: Mapping[str, Any]) -> bool:
+    """Whether a token is bound to a key, so that it is not good on its own."""
+    bound = claims.get("cnf")
+    return isinstance(bound, Mapping) and "jkt" in bound
+
+
+def only_proof(headers: Sequence[bytes]) -> str:
+    """The one `DPoP` header of a request. Raises Unauthorized if there is none, or more."""
+    if len(headers) != 1:
+        found = "no DPoP header" if not headers else "more than one DPoP header"
+        raise _refusal(f"The request has {found}; it needs exactly one", "invalid_dpop_proof")
+    return headers[0].strip().decode("latin-1")
+
+
+def same_target(htu: str, url: str) -> bool:
+    """Whether both name the same thing, whatever their query and fragment are (RFC 9449 4.3, RFC 3986 6.2)."""
+    wanted = _target(url)
+    return wanted is not None and _target(htu) == wanted
+
+
+def _target(url: str) -> tuple[str, str, int, str] | None:
+    """Scheme, host, port and path in one spelling for each; None if it is no URL of HTTP."""
+    if not _VISIBLE.fullmatch(url):
+        return None
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    default = _PORTS.get(parts.scheme)  # which is in small letters already, as is the host
+    if default is None or not parts.hostname or "@" in parts.netloc:
+        return None
+    return parts.scheme, parts.hostname, default if port is None else port, _path(parts)
+
+
+def _path(parts: SplitResult) -> str:
+    """Each `%xx` in capitals, or as the letter itself where it need not be escaped."""
+    return _ESCAPED.sub(_unescaped, parts.path) or "/"
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    letter = chr(int(escape[1], 16))
+    return letter if letter in _UNRESERVED else escape[0].upper()
+
+
+def _is_bound(claims: Mapping[str, Any], thumbprint: str) -> bool:
+    wanted = claims["cnf"]["jkt"] if needs_proof(claims) else None
+    return isinstance(wanted, str) and hmac.compare_digest(wanted.encode("utf-8", "replace"), thumbprint.encode())
+
+
+def _refusal(message: str, error: str) -> Unauthorized:
+    return Unauthorized(message, error=error)
+
+
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

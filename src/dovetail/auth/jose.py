@@ -1,0 +1,188 @@
+"""Signed tokens and the keys they are signed with: texts come in, and what they say goes out, unbelieved until checked.
+
+The algorithm is never the token's to choose: a key knows which ones it is for, and the caller which ones it takes.
+Header members that bring keys or say where to find them (`jku`, `jwk`, `x5u`, `x5c`) are not looked at. joserfc is
+loaded by the first key.
+"""
+
+import base64
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dovetail.auth.claims import read_object
+from dovetail.errors import SetupError
+
+if TYPE_CHECKING:
+    from joserfc.jwk import Key
+
+MAX_TOKEN = 16 * 1024  # characters
+MAX_KEYS = 100  # of one set
+RSA_BITS = range(2048, 8193)  # weaker ones can be broken, larger ones take long
+MAX_EXPONENT_BITS = 64  # for the same reason
+MIN_SECRET = 32  # bytes
+
+ASYMMETRIC = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
+)  # fmt: skip
+_SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}  # a secret is at least as long as the digest: RFC 7518, 3.2
+SYMMETRIC = tuple(_SECRET_BYTES)
+_KINDS = ("RSA", "EC", "OKP")
+_RSA_CHARACTERS = RSA_BITS.start // 8 * 4 // 3  # of a modulus in Base64
+_COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+
+
+class SignedToken(NamedTuple):
+    """The parts of a token. Nothing in it is true before a key says so."""
+
+    header: dict[str, Any]
+    claims: dict[str, Any]
+    message: bytes  # what is signed
+    signature: bytes
+
+
+class TokenKey:
+    """A key that tokens are checked with; shows nothing of itself."""
+
+    def __init__(self, key: "Key", algorithms: Iterable[str]) -> None:
+        """Raises ValueError for a key that can't check a signature of any of these algorithms."""
+        self._key = key
+        self._models = {name: model for name, model in _models().items() if name in algorithms and _fits(model, key)}
+        if not self._models:
+            raise ValueError("no key for these algorithms")
+        self.kid = key.kid
+
+    def __repr__(self) -> str:
+        return f"TokenKey({', '.join(self._models)})"
+
+    def fits(self, kid: str | None, algorithm: str) -> bool:
+        """A key without a name may be anybody's, and so may the key of a token that names none."""
+        return algorithm in self._models and (kid is None or self.kid is None or self.kid == kid)
+
+    def signed(self, token: SignedToken, algorithm: str) -> bool:
+        """Whether the signature of the token is of this key, made by this algorithm."""
+        from joserfc.errors import JoseError
+
+        try:
+            return bool(self._models[algorithm].verify(token.message, token.signature, self._key))
+        except (JoseError, ValueError):
+            return False
+
+
+def read_token(text: str) -> SignedToken | None:
+    """None for what is no signed token that could be checked here."""
+    if len(text) > MAX_TOKEN or not _COMPACT.fullmatch(text):
+        return None
+    message, _, signature = text.rpartition(".")
+    parts = [_bytes_of(part) for part in (*message.split("."), signature)]
+    header, claims = (None if part is None else read_object(part) for part in parts[:2])
+    if header is None or claims is None or parts[2] is None:
+        return None
+    if "crit" in header or header.get("b64", True) is not True:
+        return None  # something must be understood that is not understood here
+    return SignedToken(header, claims, message.encode(), parts[2])
+
+
+def read_keys(document: Any, algorithms: Iterable[str] = ASYMMETRIC) -> tuple[TokenKey, ...]:
+    """The keys of a set (RFC 7517) that can be used; others are passed over. Raises ValueError if it is no set."""
+    keys = document.get("keys") if isinstance(document, Mapping) else None
+    if not isinstance(keys, list) or len(keys) > MAX_KEYS:
+        raise ValueError(f"there is no set of at most {MAX_KEYS} keys")
+    found = (_read_key(each, algorithms) for each in keys)
+    return tuple(key for key in found if key is not None)
+
+
+def pem_key(pem: str | bytes, algorithms: Iterable[str] = ASYMMETRIC) -> TokenKey:
+    """A public key, or the one of a certificate. Raises SetupError."""
+    joserfc_jwk, jose_error = _joserfc()
+    text = pem.encode() if isinstance(pem, str) else pem
+    if b"PRIVATE" in text:
+        raise SetupError("Jwt: public_key= holds a private key; only who makes tokens needs that one")
+    for kind in _KINDS:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a weak key, which is refused below
+                key = joserfc_jwk.import_key(text, kind)
+            _check_strength(key)
+            return TokenKey(key, algorithms)
+        except (jose_error, ValueError, TypeError):
+            continue
+    raise SetupError(
+        f"Jwt: public_key= is no PEM of a public key for {', '.join(algorithms)}; "
+        f"RSA keys have {RSA_BITS.start} to {RSA_BITS.stop - 1} bits"
+    )
+
+
+def secret_key(secret: str | bytes, algorithms: Iterable[str] = SYMMETRIC) -> TokenKey:
+    """What both sides know. Raises SetupError."""
+    joserfc_jwk, _ = _joserfc()
+    text = secret.encode() if isinstance(secret, str) else secret
+    long_enough = [name for name in algorithms if len(text) >= _SECRET_BYTES.get(name, MIN_SECRET)]
+    if not long_enough:
+        raise SetupError(f"Jwt: secret= is too short; take {MIN_SECRET} random bytes or more")
+    try:
+        if b"-----BEGIN" in text:
+            raise ValueError
+        return TokenKey(joserfc_jwk.import_key(text, "oct"), long_enough)  # which refuses all other public keys
+    except ValueError:
+        raise SetupError("Jwt: secret= holds a key that others may know; give it as public_key=") from None
+
+
+def _read_key(jwk: Any, algorithms: Iterable[str]) -> TokenKey | None:
+    joserfc_jwk, _ = _joserfc()
+    if not isinstance(jwk, dict) or jwk.get("kty") not in _KINDS or "d" in jwk:
+        return None  # a shared secret or a private key has no place where everybody can read it
+    modulus = jwk.get("n")
+    if isinstance(modulus, str) and len(modulus) < _RSA_CHARACTERS:
+        return None  # before joserfc warns of it
+    try:
+        key = joserfc_jwk.import_key(jwk)
+        _check_strength(key)
+        return TokenKey(key, algorithms)
+    except Exception:  # whatever is wrong with it, or not supported here: the others of its set may be good
+        return None
+
+
+def _check_strength(key: Any) -> None:
+    """Raises ValueError for an RSA key that is too weak, or too slow."""
+    if key.key_type == "RSA":
+        public = key.public_key
+        if public.key_size not in RSA_BITS or public.public_numbers().e.bit_length() > MAX_EXPONENT_BITS:
+            raise ValueError("not this RSA key")
+
+
+def _fits(model: Any, key: Any) -> bool:
+    _, jose_error = _joserfc()
+    try:
+        model.check_key(key)
+        key.check_key_op("verify")
+    except jose_error:
+        return False
+    return model.name != "EdDSA" or key.curve_name in ("Ed25519", "Ed448")  # others of its kind can't sign
+
+
+def _models() -> dict[str, Any]:
+    """What joserfc has for each algorithm that may be taken at all; `none` is not among them."""
+    from joserfc.jwa import JWS_ALGORITHMS
+
+    return {model.name: model for model in JWS_ALGORITHMS if model.name in ASYMMETRIC or model.name in SYMMETRIC}
+
+
+def _joserfc() -> tuple[Any, type[Exception]]:
+    try:
+        from joserfc import jwk
+        from joserfc.errors import JoseError
+    except ImportError:
+        raise SetupError('Jwt: tokens with signatures need joserfc: pip install "dovetail[auth]"') from None
+    return jwk, JoseError
+
+
+def _bytes_of(part: str) -> bytes | None:
+    """Of the one right Base64 of them; other spellings of the same bytes would make other tokens of one."""
+    try:
+        data = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    except ValueError:
+        return None
+    return data if base64.urlsafe_b64encode(data).rstrip(b"=").decode() == part else None

@@ -1,0 +1,120 @@
+"""Fixed API keys: names and keys come in once, and for every token its owner comes out, or nobody.
+
+No key is kept, only its digest, so nothing that leaks from here can be used to get in. A key is looked up by an HMAC
+under a secret that lives as long as the process: how long a look takes tells nothing of how much was guessed right.
+"""
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dovetail.auth.principal import Principal
+from dovetail.errors import SetupError
+from dovetail.protocol.scopes import checked_scopes
+
+MIN_KEY = 16  # characters
+MAX_KEY = 1024
+PREFIX = "sha256:"
+_KEY = re.compile(rf"[!-~]{{{MIN_KEY},{MAX_KEY}}}")
+_HASHED = re.compile(rf"{PREFIX}([0-9a-f]{{64}})")
+_MEMBERS = {"key", "scopes", "claims"}
+_NOBODY = (bytes(32), None)
+FIX = 'ApiKeys({"alice": "…"}), or "sha256:…" instead of the key, or {"key": "…", "scopes": ["notes:read"]}'
+
+
+class ApiKeys:
+    """Keys that the operator hands out.
+
+    ApiKeys({"alice": os.environ["ALICE_KEY"], "bob": "sha256:9f86d0…"}, scopes=["notes:read"])
+    """
+
+    def __init__(self, keys: Mapping[str, Any], *, scopes: Sequence[str] = ()) -> None:
+        """`keys`: by the name of their owner, one or a list. `scopes`: of those that have none of their own."""
+        self._secret = secrets.token_bytes(32)
+        self._owners: dict[bytes, tuple[bytes, Principal]] = {}
+        usual = checked_scopes(scopes, "ApiKeys")
+        for name, given in _named(keys).items():
+            for digest, owner in _read(name, given, usual):
+                if self._owners.setdefault(self._place(digest), (digest, owner))[1] is not owner:
+                    raise SetupError(f"ApiKeys: the key of {name!r} is there already; nobody would know whose it is")
+        self._names = tuple(keys)
+
+    @classmethod
+    def from_env(cls, variable: str = "DOVETAIL_API_KEYS", *, scopes: Sequence[str] = ()) -> "ApiKeys":
+        """From a variable of the environment that holds `alice:key1,bob:key2`."""
+        keys: dict[str, list[str]] = {}
+        for number, pair in enumerate(filter(None, map(str.strip, os.environ.get(variable, "").split(","))), 1):
+            name, colon, key = pair.partition(":")
+            if not name or not colon:
+                raise SetupError(f"ApiKeys: {variable} is alice:key1,bob:key2, but its entry {number} is not name:key")
+            keys.setdefault(name, []).append(key)
+        if not keys:
+            raise SetupError(f"ApiKeys: {variable} is not set; set it to alice:key1,bob:key2")
+        return cls(keys, scopes=scopes)
+
+    @staticmethod
+    def hash(key: str) -> str:
+        """What may be written down instead of a key."""
+        return PREFIX + _digest(_checked_key(key, "hash")).hex()
+
+    @staticmethod
+    def generate() -> str:
+        """A new key that nobody can guess."""
+        return f"dovetail_{secrets.token_urlsafe(32)}"
+
+    def __repr__(self) -> str:
+        return f"ApiKeys({', '.join(map(repr, self._names))})"
+
+    async def verify(self, token: str) -> Principal | None:
+        if len(token) > MAX_KEY:
+            return None
+        digest = _digest(token)
+        kept, owner = self._owners.get(self._place(digest), _NOBODY)
+        return owner if hmac.compare_digest(kept, digest) else None
+
+    def _place(self, digest: bytes) -> bytes:
+        return hmac.digest(self._secret, digest, "sha256")
+
+
+def _named(keys: object) -> Mapping[object, object]:
+    if not isinstance(keys, Mapping) or not keys:
+        raise SetupError(f"ApiKeys: there are no keys with names, so nobody could get in; write {FIX}")
+    return keys
+
+
+def _read(name: object, given: object, usual: frozenset[str]) -> Iterator[tuple[bytes, Principal]]:
+    """The digests of somebody's keys, each with what it stands for."""
+    if not isinstance(name, str) or not name:
+        raise SetupError(f"ApiKeys: {name!r} can't be a name; write {FIX}")
+    for entry in given if isinstance(given, (list, tuple)) else [given]:
+        members = entry if isinstance(entry, Mapping) else {"key": entry}
+        if not members.keys() <= _MEMBERS or "key" not in members:
+            raise SetupError(f"ApiKeys: what stands for {name!r} can't be read; write {FIX}")
+        claims = members.get("claims", {})
+        if not isinstance(claims, Mapping):
+            raise SetupError(f'ApiKeys: the claims of {name!r} can\'t be read; write {{"claims": {{"team": "a"}}}}')
+        scopes = checked_scopes(members["scopes"], f"ApiKeys: {name!r}") if "scopes" in members else usual
+        key = members["key"]
+        hashed = _HASHED.fullmatch(key) if isinstance(key, str) else None
+        digest = bytes.fromhex(hashed[1]) if hashed else _digest(_checked_key(key, repr(name)))
+        yield digest, Principal(subject=name, scopes=scopes, claims=dict(claims))
+
+
+def _checked_key(key: object, whose: str) -> str:
+    """Raises SetupError, which does not show the key."""
+    if isinstance(key, str) and key.startswith(PREFIX):
+        raise SetupError(f"ApiKeys: {whose}: after {PREFIX} come 64 digits of 0-9 and a-f, as ApiKeys.hash gives them")
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        raise SetupError(
+            f"ApiKeys: {whose}: a key is {MIN_KEY} to {MAX_KEY} letters, digits and signs without spaces; "
+            f"ApiKeys.generate() makes a good one"
+        )
+    return key
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

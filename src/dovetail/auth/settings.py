@@ -1,0 +1,174 @@
+"""`Server(auth=...)`: a verifier, a function, several of them or an `Auth` come in; one checked record goes out."""
+
+import inspect
+import re
+import time
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
+
+from dovetail.auth.challenges import challenge
+from dovetail.auth.dpop import ALGS, Claim, DpopCheck, only_proof
+from dovetail.auth.metadata import OFFLINE_ACCESS, ResourceDocument, told_scopes
+from dovetail.auth.principal import Principal
+from dovetail.auth.proofs import ALGORITHMS
+from dovetail.auth.scopes import Hierarchy
+from dovetail.auth.verifier import Verifier, VerifyFunction
+from dovetail.errors import SetupError, Unauthorized
+from dovetail.protocol.scopes import checked_scopes
+
+DpopPolicy = Literal["off", "optional", "required"]
+SCHEMES: dict[DpopPolicy, tuple[str, ...]] = {"off": ("Bearer",), "optional": ("Bearer", "DPoP"), "required": ("DPoP",)}
+_VISIBLE = re.compile(r"[!-~]{1,2000}")  # urlsplit passes over some other characters in silence
+FIX = "give it a verifier, an async function that takes a token, a list of these, or Auth(...)"
+
+
+class Auth:
+    """Who may reach a server, and what it says of itself to those who may not yet.
+
+    Auth(Jwt(issuer="https://login.example.com", audience="https://notes.example.com/mcp"), scopes=["notes:read"])
+    """
+
+    def __init__(
+        self,
+        verify: "Verifier | VerifyFunction | Sequence[Verifier | VerifyFunction]",
+        *,
+        authorization_servers: Sequence[str] = (),
+        public_url: str | None = None,
+        scopes: Sequence[str] = (),
+        scopes_supported: Sequence[str] = (),
+        hierarchy: Mapping[str, Iterable[str]] | None = None,
+        dpop: DpopPolicy = "off",
+        documentation: str | None = None,
+    ) -> None:
+        """`authorization_servers`: where tokens come from; those that the verifiers name, if not given.
+
+        `public_url`: of the MCP endpoint, as clients see it; else as the request says. `scopes`: that every request
+        needs. `scopes_supported`: what the metadata names, if not all that are needed anywhere. `hierarchy`: scopes
+        that hold others, as {"notes:write": ["notes:read"]}. `documentation`: a URL for people, in the metadata.
+        """
+        self.verifiers = tuple(as_verifier(each) for each in _listed(verify))
+        issuers = [issuer for each in self.verifiers if (issuer := getattr(each, "issuer", None)) is not None]
+        self.authorization_servers = tuple(
+            checked_url(each, "Auth: authorization_servers") for each in dict.fromkeys(authorization_servers or issuers)
+        )
+        self.public_url = None if public_url is None else self.endpoint_url(public_url, "Auth")
+        self.scopes = checked_scopes(scopes, "Auth")
+        self.scopes_supported = tuple(sorted(checked_scopes(scopes_supported, "Auth, scopes_supported")))
+        if OFFLINE_ACCESS in self.scopes | set(self.scopes_supported):
+            raise SetupError(f"Auth: {OFFLINE_ACCESS} is not this server's to ask for; leave it out")
+        self.hierarchy = Hierarchy(hierarchy)
+        if dpop not in get_args(DpopPolicy):
+            raise SetupError(f'Auth: dpop={dpop!r} is not possible; it is "off", "optional" or "required"')
+        self.dpop = dpop
+        self.documentation = None if documentation is None else checked_url(documentation, "Auth: documentation")
+
+    @classmethod
+    def of(cls, given: Any) -> "Auth":
+        return given if isinstance(given, Auth) else cls(given)
+
+    @staticmethod
+    def endpoint_url(given: Any, where: str) -> str:
+        """A `public_url`, checked."""
+        url = checked_url(given, f"{where}: public_url")
+        if "?" in url:
+            raise SetupError(f"{where}: public_url={url!r} has a query; write the URL of the endpoint without one")
+        return url
+
+    async def verify(self, token: str) -> Principal | None:
+        """By the first verifier that knows the token; its scopes are complete."""
+        for verifier in self.verifiers:
+            principal = await verifier.verify(token)
+            if principal is not None:
+                return principal.with_scopes(self.hierarchy.expand(principal.scopes))
+        return None
+
+    # ── what callers are told ──
+
+    only_proof = staticmethod(only_proof)  # the one header that holds it, where a token comes with one
+
+    def dpop_check(self, claim: Claim) -> DpopCheck | None:
+        """Judges the proofs of keys; None if there are none here. `claim` is how a fleet knows which were used."""
+        return None if self.dpop == "off" else DpopCheck(claim, required=self.dpop == "required")
+
+    def challenges(self, refusal: Unauthorized, metadata_url: str | None) -> list[tuple[bytes, bytes]]:
+        """The headers that go with a refusal; none where nothing that a client could ask for would help."""
+        if refusal.http_status == 403 and refusal.error is None:
+            return []
+        url = metadata_url if self.authorization_servers else None
+        return [
+            (
+                b"www-authenticate",
+                challenge(
+                    refusal,
+                    scheme=scheme,
+                    metadata_url=url,
+                    scopes=self.scopes,
+                    algs=ALGS if scheme == "DPoP" else None,
+                ),
+            )
+            for scheme in SCHEMES[self.dpop]
+        ]
+
+    def document(self, resource: str, *, name: str, scopes: Iterable[str]) -> bytes:
+        """What RFC 9728 has a server say of itself. `scopes`: all that anything in it needs."""
+        return ResourceDocument(
+            resource=resource,
+            authorization_servers=self.authorization_servers,
+            bearer_methods_supported=("header",),
+            scopes_supported=told_scopes(self.scopes_supported or self.scopes.union(scopes)),
+            resource_name=name,
+            resource_documentation=self.documentation,
+            dpop_signing_alg_values_supported=None if self.dpop == "off" else ALGORITHMS,
+            dpop_bound_access_tokens_required=self.dpop == "required",
+        ).encode()
+
+
+class FunctionVerifier:
+    """A user's own function, plain or async. Whoever it finds is nobody any more when `expires_at` is over."""
+
+    def __init__(self, function: VerifyFunction) -> None:
+        self._function = function
+
+    @staticmethod
+    def endpoint_url(given: Any, where: str) -> str:
+        """A `public_url`, checked."""
+        url = checked_url(given, f"{where}: public_url")
+        if "?" in url:
+            raise SetupError(f"{where}: public_url={url!r} has a query; write the URL of the endpoint without one")
+        return url
+
+    async def verify(self, token: str) -> Principal | None:
+        found = self._function(token)
+        if isinstance(found, Awaitable):
+            found = await found
+        if found is not None and not isinstance(found, Principal):
+            raise TypeError(f"auth: {self._function!r} must give a Principal or None, not {type(found).__name__}")
+        is_over = found is not None and found.expires_at is not None and found.expires_at <= time.time()
+        return None if is_over else found
+
+
+def as_verifier(given: Any) -> Verifier:
+    """Raises SetupError for what can't verify a token."""
+    is_class = isinstance(given, type)
+    if not is_class and inspect.iscoroutinefunction(getattr(given, "verify", None)):
+        return given  # type: ignore[no-any-return]
+    if callable(given) and not is_class:
+        return FunctionVerifier(given)
+    raise SetupError(f"Server: auth={given!r} is not possible; {FIX}")
+
+
+def _listed(verify: Any) -> list[Any]:
+    given = list(verify) if isinstance(verify, (list, tuple)) else [verify]
+    if not given:
+        raise SetupError(f"Server: auth=[] lets nobody in; {FIX}")
+    return given
+
+
+def checked_url(given: Any, where: str) -> str:
+    """As it is, byte for byte: clients compare it. Raises SetupError unless it can be one."""
+    parts = urlsplit(given) if isinstance(given, str) and _VISIBLE.fullmatch(given) else None
+    is_plain = parts is not None and "@" not in parts.netloc and not parts.fragment
+    if parts is None or not is_plain or parts.scheme.lower() not in ("https", "http") or not parts.hostname:
+        raise SetupError(f'{where} holds {given!r}; write a whole URL, such as "https://notes.example.com/mcp"')
+    return str(given)

@@ -1,0 +1,79 @@
+"""Access tokens (RFC 9068): who may do what comes in, signed text goes out; and back, into a principal."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dovetail.auth.principal import Principal
+from dovetail.auth.verifier import VerifierTrouble
+from dovetail.authserver.grants import Grant, Grants
+from dovetail.authserver.keyring import Keyring
+from dovetail.errors import ProtocolError
+from dovetail.protocol.scopes import read_scopes
+
+TYPE = "at+jwt"
+GRANT = "grant"  # the claim that names the grant, so that its tokens end with it
+
+
+class AccessTokens:
+    """Makes them, and knows its own again."""
+
+    def __init__(
+        self, issuer: str, resource: str, seconds: float, keyring: Keyring, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._issuer = issuer
+        self._resource = resource
+        self.seconds = seconds
+        self._keyring = keyring
+        self._clock = clock
+
+    async def issue(self, client: str, subject: str, scopes: Iterable[str], grant: str | None = None) -> str:
+        """Of a program that acts for itself, the subject is the program."""
+        now = int(self._clock())
+        claims = {
+            "iss": self._issuer,
+            "sub": subject,
+            "aud": self._resource,
+            "client_id": client,
+            "scope": " ".join(sorted(scopes)),
+            "iat": now,
+            "exp": now + int(self.seconds),
+            "jti": secrets.token_urlsafe(12),
+            GRANT: grant or Grant.new_id(),
+        }
+        return (await self._keyring.signing()).sign(claims, TYPE)
+
+    async def read(self, token: str) -> dict[str, Any] | None:
+        """The claims, if it is one of ours, for this resource, and not over; whether it was revoked is not asked."""
+        claims = (await self._keyring.signing()).read(token, TYPE)
+        if claims is None or claims.get("iss") != self._issuer or claims.get("aud") != self._resource:
+            return None
+        ends = claims.get("exp")
+        return claims if isinstance(ends, int) and self._clock() < ends else None
+
+
+class OwnTokens:
+    """A verifier for the server that this authorization server is mounted in: it asks nobody."""
+
+    def __init__(self, issuer: str, tokens: AccessTokens, grants: Grants) -> None:
+        self.issuer = issuer
+        self._tokens = tokens
+        self._grants = grants
+
+    async def verify(self, token: str) -> Principal | None:
+        try:
+            claims = await self._tokens.read(token)
+            if claims is None or await self._grants.is_revoked(claims[GRANT]):
+                return None
+        except ProtocolError:  # the store does not answer, so nobody knows
+            raise VerifierTrouble from None
+        client, subject = claims["client_id"], claims["sub"]
+        return Principal(
+            subject=None if subject == client else subject,
+            client=client,
+            issuer=self.issuer,
+            scopes=read_scopes(claims["scope"]),
+            claims=claims,
+            expires_at=float(claims["exp"]),
+        )

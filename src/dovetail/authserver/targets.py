@@ -1,0 +1,45 @@
+"""What tokens are for: `resource` and `scope` of a request come in; they are checked, and scopes go out."""
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from dovetail.authserver.refusals import OAuthRefusal
+
+OFFLINE = "offline_access"  # whether there are refresh tokens is said by the grant types; nobody needs to ask for them
+MAX_SCOPES = 200
+
+
+class Target:
+    """The one resource that tokens are made for, and its scopes."""
+
+    def __init__(self, resource: str, scopes: Mapping[str, str]) -> None:
+        self.resource = resource
+        self.scopes = scopes
+        self._same = same_resource(resource)
+
+    def check_resource(self, given: str | None) -> None:
+        """RFC 8707. None is fine: there is only one."""
+        if given is not None and same_resource(given) != self._same:
+            raise OAuthRefusal("invalid_target", "No tokens are made here for this resource")
+
+    def wanted(self, given: str | None, limit: frozenset[str] | None) -> frozenset[str]:
+        """The scopes that are asked for; all that are possible, if none is named."""
+        possible = self.scopes.keys() if limit is None else limit
+        if given is None:
+            return frozenset(possible)
+        words = given.split(" ")
+        scopes = frozenset(words) - {"", OFFLINE}
+        if len(words) > MAX_SCOPES or not scopes <= possible:
+            raise OAuthRefusal("invalid_scope", "A scope is not known here, or this program may not have it")
+        return scopes
+
+
+def same_resource(uri: str) -> tuple[str, str, str, str] | None:
+    """What is compared: scheme and host in any case, with or without a slash at the end."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return None
+    if parts.fragment or "#" in uri or not parts.netloc:
+        return None
+    return parts.scheme.lower(), parts.netloc.lower(), parts.path.rstrip("/"), parts.query

@@ -1,0 +1,141 @@
+"""The users of a small deployment: a name and a password come in, and whether they belong together.
+
+A file of JSON, `{"ann": "scrypt:…"}`, or a mapping. `python -m dovetail.authserver hash` makes the text for a
+password. A file is read again when it was changed.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dovetail.errors import SetupError
+
+COST = 2**15  # with 8 and 3: what OWASP recommends for 32 MiB
+BLOCK = 8
+PARALLEL = 3
+SALT = 16
+MAX_PASSWORD = 1000  # characters
+MAX_NAME = 200
+MAX_FILE = 4 * 1024 * 1024
+AT_ONCE = 2  # passwords that are checked at the same time: each takes 32 MiB and a core
+
+_HASH = re.compile(r"scrypt:([0-9]{1,8}):([0-9]{1,2}):([0-9]{1,2}):([A-Za-z0-9_-]{16,100}):([A-Za-z0-9_-]{43})")
+
+
+class _Hash(NamedTuple):
+    cost: int
+    block: int
+    parallel: int
+    salt: bytes
+    digest: bytes
+
+
+def hash_password(password: str, *, cost: int = COST) -> str:
+    """The text that stands for a password in a file of users."""
+    if not 0 < len(password) <= MAX_PASSWORD:
+        raise SetupError(f"A password has 1 to {MAX_PASSWORD} characters")
+    salt = os.urandom(SALT)
+    digest = _scrypt(password, _Hash(cost, BLOCK, PARALLEL, salt, b""))
+    return f"scrypt:{cost}:{BLOCK}:{PARALLEL}:{_spelled(salt)}:{_spelled(digest)}"
+
+
+class Users:
+    """Names, and what stands for their passwords. `reserved`: ids of programs, which no user may bear."""
+
+    def __init__(self, given: "str | os.PathLike[str] | Mapping[str, str]", reserved: Collection[str] = ()) -> None:
+        self._reserved = reserved
+        self._path = None if isinstance(given, Mapping) else Path(given)
+        self._stamp: tuple[int, int] | None = None
+        self._known = self._checked(given) if isinstance(given, Mapping) else {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._refresh()
+
+    async def accepts(self, name: str, password: str) -> bool:
+        """It takes as long for a name that nobody has."""
+        await asyncio.to_thread(self._refresh)
+        if len(password) > MAX_PASSWORD:
+            return False
+        text = self._known.get(name)
+        known = self._like_any() if text is None else _parsed(text)
+        async with self._turns:
+            digest = await asyncio.to_thread(_scrypt, password, known)
+        return hmac.compare_digest(digest, known.digest) and text is not None
+
+    def mark(self, name: str) -> str | None:
+        """Changes with the password; None if there is no such user."""
+        self._refresh()
+        text = self._known.get(name)
+        return None if text is None else hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def _like_any(self) -> _Hash:
+        """What costs as much as the password of a user, and fits none."""
+        text = next(iter(self._known.values()), None)
+        usual = _Hash(COST, BLOCK, PARALLEL, b"", b"") if text is None else _parsed(text)
+        return usual._replace(salt=os.urandom(SALT), digest=os.urandom(32))
+
+    def _refresh(self) -> None:
+        """Read the file again if it was changed. One that can't be read now lets nobody in."""
+        if self._path is None:
+            return
+        try:
+            found = self._path.stat()
+            stamp = (found.st_mtime_ns, found.st_size)
+            if stamp == self._stamp:
+                return
+            raw = self._path.read_bytes() if found.st_size <= MAX_FILE else b""
+        except OSError as failure:
+            raise SetupError(f"AuthServer: users={str(self._path)!r} can't be read: {failure.strerror}") from None
+        try:
+            given = msgspec.json.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise SetupError(f'AuthServer: users={str(self._path)!r} must hold JSON: {{"ann": "scrypt:..."}}') from None
+        self._known, self._stamp = self._checked(given), stamp
+
+    def _checked(self, given: Any) -> dict[str, str]:
+        if not isinstance(given, Mapping):
+            raise SetupError('AuthServer: users must be {"ann": "scrypt:..."}, or a file with that')
+        for name, text in given.items():
+            if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+                raise SetupError(f"AuthServer: users: a name has 1 to {MAX_NAME} printable characters")
+            if name in self._reserved or name.startswith(("https://", "http://", "dcr-")):
+                raise SetupError(f"AuthServer: users: {name!r} is the name of a program; no user may bear it")
+            if not isinstance(text, str) or not _is_hash(text):
+                fix = "python -m dovetail.authserver hash"
+                raise SetupError(f"AuthServer: users: {name!r} has no hash of a password; make one: {fix}")
+        return dict(given)
+
+
+def _is_hash(text: str) -> bool:
+    if _HASH.fullmatch(text) is None:
+        return False
+    cost, block, parallel, *_ = _parsed(text)
+    return cost.bit_count() == 1 and 2 <= cost <= 2**20 and 1 <= block <= 16 and 1 <= parallel <= 16
+
+
+def _parsed(text: str) -> _Hash:
+    found = _HASH.fullmatch(text)
+    assert found is not None
+    cost, block, parallel, salt, digest = found.groups()
+    return _Hash(int(cost), int(block), int(parallel), _bytes(salt), _bytes(digest))
+
+
+def _scrypt(password: str, how: _Hash) -> bytes:
+    room = 128 * how.block * (how.cost + how.parallel + 2) + 1024 * 1024
+    secret = password.encode("utf-8", "surrogatepass")
+    return hashlib.scrypt(secret, salt=how.salt, n=how.cost, r=how.block, p=how.parallel, maxmem=room, dklen=32)
+
+
+def _spelled(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,0 +1,144 @@
+"""DPoP over HTTP: the whole way from the headers of a request to its answer, or to a challenge."""
+
+import time
+from typing import Any
+
+import pytest
+from proof_making import KEY, OTHER, TOKEN, bound, proof
+
+from dovetail import Context, Server
+from dovetail.auth import Auth, Principal
+from dovetail.auth.dpop import ALGS
+from dovetail.state.memory import MemoryState
+from http_stage import HANDSHAKE, MODERN, open_wire, text_of
+from http_wire import HttpWire
+
+URL = "http://localhost:8000/mcp"
+PLAIN = "plain-token"
+EVERY_REVISION = pytest.mark.parametrize("version", [HANDSHAKE[-1], MODERN])
+
+
+async def verify(token: str) -> Principal | None:
+    claims = {TOKEN: bound(), PLAIN: {}}.get(token)
+    return None if claims is None else Principal(subject="ada", claims=claims)
+
+
+def app_of(dpop: Any, **options: Any) -> Any:
+    server = Server("notes", version="1.0.0", auth=Auth(verify, dpop=dpop))
+
+    @server.tool
+    async def who(ctx: Context) -> str:
+        return ctx.principal.name if ctx.principal is not None else "nobody"
+
+    return server.asgi(**options)
+
+
+def proved(token: str = TOKEN, *, key: Any = KEY, **said: Any) -> dict[str, str | None]:
+    """The headers of a request with a proof of its own."""
+    fresh = proof(said={"htu": URL, "iat": time.time(), **said}, key=key)
+    return {"authorization": f"DPoP {token}", "dpop": fresh}
+
+
+class ProvingWire(HttpWire):
+    """Every request has a proof of its own, as a client that knows DPoP has it."""
+
+    def raw(self, method: str, body: Any = b"", headers: Any = None, **options: Any) -> Any:
+        return super().raw(method, body, {**proved(htm=method), **(headers or {})}, **options)
+
+
+def challenges(answer: Any) -> dict[str, str]:
+    """By scheme."""
+    [start] = [message for message in answer.sent if message["type"] == "http.response.start"]
+    lines = [value.decode() for name, value in start["headers"] if name == b"www-authenticate"]
+    return {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
+
+
+async def refused(
+    app: Any, headers: dict[str, str | None], error: str, more: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    answer = await HttpWire(app).raw("POST", b"{}", headers, more=more).done()
+    assert answer.status == 401
+    given = challenges(answer)["DPoP"]
+    assert f'error="{error}"' in given
+    assert f'algs="{ALGS}"' in given
+    assert TOKEN.encode() not in answer.raw
+
+
+@EVERY_REVISION
+@pytest.mark.parametrize("dpop", ["optional", "required"])
+async def test_each_request_comes_with_a_proof_of_its_own(version: str, dpop: str) -> None:
+    app = app_of(dpop)
+    wire = ProvingWire(app) if version == MODERN else await ProvingWire.session(app, version)
+    for _ in range(3):
+        assert text_of((await wire.call("who")).answer) == "ada"
+
+
+@EVERY_REVISION
+async def test_who_knows_no_proofs_may_have_a_token_that_needs_none(version: str) -> None:
+    wire = await open_wire(app_of("optional"), version, headers={"authorization": f"Bearer {PLAIN}"})
+    assert text_of((await wire.call("who")).answer) == "ada"
+    await refused(app_of("required"), {"authorization": f"Bearer {PLAIN}"}, "invalid_token")
+
+
+@pytest.mark.parametrize("dpop", ["optional", "required"])
+async def test_a_stolen_token_is_worth_nothing(dpop: str) -> None:
+    """As a plain one, even with a proof at its side; with the thief's own key; and after the owner used it."""
+    app = app_of(dpop)
+    own = proved()
+    assert (await HttpWire(app, headers=own).call("who")).status == 200
+    await refused(app, {"authorization": f"Bearer {TOKEN}"}, "invalid_token")
+    await refused(app, {**proved(), "authorization": f"Bearer {TOKEN}"}, "invalid_token")
+    await refused(app, {**proved(), "authorization": f"bearer {TOKEN}"}, "invalid_token")
+    await refused(app, proved(key=OTHER), "invalid_token")
+    await refused(app, own, "invalid_dpop_proof")
+
+
+async def test_a_token_without_a_key_needs_no_proof_and_is_helped_by_none() -> None:
+    await refused(app_of("optional"), proved(PLAIN), "invalid_token")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"htm": "GET"},
+        {"htu": "http://localhost:8000/other"},
+        {"htu": "http://evil.example:8000/mcp"},
+        {"iat": 1},
+        {"ath": "x"},
+    ],
+)
+async def test_a_bad_proof_is_refused_with_a_challenge(said: dict[str, Any]) -> None:
+    await refused(app_of("optional"), proved(**said), "invalid_dpop_proof")
+
+
+@pytest.mark.parametrize("text", [None, "", "x"])
+async def test_no_proof_is_refused_with_a_challenge(text: str | None) -> None:
+    await refused(app_of("optional"), {**proved(), "dpop": text}, "invalid_dpop_proof")
+
+
+async def test_two_proofs_are_none() -> None:
+    one, other = proved(), proved()
+    await refused(app_of("optional"), one, "invalid_dpop_proof", more=[(b"dpop", str(other["dpop"]).encode())])
+
+
+async def test_a_proof_is_good_once_in_a_whole_fleet() -> None:
+    state = MemoryState()
+    first, second = (app_of("required", state=state) for _ in range(2))
+    headers = proved()
+    assert (await HttpWire(first, headers=headers).call("who")).status == 200
+    await refused(second, headers, "invalid_dpop_proof")
+
+
+@pytest.mark.parametrize(
+    ("dpop", "schemes"), [("off", {"Bearer"}), ("optional", {"Bearer", "DPoP"}), ("required", {"DPoP"})]
+)
+async def test_who_has_no_token_learns_which_ones_are_taken(dpop: str, schemes: set[str]) -> None:
+    answer = await HttpWire(app_of(dpop)).call("who")
+    assert answer.status == 401
+    given = challenges(answer)
+    assert set(given) == schemes
+    assert all("error" not in each for each in given.values())
+
+
+async def test_where_it_is_off_the_scheme_is_not_known() -> None:
+    assert (await HttpWire(app_of("off"), headers=proved()).call("who")).status == 401

@@ -1,0 +1,332 @@
+"""The fetch for URLs of strangers: where it goes, what it takes back, and what it says when nothing comes of it."""
+
+import asyncio
+import builtins
+import socket
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.auth import fetch as module
+from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, make_fetch, may_reach, names_this_machine
+from dovetail.errors import SetupError
+from issuer_stage import Site, site
+
+PUBLIC = ["93.184.216.34", "8.8.8.8", "2606:4700::1111", "64:ff9b::808:808"]
+PRIVATE = ["10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "100.64.0.1", "fd00::1", "64:ff9b::a00:1"]
+LOOPBACK = ["127.0.0.1", "127.255.0.1", "::1", "64:ff9b::7f00:1"]
+NEVER = [
+    "0.0.0.0",
+    "0.1.2.3",
+    "169.254.169.254",  # where clouds keep the secrets of a machine
+    "224.0.0.1",
+    "240.0.0.1",
+    "255.255.255.255",
+    "192.0.2.1",
+    "198.18.0.1",
+    "::",
+    "fe80::1",
+    "fe80::1%eth0",
+    "ff02::1",
+    "fec0::1",
+    "2001:db8::1",
+    "::ffff:10.0.0.1",
+    "::ffff:127.0.0.1",
+    "::ffff:8.8.8.8",
+    "2002:7f00:1::1",  # 127.0.0.1 by 6to4
+    "2001:0:4136:e378:8000:63bf:3fff:fdd2",  # Teredo
+    "64:ff9b::a9fe:a9fe",  # 169.254.169.254 behind NAT64
+    "localhost",
+    "",
+]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_public_addresses(address: str) -> None:
+    assert may_reach(address)
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_private_addresses_only_if_allowed(address: str) -> None:
+    assert not may_reach(address)
+    assert not may_reach(address, allow_loopback=True)
+    assert may_reach(address, allow_private=True)
+
+
+@pytest.mark.parametrize("address", LOOPBACK)
+def test_loopback_only_if_allowed(address: str) -> None:
+    assert not may_reach(address)
+    assert not may_reach(address, allow_private=True)
+    assert may_reach(address, allow_loopback=True)
+
+
+@pytest.mark.parametrize("address", NEVER)
+def test_addresses_that_are_never_asked(address: str) -> None:
+    assert not may_reach(address, allow_loopback=True, allow_private=True)
+
+
+@pytest.fixture
+def fetch() -> Fetch:
+    return make_fetch(allow_loopback=True, max_bytes=1000, timeout=2.0)
+
+
+@pytest.fixture
+async def served() -> Any:
+    async with site() as served:
+        yield served
+
+
+async def test_an_answer(fetch: Fetch, served: Site) -> None:
+    served.pages["/a"] = {"x": 1}
+    fetched = await fetch(
+        FetchRequest(url=f"{served.origin}/a?q=%2F", method="POST", headers={"X-One": "1"}, body=b"hello")
+    )
+    assert (fetched.status, fetched.body) == (200, b'{"x": 1}')
+    assert fetched.headers["content-type"] == "application/octet-stream"
+    (request,) = served.requests
+    assert (request.method, request.headers["X-One"], served.bodies) == ("POST", "1", [b"hello"])
+    assert request.raw_path == "/a?q=%2F"
+    assert request.headers["Accept-Encoding"] == "identity"
+
+
+async def test_localhost_is_this_machine(fetch: Fetch, served: Site) -> None:
+    served.pages["/"] = b"here"
+    url = served.origin.replace("127.0.0.1", "localhost") + "/"
+    assert (await fetch(FetchRequest(url=url))).body == b"here"
+
+
+async def test_a_status_is_an_answer_too(fetch: Fetch, served: Site) -> None:
+    assert (await fetch(FetchRequest(url=f"{served.origin}/missing"))).status == 404
+
+
+async def test_redirects_are_not_followed(fetch: Fetch, served: Site) -> None:
+    served.pages["/a"] = lambda request: answered(web.Response(status=302, headers={"Location": "/secret"}))
+    assert (await fetch(FetchRequest(url=f"{served.origin}/a"))).status == 302
+    assert served.asked == ["/a"]
+
+
+async def test_cookies_are_not_kept(fetch: Fetch, served: Site) -> None:
+    served.pages["/a"] = lambda request: answered(web.Response(headers={"Set-Cookie": "a=b; Path=/"}))
+    for _ in range(2):
+        await fetch(FetchRequest(url=f"{served.origin}/a"))
+    assert "Cookie" not in served.requests[1].headers
+
+
+async def test_proxies_of_the_environment_are_not_used(
+    fetch: Fetch, served: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    served.pages["/a"] = b"direct"
+    assert (await fetch(FetchRequest(url=f"{served.origin}/a"))).body == b"direct"
+
+
+async def answered(response: web.Response) -> web.Response:
+    return response
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for _ in range(10_000):
+        await response.write(b"x" * 100)
+    return response
+
+
+async def slow(request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(5)
+    return web.Response()
+
+
+async def drop(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        (b"x" * 1001, "more than 1000 bytes"),
+        (endless, "more than 1000 bytes"),
+        (lambda request: answered(web.Response(headers={"Content-Encoding": "gzip"}, body=b"x")), "compressed"),
+        (drop, "can't be reached"),
+        (slow, "did not answer within 0.3 s"),
+    ],
+)
+async def test_answers_that_are_not_taken(fetch: Fetch, served: Site, page: Any, says: str) -> None:
+    served.pages["/a"] = page
+    with pytest.raises(FetchFailed, match=says) as caught:
+        await fetch(FetchRequest(url=f"{served.origin}/a?token=secret", timeout=0.3 if page is slow else None))
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+async def test_what_is_no_http(fetch: Fetch) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-x\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(FetchFailed, match=r"does not speak HTTP|can't be reached"):
+        await fetch(FetchRequest(url=f"http://127.0.0.1:{port}/"))
+    with pytest.raises(FetchFailed, match=r"TLS|can't be reached"):
+        await fetch(FetchRequest(url=f"https://127.0.0.1:{port}/"))
+    server.close()
+    await server.wait_closed()
+    with pytest.raises(FetchFailed, match="can't be reached"):
+        await fetch(FetchRequest(url=f"http://127.0.0.1:{port}/"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "x",
+        "/etc/passwd",
+        "file:///etc/passwd",
+        "ftp://127.0.0.1/",
+        "gopher://127.0.0.1/",
+        "http://example.com/",
+        "http://example.com@127.0.0.1/",
+        "https://user@example.com/",
+        "https://user:secret@example.com/",
+        "https://example.com\\@127.0.0.1/",
+        "https://example.com/\r\nX: y",
+        "https://example.com/ x",
+        "https://exämple.com/",
+        "https:///x",
+        "https://[::1",
+        "https://example.com:99999999/",
+        "https://example.com/" + "x" * 5000,
+    ],
+)
+async def test_urls_that_are_refused_before_anything_is_asked(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nobody(*_: Any) -> Any:
+        raise AssertionError("asked for an address")
+
+    monkeypatch.setattr(module, "_resolve", nobody)
+    for each in (make_fetch(), make_fetch(allow_loopback=True)):
+        with pytest.raises(FetchFailed) as caught:
+            await each(FetchRequest(url=url))
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1", "[::1]", "localhost", "10.0.0.1", "169.254.169.254", "[::ffff:127.0.0.1]", "[fd00::1]"),
+        *("2130706433", "0x7f.1", "127.1", "0177.0.0.1", "0"),
+    ],
+)
+async def test_addresses_inside_are_refused_however_they_are_written(host: str) -> None:
+    with pytest.raises(FetchFailed, match=r"not an address|no host|not a URL"):
+        await make_fetch()(FetchRequest(url=f"https://{host}:1/"))
+
+
+def as_addresses(*addresses: str) -> list[Any]:
+    return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses]
+
+
+@pytest.mark.parametrize("addresses", [("10.0.0.1",), ("93.184.216.34", "127.0.0.1"), ("169.254.169.254",)])
+async def test_a_name_with_an_inner_address_is_refused(
+    addresses: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def getaddrinfo(*_: Any, **__: Any) -> Any:
+        return as_addresses(*addresses)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    with pytest.raises(FetchFailed, match="not an address that may be asked"):
+        await make_fetch()(FetchRequest(url="https://rebinding.example/"))
+
+
+async def test_the_connection_goes_to_the_address_that_was_judged(
+    served: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that means something else when it is asked for again (DNS rebinding) is not asked for again."""
+    loop = asyncio.get_running_loop()
+    asked: list[str] = []
+    real = loop.getaddrinfo
+
+    async def getaddrinfo(host: str, *rest: Any, **more: Any) -> Any:
+        if host != "localhost":
+            return await real(host, *rest, **more)
+        asked.append(host)
+        return as_addresses("127.0.0.1" if len(asked) == 1 else "10.255.255.1")
+
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    served.pages["/a"] = b"the first"
+    fetch = make_fetch(allow_loopback=True, allow_private=True, timeout=2.0)
+    url = served.origin.replace("127.0.0.1", "localhost") + "/a"
+    assert (await fetch(FetchRequest(url=url))).body == b"the first"
+    assert asked == ["localhost"]
+
+
+async def test_a_name_that_nobody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def getaddrinfo(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    with pytest.raises(FetchFailed, match=r"there is no host nowhere\.example"):
+        await make_fetch()(FetchRequest(url="https://nowhere.example/"))
+
+
+async def test_a_name_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def getaddrinfo(*_: Any, **__: Any) -> Any:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    with pytest.raises(FetchFailed, match="did not answer within"):
+        await make_fetch(timeout=0.05)(FetchRequest(url="https://slow.example/"))
+
+
+@given(st.text(max_size=60).map("https://".__add__) | st.text(max_size=60))
+async def test_any_text_is_refused_in_plain_words(url: str) -> None:
+    async def nowhere(*_: Any) -> Any:
+        raise socket.gaierror(-2, "nothing")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_resolve", nowhere)
+        with pytest.raises(FetchFailed):
+            await make_fetch(allow_loopback=True)(FetchRequest(url=url))
+
+
+def test_nothing_secret_is_shown() -> None:
+    request = FetchRequest(
+        url="https://u:secret@a.example/x?code=secret", headers={"Authorization": "secret"}, body=b"secret"
+    )
+    assert repr(request) == "FetchRequest(GET https://a.example/x)"
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [
+        ("http://localhost:1/x", True),
+        ("http://LOCALHOST", True),
+        ("http://127.9.9.9", True),
+        ("http://[::1]:1", True),
+        ("http://localhost.example.com", False),
+        ("http://127.0.0.1.example.com", False),
+        ("http://[::1", False),
+        ("", False),
+    ],
+)
+def test_urls_of_this_machine(url: str, here: bool) -> None:
+    assert names_this_machine(url) is here
+
+
+def test_without_aiohttp_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def no_aiohttp(name: str, *rest: Any) -> Any:
+        if name == "aiohttp":
+            raise ImportError
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", no_aiohttp)
+    with pytest.raises(SetupError, match=r"pip install \"dovetail\[auth\]\""):
+        make_fetch()

@@ -1,0 +1,172 @@
+"""Whom claims name, and what belongs to whom."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.auth.claims import comparable, in_time, meant_for, principal_of, read_object
+from dovetail.auth.principal import Principal
+
+
+def test_the_same_user_and_program_have_one_key_whatever_the_token() -> None:
+    one = Principal(subject="alice", client="editor", issuer="https://a", scopes=frozenset({"x"}), expires_at=1.0)
+    two = Principal(subject="alice", client="editor", issuer="https://a", claims={"jti": "2"})
+    assert one.key == two.key
+    assert one.with_scopes(frozenset()).key == one.key
+
+
+def test_nobody_else_has_that_key() -> None:
+    seen = {
+        Principal(**given).key
+        for given in (
+            {"subject": "alice"},
+            {"client": "alice"},
+            {"issuer": "alice"},
+            {"subject": "alice", "client": "editor"},
+            {"subject": "alice", "issuer": "https://a"},
+            {"subject": "alice", "issuer": "https://b"},
+            {"subject": 'alice","editor'},
+        )
+    }
+    assert len(seen) == 7
+
+
+def test_scopes_are_all_or_nothing() -> None:
+    principal = Principal(subject="alice", scopes=frozenset({"a", "b"}))
+    assert principal.may()
+    assert principal.may("a", "b")
+    assert not principal.may("a", "c")
+
+
+@pytest.mark.parametrize(
+    ("claims", "subject", "client"),
+    [
+        ({"sub": "alice", "client_id": "editor"}, "alice", "editor"),
+        ({"sub": "alice", "azp": "editor"}, "alice", "editor"),
+        ({"sub": "alice", "client_id": "editor", "azp": "other"}, "alice", "editor"),
+        ({"sub": "alice"}, "alice", None),
+        ({"sub": "robot", "client_id": "robot"}, None, "robot"),  # client credentials
+        ({"sub": "robot", "azp": "robot"}, None, "robot"),
+        ({"client_id": "robot"}, None, "robot"),
+    ],
+)
+def test_who_is_named(claims: dict[str, Any], subject: str | None, client: str | None) -> None:
+    principal = principal_of(claims, "https://a")
+    assert principal is not None
+    assert (principal.subject, principal.client, principal.issuer) == (subject, client, "https://a")
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [{}, {"sub": ""}, {"sub": 7}, {"sub": ["alice"]}, {"sub": "a" * 1025}, {"sub": "alice", "client_id": {}}],
+)
+def test_nobody_is_named(claims: dict[str, Any]) -> None:
+    assert principal_of(claims, None) is None
+
+
+@pytest.mark.parametrize(
+    ("claims", "scope_claim", "scopes"),
+    [
+        ({"scope": "a b"}, None, {"a", "b"}),
+        ({"scp": ["a", "b"]}, None, {"a", "b"}),
+        ({"scp": "a b"}, None, {"a", "b"}),
+        ({"scope": "a", "scp": "b"}, None, {"a"}),
+        ({"scope": "a", "roles": ["r"]}, "roles", {"r"}),
+        ({"scope": "a"}, "roles", set()),
+        ({"scope": 7}, None, set()),
+        ({}, None, set()),
+    ],
+)
+def test_scopes_of_claims(claims: dict[str, Any], scope_claim: str | None, scopes: set[str]) -> None:
+    principal = principal_of({"sub": "alice", **claims}, None, scope_claim)
+    assert principal is not None
+    assert principal.scopes == scopes
+
+
+@pytest.mark.rule("AUTH-17")
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("https://notes.example.com/mcp", "HTTPS://Notes.Example.COM/mcp", True),
+        ("https://notes.example.com/mcp", "https://notes.example.com/mcp/", True),
+        ("https://notes.example.com", "https://notes.example.com/", True),
+        ("https://notes.example.com/mcp", "https://notes.example.com/MCP", False),
+        ("https://notes.example.com/mcp", "https://notes.example.com", False),
+        ("https://notes.example.com/mcp", "http://notes.example.com/mcp", False),
+        ("https://notes.example.com/mcp", "https://notes.example.com:8443/mcp", False),
+        ("https://notes.example.com/mcp", "https://notes.example.com/mcp?x=/", False),
+        ("https://notes.example.com/mcp", "https://notes.example.com.evil.example/mcp", False),
+        ("https://notes.example.com/mcp", "https://x@notes.example.com/mcp", False),
+        ("https://notes.example.com/mcp", " https://notes.example.com/mcp", False),
+        ("https://notes.example.com/mcp", "https://notes.example.com/mcp\n", False),
+        ("notes", "Notes", False),
+        ("notes", "notes/", False),
+    ],
+)
+def test_audiences_that_mean_the_same(one: str, other: str, same: bool) -> None:
+    assert (comparable(one) == comparable(other)) is same
+    assert meant_for({"aud": ["somebody", other]}, frozenset({comparable(one)})) is same
+
+
+@pytest.mark.parametrize("aud", [None, 7, [], {}, [None], [["a"]], "", {"a": 1}, True])
+def test_an_audience_that_is_none(aud: Any) -> None:
+    assert not meant_for({"aud": aud}, frozenset({"a"}))
+    assert not meant_for({}, frozenset({"a"}))
+
+
+@pytest.mark.parametrize(
+    ("claims", "good"),
+    [
+        ({"exp": 1001}, True),
+        ({"exp": 991}, True),  # within the leeway
+        ({"exp": 990}, False),
+        ({"exp": 1001.5, "nbf": 1010, "iat": 1010}, True),
+        ({"exp": 2000, "nbf": 1011}, False),
+        ({"exp": 2000, "iat": 1011}, False),
+        ({"exp": True}, False),
+        ({"exp": "2000"}, False),
+        ({"exp": None}, False),
+        ({"exp": [2000]}, False),
+        ({"exp": 2000, "nbf": "0"}, False),
+        ({"exp": -1}, False),
+        ({}, False),
+    ],
+)
+def test_time(claims: dict[str, Any], good: bool) -> None:
+    assert in_time(claims, 1000.0, 10.0, needs_end=True) is good
+
+
+def test_a_token_without_an_end_is_good_only_where_that_is_said() -> None:
+    assert in_time({}, 1000.0, 10.0, needs_end=False)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"7",
+        b'{"a":1,"a":2}',
+        b'{"a":{"b":1,"b":2}}',
+        b'{"a":1,"\\u0061":2}',
+        b'{"a":NaN}',
+        b'{"a":1e999}',
+        b'{"a":"\\ud800"}',
+        b'{"a":"\xff"}',
+        b'{"a":' + b"9" * 5000 + b"}",
+        b'{"a":' + b"[" * 600 + b"]" * 600 + b"}",
+        b'{"a":' + b"[" * 100_000,
+        b"{" + b",".join(b'"%d":1' % number for number in range(300)) + b"}",
+        b"\xef\xbb\xbf{}",
+    ],
+)
+def test_objects_that_are_refused(data: bytes) -> None:
+    assert read_object(data) is None
+
+
+@given(st.binary(max_size=200) | st.text(alphabet='{}[]",:a1\\u0', max_size=60).map(str.encode))
+def test_any_bytes_are_an_object_or_nothing(data: bytes) -> None:
+    found = read_object(data)
+    assert found is None or isinstance(found, dict)

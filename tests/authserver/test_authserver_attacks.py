@@ -1,0 +1,415 @@
+"""What others try: copies of codes and tokens, redirects to elsewhere, no PKCE, foreign forms, scripts in names."""
+
+import asyncio
+import logging
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from authserver_stage import CALLBACK, FORM, ISSUER, NATIVE, SECRET, Browser, Program, Stage, basic, hidden_fields
+from dovetail.authserver.redirects import is_registered, why_not_registrable
+
+# ── copies ──
+
+
+async def test_a_replayed_code_ends_what_was_made_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    program = Program(stage)
+    code = await program.code()
+    tokens = (await program.redeem(code)).json
+    with caplog.at_level(logging.WARNING):
+        assert (await program.redeem(code)).json["error"] == "invalid_grant"
+    assert code not in caplog.text
+    assert not await stage.may_call(tokens["access_token"])
+    assert (await program.refresh(tokens["refresh_token"])).json["error"] == "invalid_grant"
+
+
+async def test_two_who_redeem_one_code_at_once_get_one_answer_at_most() -> None:
+    stage = Stage()
+    program = Program(stage)
+    code = await program.code()
+    replies = await asyncio.gather(*(program.redeem(code) for _ in range(5)))
+    assert sum(reply.status == 200 for reply in replies) <= 1
+
+
+async def test_a_replayed_refresh_token_ends_the_family() -> None:
+    stage = Stage()
+    program = Program(stage)
+    first = await program.tokens()
+    second = (await program.refresh(first["refresh_token"])).json
+    third = (await program.refresh(second["refresh_token"])).json
+    assert (await program.refresh(first["refresh_token"])).json["error"] == "invalid_grant"
+    assert (await program.refresh(third["refresh_token"])).json["error"] == "invalid_grant"
+    for tokens in (first, second, third):
+        assert not await stage.may_call(tokens["access_token"])
+
+
+async def test_another_program_can_do_nothing_with_a_stolen_code_or_token() -> None:
+    stage = Stage()
+    program = Program(stage)
+    code = await program.code()
+    assert (await program.redeem(code, basic("web", SECRET), client_id=None)).json["error"] == "invalid_grant"
+    tokens = (await program.redeem(code)).json
+    stolen = {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]}
+    assert (await stage.token(basic("web", SECRET), **stolen)).json["error"] == "invalid_grant"
+    assert (await program.refresh(tokens["refresh_token"])).status == 200, "a stranger's try ends nothing"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"code_verifier": "x" * 43},
+        {"code_verifier": "short"},
+        {"code_verifier": "é" * 50},
+        {"redirect_uri": CALLBACK + "/"},
+        {"redirect_uri": NATIVE},
+        {"code": "nonsense"},
+        {"code": "é"},
+        {"code": "A" * 20_000},
+    ],
+)
+async def test_a_code_is_bound_to_its_request(changed: dict[str, str]) -> None:
+    stage = Stage()
+    program = Program(stage)
+    code = await program.code()
+    assert (await program.redeem(code, **changed)).json["error"] == "invalid_grant"
+    assert (await program.redeem(code)).status == 200, "a wrong try does not spend it"
+
+
+@pytest.mark.parametrize("missing", ["code", "code_verifier"])
+async def test_nothing_without_code_and_verifier(missing: str) -> None:
+    program = Program(Stage())
+    assert (await program.redeem(await program.code(), **{missing: None})).json["error"] == "invalid_request"
+
+
+async def test_one_kind_of_text_is_not_taken_for_another() -> None:
+    stage = Stage()
+    program, browser = Program(stage), Browser(stage)
+    page = await browser.open(program.url())
+    form = hidden_fields(page.text)["form"]
+    code = (await browser.sign_in(page)).sent_to["code"]
+    assert (await program.refresh(code)).json["error"] == "invalid_grant"
+    assert (await program.redeem(form)).json["error"] == "invalid_grant"
+    tokens = (await program.redeem(code)).json
+    assert (await program.redeem(tokens["refresh_token"])).json["error"] == "invalid_grant"
+    for text in (form, code, tokens["refresh_token"], tokens["access_token"][:-4] + "AAAA", "", "a.b.c", "é.é.é"):
+        assert not await stage.may_call(text)
+
+
+async def test_tokens_of_another_issuer_or_for_another_resource_are_not_ours() -> None:
+    stage = Stage()
+    other = Stage(state=stage.state, resource="https://other.example.com/mcp")  # with the same keys
+    token = (await Program(other).redeem(await Program(other).code(resource=None))).json
+    assert token["error"] == "invalid_grant"  # two programs, two verifiers
+    token = (await Program(other).tokens(resource=None))["access_token"]
+    assert await other.may_call(token)
+    assert not await stage.may_call(token)
+    assert not await stage.may_call((await Program(Stage("https://else.example.com")).tokens())["access_token"])
+
+
+# ── redirects ──
+
+
+REDIRECT_TRICKS = [
+    "https://app.example.com/callback/../evil",
+    "https://app.example.com/callback/",
+    "https://app.example.com/callback2",
+    "https://app.example.com/callback?x=1",
+    "https://app.example.com/callback#fragment",
+    "https://app.example.com/CALLBACK",
+    "https://APP.example.com/callback",
+    "https://app.example.com:8443/callback",
+    "https://app.example.com.evil.example/callback",
+    "https://app.example.com@evil.example/callback",
+    "https://evil.example/?https://app.example.com/callback",
+    "https://evil.example\\@app.example.com/callback",
+    "http://app.example.com/callback",
+    "//app.example.com/callback",
+    "javascript:alert(1)",
+    "https://app.example.com/callback\r\nX-Evil: 1",
+    "https://app.example.com/callback%0d%0a",
+    " https://app.example.com/callback",
+    "http://127.0.0.1:80@evil.example/callback",
+    "http://127.0.0.1:8080/other",
+    "http://127.0.0.1.evil.example/callback",
+    "http://127.0.0.1:999999/callback",
+    "http://127.0.0.2:8080/callback",
+    "http://localhost:8080/callback",
+    "http://[::1]:8080/callback",
+    "https://127.0.0.1/callback",
+    "",
+]
+
+
+@pytest.mark.rule("SEC-4", "AUTH-20")
+@pytest.mark.parametrize("redirect_uri", REDIRECT_TRICKS)
+async def test_a_browser_is_never_sent_elsewhere(redirect_uri: str) -> None:
+    stage = Stage()
+    page = await Browser(stage).open(Program(stage).url(redirect_uri=redirect_uri))
+    assert page.status == 400
+    assert "location" not in page.headers
+    assert page.headers["content-type"].startswith("text/html")
+    assert "<form" not in page.text
+
+
+@pytest.mark.parametrize("changed", [{"client_id": "nobody"}, {"client_id": None}, {"redirect_uri": None}])
+async def test_an_unknown_program_leads_nowhere(changed: dict[str, Any]) -> None:
+    stage = Stage()
+    page = await Browser(stage).open(Program(stage).url(**changed, response_type="token"))
+    assert (page.status, "location" in page.headers) == (400, False)
+
+
+@pytest.mark.parametrize("port", ["", ":1", ":8080", ":65535"])
+async def test_a_program_on_this_machine_takes_any_port(port: str) -> None:
+    stage = Stage()
+    program = Program(stage, redirect_uri=f"http://127.0.0.1{port}/callback")
+    page = await Browser(stage).open(program.url())
+    assert "a program on this computer" in page.text
+    assert await program.tokens()
+
+
+@given(st.text(max_size=60), st.sampled_from([CALLBACK, NATIVE, "http://[::1]:1/x?y=z"]))
+def test_whatever_matches_is_registered_but_for_its_port(more: str, registered: str) -> None:
+    for uri in (registered + more, more + registered, registered[:12] + more + registered[12:], more):
+        if uri != registered and is_registered(uri, [registered]):
+            assert re.sub(r":\d{1,5}(?=[/?]|$)", "", uri) == re.sub(r":\d{1,5}(?=[/?]|$)", "", registered)
+            assert why_not_registrable(uri) is None or re.search(r":\d{5}", uri)
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_judged(text: str) -> None:
+    for uri in (text, f"https://{text}", f"http://127.0.0.1{text}"):
+        if why_not_registrable(uri) is None:
+            assert uri.isascii()
+            assert not set(uri) & set(" \t\r\n\\\"'<>#@") - {"'", "@"}
+
+
+# ── requests ──
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"code_challenge": None}, "invalid_request"),
+        ({"code_challenge": None, "code_challenge_method": None}, "invalid_request"),
+        ({"code_challenge_method": "plain"}, "invalid_request"),
+        ({"code_challenge_method": None}, "invalid_request"),
+        ({"code_challenge": "short"}, "invalid_request"),
+        ({"response_type": "token"}, "unsupported_response_type"),
+        ({"response_type": None}, "unsupported_response_type"),
+        ({"response_mode": "fragment"}, "invalid_request"),
+        ({"scope": "notes:read admin"}, "invalid_scope"),
+        ({"resource": "https://other.example.com/mcp"}, "invalid_target"),
+        ({"resource": "https://notes.example.com/mcp#x"}, "invalid_target"),
+    ],
+)
+async def test_a_wrong_request_is_told_to_the_program(changed: dict[str, Any], error: str) -> None:
+    stage = Stage()
+    told = (await Browser(stage).open(Program(stage).url(**changed))).sent_to
+    assert (told["error"], told["iss"], told["state"]) == (error, ISSUER, "st&te=1 é")
+    assert "code" not in told
+
+
+@pytest.mark.rule("SEC-5")
+@pytest.mark.parametrize("state", ["x" * 2000, "a\r\nSet-Cookie: b=c", "%00&code=evil&iss=evil", "<script>", "é ü"])
+async def test_state_comes_back_exactly_and_changes_nothing_else(state: str) -> None:
+    stage = Stage()
+    browser = Browser(stage)
+    back = await browser.sign_in(await browser.open(Program(stage).url(state=state)))
+    assert back.sent_to["state"] == state
+    assert back.sent_to.keys() == {"code", "state", "iss"}
+    assert set(back.headers) <= {
+        "location",
+        "cache-control",
+        "referrer-policy",
+        "set-cookie",
+        "content-type",
+        "content-length",
+    }
+
+
+async def test_twice_the_same_parameter_is_refused() -> None:
+    stage = Stage()
+    url = Program(stage).url()
+    for more in ("&client_id=web", "&redirect_uri=https%3A%2F%2Fevil.example", "&state=2", "&scope="):
+        page = await Browser(stage).open(url + more)
+        assert (page.status, "location" in page.headers) == (400, False)
+    body = b"grant_type=client_credentials&grant_type=password"
+    reply = await stage.request("POST", "/token", body, {"content-type": FORM, **basic("ci", SECRET)})
+    assert reply.json["error"] == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"x" * 40_000, FORM, 413),
+        (b"grant_type=x", "application/json", 415),
+        (b"grant_type=x", "text/plain", 415),
+        (b"&".join(b"a%d=1" % n for n in range(60)), FORM, 400),
+        (b"grant_type=%ff%fe", FORM, 400),
+        (b"\xff\xfe", FORM, 400),
+        (b"", FORM, 401),
+    ],
+)
+async def test_bodies_are_bounded_and_forms(body: bytes, kind: str, status: int) -> None:
+    for path in ("/token", "/revoke"):
+        reply = await Stage().request("POST", path, body, {"content-type": kind})
+        assert reply.status == status
+        assert reply.json["error"] in ("invalid_request", "invalid_client")
+
+
+@given(st.binary(max_size=200))
+async def test_any_bytes_are_answered_with_an_error(body: bytes) -> None:
+    stage = Stage()
+    for path, method in (("/token", "POST"), ("/revoke", "POST"), ("/authorize", "POST"), ("/register", "POST")):
+        reply = await stage.request(method, path, body, {"content-type": FORM, "authorization": "Basic YTpi"})
+        assert 400 <= reply.status < 500
+
+
+@given(st.dictionaries(st.sampled_from(["scope", "state", "resource", "code_challenge"]), st.text(max_size=50)))
+async def test_any_parameters_are_answered(changed: dict[str, Any]) -> None:
+    stage = Stage()
+    reply = await Browser(stage).open(Program(stage).url(**{name: text or None for name, text in changed.items()}))
+    assert reply.status in (200, 303)
+
+
+# ── the page ──
+
+
+@pytest.mark.rule("SEC-1", "SEC-2", "AUTH-19")
+async def test_the_page_says_who_wants_what_and_every_time() -> None:
+    stage = Stage()
+    browser = Browser(stage)
+    for _ in range(2):
+        page = await browser.open(Program(stage).url(scope="notes:read notes:write"))
+        for told in ("The App", "Read your notes", "Change your notes", "app.example.com", "30 days"):
+            assert told in page.text
+        await browser.sign_in(page)
+    other = await browser.open(Program(stage, "web").url())
+    assert "<form" in other.text, "a consent for one program is none for another"
+
+
+@pytest.mark.rule("SEC-2")
+async def test_no_page_can_be_framed_or_loads_anything() -> None:
+    stage = Stage()
+    for page in (await Browser(stage).open(Program(stage).url()), await Browser(stage).open("authorize")):
+        assert page.headers["x-frame-options"] == "DENY"
+        policy = page.headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in policy
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert page.headers["cache-control"] == "no-store"
+        assert not re.search(r"<script|<img|<link|src=|url\(|@import|https?://", page.text)
+
+
+@pytest.mark.rule("SEC-2")
+async def test_a_name_is_never_markup() -> None:
+    stage = Stage()
+    name = "<script>alert(1)</script>\"' onload=x &amp; \u202egnirts\r\nX: y"
+    registered = (await stage.register(redirect_uris=[CALLBACK], client_name=name)).json
+    page = (await Browser(stage).open(Program(stage, registered["client_id"]).url())).text
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "\u202e" not in page
+    assert registered["client_name"].isprintable()
+
+
+async def answer_without(browser: Browser, page: Any, **changed: str | None) -> Any:
+    form = {**hidden_fields(page.text), "answer": "allow", "name": "ann", "password": "x", **changed}
+    headers = {"cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
+    return await browser.stage.post("authorize", {k: v for k, v in form.items() if v is not None}, headers)
+
+
+@pytest.mark.rule("SEC-2", "SEC-3")
+async def test_a_form_counts_only_from_the_browser_that_was_asked() -> None:
+    stage = Stage()
+    program, browser, attacker = Program(stage), Browser(stage), Browser(stage)
+    await program.code(browser)  # signed in, so a click would do
+    page, theirs = await browser.open(program.url()), await attacker.open(program.url())
+    other = await attacker.open(Program(stage, "web").url())
+    victim = {name: value for name, value in browser.cookies.items() if "user" in name}
+    for cookies, form in (
+        (browser.cookies, theirs),  # a form that was made for another browser
+        (victim, page),  # no cookie at all
+        (browser.cookies, other),  # a form about another program
+        ({name: value[:-2] + "AA" for name, value in browser.cookies.items()}, page),  # a forged cookie
+        ({name.replace("asked", "asked2"): value for name, value in browser.cookies.items()}, page),
+    ):
+        cheated = Browser(stage)
+        cheated.cookies = dict(cookies)
+        reply = await cheated.answer(form)
+        assert (reply.status, "location" in reply.headers) == (403, False)
+    for wrong in (None, "", "nonsense", "A" * 5000):
+        assert (await answer_without(browser, page, form=wrong)).status == 403
+    assert (await answer_without(browser, page, answer=None)).status == 400
+    assert (await answer_without(browser, page, answer="ALLOW")).status == 400
+    assert "code" in (await browser.answer(page)).sent_to
+
+
+@pytest.mark.rule("SEC-3")
+async def test_the_cookie_belongs_to_one_program() -> None:
+    stage = Stage()
+    browser = Browser(stage)
+    await browser.open(Program(stage).url())
+    (first,) = browser.cookies.items()
+    await browser.open(Program(stage, "web").url())
+    (second,) = browser.cookies.items() - {first}
+    page = await browser.open(Program(stage).url())
+    browser.cookies = {first[0]: second[1]}
+    assert (await browser.sign_in(page)).status == 403
+
+
+@pytest.mark.rule("SEC-5")
+async def test_a_question_is_answered_once_and_soon() -> None:
+    stage = Stage()
+    browser, program = Browser(stage), Program(stage)
+    page = await browser.open(program.url())
+    assert "code" in (await browser.sign_in(page)).sent_to
+    assert (await browser.sign_in(page)).status == 400
+    late = await browser.open(program.url())
+    stage.clock.now += 601
+    assert (await browser.sign_in(late)).status == 403
+
+
+# ── guessing ──
+
+
+async def test_a_wrong_password_is_told_without_saying_which_part() -> None:
+    stage = Stage()
+    browser = Browser(stage)
+    page = await browser.open(Program(stage).url())
+    known, unknown = await browser.sign_in(page, "ann", "wrong"), await browser.sign_in(page, "nobody", "wrong")
+    assert known.status == unknown.status == 403
+    hidden = re.compile(r'value="[^"]*"')
+    assert hidden.sub("", known.text) == hidden.sub("", unknown.text)
+    assert "code" in (await browser.sign_in(known)).sent_to
+
+
+async def test_guessing_is_slowed_down_for_the_guesser_only() -> None:
+    stage = Stage()
+    browser = Browser(stage)
+    page = await browser.open(Program(stage).url())
+    for _ in range(5):
+        assert (await browser.sign_in(page, password="wrong")).status == 403
+    refused = await browser.sign_in(page)
+    assert refused.status == 429
+    assert 0 < int(refused.headers["retry-after"]) <= 900
+    stage.address = "198.51.100.9"
+    assert "code" in (await browser.sign_in(page)).sent_to
+    stage.address = "203.0.113.7"
+    stage.clock.now += 901
+    assert "code" in (await Browser.sign_in(browser, await browser.open(Program(stage).url()))).sent_to
+
+
+async def test_one_address_tries_few_names() -> None:
+    stage = Stage()
+    stage.address = "2001:db8:1:2::1"
+    browser = Browser(stage)
+    page = await browser.open(Program(stage).url())
+    for number in range(50):
+        stage.address = f"2001:db8:1:2::{number:x}"
+        assert (await browser.sign_in(page, f"user{number}", "x")).status == 403
+    assert (await browser.sign_in(page, "ann")).status == 429

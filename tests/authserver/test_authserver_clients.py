@@ -1,0 +1,367 @@
+"""Programs: those that register themselves, those that publish a document, those that sign; and users in a file."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey, OctKey, RSAKey
+
+from authserver_stage import CALLBACK, ISSUER, NATIVE, PASSWORD, RESOURCE, Browser, Program, Stage, basic
+from dovetail.auth.signing import SigningKey, check_public_keys, read_assertion, unproven_subject
+from dovetail.authserver import AuthServer, OAuthClient, hash_password
+from dovetail.authserver.users import Users
+from dovetail.errors import SetupError
+from hosting import hosted
+
+# ── registration ──
+
+
+async def test_a_program_registers_itself() -> None:
+    stage = Stage()
+    reply = await stage.register(
+        redirect_uris=[NATIVE],
+        client_name="Inspector",
+        grant_types=["authorization_code", "refresh_token"],
+        token_endpoint_auth_method="none",
+        software_id="ignored",
+    )
+    assert reply.status == 201
+    assert reply.headers["cache-control"] == "no-store"
+    assert "client_secret" not in reply.json
+    tokens = await Program(stage, reply.json["client_id"], "http://127.0.0.1:3000/callback").tokens()
+    assert tokens["refresh_token"]
+
+
+@pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post", None])
+async def test_a_program_may_have_a_secret(method: str | None) -> None:
+    stage = Stage()
+    chosen = {} if method is None else {"token_endpoint_auth_method": method}
+    known = (await stage.register(redirect_uris=[CALLBACK], **chosen)).json
+    assert known["token_endpoint_auth_method"] == (method or "client_secret_basic")
+    program = Program(stage, known["client_id"])
+    code = await program.code()
+    assert (await program.redeem(code)).json["error"] == "invalid_client"
+    reply = await program.redeem(code, basic(known["client_id"], known["client_secret"]), client_id=None)
+    assert reply.status == 200
+
+
+@pytest.mark.rule("AUTH-20")
+@pytest.mark.parametrize(
+    ("metadata", "error"),
+    [
+        ({}, "invalid_redirect_uri"),
+        ({"redirect_uris": []}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["http://app.example.com/cb"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example/#x"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://u:p@a.example/"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://*.example.com/"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example/x/../y"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example/%2e%2E/y"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["javascript:alert(1)//https://x"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["data:text/html,x"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["myapp://callback"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https:///x"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example/\r\nX: y"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example:x/"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example/" + "x" * 2000]}, "invalid_redirect_uri"),
+        ({"redirect_uris": [CALLBACK] * 11}, "invalid_redirect_uri"),
+        ({"redirect_uris": CALLBACK}, "invalid_client_metadata"),
+        ({"redirect_uris": [CALLBACK], "client_name": 3}, "invalid_client_metadata"),
+        ({"redirect_uris": [CALLBACK], "grant_types": ["client_credentials"]}, "invalid_client_metadata"),
+        ({"redirect_uris": [CALLBACK], "response_types": ["token"]}, "invalid_client_metadata"),
+        ({"redirect_uris": [CALLBACK], "token_endpoint_auth_method": "tls"}, "invalid_client_metadata"),
+        ({"redirect_uris": [CALLBACK], "token_endpoint_auth_method": "private_key_jwt"}, "invalid_client_metadata"),
+    ],
+)
+async def test_what_can_not_be_registered(metadata: dict[str, Any], error: str) -> None:
+    reply = await Stage().register(**metadata)
+    assert (reply.status, reply.json["error"]) == (400, error)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b"[" * 5000, b'"x"'])
+async def test_what_is_no_metadata(body: bytes) -> None:
+    reply = await Stage().request("POST", "/register", body, {"content-type": "application/json"})
+    assert (reply.status, reply.json["error"]) == (400, "invalid_client_metadata")
+
+
+async def test_registration_is_bounded() -> None:
+    stage = Stage()
+    assert (await stage.register(redirect_uris=[CALLBACK], client_name="x" * 10_000)).status == 413
+    for _ in range(30):
+        assert (await stage.register(redirect_uris=[CALLBACK])).status == 201
+    refused = await stage.register(redirect_uris=[CALLBACK])
+    assert (refused.status, "retry-after" in refused.headers) == (429, True)
+    stage.address = "198.51.100.1"
+    assert (await stage.register(redirect_uris=[CALLBACK])).status == 201
+
+
+async def test_a_program_that_nobody_uses_is_forgotten() -> None:
+    stage = Stage()
+    known = (await stage.register(redirect_uris=[CALLBACK], token_endpoint_auth_method="none")).json["client_id"]
+    unused = (await stage.register(redirect_uris=[CALLBACK], token_endpoint_auth_method="none")).json["client_id"]
+    assert await Program(stage, known).tokens()
+    stage.clock.now += 80 * 86_400
+    assert (await Browser(stage).open(Program(stage, unused).url())).status == 400
+    assert await Program(stage, known).tokens()
+    stage.clock.now += 91 * 86_400
+    assert (await Browser(stage).open(Program(stage, known).url())).status == 400
+
+
+# ── documents ──
+
+
+class Website:
+    """Serves one document, and counts how often."""
+
+    def __init__(self) -> None:
+        self.document: Any = {}
+        self.asked = 0
+        self.kind = b"application/json"
+        self.status = 200
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        self.asked += 1
+        headers = [(b"content-type", self.kind), (b"location", b"/elsewhere")]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        body = self.document if isinstance(self.document, bytes) else json.dumps(self.document).encode()
+        await send({"type": "http.response.body", "body": body})
+
+
+async def test_a_program_is_known_by_its_document() -> None:
+    website = Website()
+    async with hosted(website, lifespan="off") as root:
+        stage = Stage(allow_loopback_cimd=True)
+        url = f"{root}/client.json"
+        website.document = {
+            "client_id": url, "client_name": "Published", "redirect_uris": [NATIVE],
+            "grant_types": ["authorization_code", "refresh_token"],
+        }  # fmt: skip
+        program = Program(stage, url, "http://127.0.0.1:9/callback")
+        page = await Browser(stage).open(program.url())
+        assert "Published" in page.text
+        assert (await program.tokens())["refresh_token"]
+        assert website.asked == 1
+        stage.clock.now += 301
+        assert (await program.tokens())["refresh_token"]
+        assert website.asked == 2
+
+
+GOOD = {"redirect_uris": [CALLBACK], "client_name": "x"}
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "kind"),
+    [
+        ({**GOOD, "client_id": "https://other.example.com/client.json"}, 200, "application/json"),
+        (GOOD, 200, "application/json"),
+        ({**GOOD, "client_id": None, "token_endpoint_auth_method": "client_secret_post"}, 200, "application/json"),
+        ({**GOOD, "client_id": None, "client_secret": "x"}, 200, "application/json"),
+        ({"client_id": None, "redirect_uris": ["http://app.example.com/cb"]}, 200, "application/json"),
+        ({**GOOD, "client_id": None}, 404, "application/json"),
+        ({**GOOD, "client_id": None}, 302, "application/json"),
+        ({**GOOD, "client_id": None}, 200, "text/html"),
+        (b"[" * 2000, 200, "application/json"),
+        (b"{" + b" " * 20_000 + b"}", 200, "application/json"),
+    ],
+)
+async def test_a_document_that_does_not_do(document: Any, status: int, kind: str) -> None:
+    website = Website()
+    async with hosted(website, lifespan="off") as root:
+        url = f"{root}/client.json"
+        website.status, website.kind = status, kind.encode()
+        website.document = (
+            {**document, "client_id": document["client_id"] or url} if "client_id" in document else document
+        ) if isinstance(document, dict) else document  # fmt: skip
+        page = await Browser(stage := Stage(allow_loopback_cimd=True)).open(Program(stage, url).url())
+        assert (page.status, "location" in page.headers) == (400, False)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://app.example.com/client.json",
+        "http://127.0.0.1:1/client.json",
+        "https://127.0.0.1/client.json",
+        "https://localhost/client.json",
+        "https://[::1]/client.json",
+        "https://169.254.169.254/latest/meta-data",
+        "https://10.0.0.1/client.json",
+        "https://[::ffff:127.0.0.1]/client.json",
+        "https://2130706433/client.json",
+        "https://user@app.example.com/client.json",
+        "https://app.example.com/../client.json",
+        "https://app.example.com/client.json#x",
+        "https://app.example.com",
+        "https://app.example.com/",
+        "https://app.example.com/" + "x" * 1000,
+    ],
+)
+async def test_a_document_is_never_fetched_from_within(url: str) -> None:
+    stage = Stage()
+    page = await Browser(stage).open(Program(stage, url).url())
+    assert (page.status, "location" in page.headers) == (400, False)
+
+
+async def test_strangers_cannot_make_us_fetch_without_end() -> None:
+    stage = Stage()
+    replies = [await Browser(stage).open(Program(stage, f"https://127.0.0.1/{n}").url()) for n in range(31)]
+    assert [reply.status for reply in replies[:30]] == [400] * 30
+    assert replies[30].status == 429
+
+
+# ── signed assertions ──
+
+
+KEY = ECKey.generate_key("P-256", private=True)
+ROBOT = OAuthClient(
+    id="robot", grant_types=["client_credentials"], scopes=["notes:read"],
+    jwks={"keys": [{**KEY.as_dict(private=False), "kid": "1", "alg": "ES256"}]},
+)  # fmt: skip
+ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+
+
+def signed(stage: Stage, key: Any = KEY, alg: str = "ES256", **changed: Any) -> str:
+    now = int(stage.clock.now)
+    claims = {"iss": "robot", "sub": "robot", "aud": ISSUER, "exp": now + 60, "iat": now, "jti": "1", **changed}
+    return jwt.encode({"alg": alg}, {k: v for k, v in claims.items() if v is not None}, key, algorithms=[alg])
+
+
+async def by_assertion(stage: Stage, assertion: str, kind: str = ASSERTION) -> Any:
+    form = {"grant_type": "client_credentials", "client_assertion_type": kind, "client_assertion": assertion}
+    return await stage.token(**form)
+
+
+async def test_client_credentials_by_signature_and_each_once() -> None:
+    stage = Stage(clients=[ROBOT])
+    assertion = signed(stage)
+    reply = await by_assertion(stage, assertion)
+    principal = await stage.server.verifier().verify(reply.json["access_token"])
+    assert principal is not None
+    assert (principal.subject, principal.client, principal.scopes) == (None, "robot", {"notes:read"})
+    assert (await by_assertion(stage, assertion)).json["error"] == "invalid_client"
+    assert (await by_assertion(stage, signed(stage, jti="2", aud=[ISSUER + "/token"]))).status == 200
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"iss": "app"}, {"sub": "app"}, {"sub": None}, {"aud": RESOURCE}, {"aud": None}, {"aud": 3}, {"exp": 1},
+        {"exp": None}, {"exp": "soon"}, {"exp": 4_000_000_000}, {"jti": None}, {"jti": ""}, {"jti": "x" * 300},
+        {"nbf": 3_000_000_000},
+    ],
+)  # fmt: skip
+async def test_an_assertion_says_all_that_it_must(changed: dict[str, Any]) -> None:
+    stage = Stage(clients=[ROBOT])
+    reply = await by_assertion(stage, signed(stage, **changed))
+    assert (reply.status, reply.json["error"]) == (401, "invalid_client")
+
+
+async def test_an_assertion_is_signed_by_the_right_key() -> None:
+    stage = Stage(clients=[ROBOT])
+    stranger = ECKey.generate_key("P-256", private=True)
+    public = json.dumps(KEY.as_dict(private=False)).encode()
+    parts = signed(stage).split(".")
+    for assertion in (
+        signed(stage, stranger),
+        signed(stage, OctKey.import_key(public + b"x" * 20), "HS256"),
+        "eyJhbGciOiJub25lIn0." + parts[1] + ".",
+        ".".join([*parts[:2], "AAAA"]),
+        "nonsense",
+        "é.é.é",
+        "a." + "b" * 17_000 + ".c",
+    ):
+        assert (await by_assertion(stage, assertion)).json["error"] == "invalid_client"
+    assert (await by_assertion(stage, signed(stage), "other")).json["error"] == "invalid_client"
+    assert (await stage.token(grant_type="client_credentials", client_id="robot")).json["error"] == "invalid_client"
+
+
+async def test_an_rsa_key_signs_too() -> None:
+    key = RSAKey.generate_key(2048, private=True)
+    stage = Stage(
+        clients=[
+            OAuthClient(id="robot", grant_types=["client_credentials"], jwks={"keys": [key.as_dict(private=False)]})
+        ]
+    )
+    for alg in ("RS256", "PS256"):
+        assert (await by_assertion(stage, signed(stage, key, alg, jti=alg))).status == 200
+
+
+@pytest.mark.parametrize(
+    "jwks",
+    [
+        None, {}, {"keys": []}, {"keys": [1]}, {"keys": [{"kty": "oct", "k": "AAAA"}]}, {"keys": [{"kty": "EC"}]},
+        {"keys": [{"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}]}, {"keys": [KEY.as_dict(private=True)]},
+        {"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]},
+        {"keys": [{"kty": "RSA", "n": "B" * 342, "e": "B" * 342}]}, {"keys": [KEY.as_dict(private=False)] * 11},
+    ],
+)  # fmt: skip
+def test_keys_that_are_none(jwks: Any) -> None:
+    assert check_public_keys(jwks) is not None
+
+
+def test_what_a_key_has_signed_is_read_by_its_type_only() -> None:
+    key, other = SigningKey.new(), SigningKey.new()
+    token = key.sign({"sub": "ann"}, "at+jwt")
+    assert key.read(token, "at+jwt") == {"sub": "ann"}
+    assert SigningKey(key.jwk).read(token, "at+jwt") == {"sub": "ann"}
+    assert key.read(token, "JWT") is None
+    assert other.read(token, "at+jwt") is None
+    assert unproven_subject(token) == "ann"
+    assert read_assertion(token, {"keys": [other.public]}) is None
+    assert read_assertion(token, {"keys": [other.public, key.public]}) == {"sub": "ann"}
+    assert "d" not in key.public
+
+
+# ── users ──
+
+
+async def test_users_come_from_a_file_that_may_change(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    path.write_text(json.dumps({"ann": hash_password("one", cost=16)}))
+    users = Users(path)
+    assert await users.accepts("ann", "one")
+    assert not await users.accepts("ann", "two")
+    assert not await users.accepts("bob", "one")
+    assert not await users.accepts("ann", "x" * 2000)
+    path.write_text(json.dumps({"ann": hash_password("two", cost=16), "bob": hash_password("bob", cost=16)}))
+    assert await users.accepts("ann", "two")
+    assert await users.accepts("bob", "bob")
+
+
+@pytest.mark.parametrize(
+    "users",
+    [
+        {"ann": "password"}, {"": hash_password("x", cost=16)}, {"ci": hash_password("x", cost=16)}, {"ann": 3},
+        {"https://x.org/c": hash_password("x", cost=16)}, {"ann": "scrypt:99999999:8:1:" + "A" * 22 + ":" + "A" * 43},
+        {"ann": "scrypt:16:0:1:" + "A" * 22 + ":" + "A" * 43}, "missing.json", [],
+    ],
+)  # fmt: skip
+def test_users_that_can_not_be(users: Any, tmp_path: Path) -> None:
+    static = OAuthClient(id="ci", grant_types=["client_credentials"], secret="0123456789abcdef")
+    given = str(tmp_path / users) if isinstance(users, str) else users
+    with pytest.raises((SetupError, TypeError)):
+        AuthServer(ISSUER, resource=RESOURCE, users=given, clients=[static])
+
+
+def test_a_secret_is_not_shown() -> None:
+    client = OAuthClient(id="ci", grant_types=["client_credentials"], secret="0123456789abcdef")
+    assert "0123456789abcdef" not in repr(client) + str(client.secret)
+    with pytest.raises(SetupError):
+        OAuthClient(id="ci", secret="short")
+
+
+def test_the_command_makes_a_hash() -> None:
+    command = [sys.executable, "-m", "dovetail.authserver"]
+    done = subprocess.run([*command, "hash"], input=PASSWORD + "\n", capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("scrypt:32768:8:3:")
+    assert PASSWORD not in done.stdout
+    assert Users({"ann": done.stdout.strip()}).mark("ann")
+    for arguments, code in ((["hash"], 1), ([], 2), (["help"], 2)):
+        failed = subprocess.run([*command, *arguments], input="\n", capture_output=True, text=True, check=False)
+        assert (failed.returncode, failed.stdout) == (code, "")

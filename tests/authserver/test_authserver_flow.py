@@ -1,0 +1,331 @@
+"""The whole way of a token: metadata, consent, code, access token, refresh, revocation, client credentials."""
+
+import asyncio
+
+import pytest
+
+from authserver_stage import (
+    CALLBACK,
+    ISSUER,
+    NATIVE,
+    RESOURCE,
+    SECRET,
+    USERS,
+    Browser,
+    Program,
+    Stage,
+    basic,
+    payload,
+)  # fmt: skip
+from dovetail.authserver import AuthServer, OAuthClient, hash_password
+from dovetail.errors import SetupError
+from dovetail.state.memory import MemoryState
+
+
+@pytest.mark.parametrize(
+    ("issuer", "path"),
+    [
+        ("https://login.example.com", "/.well-known/oauth-authorization-server"),
+        ("https://login.example.com/", "/.well-known/oauth-authorization-server"),
+        ("https://example.com/login", "/.well-known/oauth-authorization-server/login"),
+        ("https://Example.com/login/", "/.well-known/oauth-authorization-server/login"),
+        ("http://127.0.0.1:8000", "/.well-known/oauth-authorization-server"),
+    ],
+)
+async def test_the_metadata_hold_the_issuer_byte_for_byte(issuer: str, path: str) -> None:
+    stage = Stage(issuer)
+    found = (await stage.request("GET", path)).json
+    assert found["issuer"] == issuer
+    base = issuer.rstrip("/")
+    assert found["authorization_endpoint"] == f"{base}/authorize"
+    assert found["code_challenge_methods_supported"] == ["S256"]
+    assert found["client_id_metadata_document_supported"] is True
+    assert found["authorization_response_iss_parameter_supported"] is True
+    assert found["grant_types_supported"] == ["authorization_code", "refresh_token", "client_credentials"]
+    assert set(found["token_endpoint_auth_methods_supported"]) == {
+        "none", "client_secret_basic", "client_secret_post", "private_key_jwt",
+    }  # fmt: skip
+    for name in ("authorization", "token", "registration", "revocation"):
+        place = found[f"{name}_endpoint"].removeprefix("https://").removeprefix("http://")
+        assert (await stage.request("DELETE", "/" + place.partition("/")[2])).status == 405
+
+
+async def test_what_is_off_is_neither_there_nor_named() -> None:
+    stage = Stage(registration=False, cimd=False)
+    found = (await stage.get(".well-known/oauth-authorization-server")).json
+    assert "registration_endpoint" not in found
+    assert found["client_id_metadata_document_supported"] is False
+    assert (await stage.register(redirect_uris=[CALLBACK])).status == 404
+    url = Program(stage, "https://app.example.com/client.json").url()
+    assert (await Browser(stage).open(url)).status == 400
+
+
+@pytest.mark.rule("AUTH-20")
+@pytest.mark.parametrize(
+    "issuer", ["http://login.example.com", "ftp://x.org", "https://x.org?q", "https://u@x.org", ""]
+)
+def test_an_issuer_is_https_or_on_this_machine(issuer: str) -> None:
+    with pytest.raises(SetupError):
+        AuthServer(issuer, resource=RESOURCE, users=USERS)
+
+
+@pytest.mark.rule("AUTH-20")
+@pytest.mark.parametrize(
+    "client",
+    [
+        {"redirect_uris": ["http://app.example.com/"]},
+        {"redirect_uris": []},
+        {"redirect_uris": [CALLBACK], "scopes": ["unknown"]},
+        {"grant_types": ["client_credentials"]},
+        {"grant_types": ["password"]},
+        {"grant_types": ["client_credentials"], "jwks": {"keys": []}},
+    ],
+)
+def test_a_client_that_cannot_work_is_refused_at_the_start(client: dict[str, object]) -> None:
+    with pytest.raises(SetupError):
+        AuthServer(ISSUER, resource=RESOURCE, users=USERS, clients=[OAuthClient(id="x", **client)])  # type: ignore[arg-type]
+
+
+async def test_a_user_allows_a_program() -> None:
+    stage = Stage()
+    program, browser = Program(stage), Browser(stage)
+    page = await browser.open(program.url())
+    assert page.status == 200
+    back = await browser.sign_in(page)
+    assert back.headers["location"].startswith(f"{CALLBACK}?")
+    assert back.sent_to["state"] == "st&te=1 é"
+    assert back.sent_to["iss"] == ISSUER
+    tokens = (await program.redeem(back.sent_to["code"])).json
+    assert (tokens["token_type"], tokens["expires_in"], tokens["scope"]) == ("Bearer", 600, "notes:read")
+    header, claims = payload(tokens["access_token"])
+    assert (header["alg"], header["typ"]) == ("ES256", "at+jwt")
+    assert claims["aud"] == RESOURCE
+    assert claims["iss"] == ISSUER
+    assert (claims["sub"], claims["client_id"], claims["exp"] - claims["iat"]) == ("ann", "app", 600)
+    principal = await stage.server.verifier().verify(tokens["access_token"])
+    assert principal is not None
+    assert (principal.subject, principal.client, principal.issuer) == ("ann", "app", ISSUER)
+    assert principal.scopes == {"notes:read"}
+
+
+async def test_the_public_key_is_published() -> None:
+    stage = Stage()
+    (key,) = (await stage.get("jwks")).json["keys"]
+    assert key["alg"] == "ES256"
+    assert "d" not in key
+    header, _ = payload((await Program(stage).tokens())["access_token"])
+    assert header["kid"] == key["kid"]
+
+
+async def test_who_has_signed_in_is_asked_without_a_password() -> None:
+    stage = Stage()
+    browser, program = Browser(stage), Program(stage)
+    await program.code(browser)
+    page = await browser.open(program.url())
+    assert "signed in as <strong>ann</strong>" in page.text
+    assert "code" in (await browser.answer(page)).sent_to
+    asked_again = await browser.answer(await browser.open(program.url()), "other")
+    assert 'name="password"' in asked_again.text
+    assert 'name="password"' in (await browser.open(program.url())).text
+
+
+async def test_a_changed_password_ends_a_signed_in_browser() -> None:
+    users = dict(USERS)
+    stage = Stage(users=users)
+    browser, program = Browser(stage), Program(stage)
+    await program.code(browser)
+    stage.server._users._known["ann"] = hash_password("another", cost=16)
+    assert 'name="password"' in (await browser.open(program.url())).text
+
+
+async def test_a_user_says_no() -> None:
+    stage = Stage()
+    browser = Browser(stage)
+    back = await browser.answer(await browser.open(Program(stage).url()), "deny")
+    assert back.sent_to == {
+        "error": "access_denied", "error_description": "The user said no", "state": "st&te=1 é", "iss": ISSUER,
+    }  # fmt: skip
+
+
+async def test_without_scope_or_resource_everything_that_there_is() -> None:
+    stage = Stage()
+    tokens = await Program(stage).tokens(scope=None, resource=None, state=None)
+    assert tokens["scope"] == "notes:read notes:write"
+    _, claims = payload(tokens["access_token"])
+    assert claims["aud"] == RESOURCE
+
+
+@pytest.mark.rule("AUTH-17")
+@pytest.mark.parametrize("resource", ["HTTPS://Notes.Example.com/mcp", RESOURCE + "/"])
+async def test_a_resource_may_be_spelled_in_other_ways(resource: str) -> None:
+    assert await Program(Stage()).tokens(resource=resource)
+
+
+async def test_refresh_gives_a_new_pair_with_the_same_rights() -> None:
+    stage = Stage()
+    program = Program(stage)
+    first = await program.tokens(scope="notes:read notes:write offline_access")
+    second = (await program.refresh(first["refresh_token"])).json
+    assert second["scope"] == "notes:read notes:write"
+    assert second["refresh_token"] != first["refresh_token"]
+    third = (await program.refresh(second["refresh_token"], scope="notes:read")).json
+    assert third["scope"] == "notes:read"
+    assert await stage.may_call(third["access_token"])
+    assert (await program.refresh(third["refresh_token"], scope="admin")).json["error"] == "invalid_scope"
+    assert (await program.refresh(third["refresh_token"])).json["scope"] == "notes:read notes:write"
+
+
+async def test_a_program_without_refresh_gets_no_refresh_token() -> None:
+    stage = Stage()
+    registered = (await stage.register(redirect_uris=[CALLBACK], token_endpoint_auth_method="none")).json
+    assert registered["grant_types"] == ["authorization_code"]
+    assert "refresh_token" not in await Program(stage, registered["client_id"]).tokens()
+
+
+async def test_everything_ends() -> None:
+    stage = Stage(refresh_seconds=3600)
+    program = Program(stage)
+    tokens = await program.tokens()
+    stage.clock.now += 599
+    assert await stage.may_call(tokens["access_token"])
+    stage.clock.now += 2
+    assert not await stage.may_call(tokens["access_token"])
+    stage.clock.now += 3600
+    assert (await program.refresh(tokens["refresh_token"])).json["error"] == "invalid_grant"
+    code = await program.code()
+    stage.clock.now += 61
+    assert (await program.redeem(code)).json["error"] == "invalid_grant"
+
+
+@pytest.mark.parametrize("which", ["access_token", "refresh_token"])
+async def test_revocation_ends_the_whole_grant(which: str) -> None:
+    stage = Stage()
+    program = Program(stage)
+    tokens, others = await program.tokens(), await program.tokens()
+    stranger = await stage.post("revoke", {"token": tokens[which], "client_id": "web"}, None)
+    assert stranger.status == 401
+    await stage.post("revoke", {"token": tokens[which]}, basic("web", SECRET))
+    assert await stage.may_call(tokens["access_token"]), "another program's word does not count"
+    assert (await stage.post("revoke", {"token": tokens[which], "client_id": "app"})).status == 200
+    assert not await stage.may_call(tokens["access_token"])
+    assert (await program.refresh(tokens["refresh_token"])).json["error"] == "invalid_grant"
+    assert await stage.may_call(others["access_token"])
+    assert (await stage.post("revoke", {"token": "nonsense", "client_id": "app"})).status == 200
+
+
+@pytest.mark.parametrize("way", ["basic", "post"])
+async def test_client_credentials_by_secret(way: str) -> None:
+    stage = Stage()
+    form = {"grant_type": "client_credentials"}
+    if way == "basic":
+        reply = await stage.token(basic("ci", SECRET), **form)
+    else:
+        reply = await stage.token(client_id="ci", client_secret=SECRET, **form)
+    assert reply.json["scope"] == "notes:read"
+    assert "refresh_token" not in reply.json
+    principal = await stage.server.verifier().verify(reply.json["access_token"])
+    assert principal is not None
+    assert (principal.subject, principal.client) == (None, "ci")
+
+
+async def test_a_secret_is_form_encoded_before_it_is_joined() -> None:
+    client = OAuthClient(id="a b", grant_types=["client_credentials"], secret="colon:and+plus%and more")
+    stage = Stage(clients=[client])
+    header = basic("a+b", "colon%3Aand%2Bplus%25and+more")
+    assert (await stage.token(header, grant_type="client_credentials")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "form", "error"),
+    [
+        (basic("ci", "wrong"), {}, "invalid_client"),
+        (basic("nobody", SECRET), {}, "invalid_client"),
+        ({"authorization": "Bearer x"}, {}, "invalid_client"),
+        ({"authorization": "Basic !"}, {}, "invalid_client"),
+        ({}, {"client_id": "ci"}, "invalid_client"),
+        ({}, {}, "invalid_client"),
+        ({}, {"client_id": "app", "client_secret": "x"}, "invalid_client"),
+        ({}, {"client_id": "app"}, "unauthorized_client"),
+        (basic("ci", SECRET), {"client_id": "app"}, "invalid_request"),
+        (basic("ci", SECRET), {"client_secret": SECRET}, "invalid_request"),
+        (basic("ci", SECRET), {"scope": "notes:write"}, "invalid_scope"),
+        (basic("ci", SECRET), {"resource": "https://other.example.com"}, "invalid_target"),
+        (basic("ci", SECRET), {"grant_type": "password"}, "unsupported_grant_type"),
+        (basic("web", SECRET), {"grant_type": "client_credentials"}, "unauthorized_client"),
+    ],
+)
+async def test_a_program_that_may_not(headers: dict[str, str], form: dict[str, str], error: str) -> None:
+    reply = await Stage().token(headers, **{"grant_type": "client_credentials", **form})
+    assert reply.json["error"] == error
+    assert reply.status == (401 if error == "invalid_client" else 400)
+    assert ("www-authenticate" in reply.headers) == (reply.status == 401 and "authorization" in headers)
+
+
+@pytest.mark.rule("AUTH-18")
+async def test_workers_that_share_a_state_are_one_server_and_the_state_holds_no_token() -> None:
+    state = MemoryState()
+    here, there = Stage(state=state), Stage(state=state)
+    registered = (await here.register(redirect_uris=[NATIVE])).json
+    secret = registered["client_secret"]
+    program, elsewhere = Program(here, registered["client_id"], NATIVE), Program(there, registered["client_id"], NATIVE)
+    elsewhere.verifier = program.verifier
+    code = await program.code()
+    tokens = (await elsewhere.redeem(code, basic(registered["client_id"], secret), client_id=None)).json
+    assert await here.may_call(tokens["access_token"])
+    assert (await program.redeem(code, client_secret=secret)).json["error"] == "invalid_grant"
+    assert not await there.may_call(tokens["access_token"])
+    held = repr([(name, slot.entry.value) for name, slot in state._entries.things.items()])
+    for hidden in (code, secret, tokens["access_token"], "ann"):
+        assert hidden not in held
+
+
+async def test_the_keys_are_sealed_where_there_is_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = MemoryState()
+    monkeypatch.setenv("DOVETAIL_SECRET", "0123456789abcdef0123456789abcdef")
+    token = (await Program(Stage(state=state)).tokens())["access_token"]
+    assert await Stage(state=state).may_call(token)
+    assert b"crv" not in b"".join(slot.entry.value for slot in state._entries.things.values())
+    monkeypatch.setenv("DOVETAIL_SECRET", "another-secret-of-some-length")
+    assert (await Stage(state=state).get("jwks")).json["error"] == "temporarily_unavailable"
+
+
+async def test_keys_that_the_store_lost_come_back() -> None:
+    stage = Stage()
+    token = (await Program(stage).tokens())["access_token"]
+    stage.state._entries.things.clear()
+    stage.server._keyring._looked = float("-inf")
+    assert await stage.may_call(token)
+    assert await Stage(state=stage.state).may_call(token)
+
+
+async def test_a_state_by_url(tmp_path: object) -> None:
+    stage = Stage(state=f"sqlite:{tmp_path}/state.db")
+    try:
+        assert await stage.may_call((await Program(stage).tokens())["access_token"])
+    finally:
+        await stage.server.close()
+
+
+async def test_a_user_who_is_gone_refreshes_nothing() -> None:
+    stage = Stage()
+    program = Program(stage)
+    tokens = await program.tokens()
+    del stage.server._users._known["ann"]
+    assert (await program.refresh(tokens["refresh_token"])).json["error"] == "invalid_grant"
+    assert not await stage.may_call(tokens["access_token"])
+
+
+async def test_programs_in_a_browser_may_ask() -> None:
+    stage = Stage()
+    asked = await stage.request("OPTIONS", "/token", headers={"origin": "https://inspector.example.com"})
+    assert (asked.status, asked.headers["access-control-allow-origin"]) == (204, "*")
+    refused = await stage.token(grant_type="x")
+    assert refused.headers["access-control-allow-origin"] == "*"
+    page = await Browser(stage).open(Program(stage).url())
+    assert "access-control-allow-origin" not in page.headers
+
+
+async def test_many_at_once() -> None:
+    stage = Stage()
+    found = await asyncio.gather(*(Program(stage).tokens() for _ in range(5)))
+    assert len({each["access_token"] for each in found}) == 5
