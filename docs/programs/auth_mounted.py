@@ -1,0 +1,23 @@
+import uvicorn
+from starlette.applications import Starlette
+
+from dovetail import Server
+from dovetail.auth import Auth, Jwt
+
+URL = "https://example.com/notes/mcp"
+server = Server("notes", version="1.0.0", auth=Auth(Jwt("https://login.example.com", audience=URL), public_url=URL))
+
+
+@server.tool(scopes=["notes:read"])
+async def count() -> int:
+    """Count the notes."""
+    return 3
+
+
+app = Starlette()
+mcp = server.asgi(allowed_hosts=["example.com"])
+mcp.mount_on(app, "/notes/mcp")
+app.mount("/.well-known", server.well_known(allowed_hosts=["example.com"]))
+
+if __name__ == "__main__":
+    uvicorn.run(app)

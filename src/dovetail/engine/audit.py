@@ -1,0 +1,381 @@
+"""Who did what: a request and what became of it come in, one `AuditEvent` for each goes out.
+
+Events go to the logger `dovetail.audit`, each as a line of JSON, or to a function of the user's. No call waits for such
+a function: events stand in a bounded line, and beside the calls one after the other is handed over. An event that the
+function does not take, because it fails or too many wait for it, goes to the log instead, and the log says so: none is
+lost without a word.
+"""
+
+import asyncio
+import contextvars
+import functools
+import hashlib
+import inspect
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from dovetail.engine.exchange import Exchange
+from dovetail.engine.invoke import EXITS, is_cancelled
+from dovetail.engine.redaction import CUT, Redactor
+from dovetail.errors import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    Busy,
+    MissingCapability,
+    NotFound,
+    ProtocolError,
+    RateLimited,
+    ToolError,
+    Unauthorized,
+)
+from dovetail.protocol import jsonrpc
+from dovetail.protocol.inbound import Request
+from dovetail.protocol.methods import CompleteParams, ListenParams, UriParams
+from dovetail.protocol.outbound import ToolResult
+from dovetail.protocol.results import Interim, Result
+
+if TYPE_CHECKING:
+    from dovetail.auth.principal import Principal
+    from dovetail.engine.core import Engine
+    from dovetail.engine.dispatch import Step
+
+Outcome = Literal["ok", "tool_error", "error", "refused", "cancelled", "input_required"]
+
+MAX_ARGUMENTS = 4 * 1024  # bytes of JSON that are shown of the arguments of one request
+MAX_MEMBERS = 64  # of arguments that are longer than that
+MAX_NAME = 1_024  # characters of a tool's name or a URI
+MAX_LABEL = 256  # characters of whatever else may be long
+MAX_WAITING = 2_000  # events, for a user's function
+PATIENCE = 10.0  # seconds for such a function to take one event
+TELL_AGAIN = 60.0  # seconds from one word about events that it did not take to the next
+
+log = logging.getLogger("dovetail")
+audit_log = logging.getLogger("dovetail.audit")
+
+
+class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request that was to do something, and what became of it."""
+
+    time: str  # when it came, in UTC
+    method: str
+    name: str | None = None  # of the tool or prompt, or the URI
+    subject: str | None = None  # the three that say who: the user, the program, and who vouches for them
+    client: str | None = None
+    issuer: str | None = None
+    session: str | None = None  # a digest: it tells sessions apart, but is not the id, which would open one
+    request_id: int | str | None = None
+    address: str | None = None
+    revision: str | None = None
+    outcome: Outcome
+    code: int | None = None  # of the error
+    reason: str | None = None  # the word that OAuth has for a refusal
+    duration_ms: float = 0.0
+    arguments: Any = None  # without secrets, and in part if there are many
+
+
+AuditFunction = Callable[[AuditEvent], Awaitable[None] | None]
+
+
+# ── what a request is about: a name, and arguments as JSON ──
+
+Subject = tuple[str | None, Raw | None]
+
+
+def _of_call(params: Any) -> Subject:
+    return params.name, params.arguments
+
+
+def _of_resource(params: UriParams) -> Subject:
+    return params.uri, None
+
+
+def _of_completion(params: CompleteParams) -> Subject:
+    given = {**params.context.arguments, params.argument.name: params.argument.value}
+    return params.ref.uri or params.ref.name, Raw(jsonrpc.encode(given))
+
+
+def _of_listen(params: ListenParams) -> Subject:
+    return None, Raw(jsonrpc.encode(params.notifications))
+
+
+# The requests that are noted. Lists and greetings tell what there is and do nothing.
+SUBJECTS: dict[str, Callable[[Any], Subject]] = {
+    "tools/call": _of_call,
+    "prompts/get": _of_call,
+    "resources/read": _of_resource,
+    "resources/subscribe": _of_resource,
+    "resources/unsubscribe": _of_resource,
+    "completion/complete": _of_completion,
+    "subscriptions/listen": _of_listen,
+}
+
+
+# ── what became of it ──
+
+
+class _Ending(msgspec.Struct, frozen=True):
+    outcome: Outcome
+    code: int | None = None
+    reason: str | None = None
+
+
+OK, TOOL_ERROR = _Ending("ok"), _Ending("tool_error")
+INPUT_REQUIRED, CANCELLED = _Ending("input_required"), _Ending("cancelled")
+
+
+def _answered(result: Result) -> _Ending:
+    if isinstance(result, ToolResult) and result.is_error:
+        return TOOL_ERROR
+    return INPUT_REQUIRED if isinstance(result, Interim) else OK
+
+
+def _failed(failure: BaseException, request: Request) -> _Ending:
+    """As the client is told: `dispatch` makes errors of the same failures."""
+    if isinstance(failure, ToolError) and request.method == "tools/call":
+        return TOOL_ERROR
+    if isinstance(failure, Unauthorized):
+        return _Ending("refused", failure.code, failure.error)
+    if isinstance(failure, (RateLimited, Busy)):
+        return _Ending("refused", failure.code)
+    if isinstance(failure, NotFound):
+        return _Ending("error", request.revision.missing_resource_code)
+    if isinstance(failure, MissingCapability) and request.revision.handshake:
+        return _Ending("error", INVALID_REQUEST)
+    if isinstance(failure, ProtocolError):
+        return _Ending("error", failure.code)
+    if isinstance(failure, GeneratorExit) or (isinstance(failure, asyncio.CancelledError) and is_cancelled()):
+        return CANCELLED
+    return _Ending("error", INTERNAL_ERROR)
+
+
+def audited(trail: "AuditTrail", inner: "Step") -> "Step":
+    """Notes how each request ends, around everything else that it goes through."""
+
+    async def step(exchange: Exchange) -> Result:
+        request = exchange.request
+        if request.method not in SUBJECTS:
+            return await inner(exchange)
+        arrival = _Arrival(request.method, request.params, time.time(), time.perf_counter())
+        try:
+            result = await inner(exchange)
+        except BaseException as failure:
+            trail.note(exchange, arrival, _failed(failure, request))
+            raise
+        trail.note(exchange, arrival, _answered(result))
+        return result
+
+    return step
+
+
+class _Arrival(msgspec.Struct, frozen=True):
+    """A request as it came: a middleware may change it."""
+
+    method: str
+    params: Any
+    at: float  # in seconds since 1970
+    began: float  # by a clock that only goes forward
+
+
+# ── events ──
+
+
+class AuditTrail:
+    """Makes events, and sends them where the server's `audit` says."""
+
+    def __init__(self, engine: "Engine") -> None:
+        audit = engine.options.audit
+        self._redactor = engine.redactor
+        self._with_arguments = engine.options.audit_arguments
+        self._send = AuditLog().write if isinstance(audit, bool) else HandOver(audit, engine).take
+
+    def note(self, exchange: Exchange, arrival: _Arrival, ending: _Ending) -> None:
+        """How a request ended that the engine has served. Whatever goes wrong here, the request is not its victim."""
+        try:
+            self._send(self._event(exchange, arrival, ending))
+        except Exception:
+            log.exception("%s could not be noted for the audit", arrival.method)
+
+    def refused(
+        self,
+        failure: ProtocolError,
+        *,
+        method: str,
+        name: str | None = None,
+        principal: "Principal | None" = None,
+        address: str | None = None,
+    ) -> None:
+        """A request that a transport has turned away before anything was read of it: `method` and `name` are HTTP's."""
+        reason = failure.error if isinstance(failure, Unauthorized) else None
+        try:
+            event = AuditEvent(
+                time=_written(time.time()),
+                method=method,
+                name=self._clean(name),
+                **_who(principal),
+                address=address,
+                outcome="refused",
+                code=failure.code,
+                reason=reason,
+            )
+            self._send(event)
+        except Exception:
+            log.exception("a refused request could not be noted for the audit")
+
+    def _event(self, exchange: Exchange, arrival: _Arrival, ending: _Ending) -> AuditEvent:
+        request, session = exchange.request, exchange.request.session
+        name, given = SUBJECTS[arrival.method](arrival.params)
+        return AuditEvent(
+            time=_written(arrival.at),
+            method=arrival.method,
+            name=self._clean(name),
+            **_who(exchange.principal),
+            session=None if session is None else hashlib.sha256(session.id.encode()).hexdigest()[:16],
+            request_id=_short(request.id) if isinstance(request.id, str) else request.id,
+            address=exchange.address,
+            revision=request.revision.name,
+            outcome=ending.outcome,
+            code=ending.code,
+            reason=ending.reason,
+            duration_ms=round((time.perf_counter() - arrival.began) * 1000, 3),
+            arguments=shown(given, self._redactor) if self._with_arguments and given is not None else None,
+        )
+
+    def _clean(self, name: str | None) -> str | None:
+        """A URI may hold a password. What is looked at is more than what is shown, so that no half of one remains."""
+        return None if name is None else _cut(self._redactor.text(name[: 4 * MAX_NAME]), MAX_NAME)
+
+
+def _who(principal: "Principal | None") -> dict[str, Any]:
+    if principal is None:
+        return {}
+    return {name: _short(getattr(principal, name)) for name in ("subject", "client", "issuer")}
+
+
+def _written(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _short(text: str | None) -> str | None:
+    return None if text is None else jsonrpc.sendable(_cut(text, MAX_LABEL))
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + CUT
+
+
+def shown(given: Raw, redactor: Redactor) -> Any:
+    """Arguments without secrets. Of long ones each member that fits is whole, so that nothing hides behind the rest."""
+    try:
+        value = jsonrpc.parse(given) if _size(given) <= MAX_ARGUMENTS else _members_that_fit(given)
+    except (jsonrpc.BadMessage, *jsonrpc.UNREADABLE):
+        return CUT
+    return redactor.value(value)
+
+
+def _members_that_fit(given: Raw) -> dict[str, Any]:
+    members = jsonrpc.members(given)
+    left = MAX_ARGUMENTS
+    fitting: dict[str, Any] = {}
+    for name, part in islice(members.items(), MAX_MEMBERS):
+        size = len(name) + _size(part)
+        if size <= left:
+            left -= size
+            fitting[name] = jsonrpc.parse(part)
+        else:
+            fitting[_cut(name, MAX_LABEL)] = f"{CUT} {_size(part)} bytes"
+    if len(members) > MAX_MEMBERS:
+        fitting[CUT] = f"{len(members) - MAX_MEMBERS} more"
+    return fitting
+
+
+def _size(raw: Raw) -> int:
+    return memoryview(raw).nbytes
+
+
+# ── where they go ──
+
+
+class AuditLog:
+    """The logger `dovetail.audit`: one line of JSON for each event, without secrets already."""
+
+    def __init__(self) -> None:
+        self._is_heard = False
+
+    def write(self, event: AuditEvent, level: int = logging.INFO) -> None:
+        if not self._is_heard:
+            self._is_heard = True
+            if level == logging.INFO and not (audit_log.isEnabledFor(level) and audit_log.hasHandlers()):
+                log.warning("audit events are lost: no handler takes INFO records of the logger dovetail.audit")
+        audit_log.log(level, "%s", jsonrpc.encode(event).decode(), extra={"is_redacted": True})
+
+
+class HandOver:
+    """A user's function that is given one event after the other, by a task that lives while there are any."""
+
+    def __init__(self, function: AuditFunction, engine: "Engine") -> None:
+        self._function = function
+        self._is_async = _is_async(function)
+        self._threads = engine.threads
+        self._ends_with = engine.running_steps  # what the server waits for a little when it stops
+        self._waiting: deque[AuditEvent] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._log = AuditLog()
+        self._not_taken = 0
+        self._tell_again = 0.0
+
+    def take(self, event: AuditEvent) -> None:
+        if len(self._waiting) >= MAX_WAITING:
+            self._keep(event, None)
+            return
+        self._waiting.append(event)
+        loop = asyncio.get_running_loop()
+        if self._task is None or self._task.done() or self._task.get_loop() is not loop:
+            self._task = loop.create_task(self._hand_over(), context=contextvars.Context())  # no single call's
+            self._ends_with.add(self._task)
+            self._task.add_done_callback(self._ends_with.discard)
+
+    async def _hand_over(self) -> None:
+        try:
+            while self._waiting:
+                try:
+                    await self._give(self._waiting[0])
+                except (Exception, asyncio.CancelledError, *EXITS) as failure:
+                    if is_cancelled():
+                        raise
+                    self._keep(self._waiting[0], failure)
+                self._waiting.popleft()
+        finally:
+            while self._waiting:  # only if the loop ends before they are taken
+                self._keep(self._waiting.popleft(), None)
+
+    async def _give(self, event: AuditEvent) -> None:
+        async with asyncio.timeout(PATIENCE):
+            if self._is_async:
+                returned: Any = self._function(event)
+            else:
+                returned = await self._threads.run(functools.partial(self._function, event), label="audit")
+            if inspect.isawaitable(returned):
+                await returned
+
+    def _keep(self, event: AuditEvent, failure: BaseException | None) -> None:
+        """In the log, at a level that is seen even where nobody has set one up."""
+        self._log.write(event, logging.WARNING)
+        self._not_taken += 1
+        now = time.monotonic()
+        if now >= self._tell_again:
+            self._tell_again = now + TELL_AGAIN
+            why = "is too slow" if failure is None else "failed"
+            words = "the audit function %s; %d events so far are in the log dovetail.audit instead"
+            log.error(words, why, self._not_taken, exc_info=failure)
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
