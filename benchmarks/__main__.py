@@ -41,6 +41,7 @@ QUESTIONS = (
     "fan_out",
     "features",
     "fleet",
+    "protected_call",
 )
 QUICK = Settings(seconds=0.5, rounds=1, quick=True)
 OUT = ROOT / "build" / "bench"

@@ -1,6 +1,8 @@
 """The documentation's programs for tests: as modules, and as servers that are reached over HTTP."""
 
 import importlib.util
+import logging
+import os
 import runpy
 import sys
 from collections.abc import AsyncIterator
@@ -21,15 +23,24 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROGRAMS = {path.stem: path for path in sorted((ROOT / "docs" / "programs").glob("*.py"))}
 REVISIONS = ("2025-11-25", "2026-07-28")  # one of each era; what the others change is shown in revisions.md
+SECRETS = {"NOTES_SECRET": "secret-of-the-notes", "NIGHTLY_SECRET": "secret-of-the-night"}  # that programs read
+
+os.environ.update(SECRETS)
 
 
 def load(name: str) -> ModuleType:
-    """A program as a fresh module."""
+    """A program as a fresh module. Some web frameworks set up the log of the whole process: not here."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     spec = importlib.util.spec_from_file_location(f"docs_program_{name}", PROGRAMS[name])
     assert spec is not None and spec.loader is not None  # noqa: PT018
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
     return module
 
 

@@ -12,6 +12,7 @@ block shows the body of an answer over HTTP:
 """
 
 import ast
+import asyncio
 import inspect
 import json
 import re
@@ -246,6 +247,31 @@ async def order_a_shirt(client: Client) -> None:
     assert re.fullmatch(r"Ordered \d{4}\.", (await client.call_tool("order")).data)
 
 
+async def read_the_journal(client: Client) -> None:
+    module = sys.modules["docs_program_audit"]
+    paid = {"amount": 30, "iban": "DE02", "password": "hunter2"}
+    assert (await client.call_tool("transfer", paid)).data == "30 sent."
+    async with asyncio.timeout(5):
+        while not module.journal:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    (event,) = module.journal
+    assert (event.method, event.name, event.outcome) == ("tools/call", "transfer", "ok")
+    assert event.arguments == {"amount": 30, "iban": "[redacted]", "password": "[redacted]"}
+    assert event.revision == client.protocol_version
+
+
+async def look_over_the_fence(client: Client) -> None:
+    assert [tool.annotations.open_world_hint for tool in await client.list_tools()] == [True, True]
+    fenced = await client.call_tool("fenced_page", {"name": "guest-book"})
+    assert fenced.meta["dovetail/untrusted"] is True
+    sentence, first, text, last = fenced.data.splitlines()
+    assert first == last
+    assert first in sentence
+    assert text.startswith("Nice site! ")
+    page = (ROOT / "docs" / "audit.md").read_text()
+    assert fenced.data.replace(first, "untrusted-9f86d081884c7d659a2feaa0c55ad015") in page
+
+
 async def look_at_the_vault(client: Client) -> None:
     assert [tool.name for tool in await client.list_tools()] == ["look"]
     role = {"name": "admin_open", "_meta": {"example.com/role": "admin"}}
@@ -392,6 +418,22 @@ SCENARIOS: dict[str, list[Step]] = {
         fail("register", person=ADA | {"email": "ada"}, says="an e-mail address has an @"),
         fail("register", person=ADA, age=3, says="age"),
     ],
+    # Here nobody has a token; tests/test_docs_auth.py has them.
+    **{
+        f"auth_{name}": [call("whoami", gives="nobody")]
+        for name in ("keys", "introspection", "several", "dpop", "server")
+    },
+    "auth_jwt": [call("whoami", gives={})],
+    "auth_function": [refuse("tools/call", name="count", says="This needs the scopes: notes:read")],
+    "auth_mounted": [refuse("tools/call", name="count", says="This needs the scopes: notes:read")],
+    "auth_scopes": [
+        call("wait", gives="Not yet."),
+        refuse("tools/call", name="plan", says="Unknown tool: plan"),
+        refuse("resources/read", uri="notes://list", says="This needs the scopes: notes:read"),
+        refuse("prompts/get", name="tidy", says="This needs the scopes: notes:read"),
+    ],
+    "audit": [read_the_journal],
+    "untrusted": [look_over_the_fence],
     "limits": [
         fail("assemble", says="did not finish within 0.05 s"),
         call("press", part="lid", gives="pressed lid"),

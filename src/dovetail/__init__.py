@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dovetail.client import ListPage as ListPage
     from dovetail.client import LogMessage as LogMessage
     from dovetail.client import SamplingRequest as SamplingRequest
+    from dovetail.engine.audit import AuditEvent as AuditEvent
     from dovetail.engine.context import ClientInfo as ClientInfo
     from dovetail.engine.context import Context as Context
     from dovetail.engine.dispatch import CallNext as CallNext
@@ -90,6 +91,7 @@ _HOMES = {
         "LogMessage",
         "SamplingRequest",
     ],
+    "engine.audit": ["AuditEvent"],
     "engine.context": ["ClientInfo", "Context"],
     "engine.dispatch": ["CallNext"],
     "engine.exchange": ["Cancellation"],

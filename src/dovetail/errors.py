@@ -8,6 +8,7 @@ DovetailError
       ServerBusy          all slots of the server are taken and its queue is full; a RateLimited too
       ToolBusy            the same of one tool; a ToolError too, so that the model is told
     RateLimited           the server takes no more for now; says when to try again
+    Unauthorized          nobody knows who is asking, or it may not do this; carries what would help
   ToolError               raised by users; becomes a result with isError
     ArgumentError         the arguments of a call do not fit; says all that is wrong
     QuestionFailed        the client could not, or would not, answer a question
@@ -89,6 +90,33 @@ class RateLimited(ProtocolError):
     def __init__(self, message: str, *, retry_after: int) -> None:
         super().__init__(message, data={"retryAfter": retry_after}, http_status=429)
         self.retry_after = retry_after
+
+
+class Unauthorized(ProtocolError):
+    """Nobody knows who is asking (401), or it is known and may not do this (403).
+
+    `error` is the word that OAuth has for it, `scopes` are all that are needed; a transport makes a challenge of them.
+    """
+
+    code = INVALID_REQUEST
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        error: str | None = None,
+        scopes: frozenset[str] = frozenset(),
+        http_status: int = 401,
+    ) -> None:
+        super().__init__(message, http_status=http_status)
+        self.error = error
+        self.scopes = scopes
+
+    @classmethod
+    def for_scopes(cls, scopes: frozenset[str]) -> "Unauthorized":
+        """Whoever asks is known, but lacks some of the scopes that this needs."""
+        words = " ".join(sorted(scopes))
+        return cls(f"This needs the scopes: {words}", error="insufficient_scope", scopes=scopes, http_status=403)
 
 
 class ToolError(DovetailError):

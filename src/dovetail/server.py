@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dovetail.registry.prompts import PromptOptions
     from dovetail.registry.resources import ResourceOptions
     from dovetail.toolregistry import ToolRegistry
+    from dovetail.transports.asgi import App
     from dovetail.transports.http import HttpApp
     from dovetail.transports.options import AsgiOptions, HttpOptions, RunOptions
 
@@ -214,6 +215,15 @@ class Server:
     def asgi(self, **options: "Unpack[AsgiOptions]") -> "HttpApp":
         """The server as an ASGI callable: mount it anywhere, no lifespan wiring needed."""
         return transports.http.HttpApp(self.engine, self._http(options), owner=self)
+
+    def well_known(self, **options: "Unpack[AsgiOptions]") -> "App":
+        """What to mount at `/.well-known` of the origin, if the server itself is mounted below it and has `auth=`.
+
+        Some clients look there for the way to a token, without having been told. It needs a `public_url`, or the
+        whole `path=` of the endpoint.
+        """
+        app = transports.http.HttpApp(self.engine, self._http(options), owner=self)
+        return app.well_known(is_placed="path" in options)
 
     def run(self, transport: Transport = "stdio", **options: "Unpack[RunOptions]") -> None:
         """Serve until the client leaves or a signal comes. Over HTTP both old and new clients find their way."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from authserver_stage import CALLBACK, FORM, ISSUER, NATIVE, SECRET, Browser, Program, Stage, basic, hidden_fields
+from dovetail.authserver.grants import GRACE_SECONDS
 from dovetail.authserver.redirects import is_registered, why_not_registrable
 
 # ── copies ──
@@ -45,6 +46,18 @@ async def test_a_replayed_refresh_token_ends_the_family() -> None:
     assert (await program.refresh(third["refresh_token"])).json["error"] == "invalid_grant"
     for tokens in (first, second, third):
         assert not await stage.may_call(tokens["access_token"])
+
+
+async def test_calls_at_once_may_renew_the_same_token_but_not_later() -> None:
+    stage = Stage()
+    program = Program(stage)
+    token = (await program.tokens())["refresh_token"]
+    replies = await asyncio.gather(*(program.refresh(token) for _ in range(3)))
+    assert [reply.status for reply in replies] == [200] * 3
+    assert all([await stage.may_call(reply.json["access_token"]) for reply in replies])
+    stage.clock.now += GRACE_SECONDS + 1
+    assert (await program.refresh(token)).json["error"] == "invalid_grant"
+    assert not await stage.may_call(replies[0].json["access_token"])
 
 
 async def test_another_program_can_do_nothing_with_a_stolen_code_or_token() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.auth.principal import Principal
 from dovetail.engine import rates
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.rates import Limiter, SharedCounts
@@ -29,7 +30,8 @@ class Clock:
 
 
 def caller(principal: str | None = None, address: str | None = None) -> Exchange:
-    return Exchange(NOTHING, NOTHING, principal=principal, peer=None if address is None else (address, 9))
+    who = None if principal is None else Principal(subject=principal)
+    return Exchange(NOTHING, NOTHING, principal=who, peer=None if address is None else (address, 9))
 
 
 ANYBODY = caller()
@@ -202,6 +204,30 @@ async def test_who_shares_a_limit(text: str, first: Exchange, second: Exchange, 
     one = limiter(text, Clock())
     assert await one.refusal(first) is None
     assert (await one.refusal(second) is not None) == is_the_same
+
+
+ADA = Principal(subject="ada", client="editor", issuer="https://id.example.org", scopes=frozenset({"read"}))
+
+
+@pytest.mark.parametrize(
+    ("other", "is_the_same"),
+    [
+        ({"scopes": frozenset({"read", "write"}), "claims": {"jti": "2"}, "expires_at": 9.0}, True),  # a newer token
+        ({"subject": "bob"}, False),
+        ({"client": "terminal"}, False),
+        ({"issuer": "https://other.example.org"}, False),
+    ],
+    ids=["another token", "another user", "another program", "another issuer"],
+)
+async def test_a_quota_belongs_to_whoever_the_token_names(other: dict[str, Any], is_the_same: bool) -> None:
+    """Wherever it comes from: the first is at another address than the second, which is at the same as a third."""
+    one = limiter(["1000/second per principal", "1/day per principal"], Clock())
+    somebody = Principal(**{**{name: getattr(ADA, name) for name in ("subject", "client", "issuer")}, **other})
+    assert await one.refusal(Exchange(NOTHING, NOTHING, principal=ADA, peer=("10.0.0.1", 1))) is None
+    second = await one.refusal(Exchange(NOTHING, NOTHING, principal=somebody, peer=("10.0.0.2", 1)))
+    assert (second is not None) == is_the_same
+    third = await one.refusal(Exchange(NOTHING, NOTHING, principal=Principal(subject="eve"), peer=("10.0.0.2", 1)))
+    assert third is None
 
 
 async def test_callers_are_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -321,7 +321,8 @@ async def test_a_call_knows_who_is_asking(version: str, user: str | None) -> Non
             async with connected(app) as client:
                 await client.begin("ask")
                 assert (await client.stream.message())["method"] == "roots/list"
-        assert stage.contexts[0].principal == user
+        principal = stage.contexts[0].principal
+        assert (None if principal is None else principal.subject) == user
 
 
 # ── roots ──

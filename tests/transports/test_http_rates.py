@@ -113,6 +113,15 @@ async def test_who_is_counted(per: str, statuses: list[int]) -> None:
         assert [(await HttpWire(app).call("free")).status for _ in range(4)] == statuses
 
 
+@pytest.mark.parametrize(("per", "statuses"), [("principal", [200, 429, 429]), ("address", [200, 200, 429])])
+async def test_one_caller_at_two_addresses(per: str, statuses: list[int]) -> None:
+    server = limited(rate_limit=f"1/day per {per}")
+    async with serving(server, identify=lambda _: "ada", trusted_proxies=["127.0.0.1"]) as app:
+        addresses = ("192.0.2.1", "192.0.2.2", "192.0.2.1")
+        wires = [HttpWire(app, headers={"x-forwarded-for": address}) for address in addresses]
+        assert [(await wire.call("free")).status for wire in wires] == statuses
+
+
 async def test_clients_of_the_older_transport_are_counted_by_address() -> None:
     async with serving(limited(rate_limit="1/hour per address"), trusted_proxies=["127.0.0.1"]) as app:
         refused = []

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from dovetail.auth.metadata import told_scopes
 from dovetail.errors import Unauthorized
 
 DPOP_ERRORS = frozenset({"invalid_dpop_proof", "use_dpop_nonce"})  # which mean nothing to who sends no proofs
@@ -24,7 +25,7 @@ def challenge(
     parts = {
         "error": error,
         "error_description": refusal.message if error else None,
-        "scope": " ".join(sorted(refusal.scopes | scopes)) or None,
+        "scope": " ".join(told_scopes(refusal.scopes | scopes) or ()) or None,
         "resource_metadata": metadata_url,
         "algs": algs,
     }

@@ -130,14 +130,6 @@ class FunctionVerifier:
     def __init__(self, function: VerifyFunction) -> None:
         self._function = function
 
-    @staticmethod
-    def endpoint_url(given: Any, where: str) -> str:
-        """A `public_url`, checked."""
-        url = checked_url(given, f"{where}: public_url")
-        if "?" in url:
-            raise SetupError(f"{where}: public_url={url!r} has a query; write the URL of the endpoint without one")
-        return url
-
     async def verify(self, token: str) -> Principal | None:
         found = self._function(token)
         if isinstance(found, Awaitable):

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -26,9 +27,9 @@ class OAuthClient(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str = ""  # what people read; the id, if there is none
-    redirect_uris: tuple[str, ...] = ()
-    grant_types: tuple[str, ...] = (CODE, REFRESH)
-    scopes: frozenset[str] | None = None  # what it may ask for; None: everything
+    redirect_uris: Sequence[str] = ()
+    grant_types: Sequence[str] = (CODE, REFRESH)
+    scopes: Collection[str] | None = None  # what it may ask for; None: everything
     secret: str | None = None  # or "sha256:" and the digest of it; never kept as it is
     jwks: dict[str, Any] | None = None  # public keys that it signs with (private_key_jwt)
 

@@ -19,6 +19,7 @@ from dovetail.authserver.refusals import OAuthRefusal
 from dovetail.authserver.seals import Sealed, Seals
 
 CODE_SECONDS = 60.0
+GRACE_SECONDS = 10.0  # in which a refresh token may be used again: clients that call in parallel do that
 MARGIN = 300.0  # seconds that a mark outlives what it is about: clocks differ
 
 _VERIFIER = re.compile(r"[A-Za-z0-9\-._~]{43,128}")  # RFC 7636, 4.1
@@ -102,6 +103,9 @@ class Grants:
         """Raises OAuthRefusal unless this is the first time."""
         if await self.is_revoked(grant.id):
             raise _bad_grant("This was taken back")
+        if number and not await self._marks.claim("renewed", f"{grant.id} {number}", GRACE_SECONDS):
+            return  # several calls of one program met the end of a token together, and each asks for the next
+        await self._marks.forget("renewed", f"{grant.id} {number - 1}")  # its successor was used, so that time is over
         if await self._marks.count("used", grant.id, self._kept) != number + 1:
             await self.revoke(grant.id)
             log.warning(

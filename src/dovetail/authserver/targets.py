@@ -1,6 +1,6 @@
 """What tokens are for: `resource` and `scope` of a request come in; they are checked, and scopes go out."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
 from dovetail.authserver.refusals import OAuthRefusal
@@ -22,11 +22,11 @@ class Target:
         if given is not None and same_resource(given) != self._same:
             raise OAuthRefusal("invalid_target", "No tokens are made here for this resource")
 
-    def wanted(self, given: str | None, limit: frozenset[str] | None) -> frozenset[str]:
+    def wanted(self, given: str | None, limit: Collection[str] | None) -> frozenset[str]:
         """The scopes that are asked for; all that are possible, if none is named."""
-        possible = self.scopes.keys() if limit is None else limit
+        possible = frozenset(self.scopes if limit is None else limit)
         if given is None:
-            return frozenset(possible)
+            return possible
         words = given.split(" ")
         scopes = frozenset(words) - {"", OFFLINE}
         if len(words) > MAX_SCOPES or not scopes <= possible:

@@ -36,6 +36,7 @@ HELP = {
     "allowed_hosts": "Host names that requests may carry, as in example.com or *.example.com. Repeat, or use commas.",
     "allowed_origins": "Origins of web pages that may send requests. Repeat, or use commas.",
     "cors": "Answer the browsers of allowed origins.",
+    "public_url": "URL of the MCP endpoint as clients see it; for servers with auth.",
     "trusted_proxies": "Addresses or networks whose X-Forwarded-For is believed, or unix. Repeat, or use commas.",
     "access_log": "One line in the log for each request.",
     "max_body_bytes": "Largest body of a request.",

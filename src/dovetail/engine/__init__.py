@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from dovetail.late import late
 
 if TYPE_CHECKING:
+    from dovetail.engine import access as access
+    from dovetail.engine import audit as audit
     from dovetail.engine import leases as leases
     from dovetail.engine import live as live
     from dovetail.engine import progress as progress
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 __getattr__ = late(
     __name__,
+    "access",
+    "audit",
     "leases",
     "live",
     "progress",

@@ -34,7 +34,7 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
     request = exchange.request
     params: CallToolParams = request.params
     tool = engine.tools.get(params.name)
-    if tool is None:
+    if tool is None or (tool.access is not None and not await late.access.may_use(engine, exchange, tool.access)):
         raise ProtocolError(f"Unknown tool: {shown(params.name)}", code=INVALID_PARAMS)
     if tool.headers and request.headers is not None and not request.revision.handshake:
         headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(arguments_object(params.arguments)))

@@ -30,6 +30,7 @@ from dovetail.protocol.methods import InitializeParams, RequestId
 from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
+    from dovetail.auth.principal import Principal
     from dovetail.engine.replies import PipeReplies
 
 MAX_IN_FLIGHT = 10_000
@@ -65,7 +66,7 @@ class Connection:
         pipe: Pipe,
         *,
         handshake_only: bool = False,
-        principal: str | None = None,
+        principal: "Principal | None" = None,
         peer: tuple[str, int] | None = None,
     ) -> None:
         self.engine = engine

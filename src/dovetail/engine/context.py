@@ -15,6 +15,7 @@ from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.exchange import Cancellation, Exchange
 from dovetail.engine.streams import Change
 from dovetail.engine.threads import CallEnded, call_has_ended, wait_in_thread
+from dovetail.errors import ToolError, Unauthorized
 from dovetail.protocol import features, jsonrpc
 from dovetail.protocol.content import ResourceContents
 from dovetail.protocol.jsonrpc import encode
@@ -22,10 +23,13 @@ from dovetail.protocol.methods import LogLevel, RequestId
 from dovetail.registry.outputs import OutputError, to_jsonable
 
 if TYPE_CHECKING:
+    from dovetail.auth.principal import Principal
     from dovetail.engine.core import Engine
 
 T = TypeVar("T")
 MAX_RETRY = 86_400.0
+
+CREDENTIALS = frozenset({"authorization", "dpop"})  # meant for this server alone: nobody should pass them on
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
@@ -56,6 +60,8 @@ _DONE: Awaitable[None] = _Done()
 
 class Context(Asker):
     """Injected into every parameter annotated `Context`.
+
+    `principal` is whoever calls; `client` is only what the caller says of itself.
 
     Methods that tell something are awaited in `async def` functions; in `def` functions they simply return. Those that
     ask, and `step`, are awaited too; in a `def` function `ctx.wait(…)` does that.
@@ -91,14 +97,25 @@ class Context(Asker):
         return ClientInfo(request.client or {}, request.capabilities)
 
     @property
+    def principal(self) -> "Principal | None":
+        """Who is asking, with its scopes and claims, as the server's `auth=` has verified; None if nobody knows.
+
+        What a resource with `cache=` gives must not depend on it: it goes to everybody who may read that resource.
+        """
+        return self._exchange.principal
+
+    @property
     def meta(self) -> dict[str, Any]:
         """The request's `_meta`, as it came."""
         return self._exchange.request.meta
 
     @property
     def headers(self) -> Mapping[str, str] | None:
-        """The HTTP headers, with lower-case names; None on other transports."""
-        return self._exchange.request.headers
+        """The HTTP headers, with lower-case names; None on other transports. A token for this server is not in them."""
+        headers = self._exchange.request.headers
+        if headers is None or self._engine.options.auth is None:
+            return headers
+        return {name: value for name, value in headers.items() if name not in CREDENTIALS}
 
     @property
     def lifespan(self) -> Any:
@@ -217,8 +234,11 @@ class Context(Asker):
     # ── the server itself ──
 
     async def read_resource(self, uri: str) -> list[ResourceContents]:
-        """Read one of this server's own resources."""
-        return list((await self._engine.read(uri, self._exchange)).items)
+        """Read one of this server's own resources, as the caller: what it may not read raises ToolError."""
+        try:
+            return list((await self._engine.read(uri, self._exchange)).items)
+        except Unauthorized as refusal:  # the call itself is allowed, so this is no answer to it
+            raise ToolError(refusal.message) from None
 
     def wait(self, awaitable: Awaitable[T]) -> T:
         """In a `def` function: hand something awaitable to the loop and block this thread until it is done.

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,9 +34,12 @@ from dovetail.registry.catalog import Catalog
 from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
+    from dovetail.engine.audit import AuditTrail
     from dovetail.engine.refresh import Refresher
     from dovetail.engine.seal import Sealer
+    from dovetail.registry.access import AccessRule
     from dovetail.registry.prompts import Completer, Prompt
+    from dovetail.registry.resources import Template
     from dovetail.state.base import StateBackend
 
 INJECTABLE = (Context,)
@@ -67,8 +70,10 @@ class Engine:
         self.library = Library(self.threads, options.hint, self._found)
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.hub = Hub(self.library.watch)
+        self.audit: AuditTrail | None = late.audit.AuditTrail(self) if options.audit is not False else None
         self._middleware: list[Middleware] = []
-        self.chain: Step | None = compile_chain(self, ()) if options.rate_limit else None  # if anything is in it
+        is_watched = options.rate_limit or self.audit is not None
+        self.chain: Step | None = compile_chain(self, ()) if is_watched else None  # if anything is in it
         self.open_methods: frozenset[str] = frozenset()  # which nobody need be checked for; none until they are known
         self._offer: Offer | None = None
         self._offer_changes = 0
@@ -79,15 +84,22 @@ class Engine:
         self._sealer: Sealer | None = None
         self._announce_changes()
 
-    def _announce_changes(self) -> None:
-        catalogs: list[tuple[Catalog[Any], ChangeKind]] = [
+    def _catalogs(self) -> list[tuple[Catalog[Any], ChangeKind]]:
+        return [
             (self.tools, "tools"),
             (self.prompts, "prompts"),
             (self.library.resources, "resources"),
             (self.library.templates, "resources"),
         ]
-        for catalog, kind in catalogs:
+
+    def _announce_changes(self) -> None:
+        for catalog, kind in self._catalogs():
             catalog.on_change(partial(self._catalog_changed, kind))
+
+    def scopes_in_use(self) -> frozenset[str]:
+        """All that any tool, resource or prompt needs."""
+        rules = [rules for catalog, _ in self._catalogs() if (rules := catalog.edition.rules) is not None]
+        return frozenset[str]().union(*(each.scopes for each in rules))
 
     def _catalog_changed(self, kind: ChangeKind) -> None:
         self._forget_offer()
@@ -162,18 +174,28 @@ class Engine:
         self.completers[key] = completer
         self._forget_offer()
 
-    def choices(self, kind: str, name: str) -> Mapping[str, Sequence[str]] | None:
-        """The closed sets of a thing's arguments; None if there is no such thing."""
-        if kind == "ref/resource":
-            template = self.library.templates.get(name)
-            return template.choices if template is not None else {} if name in self.library else None
-        thing = self.prompts.get(name) if kind == "ref/prompt" else self.tools.get(name)
-        return None if thing is None else thing.choices
+    def choices(self, kind: str, name: str) -> "tuple[Mapping[str, Sequence[str]], AccessRule | None] | None":
+        """The closed sets of a thing's arguments, and who may use it; None if there is no such thing."""
+        thing: Tool | Prompt | Template | None
+        if kind != "ref/resource":
+            thing = self.prompts.get(name) if kind == "ref/prompt" else self.tools.get(name)
+        elif (thing := self.library.templates.get(name)) is None:
+            whole = self.library.get(name)
+            return None if whole is None else ({}, whole.access)  # a URI that has all its values
+        return None if thing is None else (thing.choices, thing.access)
 
     # ── resources and changes ──
 
-    async def read(self, uri: str, exchange: Exchange) -> Contents:
-        contents = await self.library.read(uri, partial(guarded, self, exchange), lambda: exchange.interview is None)
+    async def read(self, uri: str, exchange: Exchange, call: Callable[..., Any] = guarded) -> Contents:
+        """As the caller; `call` runs the function."""
+
+        def may_read(rule: "AccessRule") -> Awaitable[bool]:
+            return late.access.may_use(self, exchange, rule)
+
+        def is_for_all() -> bool:
+            return exchange.interview is None
+
+        contents = await self.library.read(uri, partial(call, self, exchange), may_read, is_for_all)
         if exchange.interview is None:
             return contents
         return Contents(contents.items)  # it may depend on what somebody answered: not for others, nor for later

@@ -85,7 +85,7 @@ def _with_plain_data(failure: ProtocolError, request: Request) -> ProtocolError:
 
 
 def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Step:
-    """One closure for each middleware, the first one outermost, around the handlers; the server's rate around all."""
+    """One closure for each middleware, the first one outermost, around the handlers; then rates and audit."""
 
     def innermost(exchange: Exchange) -> Awaitable[Result]:
         handler = HANDLERS.get(exchange.request.method)
@@ -96,7 +96,9 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Step:
     step: Step = innermost
     for each in reversed(middleware):
         step = _wrap(each, step)
-    return late.rates.counted(engine, step) if engine.options.rate_limit else step
+    if engine.options.rate_limit:
+        step = late.rates.counted(engine, step)
+    return step if engine.audit is None else late.audit.audited(engine.audit, step)
 
 
 def _wrap(middleware: Middleware, inner: Step) -> Step:

@@ -13,6 +13,7 @@ from dovetail.protocol.inbound import Request
 from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
+    from dovetail.auth.principal import Principal
     from dovetail.engine.interview import Interview
     from dovetail.engine.limits import Slots
     from dovetail.engine.progress import ProgressSender
@@ -108,7 +109,7 @@ class Exchange(msgspec.Struct, eq=False):
     progress: "ProgressSender | None" = None  # from the first report on
     close_stream: CloseStream | None = None  # where the client can come back for the rest
     subscription: "Subscription | None" = None  # of a listen: whoever ends it ends the listen
-    principal: str | None = None  # who is asking, where that is known
+    principal: "Principal | None" = None  # who is asking, where that is known
     peer: tuple[str, int] | None = None  # from where, where there is a network
     back: BackChannel | None = None  # how to ask the client, where that is a request
     no_way_back: str = NO_WAY_BACK  # why there is none
@@ -116,6 +117,11 @@ class Exchange(msgspec.Struct, eq=False):
     slots: "Slots | None" = None  # of the function that runs for it
     _arrived: Any = None
     _cancellation: Cancellation | None = None
+
+    @property
+    def owner(self) -> str | None:
+        """What belongs to whoever is asking is marked with this."""
+        return None if self.principal is None else self.principal.key
 
     @property
     def address(self) -> str | None:

@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import UNSET
 
 from dovetail import engine as late
@@ -39,7 +41,7 @@ from dovetail.protocol.methods import (
     SetLevelParams,
     UriParams,
 )
-from dovetail.protocol.outbound import SUBSCRIPTION_KEY
+from dovetail.protocol.outbound import SUBSCRIPTION_KEY, CacheHint, Shaper
 from dovetail.protocol.results import (
     Discovery,
     Empty,
@@ -56,10 +58,12 @@ from dovetail.registry.invocation import Invocation
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
+    from dovetail.registry.access import AccessRule
 
 Handler = Callable[["Engine", Exchange], Awaitable[Result]]
 log = logging.getLogger("dovetail")
 EMPTY = Empty()
+EVERYBODY: Hashable | None = ()  # sees the same
 MAX_LISTENED = 1_000  # resources of one listen; who wants more opens several
 LOOKED_UP_AT_ONCE = 50  # of them; then others have their turn
 
@@ -99,7 +103,7 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
             await engine.library.refresh_files()
         now = time.time()
         after = decode_cursor(params.cursor, scope=key, keys=engine.secrets, now=now)
-        return _page(engine, exchange, key, catalog, after, now)
+        return await _page(engine, exchange, key, catalog, after, now)
 
     return handler
 
@@ -120,25 +124,41 @@ def _templates(engine: "Engine") -> Catalog[Any]:
     return engine.library.templates
 
 
-def _page(engine: "Engine", exchange: Exchange, key: str, catalog: Catalog[Any], after: int, now: float) -> Listing:
-    """The page behind position `after`, with the bytes it had last time if nothing has changed since."""
-    shaper = engine.shapers[exchange.request.revision.name]
-    place = ((shaper, engine.secrets), after)  # servers may share a catalogue, but not its pages, which are signed
-    size, hint = engine.options.page_size, engine.options.hint
+async def _page(
+    engine: "Engine", exchange: Exchange, key: str, catalog: Catalog[Any], after: int, now: float
+) -> Listing:
+    """What the caller sees behind position `after`, with the bytes it had last time if nothing has changed since."""
+    edition, shaper = catalog.edition, engine.shapers[exchange.request.revision.name]
+    size, hint, sight = engine.options.page_size, engine.options.hint, EVERYBODY
+    if edition.rules is not None:
+        sight = late.access.sight(edition.rules, exchange.principal)
+        hint = msgspec.structs.replace(hint, scope="private")
+    # Servers may share a catalogue, but not its pages, which are signed; nor may callers who do not see the same.
+    place = ((shaper, engine.secrets, edition.version, sight), after)
     kept = catalog.encoded.get(place)
-    if kept is not None and (kept.next_cursor is None or now - kept.made < LIFETIME / 2):
-        return Listing(key, lambda: _definitions(catalog.page(after, size)), kept.next_cursor, hint, kept.body)
-    version = catalog.version
-    page = catalog.page(after, size)
+    if kept is None or not _is_fresh(kept, now):
+        if edition.rules is None:
+            page = edition.page(after, size)
+        else:
+            page = await late.access.visible_page(engine, exchange, edition, after, size)
+        kept = _encoded(engine, shaper, key, page, hint, now)
+        if sight is not None:  # else nobody knows who sees the same
+            catalog.keep(place, kept, edition.version)
+    return Listing(key, partial(_definitions, kept.items), kept.next_cursor, hint, kept.body)
+
+
+def _is_fresh(kept: KeptPage, now: float) -> bool:
+    return kept.next_cursor is None or now - kept.made < LIFETIME / 2
+
+
+def _encoded(engine: "Engine", shaper: Shaper, key: str, page: Page[Any], hint: CacheHint, now: float) -> KeptPage:
     following = page.next_after
     cursor = None if following is None else encode_cursor(following, scope=key, key=engine.secrets[0], now=now)
-    body = shaper.page(key, _definitions(page), cursor, hint)
-    catalog.keep(place, KeptPage(body, cursor, now), version)
-    return Listing(key, _definitions(page), cursor, hint, body)
+    return KeptPage(shaper.page(key, _definitions(page.items), cursor, hint), cursor, now, page.items)
 
 
-def _definitions(page: Page[Any]) -> list[Definition]:
-    return [item.definition for item in page.items]
+def _definitions(items: Sequence[Any]) -> list[Definition]:
+    return [item.definition for item in items]
 
 
 # ── whoever may ask the client ──
@@ -167,18 +187,14 @@ async def read_resource(engine: "Engine", exchange: Exchange) -> Result:
     assert isinstance(params, ReadResourceParams)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
         late.replay.resume(engine, exchange)
-    await engine.limit.acquire()
-    exchange.slots = slots = Slots((engine.limit,))
-    try:
-        return await engine.read(params.uri, exchange)
-    finally:
-        slots.leave()
+    return await engine.read(params.uri, exchange, in_slot)
 
 
 async def subscribe(engine: "Engine", exchange: Exchange) -> Result:
     params = exchange.request.params
     assert isinstance(params, UriParams)
-    if params.uri not in engine.library:
+    rule = engine.library.access_to(params.uri)
+    if rule is not None and not await late.access.may_use(engine, exchange, rule):
         raise NotFound(uri=params.uri)
     if exchange.sessions is not None:
         await exchange.sessions.change(partial(_subscribed, params.uri))
@@ -203,7 +219,7 @@ async def listen(engine: "Engine", exchange: Exchange) -> Result:
     """Stays until the client cancels or the server stops: acknowledgement first, then what was asked for."""
     params = exchange.request.params
     assert isinstance(params, ListenParams)
-    honoured = await _honoured(engine, params.notifications)
+    honoured = await _honoured(engine, exchange, params.notifications)
     kinds = [kind for kind, wanted in _wanted_kinds(honoured) if wanted]
     mark = {SUBSCRIPTION_KEY: exchange.request.id}
     exchange.subscription = subscription = engine.hub.subscribe(kinds, honoured.resource_subscriptions)
@@ -218,15 +234,17 @@ async def listen(engine: "Engine", exchange: Exchange) -> Result:
     return ListenEnded(mark)
 
 
-async def _honoured(engine: "Engine", asked: ListenFilter) -> ListenFilter:
-    """The part of what was asked for that this server really serves."""
+async def _honoured(engine: "Engine", exchange: Exchange, asked: ListenFilter) -> ListenFilter:
+    """The part of what was asked for that this server really serves, to this caller."""
     names = engine.offer.names if engine.options.list_changed else frozenset[str]()
-    uris: list[str] = []
+    rules: dict[str, AccessRule | None] = {}
     for place, uri in enumerate(dict.fromkeys(asked.resource_subscriptions[:MAX_LISTENED])):
-        if uri in engine.library:  # which may mean looking at many templates
-            uris.append(uri)
+        with suppress(NotFound):
+            rules[uri] = engine.library.access_to(uri)  # which may mean looking at many templates
         if place % LOOKED_UP_AT_ONCE == LOOKED_UP_AT_ONCE - 1:
             await asyncio.sleep(0)
+    for_all = all(rule is None for rule in rules.values())
+    uris = list(rules) if for_all else await late.access.readable(engine, exchange, rules)
     return ListenFilter(
         tools_list_changed=asked.tools_list_changed and "tools" in names,
         prompts_list_changed=asked.prompts_list_changed and "prompts" in names,
@@ -257,7 +275,7 @@ async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
     params = exchange.request.params
     assert isinstance(params, GetPromptParams)
     prompt = engine.prompts.get(params.name)
-    if prompt is None:
+    if prompt is None or (prompt.access is not None and not await late.access.may_use(engine, exchange, prompt.access)):
         raise ProtocolError(f"Unknown prompt: {shown(params.name)}", code=INVALID_PARAMS)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
         late.replay.resume(engine, exchange)
@@ -266,13 +284,24 @@ async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
     except ArgumentError as failure:
         raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
     shape = partial(registry.prompts.shape_prompt, description=prompt.definition.description)
+    label = f"prompt {prompt.name}"
+    result: PromptResult = await in_slot(engine, exchange, prompt.invocation, arguments, label, shape)
+    return result
+
+
+async def in_slot(
+    engine: "Engine",
+    exchange: Exchange,
+    invocation: Invocation,
+    arguments: dict[str, Any],
+    label: str,
+    shape: Callable[[Any], Any],
+) -> Any:
+    """`guarded`, within one of the server's slots."""
     await engine.limit.acquire()
     exchange.slots = slots = Slots((engine.limit,))
     try:
-        result: PromptResult = await guarded(
-            engine, exchange, prompt.invocation, arguments, f"prompt {prompt.name}", shape
-        )
-        return result
+        return await guarded(engine, exchange, invocation, arguments, label, shape)
     finally:
         slots.leave()
 
@@ -305,8 +334,8 @@ async def complete(engine: "Engine", exchange: Exchange) -> Result:
     assert isinstance(params, CompleteParams)
     ref, argument = params.ref, params.argument
     name = ref.uri if ref.type == "ref/resource" else ref.name
-    choices = engine.choices(ref.type, name)
-    if choices is None:
+    choices, rule = engine.choices(ref.type, name) or (None, None)
+    if choices is None or (rule is not None and not await late.access.may_use(engine, exchange, rule)):
         raise ProtocolError(f"There is nothing to complete for {ref.type} {shown(name)!r}", code=INVALID_PARAMS)
     completer = engine.completers.get((ref.type, name, argument.name))
     if completer is None:

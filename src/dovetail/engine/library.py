@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.engine.watch import Watcher
+    from dovetail.registry.access import AccessRule
     from dovetail.registry.files import FileEntry
     from dovetail.registry.resources import Resource, Template
 
@@ -29,6 +30,15 @@ MAX_CACHED_SIZE = 100_000_000  # characters and bytes of all of them together
 REFRESH_FILES = 1.0  # seconds for which a listing of files is good enough
 
 Call = Callable[[Invocation, dict[str, Any], str, Callable[[Any], Any]], Awaitable[Any]]
+MayRead = Callable[["AccessRule"], Awaitable[bool]]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The contents of a resource, for as long as they are good and for whom they are meant."""
+
+    contents: Contents
+    until: float
+    access: "AccessRule | None"
 
 
 class Library:
@@ -41,7 +51,7 @@ class Library:
         self._hint = hint
         self._on_update = on_update
         self._watcher: Watcher | None = None
-        self._cached: dict[str, tuple[float, Contents]] = {}
+        self._cached: dict[str, Kept] = {}
         self._cached_size = 0  # of all that was put in since it was last emptied
         self._changes = 0  # counts what made something stale
         self._files_listed = -REFRESH_FILES
@@ -49,11 +59,7 @@ class Library:
             catalog.on_change(self._forget_all)  # another function may answer for a URI from now on
 
     def __contains__(self, uri: str) -> bool:
-        try:
-            self._find(uri)
-        except NotFound:
-            return False
-        return True
+        return self.get(uri) is not None
 
     def _find(self, uri: str) -> "tuple[Resource | Template, dict[str, Any]]":
         """What a URI stands for: a static one before any template, and the first template that its values fit."""
@@ -68,8 +74,20 @@ class Library:
             try:
                 return template, template.decode(values)
             except ArgumentError as failure:  # it has the template's shape, but names nothing there
-                misfit = misfit or failure
+                if template.access is None:  # else not everybody may know that there is such a template
+                    misfit = misfit or failure
         raise NotFound("Resource not found" if misfit is None else f"Resource not found. {misfit}", uri=uri)
+
+    def get(self, uri: str) -> "Resource | Template | None":
+        """What a URI stands for."""
+        try:
+            return self._find(uri)[0]
+        except NotFound:
+            return None
+
+    def access_to(self, uri: str) -> "AccessRule | None":
+        """None if everybody may read it. Raises NotFound."""
+        return self._find(uri)[0].access
 
     def remove(self, uri: str) -> bool:
         """Take away a resource, or a template and, if it is a folder, the files it listed."""
@@ -82,33 +100,42 @@ class Library:
 
     # ── reading ──
 
-    async def read(self, uri: str, call: Call, is_for_all: Callable[[], bool] = lambda: True) -> Contents:
+    async def read(
+        self, uri: str, call: Call, may_read: MayRead, is_for_all: Callable[[], bool] = lambda: True
+    ) -> Contents:
         """The contents behind a URI, a static one before any template; `call` runs the function.
 
-        `is_for_all` tells afterwards whether what it gave is the same for everybody.
+        `may_read` is asked if there is a rule. `is_for_all` tells afterwards whether what the function gave is the
+        same for everybody who may read it.
         """
         kept = self._cached.get(uri)
-        if kept is not None and kept[0] > time.monotonic():
-            return kept[1]
-        source, values = self._find(uri)
+        if kept is not None and kept.until > time.monotonic():
+            if kept.access is not None and not await may_read(kept.access):
+                raise NotFound(uri=uri)
+            return kept.contents
         changes = self._changes
+        source, values = self._find(uri)
+        if source.access is not None and not await may_read(source.access):
+            raise NotFound(uri=uri)
         try:
             shape = partial(registry.resources.shape_contents, uri=uri, mime_type=source.definition.mime_type)
             items = await call(source.invocation, values, f"resource {source.uri}", shape)
         except NotFound as failure:
             raise NotFound(failure.message, uri=uri) from None
-        contents = Contents(items, source.hint or self._hint)
+        hint = source.hint or self._hint
+        contents = Contents(items, hint if source.access is None else msgspec.structs.replace(hint, scope="private"))
         if source.cache is not None and is_for_all() and changes == self._changes:  # else it may be out of date already
-            self._keep(uri, source.cache, contents)
+            self._keep(uri, Kept(contents, time.monotonic() + source.cache, source.access))
         return contents
 
-    def _keep(self, uri: str, seconds: float, contents: Contents) -> None:
+    def _keep(self, uri: str, kept: Kept) -> None:
+        contents = kept.contents
         size = sum(len(item.text or item.blob or "") for item in contents.items)
         self._cached_size += size
         if len(self._cached) >= MAX_CACHED or self._cached_size > MAX_CACHED_SIZE:
             self._cached.clear()
             self._cached_size = size
-        self._cached[uri] = (time.monotonic() + seconds, contents)
+        self._cached[uri] = kept
 
     def forget(self, uri: str) -> None:
         """The resource has changed: what was kept of it is stale."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args
 import msgspec
 from msgspec import Meta
 
+from dovetail import auth as late_auth
 from dovetail import registry
 from dovetail.engine.keys import Secrets, checked_secrets, secrets_in
 from dovetail.errors import SetupError
@@ -30,6 +31,9 @@ from dovetail.registry.options import (
 )
 
 if TYPE_CHECKING:
+    from dovetail.auth.settings import Auth
+    from dovetail.auth.verifier import Verifier, VerifyFunction
+    from dovetail.engine.audit import AuditFunction
     from dovetail.registry.rates import Rate
 
 Profile = Literal["spec", "pocket", "reference"]
@@ -51,7 +55,7 @@ Feature = Literal["tools", "resources", "prompts", "completions", "logging"]
 KINDS = {
     **dict.fromkeys(("version", "title", "description", "website_url", "instructions"), TEXT),
     **dict.fromkeys(("always_structured_content", "empty_next_cursor", "explicit_is_error"), SWITCH),
-    **dict.fromkeys(("lenient_arguments", "server_info", "logging", "list_changed"), SWITCH),
+    **dict.fromkeys(("lenient_arguments", "server_info", "logging", "list_changed", "audit_arguments"), SWITCH),
     **dict.fromkeys(("page_size", "max_concurrency", "max_threads", "max_message_bytes"), POSITIVE_COUNT),
     **dict.fromkeys(("max_queue", "ttl_ms"), COUNT),
     **dict.fromkeys(("timeout", "initialize_timeout"), LIMIT_SECONDS),
@@ -96,6 +100,8 @@ class ServerOptions(TypedDict, total=False):
     list_changed: bool
     experimental: Mapping[str, Any]
     redact: Sequence[str]
+    audit: "bool | AuditFunction"
+    audit_arguments: bool
     # limits
     timeout: float | None
     answer_timeout: float
@@ -105,6 +111,7 @@ class ServerOptions(TypedDict, total=False):
     max_threads: int
     initialize_timeout: float | None
     max_message_bytes: int
+    auth: "Auth | Verifier | VerifyFunction | Sequence[Verifier | VerifyFunction]"
     secret: str | bytes | Sequence[str | bytes]
 
 
@@ -135,6 +142,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     list_changed: bool = True
     experimental: Mapping[str, Any] = {}
     redact: Sequence[str] = ()  # more keys whose values are secrets
+    audit: "bool | AuditFunction" = False  # an event for each request that does something: to the log, or a function
+    audit_arguments: bool = True  # whether such an event shows the arguments
     timeout: float | None = None  # seconds for a call, unless the tool has its own
     answer_timeout: float = 3600.0  # seconds that a question to a client is good for, unless it has its own
     max_concurrency: int = 1000  # calls of all tools together
@@ -143,6 +152,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_threads: int = 40
     initialize_timeout: float | None = 60.0  # seconds a pipe may stay silent before its first request
     max_message_bytes: int = 64 * 1024 * 1024
+    auth: "Auth | None" = None  # None: whoever reaches it may use it
     secret: Secrets = Secrets()  # signs and seals what clients carry; all workers of a fleet need the same
 
     @classmethod
@@ -150,9 +160,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         given = checked_options(given, cls.__struct_fields__, "Server", KINDS)
         if not callable(given.get("lifespan", cls)):
             raise SetupError(f"Server: lifespan={given['lifespan']!r} is not callable; give it a function")
+        if not isinstance(given.get("audit", False), bool) and not callable(given["audit"]):
+            raise SetupError(f"Server: audit={given['audit']!r} is not possible; it must be True, False or a function")
         secret = checked_secrets(given["secret"], "Server: secret") if "secret" in given else secrets_in(os.environ)
         rates = registry.rates.parse_rates(given["rate_limit"], "Server") if "rate_limit" in given else ()
-        return cls(**{**PROFILES[given.get("profile", "spec")], **given, "secret": secret, "rate_limit": rates})
+        auth = None if given.get("auth") is None else late_auth.Auth.of(given["auth"])
+        ours = {"secret": secret, "rate_limit": rates, "auth": auth}
+        return cls(**{**PROFILES[given.get("profile", "spec")], **given, **ours})
 
     @property
     def style(self) -> Style:

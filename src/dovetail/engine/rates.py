@@ -63,7 +63,7 @@ class TooSoon(msgspec.Struct, frozen=True):
 
 
 def _principal(exchange: Exchange) -> str:
-    return _address(exchange) if exchange.principal is None else f"principal {exchange.principal}"
+    return _address(exchange) if exchange.owner is None else f"principal {exchange.owner}"
 
 
 def _address(exchange: Exchange) -> str:

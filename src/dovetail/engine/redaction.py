@@ -218,6 +218,8 @@ class RedactingFilter(logging.Filter):
         self._formatter = logging.Formatter()
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if getattr(record, "is_redacted", False):  # value by value: as one text its JSON might break
+            return True
         record.msg, record.args = self._message(record), None
         try:
             if record.exc_info and not record.exc_text:

@@ -99,7 +99,7 @@ def _binding(engine: "Engine", exchange: Exchange) -> Binding:
         name, arguments = params.uri, jsonrpc.NO_PARAMS
     else:
         name, arguments = params.name, params.arguments
-    return Binding.of(exchange.request.method, name, arguments, exchange.principal, engine.info.name)
+    return Binding.of(exchange.request.method, name, arguments, exchange.owner, engine.info.name)
 
 
 def interim(exchange: Exchange) -> Interim:

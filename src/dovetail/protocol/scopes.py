@@ -14,11 +14,11 @@ def checked_scopes(given: object, where: str) -> frozenset[str]:
     words = [given] if isinstance(given, str) else given
     if not isinstance(words, Iterable):
         raise SetupError(f'{where}: scopes={given!r} is not possible; write scopes=["notes:write"]')
-    scopes = frozenset(words)
+    scopes = list(words)
     for scope in scopes:
         if not isinstance(scope, str) or not _SCOPE.fullmatch(scope):
             raise SetupError(f"{where}: {scope!r} can't be a scope; it is printable ASCII without spaces and quotes")
-    return scopes
+    return frozenset(scopes)
 
 
 def read_scopes(claim: object) -> frozenset[str]:

@@ -117,8 +117,11 @@ async def slow_operation(
     return {"requested_duration_ms": duration_ms, "actual_duration_ms": actual, "message": message}
 
 
-def create_server(*, diagnostics: bool = False, notes: Path = HERE / "notes.md") -> Server:
-    """A fresh reference server. `diagnostics` adds `slow_operation`; `notes` is the file that is watched."""
+def create_server(*, diagnostics: bool = False, notes: Path = HERE / "notes.md", auth: Any = None) -> Server:
+    """A fresh reference server. `diagnostics` adds `slow_operation`; `notes` is the file that is watched.
+
+    `auth`: who may reach it, as `Server(auth=...)` takes it.
+    """
     server = Server(
         "dovetail-reference",
         title="Dovetail reference server",
@@ -126,6 +129,7 @@ def create_server(*, diagnostics: bool = False, notes: Path = HERE / "notes.md")
         description="Every feature of Dovetail once.",
         instructions="calculate does arithmetic, roll_dice rolls dice, tell_fortune tells fortunes.",
         timeout=60,
+        auth=auth,
     )
     _add_tools(server, diagnostics)
     _add_resources(server, notes)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from dovetail.late import late
 
 if TYPE_CHECKING:
+    from dovetail.registry import access as access
     from dovetail.registry import elicitation as elicitation
     from dovetail.registry import explanation as explanation
     from dovetail.registry import files as files
@@ -14,7 +15,19 @@ if TYPE_CHECKING:
     from dovetail.registry import resources as resources
     from dovetail.registry import roots as roots
     from dovetail.registry import sampling as sampling
+    from dovetail.registry import untrusted as untrusted
 
 __getattr__ = late(
-    __name__, "elicitation", "explanation", "files", "leniency", "prompts", "rates", "resources", "roots", "sampling"
+    __name__,
+    "access",
+    "elicitation",
+    "explanation",
+    "files",
+    "leniency",
+    "prompts",
+    "rates",
+    "resources",
+    "roots",
+    "sampling",
+    "untrusted",
 )

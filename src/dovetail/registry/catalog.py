@@ -1,17 +1,25 @@
-"""The ordered catalogue of one kind of thing: items in, pages out, looked up by name in constant time."""
+"""The ordered catalogue of one kind of thing: items in, pages out, looked up by name in constant time.
+
+An `Edition` is all of it at one moment, with what decides who sees what of it.
+"""
 
 import re
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from dovetail import registry
 from dovetail.errors import SetupError
+
+if TYPE_CHECKING:
+    from dovetail.registry.access import Rules
 
 T = TypeVar("T")
 MAX_KEPT_PAGES = 256
+MAX_KEPT_BYTES = 64 * 1024 * 1024
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 
 
@@ -28,6 +36,27 @@ class KeptPage(msgspec.Struct, frozen=True):
     body: bytes
     next_cursor: str | None
     made: float
+    items: Sequence[Any] = ()  # what is in it, if that is not what everybody sees
+
+
+class Edition(msgspec.Struct, Generic[T], frozen=True, eq=False):
+    """All items of a catalogue as they were at one moment, by their numbers."""
+
+    version: int
+    numbers: list[int]
+    items: list[T]
+    rules: "Rules | None"  # None: everybody may use everything
+
+    def page(self, after: int, size: int) -> Page[T]:
+        """Up to `size` items registered after number `after`."""
+        start = bisect_right(self.numbers, after)
+        end = start + size
+        return Page(self.items[start:end], self.numbers[end - 1] if end < len(self.items) else None)
+
+    def behind(self, after: int) -> Iterator[tuple[int, T]]:
+        """All items registered after number `after`, each with its own."""
+        start = bisect_right(self.numbers, after)
+        return ((self.numbers[place], self.items[place]) for place in range(start, len(self.items)))
 
 
 class Catalog(Generic[T]):
@@ -44,7 +73,8 @@ class Catalog(Generic[T]):
         self._items: dict[str, T] = {}
         self.get: Callable[[str], T | None] = self._items.get  # the dict's own: every call looks up its tool
         self._numbers: dict[str, int] = {}
-        self._order: tuple[list[int], list[T]] | None = None
+        self._edition: Edition[T] | None = None
+        self._kept_bytes = 0
         self._last_number = 0
         self._listeners: list[Callable[[], object]] = []
         self._lock = threading.Lock()  # tools in worker threads may register tools
@@ -53,7 +83,7 @@ class Catalog(Generic[T]):
         return len(self._items)
 
     def all(self) -> list[T]:
-        return list(self._ordered()[1])
+        return list(self.edition.items)
 
     def add(self, name: str, item: T, *, where: str = "") -> None:
         """Raises SetupError for a name that is taken; `where` says who wants it."""
@@ -96,25 +126,36 @@ class Catalog(Generic[T]):
 
     def page(self, after: int, size: int) -> Page[T]:
         """Up to `size` items registered after number `after`."""
-        numbers, items = self._ordered()
-        start = bisect_right(numbers, after)
-        end = start + size
-        return Page(items[start:end], numbers[end - 1] if end < len(items) else None)
+        return self.edition.page(after, size)
 
-    def _ordered(self) -> tuple[list[int], list[T]]:
+    @property
+    def edition(self) -> Edition[T]:
+        """The newest; made when somebody looks."""
+        return self._edition or self._make_edition()
+
+    def _make_edition(self) -> Edition[T]:
         with self._lock:
-            if self._order is None:
-                self._order = (list(self._numbers.values()), list(self._items.values()))
-            return self._order
+            if self._edition is None:
+                items = list(self._items.values())
+                rules = [rule for item in items if (rule := getattr(item, "access", None)) is not None]
+                together = registry.access.Rules.of(rules) if rules else None
+                self._edition = Edition(self.version, list(self._numbers.values()), items, together)
+            return self._edition
 
     def keep(self, place: tuple[Hashable, int], page: KeptPage, version: int) -> None:
-        """Remember a page that was made when the catalogue had this version."""
+        """Remember a page that was made when the catalogue had this version; the oldest make room for it."""
         with self._lock:
-            if version != self.version:
-                return  # it changed meanwhile, in another thread
-            if len(self.encoded) >= MAX_KEPT_PAGES:
-                self.encoded.clear()
+            if version != self.version or len(page.body) > MAX_KEPT_BYTES:
+                return  # it changed meanwhile, in another thread, or nothing else would have room
+            self._drop(place)
             self.encoded[place] = page
+            self._kept_bytes += len(page.body)
+            while len(self.encoded) > MAX_KEPT_PAGES or self._kept_bytes > MAX_KEPT_BYTES:
+                self._drop(next(iter(self.encoded)))
+
+    def _drop(self, place: tuple[Hashable, int]) -> None:
+        old = self.encoded.pop(place, None)
+        self._kept_bytes -= 0 if old is None else len(old.body)
 
     def on_change(self, listener: Callable[[], object]) -> None:
         self._listeners.append(listener)
@@ -129,7 +170,8 @@ class Catalog(Generic[T]):
 
     def _forget_pages(self) -> None:
         self.version += 1
-        self._order = None
+        self._edition = None
+        self._kept_bytes = 0
         self.encoded.clear()
 
 

@@ -1,16 +1,29 @@
 """The options of registrations: names and values go in, the same come out if they can be meant; else SetupError."""
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from dovetail import registry
 from dovetail.errors import SetupError
 from dovetail.protocol.definitions import CacheScope
 
+if TYPE_CHECKING:
+    from dovetail.registry.access import AccessRule
+
 Given = TypeVar("Given", bound=Mapping[str, Any])
 OutputPolicy = Literal["auto", "text", "structured", "both"]
+UntrustedOutput = bool | Literal["fence"]
+Authorize = Callable[[Any], bool | Awaitable[bool]]  # it gets the principal, or None where nobody is known
+
+
+class AccessOptions(TypedDict, total=False):
+    """What `@server.tool(...)`, `@server.resource(...)` and `@server.prompt(...)` take about who may use it."""
+
+    scopes: Sequence[str]
+    authorize: Authorize
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -43,6 +56,7 @@ KINDS = {
     "thread": SWITCH,
     "structured_output": SWITCH,
     "output": OUTPUT,
+    "untrusted_output": Kind(UntrustedOutput, 'True, False or "fence"'),
     "size": COUNT,
     "cache": SECONDS,
     "ttl_ms": COUNT,
@@ -71,6 +85,11 @@ def _fits(value: Any, kind: Kind) -> bool:
     except (msgspec.ValidationError, TypeError, ValueError, OverflowError):
         return False
     return True
+
+
+def access_of(options: AccessOptions, where: str) -> "AccessRule | None":
+    """None for what everybody may use; then nothing is loaded for it."""
+    return registry.access.compile_access(options, where) if "scopes" in options or "authorize" in options else None
 
 
 def convert_option(value: Any, kind: Any, where: str, option: str) -> Any:

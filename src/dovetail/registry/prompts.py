@@ -1,7 +1,7 @@
 """From Python functions to compiled prompts and completions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 from msgspec import UNSET
@@ -14,13 +14,16 @@ from dovetail.protocol.results import PromptResult
 from dovetail.registry.arguments import compile_strings
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.invocation import Invocation
-from dovetail.registry.options import checked_options, convert_option
+from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
 from dovetail.registry.tools import closed_choices, tagged
+
+if TYPE_CHECKING:
+    from dovetail.registry.access import AccessRule
 
 ROLES = get_args(Role)
 
 
-class PromptOptions(TypedDict, total=False):
+class PromptOptions(AccessOptions, total=False):
     """What `@server.prompt(...)` takes."""
 
     name: str
@@ -40,6 +43,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     invocation: Invocation
     decode: Callable[[bytes | msgspec.Raw], dict[str, Any]]
     choices: Mapping[str, Sequence[str]] = {}
+    access: "AccessRule | None" = None  # None: everybody may ask for it
 
     @property
     def name(self) -> str:
@@ -69,6 +73,7 @@ def compile_prompt(
         invocation=Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
         decode=strings.decode,
         choices=closed_choices(strings.schema),
+        access=access_of(options, info.where),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -17,12 +17,15 @@ from dovetail.registry.arguments import compile_strings
 from dovetail.registry.files import Directory, File, FileContents, FileEntry
 from dovetail.registry.functions import FunctionInfo, inspect_function
 from dovetail.registry.invocation import Invocation
-from dovetail.registry.options import checked_options, convert_option
+from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
 from dovetail.registry.outputs import encode_json
 from dovetail.registry.tools import closed_choices, tagged
 
+if TYPE_CHECKING:
+    from dovetail.registry.access import AccessRule
 
-class ResourceOptions(TypedDict, total=False):
+
+class ResourceOptions(AccessOptions, total=False):
     """What `@server.resource(uri, ...)` takes besides the URI."""
 
     name: str
@@ -54,6 +57,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     path: Path | None = None  # a file that can be watched
     describe: Callable[[], ResourceDefinition] | None = None  # a file's size and time change: ask when listing
     folder: str | None = None  # the template of the folder that lists it
+    access: "AccessRule | None" = None  # None: everybody may read it
 
     @property
     def uri(self) -> str:
@@ -71,6 +75,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     hint: CacheHint | None = None
     directory: Directory | None = None
     choices: Mapping[str, Sequence[str]] = {}
+    access: "AccessRule | None" = None
 
     @property
     def uri(self) -> str:
@@ -89,7 +94,7 @@ def compile_resource(
     common: dict[str, Any] = {
         "invocation": Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
         "cache": options.get("cache"),
-        "hint": _hint(options),
+        **_shared_with(options, info.where),
     }
     if not isinstance(uri, str):
         raise SetupError(f"{info.where}: the URI must be a string, not {type(uri).__name__}")
@@ -154,6 +159,14 @@ def _described(info: FunctionInfo, options: ResourceOptions) -> dict[str, Any]:
     }
 
 
+def _shared_with(options: ResourceOptions, where: str) -> dict[str, Any]:
+    """Who may read it, and whether what one has read may be shown to others."""
+    access = access_of(options, where)
+    if access is not None and options.get("cache_scope") == "public":
+        raise SetupError(f'{where}: not everybody may read it, so cache_scope="public" is not possible; leave it out')
+    return {"access": access, "hint": _hint(options)}
+
+
 def _hint(options: ResourceOptions) -> CacheHint | None:
     if "ttl_ms" not in options and "cache_scope" not in options:
         return None
@@ -190,9 +203,9 @@ def compile_file(file: File, options: ResourceOptions) -> Resource:
         definition=base,
         invocation=_reading(file.read, options),
         cache=options.get("cache"),
-        hint=_hint(options),
         path=file.path,
         describe=definition,
+        **_shared_with(options, where),
     )
 
 
@@ -221,8 +234,8 @@ def compile_directory(directory: Directory, options: ResourceOptions) -> Templat
         invocation=_reading(directory.read, options),
         decode=lambda values: {"relative": values["path"]},
         cache=options.get("cache"),
-        hint=_hint(options),
         directory=directory,
+        **_shared_with(options, where),
     )
 
 
@@ -235,6 +248,7 @@ def compile_entry(folder: Template, entry: FileEntry) -> Resource:
         invocation=msgspec.structs.replace(folder.invocation, function=partial(directory.read, entry.name)),
         cache=folder.cache,
         hint=folder.hint,
+        access=folder.access,
         path=entry.path,
         folder=folder.uri,
     )

@@ -4,7 +4,7 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
-from typing import TYPE_CHECKING, Any, TypedDict, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -21,14 +21,22 @@ from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, inspect_function
 from dovetail.registry.invocation import Invocation, passing
 from dovetail.registry.jsonable import PLAIN_TYPES
-from dovetail.registry.options import OutputPolicy, checked_options, convert_option
+from dovetail.registry.options import (
+    AccessOptions,
+    OutputPolicy,
+    UntrustedOutput,
+    access_of,
+    checked_options,
+    convert_option,
+)
 from dovetail.registry.outputs import Output, OutputError, compile_output, compile_raw_output, encode_json, to_jsonable
 
 if TYPE_CHECKING:
+    from dovetail.registry.access import AccessRule
     from dovetail.registry.rates import Rate
 
 
-class ToolTraits(TypedDict, total=False):
+class ToolTraits(AccessOptions, total=False):
     """What may be said about any tool, however it is registered."""
 
     title: str
@@ -44,6 +52,7 @@ class ToolTraits(TypedDict, total=False):
     output: OutputPolicy
     structured_output: bool
     output_schema: Mapping[str, Any]
+    untrusted_output: UntrustedOutput
 
 
 class ToolOptions(ToolTraits, total=False):
@@ -62,6 +71,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     decode: Callable[[bytes | Raw], dict[str, Any]]
     shape: Callable[[Any], ToolResult]
     label: str  # for the log
+    access: "AccessRule | None" = None  # None: everybody may call it
     requires: frozenset[str] = frozenset()
     is_limited: bool = False  # whether it has one of these two
     max_concurrency: int | None = None
@@ -117,14 +127,16 @@ def compile_tool(
     policy = options.get("output", "text" if options.get("structured_output") is False else output)
     result = _compile_result(info, policy, options.get("output_schema"))
     rates = registry.rates.parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
+    untrusted = options.get("untrusted_output", False)
     return Tool(
         definition=_definition(name, info, options, arguments.schema, result.schema),
         invocation=Invocation.of(
             info, by_name=arguments.by_name, thread=options.get("thread"), timeout=options.get("timeout", UNSET)
         ),
         decode=arguments.decode,
-        shape=result.shape,
+        shape=registry.untrusted.marked(result.shape, untrusted) if untrusted else result.shape,
         label=f"tool {name}",
+        access=access_of(options, info.where),
         requires=frozenset(options.get("requires", ())),
         is_limited=bool(rates) or options.get("max_concurrency") is not None,
         max_concurrency=options.get("max_concurrency"),
@@ -169,14 +181,16 @@ def _headers(schema: Mapping[str, Any], where: str) -> tuple[HeaderParameter, ..
 def _definition(
     name: str, info: FunctionInfo, options: ToolOptions, input_schema: dict[str, Any], output_schema: Any
 ) -> ToolDefinition:
-    annotations = options.get("annotations")
+    annotations = convert_option(options.get("annotations"), ToolAnnotations, info.where, "annotations")
+    if options.get("untrusted_output"):
+        annotations = registry.untrusted.open_world(annotations)
     return ToolDefinition(
         name=name,
         title=options.get("title"),
         description=options.get("description", info.summary),
         input_schema=input_schema,
         output_schema=output_schema,
-        annotations=convert_option(annotations, ToolAnnotations, info.where, "annotations"),
+        annotations=annotations,
         icons=convert_option(options.get("icons"), list[Icon], info.where, "icons"),
         meta=tagged(options.get("meta"), options.get("tags", ())),
     )

@@ -181,7 +181,7 @@ class Endpoint:
         call = HttpCall.of(request.id, exchange, answer, visit.receive, None, self._beat)
         self._traffic.open_stream(call, lambda _: end_listen(call), call.client_left)
         call.leave = self._traffic.close_stream
-        return call.serve(self._engine)
+        return visit.while_welcome(call.serve(self._engine), lambda: end_listen(call))
 
     # ── up to 2025-11-25: in sessions, or without if the server keeps none ──
 

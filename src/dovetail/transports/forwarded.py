@@ -144,5 +144,5 @@ def exchange_of(
     scope = visit.scope
     peer = scope.get("client")
     if not proxies.are_any:
-        return Exchange(request, emit, held, principal=visit.owner, peer=peer)
-    return ProxiedExchange(request, emit, held, principal=visit.owner, peer=peer, scope=scope, proxies=proxies)
+        return Exchange(request, emit, held, principal=visit.principal, peer=peer)
+    return ProxiedExchange(request, emit, held, principal=visit.principal, peer=peer, scope=scope, proxies=proxies)

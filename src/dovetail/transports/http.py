@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from dovetail.auth.principal import Principal
 from dovetail.engine.core import Engine
 from dovetail.engine.shared_replies import MAX_SHARED
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
@@ -19,6 +20,7 @@ from dovetail.state.memory import MemoryState
 from dovetail.state.urls import open_state
 from dovetail.transports.asgi import WHOLE, App, Receive, Scope, Send, is_below
 from dovetail.transports.cors import Cors
+from dovetail.transports.doorkeeper import Doorkeeper
 from dovetail.transports.endpoint import Endpoint
 from dovetail.transports.event_log import MAX_LOGS
 from dovetail.transports.forwarded import TrustedProxies
@@ -29,11 +31,11 @@ from dovetail.transports.routes import BODIES, PROXIES, RouteTable
 from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
 from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import ClientLeft, Visit
+from dovetail.transports.well_known import OriginDocuments, ResourceDocuments
 
-LIVE = frozenset({"/health", "/health/live"})
 READY = frozenset({"/ready", "/health/ready"})
+PROBES = READY | {"/health", "/health/live"}
 OK = "ok"
-PROBES = LIVE | READY
 
 log = logging.getLogger("dovetail")
 
@@ -65,7 +67,8 @@ class HttpApp:
         self._guard = Guard(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
         self._proxies = TrustedProxies(options.trusted_proxies)
-        taken = {*LIVE, *READY, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
+        self._documents = self._make_documents()
+        taken = {*self._open, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
         if options.path in taken:
             raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")
         self._pages = RouteTable(options.routes, reserved={options.path, *taken})
@@ -73,6 +76,18 @@ class HttpApp:
         self._stay: _Stay | None = None
         self._draining = False
         self._drain_task: asyncio.Task[None] | None = None  # begun by a signal
+
+    def _make_documents(self) -> ResourceDocuments | None:
+        """What everybody may see besides: how this server is protected, if it is."""
+        self._open: dict[str, Place] = dict.fromkeys(PROBES, self._health)
+        auth = self._engine.options.auth
+        if auth is None:
+            return None
+        if self._options.identify is not None:
+            raise SetupError("identify= and Server(auth=) both say who is asking; choose one of them")
+        documents = ResourceDocuments(self._engine, auth, self._options, self._guard)
+        self._open |= dict.fromkeys(documents.routes, documents.show)
+        return documents
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -101,8 +116,8 @@ class HttpApp:
 
     def _lead(self, visit: Visit) -> Awaitable[None]:
         """To whatever is at its path, if it may go there. Not a coroutine: most requests need none for this."""
-        if visit.route in PROBES:
-            return self._health(visit)
+        if (open_place := self._open.get(visit.route)) is not None:
+            return open_place(visit)
         if visit.headers.has_repeats:
             visit.refuse_repeated_headers()
         self._guard.check(visit.headers, visit.scope.get("server"))
@@ -122,7 +137,7 @@ class HttpApp:
         stay = await self._here()
         place = stay.place(visit.route)
         if self._options.identify is not None:
-            visit.owner = await _identity(self._options.identify, visit.scope)
+            visit.principal = await _identity(self._options.identify, visit.scope)
             stay.traffic.refuse_if_closing()  # it may have taken its time
         await place(visit)
 
@@ -190,7 +205,7 @@ class HttpApp:
 
     def _begin(self) -> "_Stay":
         """In a task of its own: others will wait for it when the client that came first has left."""
-        self._stay = stay = _Stay(self._engine, self._options, self._state)
+        self._stay = stay = _Stay(self._engine, self._options, self._state, self._documents)
 
         def begun(started: asyncio.Future[None]) -> None:
             failed = started.cancelled() or started.exception() is not None
@@ -216,7 +231,7 @@ class HttpApp:
         """Refuse new requests, end the streams, let calls finish for `timeout` seconds, leave the lifespan."""
         stay = self._stay
         if stay is None:  # nobody ever came
-            self._stay = stay = _Stay(self._engine, self._options, self._state)
+            self._stay = stay = _Stay(self._engine, self._options, self._state, self._documents)
         is_mine = self._is_mine(stay)
         self._draining = True
         if is_mine:
@@ -252,6 +267,10 @@ class HttpApp:
     def _drain_soon(self) -> None:
         self._drain_task = asyncio.get_running_loop().create_task(self.drain())
 
+    def well_known(self, *, is_placed: bool = True) -> App:
+        """What to mount at `/.well-known` of the origin, where `path` or `public_url` are as clients see them."""
+        return OriginDocuments(self._documents, is_placed=is_placed)
+
     def mount_on(self, host: Any, path: str) -> None:
         """Mount this app in a FastAPI or Starlette app, so that `path` itself is served too.
 
@@ -265,13 +284,13 @@ class HttpApp:
         host.mount(path, self)
 
 
-async def _identity(identify: Identify, scope: Scope) -> str | None:
+async def _identity(identify: Identify, scope: Scope) -> Principal | None:
     found = identify(scope)
     if isinstance(found, Awaitable):
         found = await found
     if found is not None and not isinstance(found, str):
         raise TypeError(f"identify must give a string or None, not {type(found).__name__}")
-    return found
+    return None if found is None else Principal(subject=found)
 
 
 class _Here:
@@ -290,8 +309,14 @@ class _Here:
 class _Stay:
     """The app's life on one event loop: what is there at which path, and what is going on."""
 
-    def __init__(self, engine: Engine, options: HttpOptions, state: StateBackend | None) -> None:
-        """`state`: None if it is opened here, and closed at the end."""
+    def __init__(
+        self,
+        engine: Engine,
+        options: HttpOptions,
+        state: StateBackend | None,
+        documents: ResourceDocuments | None,
+    ) -> None:
+        """`state`: None if it is opened here, and closed at the end. `documents`: if not everybody may come in."""
         self._opened_here = state is None
         self.state = state = state or open_state(str(options.state), engine.info.name)
         self.loop = asyncio.get_running_loop()
@@ -306,6 +331,9 @@ class _Stay:
         if options.sse:
             old = SseEndpoint(engine, options, self.traffic, state)
             self.places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
+        if documents is not None and engine.options.auth is not None:
+            door = Doorkeeper(engine.options.auth, documents.urls, self.traffic, state, engine.audit)
+            self.places = {route: door.before(place) for route, place in self.places.items()}
 
     def place(self, route: str) -> Place:
         """Raises ProtocolError if nothing is there."""

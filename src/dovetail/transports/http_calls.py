@@ -14,7 +14,7 @@ from dovetail.engine.exchange import Exchange
 from dovetail.engine.limits import beside, go_on_beside
 from dovetail.engine.replies import CALL_IS_OVER, PendingQuestions
 from dovetail.engine.sessions import HeldSession
-from dovetail.errors import INTERNAL_ERROR, ProtocolError, QuestionFailed, RateLimited
+from dovetail.errors import INTERNAL_ERROR, ProtocolError, QuestionFailed, RateLimited, Unauthorized
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.methods import RequestId
@@ -23,7 +23,6 @@ from dovetail.transports.answers import Answer
 from dovetail.transports.asgi import Receive
 from dovetail.transports.attending import Attendant
 from dovetail.transports.response import Response
-from dovetail.transports.visit import when_to_try_again
 from dovetail.transports.way_back import WayBack
 
 log = logging.getLogger("dovetail")
@@ -32,13 +31,17 @@ Finish = Callable[["HttpCall", bytes, int], Awaitable[None]]
 Part = Coroutine[Any, Any, bytes | None]  # one message of a batch, and its answer if it has one
 
 
-def outcome_of(failure: BaseException, id: RequestId, request: Request, response: Response) -> tuple[bytes, int]:
-    """What a client is told of a failure, and the status, which says something where nothing has begun."""
+def outcome_of(failure: BaseException, id: RequestId, request: Request, response: Response | None) -> tuple[bytes, int]:
+    """What a client is told of a failure, and the status, which says something where nothing has begun.
+
+    `response`: None if others share it, so that its head says nothing of this failure.
+    """
     if not isinstance(failure, ProtocolError):
         log.error("%s could not be answered properly", request.method, exc_info=failure)
         failure = ProtocolError("Internal error", code=INTERNAL_ERROR)
-    says_status = not request.revision.handshake or isinstance(failure, RateLimited)
-    response.add_headers(when_to_try_again(failure))
+    says_status = not request.revision.handshake or isinstance(failure, (RateLimited, Unauthorized))
+    if response is not None:
+        response.add_headers(response.headers_of(failure))
     return jsonrpc.error(id, failure), failure.http_status if says_status else 200
 
 
@@ -213,7 +216,7 @@ class HttpCall(Posted, eq=False):
         if not isinstance(failure, ProtocolError) and not self._is_running():
             raise failure
         self.failed = True
-        return outcome_of(failure, self.id, self.request, self.answer.response)
+        return outcome_of(failure, self.id, self.request, None if self.batched else self.answer.response)
 
     def _note_task(self) -> None:
         self.task = asyncio.current_task()

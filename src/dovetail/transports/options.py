@@ -39,7 +39,7 @@ SERVICE_LINK = " (Kubernetes sets it for a Service of that name; enableServiceLi
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
 
 KINDS = {
-    **dict.fromkeys(("path", "host"), TEXT),
+    **dict.fromkeys(("path", "host", "public_url"), TEXT),
     **dict.fromkeys(("sse", "stateless", "cors", "access_log"), SWITCH),
     **dict.fromkeys(("allowed_hosts", "allowed_origins", "trusted_proxies"), NAMES),
     **dict.fromkeys(("max_body_bytes", "max_sessions", "max_streams", "workers"), POSITIVE_COUNT),
@@ -67,6 +67,7 @@ class AsgiOptions(TypedDict, total=False):
     allowed_origins: Sequence[str]
     cors: bool
     trusted_proxies: Sequence[str]
+    public_url: str
     # limits
     max_body_bytes: int
     body_timeout: float
@@ -106,6 +107,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     allowed_origins: Sequence[str] = ()
     cors: bool = True
     trusted_proxies: Sequence[str] = ()  # addresses and networks whose X-Forwarded-For is believed; "unix"
+    public_url: str | None = None  # of the MCP endpoint, as clients see it; for a server with auth=
     max_body_bytes: int = 4 * MEBIBYTE
     body_timeout: float = 30.0  # seconds for a body to arrive
     max_sessions: int = 10_000

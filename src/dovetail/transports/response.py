@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import types
-from collections.abc import Awaitable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from dovetail.engine.limits import CallTimeout, Expiry, go_on_beside, with_timeout
+from dovetail.errors import ProtocolError, RateLimited, Unauthorized
 from dovetail.transports.asgi import Message, RawHeaders, Send, Whole
 
 SEND_SECONDS = 30.0  # a client that takes nothing for so long is taken for gone
@@ -47,6 +48,15 @@ class Response(msgspec.Struct, eq=False):
     over: asyncio.Future[None] | None = None  # where somebody waits for its end
     started: bool = False
     ended: bool = False
+    challenger: Callable[[Unauthorized], RawHeaders] | None = None  # says what would help who is refused
+
+    def headers_of(self, failure: ProtocolError) -> RawHeaders:
+        """What a client should know of a failure besides its status: when to try again, or with what."""
+        if isinstance(failure, Unauthorized):
+            return [] if self.challenger is None else self.challenger(failure)
+        if isinstance(failure, RateLimited):
+            return [(b"retry-after", b"%d" % failure.retry_after)]
+        return [(b"retry-after", b"1")] if failure.http_status == 503 else []
 
     def add_headers(self, headers: RawHeaders) -> None:
         if headers:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from urllib.parse import parse_qs, quote, unquote_to_bytes
 
+from dovetail.auth.principal import Principal
 from dovetail.engine.connection import Connection
 from dovetail.engine.core import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError
@@ -98,12 +99,12 @@ class EventPipe:
 class SseClient:
     """One stream and the connection that it carries."""
 
-    def __init__(self, engine: Engine, owner: str | None, address: str | None) -> None:
+    def __init__(self, engine: Engine, principal: Principal | None, address: str | None) -> None:
         self.id = secrets.token_urlsafe(24)
-        self.owner = owner
+        self.owner = owner_of(principal)
         self.pipe = EventPipe(self._give_up)
         peer = None if address is None else (address, 0)
-        self.connection = Connection(engine, self.pipe, handshake_only=True, principal=owner, peer=peer)
+        self.connection = Connection(engine, self.pipe, handshake_only=True, principal=principal, peer=peer)
         self._grace = 0.0  # seconds that its calls get when it ends
         self._ending = asyncio.Event()
 
@@ -169,7 +170,7 @@ class SseEndpoint:
         if visit.method != "GET":
             await visit.refuse_method(b"GET", "GET this path; it answers with the path to POST to")
             return
-        client = SseClient(self._engine, visit.owner, self._proxies.caller(visit.scope))
+        client = SseClient(self._engine, visit.principal, self._proxies.caller(visit.scope))
 
         def left() -> None:
             visit.response.abandon()
@@ -180,7 +181,7 @@ class SseEndpoint:
         self._clients[client.id] = client
         try:
             async with self._inboxes.open(client.id, client.owner, client.feed):
-                await self._serve(visit, client, left)
+                await visit.while_welcome(self._serve(visit, client, left), client.end)
         finally:
             del self._clients[client.id]
             self._traffic.leave(client)
@@ -231,8 +232,8 @@ class SseEndpoint:
             await visit.refuse_method(b"POST", "POST JSON-RPC messages here")
             return
         visit.refuse_other_types()
-        id = _named_session(visit)
-        await self._require(id, visit.owner)
+        id, owner = _named_session(visit), owner_of(visit.principal)
+        await self._require(id, owner)
         body = await visit.body(self._options.max_body_bytes, self._options.body_timeout, self._traffic.bodies)
         try:
             jsonrpc.decode(body)
@@ -240,7 +241,7 @@ class SseEndpoint:
             bad.http_status = 400
             await visit.refuse(bad, bad.id, id_optional=False)
             return
-        if not await self._inboxes.post(id, body, visit.owner):  # it is gone by now
+        if not await self._inboxes.post(id, body, owner):  # it is gone by now
             raise _no_session(404)
         await visit.response.empty(202)
 
@@ -253,6 +254,11 @@ class SseEndpoint:
             is_there = not client.is_ending and client.owner == owner
         if not is_there:
             raise _no_session(404)
+
+
+def owner_of(principal: Principal | None) -> str | None:
+    """What is posted is done with the rights of the stream, so whoever posts has to have the same, no more, no less."""
+    return None if principal is None else " ".join([principal.key, *sorted(principal.scopes)])
 
 
 def _named_session(visit: Visit) -> str:

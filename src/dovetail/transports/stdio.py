@@ -4,24 +4,33 @@ import asyncio
 import logging
 import os
 import stat
+import time
 from collections import deque
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dovetail import auth as late_auth
 from dovetail.engine.connection import Connection
 from dovetail.engine.core import Engine
-from dovetail.errors import INVALID_REQUEST, ProtocolError
+from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.transports.descriptors import PrivateStreams, take_standard_streams
 from dovetail.transports.lines import Line, LineSplitter
 from dovetail.transports.pipes import Reader, open_reader, open_writer
 from dovetail.transports.process import StopSignal, refuse_running_loop, run_process
 from dovetail.transports.stderr_log import log_to_stderr
 
+if TYPE_CHECKING:
+    from dovetail.auth.principal import Principal
+    from dovetail.auth.settings import Auth
+
+TOKEN = "DOVETAIL_TOKEN"  # the variable that holds it
+
 # Seconds that calls get to finish. Hosts that close our stdin wait about 2 s before they send a signal.
 INPUT_ENDED_GRACE = 1.5
 SIGNAL_GRACE = 0.5
 FILE_ENDED_GRACE = 300.0  # a file has an end from the start: nobody has left, all answers are wanted
 
+LOOK_SECONDS = 10.0  # between two looks at whether a token has expired
 PATIENCE = 1.0  # a client that reads nothing for so long when all is over has given up its last answers
 LIFESPAN_SECONDS = 5.0  # for the user's own cleaning up
 LINES_AT_ONCE = 64  # then the loop turns, so that answers are written before more requests come in
@@ -50,12 +59,34 @@ async def _live(engine: Engine, owner: Any, streams: PrivateStreams) -> None:
         if await signal.interrupts(engine.start(owner)):
             return
         try:
-            service = _Service(engine, streams)
+            service = _Service(engine, streams, await _principal(engine.options.auth))
             if await signal.interrupts(service.serve()):
                 await service.end(SIGNAL_GRACE)
             await service.close()
         finally:
             await _leave_lifespan(engine)
+
+
+async def _principal(auth: "Auth | None") -> "Principal | None":
+    """Whoever the environment has a token for; nobody if there is none. Raises SetupError if it is not good."""
+    token = os.environ.pop(TOKEN, None)  # what this process starts has no use for it
+    if auth is None or not token:
+        return None
+    try:
+        principal = await auth.verify(token)
+    except late_auth.VerifierTrouble:
+        raise SetupError(f"Nobody can tell at the moment whether the token in {TOKEN} is good; try again") from None
+    except Exception as failure:  # whose words may hold the token
+        raise SetupError(f"The token in {TOKEN} can't be verified: {type(failure).__name__}") from None
+    if principal is None or _is_over(principal):
+        raise SetupError(f"The token in {TOKEN} is not good, or not any more; get another, or unset the variable")
+    if not principal.scopes >= auth.scopes:
+        raise SetupError(f"The token in {TOKEN} lacks some of the scopes: {' '.join(sorted(auth.scopes))}")
+    return principal
+
+
+def _is_over(principal: "Principal") -> bool:
+    return principal.expires_at is not None and principal.expires_at <= time.time()
 
 
 async def _leave_lifespan(engine: Engine) -> None:
@@ -67,10 +98,23 @@ async def _leave_lifespan(engine: Engine) -> None:
         log.error("the lifespan failed at its end", exc_info=failure)
 
 
+class _OwnConnection(Connection):
+    """Of a client that is known for as long as its token says, and then nobody in particular."""
+
+    def forget_in_time(self, expires_at: float) -> None:
+        """Looks often: while a machine sleeps, the clock of the loop does not go on."""
+        seconds = expires_at - time.time()
+        if seconds <= 0:
+            log.warning("the token in %s has expired: from now on the client has no scopes", TOKEN)
+            self._principal = None
+        else:
+            self._loop.call_later(min(seconds, LOOK_SECONDS), self.forget_in_time, expires_at)
+
+
 class _Service:
     """One client's stay: feeds the connection what comes in, no faster than the client reads what goes out."""
 
-    def __init__(self, engine: Engine, streams: PrivateStreams) -> None:
+    def __init__(self, engine: Engine, streams: PrivateStreams, principal: "Principal | None") -> None:
         self._engine = engine
         self._stdin = streams.stdin
         self._loop = asyncio.get_running_loop()
@@ -79,7 +123,9 @@ class _Service:
         self._lines: deque[Line] = deque()  # read, but not yet fed
         self._feeding_soon = False
         self._writer = open_writer(streams.stdout, self._output_changed)
-        self._connection = Connection(engine, self._writer)
+        self._connection = _OwnConnection(engine, self._writer, principal=principal)
+        if principal is not None and principal.expires_at is not None:
+            self._connection.forget_in_time(principal.expires_at)
         self._reader: Reader = open_reader(streams.stdin, self._received)
 
     async def serve(self) -> None:

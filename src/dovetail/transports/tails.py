@@ -181,7 +181,7 @@ class Tails:
             if not await held.reload():  # it has ended before there was somebody to hear of it
                 inbound.session_of_verb(visit.headers, None)
             self._traffic.open_stream(tail, _wait if source.ends_itself else tail.close, tail.left)
-            await self._run(visit, tail, f"{held.record.id} {source.name}")
+            await visit.while_welcome(self._run(visit, tail, f"{held.record.id} {source.name}"), tail.close)
         finally:
             listener.close()
             self._traffic.close_stream(tail)

@@ -2,18 +2,19 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from dovetail.auth.principal import Principal
 from dovetail.engine.limits import Expiry, beside
-from dovetail.errors import INVALID_REQUEST, ProtocolError, RateLimited
+from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers
 from dovetail.protocol.methods import RequestId
-from dovetail.transports.asgi import WHOLE, Message, RawHeaders, Receive, Scope, Send
+from dovetail.transports.asgi import WHOLE, Message, Receive, Scope, Send
 from dovetail.transports.response import Response
 from dovetail.transports.traffic import Bodies
 
@@ -62,13 +63,30 @@ class Visit(msgspec.Struct, eq=False):
     method: str
     headers: Headers
     response: Response
-    owner: str | None = None
+    principal: Principal | None = None  # who is asking, where that is known
+    watch: "Watch | None" = None  # looks after whether a stream may go on, where that can end
+
+    @property
+    def owner(self) -> str | None:
+        """What belongs to whoever is asking is marked with this."""
+        return None if self.principal is None else self.principal.key
 
     @classmethod
     def of(cls, scope: Scope, receive: Receive, send: Send, route: str) -> "Visit":
         extensions = scope.get("extensions")
         whole = None if extensions is None else extensions.get(WHOLE)
         return cls(scope, receive, send, route, scope["method"], Headers(scope["headers"]), Response(send, whole))
+
+    def while_welcome(self, stream: Coroutine[Any, Any, object], end: Callable[[], object]) -> Awaitable[object]:
+        """What serves a stream; `end` is called when whoever opened it may not read on."""
+        return stream if self.watch is None else self._watched(stream, self.watch(self, end))
+
+    async def _watched(self, stream: Coroutine[Any, Any, object], watch: Coroutine[Any, Any, None]) -> None:
+        watching = asyncio.get_running_loop().create_task(watch)
+        try:
+            await stream
+        finally:
+            watching.cancel()
 
     def refuse_repeated_headers(self) -> None:
         for name in self.headers.repeated:
@@ -87,7 +105,7 @@ class Visit(msgspec.Struct, eq=False):
     async def refuse(self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True) -> None:
         """An error that has its place in the status; every refusal is JSON."""
         body = jsonrpc.error(id, failure, id_optional=id_optional)
-        await self.response.json(failure.http_status, body, when_to_try_again(failure))
+        await self.response.json(failure.http_status, body, self.response.headers_of(failure))
 
     async def refuse_method(self, allowed: bytes, text: str) -> None:
         body = jsonrpc.error(None, ProtocolError(text, code=INVALID_REQUEST))
@@ -153,11 +171,7 @@ class Visit(msgspec.Struct, eq=False):
             bodies.give_back(counted)
 
 
-def when_to_try_again(failure: ProtocolError) -> RawHeaders:
-    """In the header that says so; none if trying again won't help."""
-    if isinstance(failure, RateLimited):
-        return [(b"retry-after", b"%d" % failure.retry_after)]
-    return [(b"retry-after", b"1")] if failure.http_status == 503 else []
+Watch = Callable[[Visit, Callable[[], object]], Coroutine[Any, Any, None]]
 
 
 def _too_large(most: int) -> ProtocolError:

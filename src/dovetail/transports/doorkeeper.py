@@ -1,0 +1,270 @@
+"""Who comes in: requests to the MCP endpoint come in, and go on with the principal of their token, or are refused.
+
+Every request is looked at on its own, whatever session it names. A token that was verified a moment ago costs a digest
+and a look into a dict; the token itself is not kept. Streams are looked after as long as they are open.
+"""
+
+import asyncio
+import logging
+import math
+import re
+import secrets
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from functools import partial
+from hashlib import blake2b
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from dovetail import auth as late_auth
+from dovetail.auth.principal import Principal
+from dovetail.errors import INTERNAL_ERROR, ProtocolError, Unauthorized
+from dovetail.state.base import StateBackend
+from dovetail.transports.asgi import RawHeaders, Scope
+from dovetail.transports.traffic import Traffic
+from dovetail.transports.visit import Visit
+from dovetail.transports.well_known import ResourceUrls
+
+if TYPE_CHECKING:
+    from dovetail.auth.settings import Auth
+    from dovetail.engine.audit import AuditTrail
+
+BELIEVED_SECONDS = 60.0  # at most, then a token is verified again
+LATE_SECONDS = 1.0  # the same, if it has expired, but its verifier allows for clocks that differ
+REFUSED_SECONDS = 3.0  # for which a bad token need not be verified again
+MOST_TOKENS = 10_000  # that are remembered, good and bad ones each
+DIGEST_BYTES = 16
+MAX_TOKEN = 16 * 1024  # bytes
+VERIFY_SECONDS = 10.0
+MOST_QUESTIONS = 1000  # to the verifiers at the same time
+PAUSE_SECONDS = 0.05  # at least, between two looks at the token of a stream
+TROUBLE_PAUSE = 5.0  # seconds between them, while nobody can tell whether it is good
+TROUBLE_TRIES = 12
+
+NEEDS_TOKEN = "This server needs a token: send it in the header `Authorization: {} <token>`"
+NOT_GOOD = "The token is not good, or not any more"
+IN_QUERY = "A token in the URL can be read in logs: send it in the header `Authorization: Bearer <token>`"
+MALFORMED = "The Authorization header is malformed: send `Bearer <token>`, the token without blanks"
+TROUBLE = {
+    500: "Internal error",
+    503: "Nobody can tell at the moment whether this token is good; try again later",
+}
+QUERY_NAME = b"access_token"
+DPOP = b"dpop"
+_TOKEN = re.compile(rb"[!-~]+")
+
+log = logging.getLogger("dovetail")
+
+Place = Callable[[Visit], Awaitable[None]]
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What became of a token, and until when that need not be asked again, by the monotonic clock."""
+
+    principal: Principal | None  # None: it is not good
+    good_until: float
+    passes: bool = False  # nothing else has to be looked at
+
+
+class Presented(NamedTuple):
+    """The token of a request. No `repr` shows it."""
+
+    digest: bytes
+    scheme: bytes  # in lower case
+    token: str
+
+    def __repr__(self) -> str:
+        return "Presented(…)"
+
+
+class Doorkeeper:
+    """Lives as long as the app on one event loop."""
+
+    def __init__(
+        self, auth: "Auth", urls: ResourceUrls, traffic: Traffic, state: StateBackend, audit: "AuditTrail | None"
+    ) -> None:
+        self._auth = auth
+        self._audit = audit
+        self._urls = urls
+        self._traffic = traffic
+        self._dpop = auth.dpop_check(lambda key, seconds: state.claim(key, b"", seconds))
+        self._schemes = (b"bearer",) if self._dpop is None else (b"bearer", DPOP)
+        self._key = secrets.token_bytes(32)
+        self._good: OrderedDict[bytes, Verified] = OrderedDict()
+        self._bad: OrderedDict[bytes, Verified] = OrderedDict()  # apart, so that guesses drive out no good ones
+        self._asking: dict[bytes, asyncio.Task[Verified | int]] = {}
+
+    def before(self, place: Place) -> Place:
+        """The same place, for those who may go there. Not a coroutine where the token is known."""
+        good, key, challenge, watch = self._good, self._key, self._challenge, self.watch
+
+        def enter(visit: Visit) -> Awaitable[None]:
+            scope = visit.scope
+            visit.response.challenger = partial(challenge, scope, visit.route)
+            visit.watch = watch
+            digest = blake2b(visit.headers.raw.get(b"authorization", b""), digest_size=DIGEST_BYTES, key=key).digest()
+            known = good.get(digest)
+            if known is None or not known.passes or known.good_until <= monotonic() or scope.get("query_string"):
+                return self._admit(visit, place, digest)
+            good.move_to_end(digest)
+            visit.principal = known.principal
+            return place(visit)
+
+        return enter
+
+    async def _admit(self, visit: Visit, place: Place, digest: bytes) -> None:
+        try:
+            await self._identify(visit, digest)
+        except Unauthorized as refusal:
+            if self._audit is not None and refusal.error is not None:  # who has no token yet has done nothing
+                self._note(self._audit, visit, refusal)
+            raise
+        self._traffic.refuse_if_closing()  # it may have taken its time
+        await place(visit)
+
+    async def _identify(self, visit: Visit, digest: bytes) -> None:
+        _refuse_token_in_query(visit.scope)
+        presented = self._presented(visit, digest)
+        principal = visit.principal = (await self._verified(presented)).principal
+        if principal is None:
+            raise Unauthorized(NOT_GOOD, error="invalid_token")
+        if presented.scheme == DPOP:
+            await self._check_proof(visit, presented, principal)
+        elif self._dpop is not None:
+            self._dpop.check_bearer(principal.claims)
+        if not principal.scopes >= self._auth.scopes:
+            raise Unauthorized.for_scopes(self._auth.scopes)
+
+    def _note(self, audit: "AuditTrail", visit: Visit, refusal: Unauthorized) -> None:
+        """Of the URL only the path: a query may hold a token."""
+        name, address = visit.scope["path"], (visit.scope.get("client") or (None,))[0]
+        audit.refused(refusal, method=visit.method, name=name, principal=visit.principal, address=address)
+
+    async def _check_proof(self, visit: Visit, presented: Presented, principal: Principal) -> None:
+        """Every request has a proof of its own."""
+        assert self._dpop is not None
+        proof = self._auth.only_proof([value for name, value in visit.scope["headers"] if name == DPOP])
+        url = self._urls.target(visit.scope, visit.route)
+        token, claims = presented.token, principal.claims
+        await self._dpop.check(proof, method=visit.method, url=url, token=token, claims=claims)
+
+    def _challenge(self, scope: Scope, route: str, refusal: Unauthorized) -> RawHeaders:
+        return self._auth.challenges(refusal, self._urls.metadata(scope, route))
+
+    # ── tokens ──
+
+    def _presented(self, visit: Visit, digest: bytes) -> Presented:
+        """Raises Unauthorized if there is none that could be good."""
+        header = visit.headers.raw.get(b"authorization", b"")
+        scheme, _, rest = header.strip(b" \t").partition(b" ")
+        token, scheme = rest.strip(b" \t"), scheme.lower()
+        if scheme not in self._schemes or not token:
+            raise Unauthorized(NEEDS_TOKEN.format("DPoP" if self._auth.dpop == "required" else "Bearer"))
+        if len(token) > MAX_TOKEN:
+            raise Unauthorized(NOT_GOOD, error="invalid_token")
+        if not _TOKEN.fullmatch(token):
+            raise Unauthorized(MALFORMED, error="invalid_request", http_status=400)
+        return Presented(digest, scheme, token.decode("ascii"))
+
+    async def _verified(self, presented: Presented) -> Verified:
+        """Each token is asked for once at a time, whoever waits for it. Raises ProtocolError if nobody can tell."""
+        digest = presented.digest
+        known = self._good.get(digest) or self._bad.get(digest)
+        if known is not None and known.good_until > monotonic():
+            return known
+        asking = self._asking.get(digest)
+        if asking is None:
+            if len(self._asking) >= MOST_QUESTIONS:
+                raise _trouble(503)
+            asking = self._asking[digest] = asyncio.get_running_loop().create_task(self._ask(presented))
+            asking.add_done_callback(lambda _: self._asking.pop(digest, None))
+        outcome = await asyncio.shield(asking)
+        if isinstance(outcome, int):
+            raise _trouble(outcome)
+        return outcome
+
+    async def _ask(self, presented: Presented) -> Verified | int:
+        """The verifiers; gives a status if they fail. What they say to that may hold the token, and is not logged."""
+        try:
+            async with asyncio.timeout(VERIFY_SECONDS):
+                principal = await self._auth.verify(presented.token)
+            return self._remember(presented, principal)
+        except (late_auth.VerifierTrouble, TimeoutError) as failure:
+            words = str(failure).replace(presented.token, "[redacted]") or f"no answer within {VERIFY_SECONDS:g} s"
+            log.warning("a token can't be verified at the moment: %s", words)
+            return 503
+        except Exception as failure:
+            where = "".join(traceback.format_tb(failure.__traceback__))
+            log.error("a verifier failed with %s\n%s", type(failure).__name__, where)
+            return 500
+
+    def _remember(self, presented: Presented, principal: Principal | None) -> Verified:
+        verified = self._judged(presented, principal)
+        kept, other = (self._bad, self._good) if verified.principal is None else (self._good, self._bad)
+        other.pop(presented.digest, None)
+        kept[presented.digest] = verified
+        kept.move_to_end(presented.digest)
+        if len(kept) > MOST_TOKENS:
+            kept.popitem(last=False)
+        return verified
+
+    def _judged(self, presented: Presented, principal: Principal | None) -> Verified:
+        now = monotonic()
+        if principal is None:
+            return Verified(None, now + REFUSED_SECONDS)
+        left = math.inf if principal.expires_at is None else principal.expires_at - time.time()
+        seconds = min(left, BELIEVED_SECONDS) if left > 0 else LATE_SECONDS
+        return Verified(principal, now + seconds, self._passes(presented, principal))
+
+    def _passes(self, presented: Presented, principal: Principal) -> bool:
+        if presented.scheme == DPOP or not principal.scopes >= self._auth.scopes:
+            return False
+        try:
+            if self._dpop is not None:
+                self._dpop.check_bearer(principal.claims)
+        except Unauthorized:
+            return False
+        return True
+
+    # ── streams ──
+
+    async def watch(self, visit: Visit, end: Callable[[], object]) -> None:
+        """Ends a stream when its token is not good any more, or means something else than when it was opened."""
+        header = visit.headers.raw.get(b"authorization", b"")
+        digest = blake2b(header, digest_size=DIGEST_BYTES, key=self._key).digest()
+        presented, opened_by = self._presented(visit, digest), visit.principal
+        while (now := await self._still(presented, opened_by)) is not None:
+            if opened_by is None or now.principal is None:
+                break
+            if (now.principal.key, now.principal.scopes) != (opened_by.key, opened_by.scopes):
+                break
+            await asyncio.sleep(max(now.good_until - monotonic(), PAUSE_SECONDS))
+        end()
+
+    async def _still(self, presented: Presented, principal: Principal | None) -> Verified | None:
+        """With patience while nobody can tell, but not when its own time is over."""
+        expires_at = math.inf if principal is None or principal.expires_at is None else principal.expires_at
+        for _ in range(TROUBLE_TRIES):
+            try:
+                return await self._verified(presented)
+            except ProtocolError:
+                seconds = min(TROUBLE_PAUSE, expires_at - time.time())
+            if seconds <= 0:
+                break
+            await asyncio.sleep(seconds)
+        return None
+
+
+def _refuse_token_in_query(scope: Scope) -> None:
+    query = scope.get("query_string")
+    if query and QUERY_NAME in unquote_to_bytes(query).lower():
+        raise Unauthorized(IN_QUERY, error="invalid_request", http_status=400)
+
+
+def _trouble(status: int) -> ProtocolError:
+    return ProtocolError(TROUBLE[status], code=INTERNAL_ERROR, http_status=status)

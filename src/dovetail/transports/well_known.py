@@ -1,0 +1,196 @@
+"""Where a protected server is, as its clients see it, and the document that says so (RFC 9728), open to everybody.
+
+In: a request for the document, or any other that is to be told where it is. Out: the document, URLs.
+
+A document lies beside the endpoint that it is about, below wherever the app is mounted: whatever is in front of the app
+lets requests for it through. For clients that look at the origin without being told, there is `OriginDocuments`.
+"""
+
+from collections.abc import Awaitable, Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from dovetail.engine.core import Engine
+from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
+from dovetail.protocol.headers import Headers
+from dovetail.registry.catalog import Catalog
+from dovetail.transports.asgi import RawHeaders, Receive, Scope, Send
+from dovetail.transports.forwarded import TrustedProxies
+from dovetail.transports.guard import Guard, parse_authority
+from dovetail.transports.options import HttpOptions
+from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE
+from dovetail.transports.visit import Visit
+
+if TYPE_CHECKING:
+    from dovetail.auth.settings import Auth
+
+NAME = "/oauth-protected-resource"
+WELL_KNOWN = f"/.well-known{NAME}"
+FORWARDED_SCHEME = b"x-forwarded-proto"
+SCHEMES = ("https", "http")
+METHODS = b"GET, HEAD, OPTIONS"
+OPEN_TO_PAGES: RawHeaders = [(b"access-control-allow-origin", b"*")]
+PREFLIGHT: RawHeaders = [
+    *OPEN_TO_PAGES,
+    (b"access-control-allow-methods", METHODS),
+    (b"access-control-allow-headers", b"*"),
+    (b"access-control-max-age", b"86400"),
+]
+DOCUMENT: RawHeaders = [*OPEN_TO_PAGES, (b"cache-control", b"public, max-age=300")]
+
+
+class SchemeProxies(TrustedProxies):
+    """Of those that are believed, also whether the client came by https."""
+
+    def scheme(self, scope: Scope) -> str:
+        own: str = scope.get("scheme", "http")
+        client = scope.get("client")
+        if not self.are_any or not self._trusts(client[0] if client else None):
+            return own
+        said = [value for name, value in scope["headers"] if name == FORWARDED_SCHEME]
+        last = b",".join(said).rpartition(b",")[2].strip(b" \t").decode("latin-1").lower()
+        return last if last in SCHEMES else own
+
+
+class ResourceUrls:
+    """URLs as a client sees them: below `public_url`, or as the request says."""
+
+    def __init__(self, public_url: str | None, options: HttpOptions) -> None:
+        self.public_url = public_url
+        self.path = options.path
+        self._proxies = SchemeProxies(options.trusted_proxies)
+
+    def origin(self, scope: Scope) -> str:
+        """The guard has accepted the Host, or whoever runs this wants none checked."""
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1").strip(" \t")
+        if parse_authority(host) is None:
+            name, port = (scope.get("server") or ("localhost", None))[:2]
+            host = name if port is None else f"{name}:{port}"
+        return f"{self._proxies.scheme(scope)}://{host}"
+
+    def resource(self, scope: Scope, route: str) -> str:
+        """What a route belongs to: an endpoint, which tokens are made for."""
+        return self.public_url or f"{self._base(scope)}{self._endpoint(scope, route)}"
+
+    def target(self, scope: Scope, route: str) -> str:
+        """The request itself, which a proof is made for."""
+        if self.public_url is not None and route in ("", self.path):
+            return self.public_url
+        return f"{self._base(scope) or self._public_origin()}{route}"
+
+    def metadata(self, scope: Scope, route: str) -> str:
+        """Where the document about it is."""
+        base = self._base(scope)
+        if base is not None:
+            return f"{base}{WELL_KNOWN}{self._endpoint(scope, route)}"
+        return f"{self._public_origin()}{WELL_KNOWN}{public_path(self.public_url)}"
+
+    def _endpoint(self, scope: Scope, route: str) -> str:
+        if route in (STREAM_ROUTE, MESSAGES_ROUTE):
+            return STREAM_ROUTE
+        return "" if not route and _root(scope) else self.path
+
+    def _base(self, scope: Scope) -> str | None:
+        """What stands before our routes; None if `public_url` does not show that."""
+        root = _root(scope)
+        if self.public_url is None:
+            return f"{self.origin(scope)}{root}"
+        url = self.public_url.rstrip("/")
+        if root and url.endswith(root) and not url.endswith(f"{root}{self.path}"):
+            return url  # the endpoint is where the app is mounted
+        return url.removesuffix(self.path) if url.endswith(self.path) else None
+
+    def _public_origin(self) -> str:
+        parts = urlsplit(self.public_url or "")
+        return f"{parts.scheme}://{parts.netloc}"
+
+
+class ResourceDocuments:
+    """The documents that the app itself serves."""
+
+    def __init__(self, engine: Engine, auth: "Auth", options: HttpOptions, guard: Guard) -> None:
+        self._engine = engine
+        self._auth = auth
+        self._guard = guard
+        self._options = options
+        public_url = auth.public_url
+        if options.public_url is not None:
+            public_url = auth.endpoint_url(options.public_url, "Server")
+        self.urls = ResourceUrls(public_url, options)
+        endpoints = {"", options.path, public_path(public_url), *((STREAM_ROUTE,) if options.sse else ())}
+        # Who knows no authorization server, because its tokens are handed out by hand, has nothing to say.
+        self.routes = frozenset(f"{WELL_KNOWN}{each}" for each in endpoints if auth.authorization_servers)
+
+    def show(self, visit: Visit) -> Awaitable[None]:
+        return self._answer(visit, self.urls.resource(visit.scope, visit.route.removeprefix(WELL_KNOWN)))
+
+    async def _answer(self, visit: Visit, resource: str) -> None:
+        if visit.headers.has_repeats:
+            visit.refuse_repeated_headers()
+        without_origin = [pair for pair in visit.scope["headers"] if pair[0] != b"origin"]  # every page may read it
+        self._guard.check(Headers(without_origin), visit.scope.get("server"))
+        if visit.method == "OPTIONS":
+            await visit.response.empty(204, PREFLIGHT)
+        elif visit.method not in ("GET", "HEAD"):
+            await visit.refuse_method(METHODS, "GET this path")
+        else:
+            document = self._auth.document(resource, name=self._name, scopes=needed_scopes(self._engine))
+            await visit.response.json(200, b"" if visit.method == "HEAD" else document, DOCUMENT)
+
+    @property
+    def _name(self) -> str:
+        return self._engine.info.title or self._engine.info.name
+
+    def show_at_origin(self, visit: Visit) -> Awaitable[None]:
+        """The path of the endpoint is known as a whole here, wherever the app is mounted."""
+        url = self.urls.public_url
+        whole = self._options.path if url is None else public_path(url)
+        asked = visit.scope["path"].rpartition(NAME)
+        if not asked[1] or asked[2].rstrip("/") not in ("", whole):
+            text = f"There is nothing at this path; the document is at {WELL_KNOWN}{whole}"
+            raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)
+        return self._answer(visit, url or f"{self.urls.origin(visit.scope)}{whole}")
+
+
+class OriginDocuments:
+    """What `server.well_known()` gives: an ASGI app to be mounted at `/.well-known` of the origin."""
+
+    def __init__(self, documents: ResourceDocuments | None, *, is_placed: bool) -> None:
+        """`is_placed`: somebody has said where the endpoint is."""
+        if documents is None or not documents.routes:
+            raise SetupError("server.well_known: there is nothing to tell; give Server auth=Auth(…) with the issuer")
+        if documents.urls.public_url is None and not is_placed:
+            text = "the endpoint can be anywhere; write public_url= (DOVETAIL_PUBLIC_URL), or its whole path="
+            raise SetupError(f'server.well_known: {text}, such as path="/notes/mcp"')
+        self._documents = documents
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        visit = Visit.of(scope, receive, send, scope["path"])
+        try:
+            await self._documents.show_at_origin(visit)
+        except ProtocolError as failure:
+            await visit.refuse(failure)
+
+
+def needed_scopes(engine: Engine) -> Iterator[str]:
+    """By anything that the server offers."""
+    catalogs: list[Catalog[Any]] = [
+        engine.tools,
+        engine.prompts,
+        engine.library.resources,
+        engine.library.templates,
+    ]
+    for catalog in catalogs:
+        for each in catalog.all():
+            if each.access is not None:
+                yield from each.access.scopes
+
+
+def public_path(url: str | None) -> str:
+    return urlsplit(url or "").path.rstrip("/")
+
+
+def _root(scope: Scope) -> str:
+    return quote(scope.get("root_path", "").rstrip("/"), safe="/:@!$&'()*+,;=~")

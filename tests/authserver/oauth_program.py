@@ -1,0 +1,69 @@
+"""The reference server behind its own authorization server: `python oauth_program.py --port N [--trust CERTIFICATE]`.
+
+Every request needs `reference:use`. Two more tools need a scope each that nobody asks for at first. Access tokens are
+short-lived. `--trust` is a certificate that is believed when a program's own document is fetched from this machine.
+What the server says is judged; if anything was malformed, that is on stderr, and the exit code is 1.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from dovetail import Context, Server, reference
+from dovetail.auth import Auth
+from dovetail.authserver import AuthServer, hash_password
+from judge import judge_this_process
+
+USER, PASSWORD = "ann", "correct horse battery"
+ACCESS_SECONDS = 5  # that a token is good for: longer than a client needs it, and a test can wait for its end
+MAY_USE, MAY_READ, MAY_WRITE = "reference:use", "notes:read", "notes:write"
+MEANINGS = {MAY_USE: "Use the tools", MAY_READ: "Read your notes", MAY_WRITE: "Change your notes"}
+
+
+def authorization_server(origin: str) -> AuthServer:
+    return AuthServer(
+        origin,
+        resource=f"{origin}/mcp",
+        users={USER: hash_password(PASSWORD, cost=16)},
+        scopes=MEANINGS,
+        access_seconds=ACCESS_SECONDS,
+        allow_loopback_cimd=True,
+    )
+
+
+def protected(auth_server: AuthServer) -> Server:
+    """All that the reference server has, and two tools with scopes of their own."""
+    auth = Auth(auth_server.verifier(), public_url=auth_server.resource, scopes=[MAY_USE])
+    server = reference.create_server(auth=auth)
+
+    @server.tool(scopes=[MAY_READ])
+    def read_note(ctx: Context) -> str:
+        """Read the note of whoever asks."""
+        assert ctx.principal is not None
+        return f"the note of {ctx.principal.subject}"
+
+    @server.tool(scopes=[MAY_WRITE])
+    def write_note(text: str, ctx: Context) -> str:
+        """Change the note of whoever asks."""
+        assert ctx.principal is not None
+        return f"{ctx.principal.subject} wrote {text}"
+
+    return server
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--trust", type=Path)
+    options = parser.parse_args()
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)  # a process group of its own
+    if options.trust is not None:
+        os.environ["SSL_CERT_FILE"] = str(options.trust)  # read when aiohttp is imported, which is later
+    watch = judge_this_process()
+    beside = authorization_server(f"http://127.0.0.1:{options.port}")
+    protected(beside).run(transport="http", port=options.port, routes=beside.routes())
+    sys.exit(1 if watch is not None and any(witness.problems for witness in watch) else 0)

@@ -1,0 +1,209 @@
+"""`scopes=` and `authorize=` at registration: the rules they make, the words for what can't work, and what is kept."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import Server, SetupError, ToolRegistry
+from dovetail.registry import catalog as catalogs
+from dovetail.registry.access import AccessRule, Rules, compile_access
+from dovetail.registry.catalog import Catalog, KeptPage
+
+
+def agree(principal: Any) -> bool:
+    return True
+
+
+def keyed(principal: Any) -> bool:
+    return True
+
+
+keyed.key = lambda principal: "all"
+
+
+def only_async(principal: Any) -> bool:
+    return True
+
+
+async def _late_key(principal: Any) -> str:
+    return ""
+
+
+only_async.key = _late_key
+
+
+def numbered(principal: Any) -> bool:
+    return True
+
+
+numbered.key = 7
+
+
+def function() -> str:
+    """Whatever is registered."""
+    return ""
+
+
+# ── rules ──
+
+
+@pytest.mark.parametrize(
+    ("options", "scopes", "authorize", "has_key"),
+    [
+        ({"scopes": ["a", "b", "a"]}, {"a", "b"}, None, False),
+        ({"scopes": "notes:write"}, {"notes:write"}, None, False),
+        ({"scopes": ("a",), "authorize": agree}, {"a"}, agree, False),
+        ({"authorize": keyed}, set(), keyed, True),
+        ({"authorize": bool}, set(), bool, False),
+        ({"scopes": None, "authorize": agree}, set(), agree, False),
+    ],
+)
+def test_a_rule(options: Any, scopes: set[str], authorize: Any, has_key: bool) -> None:
+    rule = compile_access(options, "tool t")
+    assert rule is not None
+    assert rule.scopes == scopes
+    assert rule.authorize is authorize
+    assert (rule.key is not None) == has_key
+
+
+@pytest.mark.parametrize("options", [{}, {"scopes": []}, {"scopes": None}, {"authorize": None}])
+def test_what_everybody_may_use_has_no_rule(options: Any) -> None:
+    server = Server("open", version="1.0.0")
+    server.add_tool(function, **options)
+    tool = server.engine.tools.get("function")
+    assert tool is not None
+    assert tool.access is None
+    assert server.engine.tools.edition.rules is None
+
+
+def test_every_kind_takes_a_rule(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    server, options = Server("all", version="1.0.0"), {"scopes": ["s"], "authorize": agree}
+    registry = ToolRegistry()
+    registry.register_tool("t", "", {"type": "object"}, lambda: "", **options)
+    server.add_tool(function, **options)
+    server.add_prompt(function, **options)
+    server.add_resource("a://b", function, **options)
+    server.add_resource("a://{name}", lambda name: name, name="template", **options)
+    server.add_file(tmp_path / "a.txt", uri="file:///one", **options)
+    server.add_directory(tmp_path, uri="docs://d", **options)
+    library = server.engine.library
+    catalogues: list[Catalog[Any]] = [
+        registry.catalog, server.engine.tools, server.engine.prompts, library.resources, library.templates,
+    ]  # fmt: skip
+    things = [item for catalog in catalogues for item in catalog.all()]
+    assert len(things) == 8, "with the file that the directory lists"
+    for thing in things:
+        assert thing.access.scopes == {"s"}, thing
+        assert thing.access.authorize is agree, thing
+
+
+def test_all_rules_together() -> None:
+    first, second = AccessRule(frozenset("ab")), AccessRule(frozenset("bc"), keyed, keyed.key)
+    third = AccessRule(frozenset(), keyed, keyed.key)
+    together = Rules.of([first, second, third])
+    assert together.scopes == frozenset("abc")
+    assert len(together.keys) == 1
+    assert together.has_keys
+    assert not Rules.of([first, AccessRule(frozenset(), agree)]).has_keys
+
+
+def test_the_scopes_of_a_server() -> None:
+    server = Server("scopes", version="1.0.0")
+    assert server.engine.scopes_in_use() == frozenset()
+    server.add_tool(function, scopes=["a", "b"])
+    server.add_prompt(function, scopes=["b", "c"])
+    server.add_resource("a://b", function, scopes=["d"])
+    server.add_resource("a://{name}", lambda name: name, name="template", scopes=["e"])
+    assert server.engine.scopes_in_use() == frozenset("abcde")
+    server.remove_tool("function")
+    assert server.engine.scopes_in_use() == frozenset("bcde")
+
+
+# ── what can't work ──
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scopes": ["two words"]}, "'two words' can't be a scope; it is printable ASCII"),
+        ({"scopes": [""]}, "'' can't be a scope"),
+        ({"scopes": ['a"b']}, "can't be a scope"),
+        ({"scopes": ["ä"]}, "can't be a scope"),
+        ({"scopes": [1]}, "1 can't be a scope"),
+        ({"scopes": 5}, 'scopes=5 is not possible; write scopes=["notes:write"]'),
+        ({"authorize": "admin"}, "authorize='admin' is not callable; give it a function of the principal"),
+        ({"authorize": lambda: True}, "let it take one argument, the principal"),
+        ({"authorize": lambda principal, tool: True}, "let it take one argument, the principal"),
+        ({"authorize": numbered}, "authorize.key=7 is not callable"),
+        ({"authorize": only_async}, "is async; write it as a plain def"),
+        ({"scope": ["a"]}, "unknown options scope; known are"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["tool", "prompt", "resource", "template"])
+def test_wrong_options_name_the_function_and_the_fix(kind: str, options: Any, words: str) -> None:
+    server = Server("wrong", version="1.0.0")
+    register = {
+        "tool": lambda: server.add_tool(function, **options),
+        "prompt": lambda: server.add_prompt(function, **options),
+        "resource": lambda: server.add_resource("a://b", function, **options),
+        "template": lambda: server.add_resource("a://{function}", lambda function: "", name="function", **options),
+    }
+    with pytest.raises(SetupError) as refused:
+        register[kind]()
+    assert words in str(refused.value)
+    assert "function" in str(refused.value)
+
+
+def test_what_not_everybody_may_read_is_not_for_public_caches(tmp_path: Path) -> None:
+    server = Server("wrong", version="1.0.0")
+    (tmp_path / "a").write_text("")
+    options: Any = {"scopes": ["s"], "cache_scope": "public"}
+    for register in (
+        lambda: server.add_resource("a://b", function, **options),
+        lambda: server.add_file(tmp_path / "a", **options),
+        lambda: server.add_directory(tmp_path, **options),
+    ):
+        with pytest.raises(SetupError, match='cache_scope="public" is not possible; leave it out'):
+            register()
+
+
+# ── editions and kept pages ──
+
+
+def test_an_edition_stays_as_it_is() -> None:
+    catalog: Catalog[str] = Catalog("tool")
+    catalog.add("a", "A")
+    before = catalog.edition
+    assert catalog.edition is before
+    catalog.add("b", "B")
+    assert before.items == ["A"]
+    assert catalog.edition.items == ["A", "B"]
+    assert before.version < catalog.edition.version
+    assert list(catalog.edition.behind(0)) == [(1, "A"), (2, "B")]
+    assert list(catalog.edition.behind(1)) == [(2, "B")]
+    assert list(catalog.edition.behind(2)) == []
+
+
+def kept(size: int) -> KeptPage:
+    return KeptPage(bytes(size), None, 0.0)
+
+
+def test_the_oldest_pages_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogs, "MAX_KEPT_PAGES", 3)
+    monkeypatch.setattr(catalogs, "MAX_KEPT_BYTES", 100)
+    catalog: Catalog[str] = Catalog("tool")
+    for place in range(5):
+        catalog.keep(("", place), kept(10), catalog.version)
+    assert [place for _, place in catalog.encoded] == [2, 3, 4], "in number"
+    catalog.keep(("", 5), kept(85), catalog.version)
+    assert [place for _, place in catalog.encoded] == [4, 5], "in bytes"
+    catalog.keep(("", 5), kept(10), catalog.version)
+    catalog.keep(("", 6), kept(80), catalog.version)
+    assert [place for _, place in catalog.encoded] == [4, 5, 6], "one in the place of another counts once"
+    catalog.keep(("", 7), kept(101), catalog.version)
+    assert len(catalog.encoded) == 3, "what is larger than all together may be is not kept"
+    catalog.add("a", "A")
+    catalog.keep(("", 0), kept(100), catalog.version)
+    assert len(catalog.encoded) == 1, "a change empties it, and nothing is counted any more"

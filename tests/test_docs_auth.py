@@ -1,0 +1,241 @@
+"""The programs of the page on authorization, with callers of every kind: over HTTP, below a path, on a pipe."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+import authserver_stage
+from documented import PROGRAMS, REVISIONS, ROOT, SECRETS, load, served
+from dovetail import Client, ConnectionLost, ServerError
+from dovetail.auth import fetch, introspection, jwt
+from dovetail.transports.routes import RouteTable
+from hosting import hosted
+from issuer_stage import ISSUER, claims, jwks, token
+
+PAGE = (ROOT / "docs" / "authorization.md").read_text()
+ALICE, BOB = "dovetail_example_key_of_alice", "dovetail_example_key_of_bob"
+HELLO = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+MOUNTED = "https://example.com/notes/mcp"
+DOCUMENT = "/.well-known/oauth-protected-resource"
+
+
+def bearer(text: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {text}"}
+
+
+@pytest.fixture(autouse=True)
+def _issuer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """https://login.example.com without a network: its metadata, its keys, and what it says of a token."""
+    pages = {
+        f"{ISSUER}/.well-known/oauth-authorization-server": {"issuer": ISSUER, "jwks_uri": f"{ISSUER}/keys"},
+        f"{ISSUER}/keys": jwks(),
+    }
+
+    async def ask(request: fetch.FetchRequest) -> fetch.Fetched:
+        answer: Any = pages.get(request.url)
+        if request.url == f"{ISSUER}/introspect":
+            assert request.body is not None
+            answer = {"active": True, **claims()} if b"token=opaque&" in request.body else {"active": False}
+        return fetch.Fetched(status=404 if answer is None else 200, body=json.dumps(answer).encode())
+
+    for module in (jwt, introspection):
+        monkeypatch.setattr(module, "make_fetch", lambda **options: ask)
+
+
+@asynccontextmanager
+async def caller(program: str, key: str, revision: str = REVISIONS[-1]) -> AsyncIterator[Client]:
+    async with (
+        served(program) as url,
+        Client(f"{url}/mcp", protocol_version=revision, headers=bearer(key)) as client,
+    ):
+        yield client
+
+
+async def refusal(url: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    async with aiohttp.request("POST", url, json=HELLO, headers=headers) as answer:
+        return answer.status, answer.headers.get("WWW-Authenticate", "")
+
+
+# ── verifiers ──
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize(
+    ("program", "key", "gives"),
+    [
+        ("auth_keys", ALICE, "alice"),
+        ("auth_keys", BOB, "bob"),
+        ("auth_jwt", token(), {"user": "alice", "program": "editor"}),
+        ("auth_introspection", "opaque", "alice"),
+        ("auth_several", BOB, "backup"),
+        ("auth_several", token(), "alice"),
+    ],
+)
+async def test_a_good_token_says_who_is_calling(program: str, key: str, gives: Any, revision: str) -> None:
+    async with caller(program, key, revision) as client:
+        assert (await client.call_tool("whoami")).data == gives
+
+
+@pytest.mark.parametrize(
+    ("program", "key"),
+    [
+        ("auth_keys", "dovetail_example_key_of_nobody"),
+        ("auth_jwt", token(claims(aud="https://other.example.com/mcp"))),
+        ("auth_introspection", "unknown"),
+        ("auth_function", "ticket-of-bob"),
+        ("auth_several", ALICE),
+    ],
+)
+async def test_a_bad_token_is_refused(program: str, key: str) -> None:
+    async with served(program) as url:
+        status, challenge = await refusal(f"{url}/mcp", bearer(key))
+        assert status == 401
+        assert 'error="invalid_token"' in challenge
+
+
+async def test_a_function_says_who_is_calling() -> None:
+    async with caller("auth_function", "ticket-of-ada") as client:
+        assert (await client.call_tool("count")).data == "ada has 3"
+
+
+async def test_the_challenge_that_is_shown_is_real() -> None:
+    async with served("auth_jwt") as url:
+        assert "HTTP/1.1 {} Unauthorized\nWWW-Authenticate: {}\n".format(*await refusal(f"{url}/mcp")) in PAGE
+
+
+async def test_each_caller_has_a_rate_of_its_own() -> None:
+    app = load("auth_keys").server.asgi()
+    async with hosted(app) as url, Client(f"{url}/mcp", headers=bearer(ALICE)) as alice:
+        calls = [alice.call_tool("whoami") for _ in range(130)]  # a minute may begin meanwhile
+        with pytest.raises(ConnectionLost, match="60 requests per minute from each caller"):
+            await asyncio.gather(*calls)
+        async with Client(f"{url}/mcp", headers=bearer(BOB)) as bob:
+            assert (await bob.call_tool("whoami")).data == "bob"
+    await app.drain()
+
+
+# ── scopes ──
+
+
+async def visible(client: Client) -> tuple[list[str], int, int]:
+    tools = sorted(tool.name for tool in await client.list_tools())
+    return tools, len(await client.list_resource_templates()), len(await client.list_prompts())
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_scopes_and_teams_say_who_may_what(revision: str) -> None:
+    app = load("auth_scopes").server.asgi()
+    async with hosted(app) as url:
+        mcp = f"{url}/mcp"
+        async with Client(mcp, protocol_version=revision, headers=bearer(ALICE)) as alice:
+            assert await visible(alice) == (["plan", "wait", "write"], 1, 1)
+            assert (await alice.call_tool("write", {"name": "list", "text": "tea"})).data == "alice wrote list."
+            assert (await alice.call_tool("plan")).data == "Paint it red."
+            (contents,) = await alice.read_resource("notes://list")  # notes:write holds notes:read
+            assert contents.text == "tea"
+        async with Client(mcp, protocol_version=revision, headers=bearer(BOB)) as bob:
+            assert await visible(bob) == (["wait"], 1, 1)
+            assert (await bob.get_prompt("tidy")).messages
+            with pytest.raises(ServerError, match="Unknown tool: plan"):
+                await bob.call_tool("plan")
+            with pytest.raises(ServerError, match="This needs the scopes: notes:write"):
+                await bob.call_tool("write", {"name": "list", "text": "rum"})
+        await app.drain()
+
+
+# ── where the server is ──
+
+
+async def test_the_document_is_at_the_origin_too() -> None:
+    program = load("auth_mounted")
+    async with hosted(program.app) as url:
+        status, challenge = await refusal(f"{url}/notes/mcp")
+        assert status == 401
+        assert f'resource_metadata="{MOUNTED}' in challenge, challenge
+        for path in (DOCUMENT, f"{DOCUMENT}/notes/mcp"):
+            async with aiohttp.request("GET", url + path) as answer:
+                assert answer.status == 200
+                document = await answer.json()
+                assert (document["resource"], document["scopes_supported"]) == (MOUNTED, ["notes:read"])
+        await program.mcp.drain()
+
+
+# ── our own authorization server ──
+
+
+class Shown(authserver_stage.Stage):
+    """The one of a program, instead of one for tests."""
+
+    def __init__(self, program: Any) -> None:
+        self.server = program.auth_server
+        self.table = RouteTable(self.server.routes(), ())
+        self.base = ""
+        self.address = "127.0.0.1"
+
+
+async def test_a_user_signs_in_and_a_program_calls() -> None:
+    program = load("auth_server")
+    stage = Shown(program)
+    registered = (await stage.register(redirect_uris=[authserver_stage.NATIVE], token_endpoint_auth_method="none")).json
+    editor = authserver_stage.Program(stage, registered["client_id"], authserver_stage.NATIVE)
+    granted = await editor.tokens(resource=program.auth_server.resource)
+    app = program.server.asgi()
+    async with hosted(app) as url, Client(f"{url}/mcp", headers=bearer(granted["access_token"])) as client:
+        assert (await client.call_tool("whoami")).data == "ann"
+        status, challenge = await refusal(f"{url}/mcp")
+        assert (status, 'scope="notes:read"' in challenge) == (401, True)
+        with pytest.raises(ServerError, match="This needs the scopes: notes:write"):
+            await client.call_tool("write", {"text": "x"})
+    await app.drain()
+
+
+async def test_a_machine_gets_a_token_by_its_secret() -> None:
+    async with served("auth_server") as url, aiohttp.ClientSession(url) as session:
+        assert "curl -u nightly:$NIGHTLY_SECRET -d grant_type=client_credentials http://127.0.0.1:8000/token" in PAGE
+        known = authserver_stage.basic("nightly", SECRETS["NIGHTLY_SECRET"])
+        granted = await session.post("/token", data={"grant_type": "client_credentials"}, headers=known)
+        key = (await granted.json())["access_token"]
+        async with Client(f"{url}/mcp", headers=bearer(key)) as client:
+            assert (await client.call_tool("whoami")).data == "nightly"
+
+
+def test_the_users_that_are_shown_are_those_of_the_file() -> None:
+    users = (ROOT / "docs" / "programs" / "auth_users.json").read_text()
+    assert f"```json\n{users}```" in PAGE
+
+
+# ── keys that tokens are bound to ──
+
+
+async def test_a_plain_token_is_not_enough_where_dpop_is_required() -> None:
+    async with served("auth_dpop") as url:
+        status, challenge = await refusal(f"{url}/mcp", bearer(token()))
+        assert status == 401
+        assert challenge.startswith('DPoP error="invalid_token"')
+
+
+# ── a pipe ──
+
+
+def on_a_pipe(key: str | None) -> Client:
+    given = {} if key is None else {"DOVETAIL_TOKEN": key}
+    return Client([sys.executable, PROGRAMS["auth_scopes"]], env={**os.environ, **given})
+
+
+@pytest.mark.parametrize(("key", "tools"), [(ALICE, ["plan", "wait", "write"]), (BOB, ["wait"]), (None, ["wait"])])
+async def test_a_host_gives_a_token_in_the_environment(key: str | None, tools: list[str]) -> None:
+    async with on_a_pipe(key) as client:
+        assert sorted(tool.name for tool in await client.list_tools()) == tools
+
+
+async def test_a_bad_token_in_the_environment_ends_the_program() -> None:
+    with pytest.raises(ConnectionLost):
+        async with on_a_pipe("dovetail_example_key_of_nobody"):
+            pass
