@@ -34,7 +34,9 @@ def demand() -> None:
 
 def run(program: str, *arguments: str) -> dict[str, Any]:
     command = [str(node_tools.node()), str(PROGRAMS / program), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    # a process group of its own, or None where there are no such groups
+    group = 0 if os.name == "posix" else None
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, process_group=group)
     assert done.returncode == 0, f"{program} failed:\n{done.stderr[-3000:]}"
     assert not done.stderr, f"{program} complained:\n{done.stderr[-3000:]}"
     return json.loads(done.stdout)

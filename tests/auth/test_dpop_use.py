@@ -45,7 +45,7 @@ async def test_a_foreign_key_costs_no_signature_check() -> None:
 
 
 @pytest.mark.parametrize("required", [False, True])
-@pytest.mark.parametrize("jkt", [KEY.thumbprint(), "", None, 5])
+@pytest.mark.parametrize("jkt", [KEY.thumbprint(), "", None, 5], ids=["right", "empty", "none", "number"])
 def test_a_bound_token_is_no_plain_bearer_token(required: bool, jkt: Any) -> None:
     """The downgrade: a stolen token, sent as `Bearer` because there is no key to prove anything with."""
     claims = {"sub": "ada", "cnf": {"jkt": jkt}}
