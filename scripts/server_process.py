@@ -4,6 +4,7 @@ The process is ended by its own id. What there is to complain about (it stayed, 
 found out after its end.
 """
 
+import os
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+OWN_GROUP = 0 if os.name == "posix" else None  # signals to us are not for it
 START_SECONDS, STOP_SECONDS = 20, 15
 
 
@@ -35,7 +37,9 @@ def serving(program: Sequence[str], log: Path) -> Iterator[Serving]:
     served = Serving(_free_port(), [])
     command = [sys.executable, *program, "--port", str(served.port)]
     with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, process_group=OWN_GROUP
+        )
     try:
         _wait_for(process, served.port, log)
         yield served

@@ -8,6 +8,7 @@ import pytest
 
 HEAVY = {
     "pydantic", "uvicorn", "starlette", "jsonschema_rs", "cryptography", "click", "redis", "watchfiles", "anyio",
+    "joserfc", "aiohttp",
 }  # fmt: skip
 
 

@@ -59,8 +59,6 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--trust", type=Path)
     options = parser.parse_args()
-    if os.getpgrp() != os.getpid():
-        os.setpgid(0, 0)  # a process group of its own
     if options.trust is not None:
         os.environ["SSL_CERT_FILE"] = str(options.trust)  # read when aiohttp is imported, which is later
     watch = judge_this_process()

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import node_tools
 import pytest
+from server_process import OWN_GROUP
 
 import nodejs
 from authserver_stage import SCOPES, USERS, say_yes, served
@@ -46,7 +47,7 @@ async def run_suite(issuer: str, folder: Path) -> tuple[int, str]:
     options = ["--url", issuer, "--client-id", CLIENT.id, "--port", str(free_port()), "-o", str(folder)]
     suite = await asyncio.create_subprocess_exec(
         *node_tools.conformance(), "authorization", *options,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, process_group=OWN_GROUP,
     )  # fmt: skip
     assert suite.stdout is not None
     written, browsed = "", False
