@@ -5,7 +5,8 @@ from dovetail import Server
 from dovetail.auth import Auth, Jwt
 
 URL = "https://example.com/notes/mcp"
-server = Server("notes", version="1.0.0", auth=Auth(Jwt("https://login.example.com", audience=URL), public_url=URL))
+auth = Auth(Jwt("https://login.example.com", audience=URL), public_url=URL, scopes=["notes:read"])
+server = Server("notes", version="1.0.0", auth=auth)
 
 
 @server.tool(scopes=["notes:read"])

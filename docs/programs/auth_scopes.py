@@ -11,7 +11,8 @@ keys = ApiKeys(
         "bob": {"key": BOB, "scopes": ["notes:read"], "claims": {"team": "blue"}},
     }
 )
-server = Server("notes", version="1.0.0", auth=Auth(keys, hierarchy={"notes:write": ["notes:read"]}))
+auth = Auth(keys, scopes=["notes:read"], hierarchy={"notes:write": ["notes:read"]})
+server = Server("notes", version="1.0.0", auth=auth)
 notes = {"list": "milk"}
 
 

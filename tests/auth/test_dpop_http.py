@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 from proof_making import KEY, OTHER, TOKEN, bound, proof
 
-from dovetail import Context, Server
+from dovetail import AuditEvent, Context, Server
 from dovetail.auth import Auth, Principal
 from dovetail.auth.dpop import ALGS
 from dovetail.state.memory import MemoryState
+from http_serving import until
 from http_stage import HANDSHAKE, MODERN, open_wire, text_of
 from http_wire import HttpWire
 
 URL = "http://localhost:8000/mcp"
 PLAIN = "plain-token"
+SECRET = "the secret of a whole fleet"
 EVERY_REVISION = pytest.mark.parametrize("version", [HANDSHAKE[-1], MODERN])
 
 
@@ -23,8 +25,15 @@ async def verify(token: str) -> Principal | None:
     return None if claims is None else Principal(subject="ada", claims=claims)
 
 
-def app_of(dpop: Any, **options: Any) -> Any:
-    server = Server("notes", version="1.0.0", auth=Auth(verify, dpop=dpop))
+class SharedMemory(MemoryState):
+    """As if other processes were at it too."""
+
+    shared = True
+
+
+def app_of(dpop: Any, nonces: bool = False, audit: Any = False, **options: Any) -> Any:
+    auth = Auth(verify, dpop=dpop, dpop_nonces=nonces)
+    server = Server("notes", version="1.0.0", secret=SECRET, auth=auth, audit=audit)
 
     @server.tool
     async def who(ctx: Context) -> str:
@@ -122,11 +131,59 @@ async def test_two_proofs_are_none() -> None:
 
 
 async def test_a_proof_is_good_once_in_a_whole_fleet() -> None:
-    state = MemoryState()
+    state = SharedMemory()
     first, second = (app_of("required", state=state) for _ in range(2))
     headers = proved()
     assert (await HttpWire(first, headers=headers).call("who")).status == 200
     await refused(second, headers, "invalid_dpop_proof")
+    await first.drain()
+    await second.drain()
+
+
+async def test_proofs_do_not_take_the_room_of_sessions() -> None:
+    """In a state of one process, which is no larger than sessions need; and they are known after a restart."""
+    state = MemoryState()
+    app = app_of("required", state=state)
+    wire, headers = ProvingWire(app), proved()
+    for _ in range(5):
+        assert (await wire.call("who")).status == 200
+    assert (await HttpWire(app, headers=headers).call("who")).status == 200
+    assert state.held == 0
+    await app.drain()
+    await app.start()
+    await refused(app, headers, "invalid_dpop_proof")
+
+
+async def test_when_too_many_proofs_were_used_new_ones_have_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = app_of("optional")
+    monkeypatch.setattr(app._engine.options.auth._used_proofs, "_most", 2)
+    assert [(await ProvingWire(app).call("who")).status for _ in range(3)] == [200, 200, 503]
+    plain = HttpWire(app, headers={"authorization": f"Bearer {PLAIN}"})
+    assert (await plain.call("who")).status == 200  # others are not in want
+
+
+async def test_with_nonces_a_client_is_told_which_one_to_take() -> None:
+    """RFC 9449, 9: refused once, with what to come back with; any worker with the same secret takes it."""
+    app, other = app_of("required", nonces=True), app_of("required", nonces=True)
+    told = await HttpWire(app, headers=proved()).call("who")
+    assert told.status == 401
+    assert 'error="use_dpop_nonce"' in challenges(told)["DPoP"]
+    nonce = told.headers["dpop-nonce"]
+    assert text_of((await HttpWire(other, headers=proved(nonce=nonce)).call("who")).answer) == "ada"
+    for wrong in ("guess", ""):
+        assert (await HttpWire(app, headers=proved(nonce=wrong)).call("who")).headers["dpop-nonce"] == nonce
+    assert "dpop-nonce" not in (await HttpWire(app_of("required")).call("who")).headers
+
+
+async def test_the_audit_tells_of_bad_proofs_but_not_of_first_steps() -> None:
+    events: list[AuditEvent] = []
+    app = app_of("required", nonces=True, audit=events.append)
+    assert (await HttpWire(app).call("who")).status == 401
+    assert (await HttpWire(app, headers=proved()).call("who")).status == 401  # it gets its nonce
+    await refused(app, proved(htm="GET"), "invalid_dpop_proof")
+    await until(lambda: bool(events))
+    await app.drain()
+    assert [(each.reason, each.subject) for each in events] == [("invalid_dpop_proof", "ada")]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import pytest
 from joserfc import jwk
 from proof_making import KEY, NOW, OTHER, Change, bound, check, checker, forged, proof, refused, remembering
 
-from dovetail.auth.dpop import CLOCK_MARGIN, LEEWAY, DpopCheck, DpopNonces, needs_proof, only_proof
+from dovetail.auth import Auth
+from dovetail.auth.dpop import CLOCK_MARGIN, LEEWAY, DpopCheck, DpopNonces, UsedProofs, needs_proof, only_proof
 from dovetail.auth.proofs import _imported
-from dovetail.errors import SetupError, Unauthorized
+from dovetail.errors import ProtocolError, SetupError, Unauthorized
 
 SECRET = b"s" * 32
 
@@ -138,11 +139,38 @@ async def test_a_store_that_fails_lets_nobody_in() -> None:
         await check(proof(), checker(claim))
 
 
+# --- where one process remembers them
+
+
+async def test_what_was_used_is_known_until_its_time_is_over() -> None:
+    now = [1000.0]
+    used = UsedProofs(clock=lambda: now[0])
+    assert await used.claim("dpop/a", 360.0)
+    for now[0] in (1000.0, 1029.0, 1359.9):
+        assert not await used.claim("dpop/a", 360.0)
+    now[0] = 1400.0
+    assert await used.claim("dpop/a", 360.0)
+
+
+async def test_when_it_is_full_new_proofs_are_refused_and_none_is_forgotten() -> None:
+    now = [1000.0]
+    used = UsedProofs(3, clock=lambda: now[0])
+    for number, seconds in enumerate([10.0, 100.0, 300.0]):
+        assert await used.claim(f"dpop/{number}", seconds)
+    with pytest.raises(ProtocolError, match="try again later") as caught:
+        await used.claim("dpop/3", 10.0)
+    assert caught.value.http_status == 503
+    assert [await used.claim(f"dpop/{number}", 10.0) for number in range(3)] == [False] * 3
+    now[0] = 1050.0  # the time of the first is over
+    assert await used.claim("dpop/3", 10.0)
+    assert not await used.claim("dpop/2", 10.0)
+
+
 # --- nonces
 
 
 def nonces(at: float = NOW, secret: bytes = SECRET) -> DpopNonces:
-    return DpopNonces(secret, seconds=100, clock=lambda: at)
+    return DpopNonces(lambda: [secret], seconds=100, clock=lambda: at)
 
 
 async def test_with_nonces_a_proof_has_to_hold_a_fresh_one() -> None:
@@ -167,14 +195,24 @@ def test_a_nonce_is_good_for_one_to_two_windows(later: float, good: bool) -> Non
 
 
 def test_workers_with_one_secret_know_each_others_nonces() -> None:
-    assert DpopNonces(SECRET).knows(DpopNonces(SECRET).fresh())
-    assert not DpopNonces(SECRET).knows(DpopNonces(b"t" * 32).fresh())
+    assert nonces().knows(nonces().fresh())
+    assert not nonces().knows(nonces(secret=b"t" * 32).fresh())
     assert checker().nonce is None
 
 
-def test_a_short_secret_is_refused() -> None:
-    with pytest.raises(SetupError, match="5 bytes"):
-        DpopNonces(b"short")
+def test_secrets_can_be_replaced() -> None:
+    """The first one makes nonces, all of them are known; and what a fleet agrees on later counts at once."""
+    secrets = [SECRET]
+    ours = DpopNonces(lambda: secrets, seconds=100, clock=lambda: NOW)
+    old = ours.fresh()
+    secrets[:] = [b"t" * 32, SECRET]
+    assert ours.fresh() == nonces(secret=b"t" * 32).fresh() != old
+    assert ours.knows(old)
+
+
+def test_nonces_without_proofs_are_refused() -> None:
+    with pytest.raises(SetupError, match="dpop_nonces=True does nothing"):
+        Auth(lambda token: None, dpop_nonces=True)
 
 
 async def test_the_real_clock_is_the_default() -> None:

@@ -163,6 +163,11 @@ async def test_a_kept_answer_ends_with_its_token(served: Site, monkeypatch: pyte
     assert await verifier.verify("x") is None
 
 
+@pytest.mark.parametrize("seconds", [0, 5.0, 600])
+async def test_those_who_ask_are_told_how_long_to_believe(served: Site, seconds: float) -> None:
+    assert Auth(asking(served, cache_seconds=seconds)).believed_seconds == seconds
+
+
 async def test_nothing_is_kept_if_not_wanted(served: Site) -> None:
     verifier = asking(served, cache_seconds=0)
     for _ in range(3):

@@ -1,19 +1,15 @@
-"""Programs: those that register themselves, those that publish a document, those that sign; and users in a file."""
+"""Programs: those that register themselves, those that publish a document, and those that sign."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
-from authserver_stage import CALLBACK, ISSUER, NATIVE, PASSWORD, RESOURCE, Browser, Program, Stage, basic
+from authserver_stage import CALLBACK, ISSUER, NATIVE, RESOURCE, Browser, Program, Stage, basic
 from dovetail.auth.signing import SigningKey, check_public_keys, read_assertion, unproven_subject
-from dovetail.authserver import AuthServer, OAuthClient, hash_password
-from dovetail.authserver.users import Users
+from dovetail.authserver import OAuthClient
 from dovetail.errors import SetupError
 from hosting import hosted
 
@@ -318,50 +314,8 @@ def test_what_a_key_has_signed_is_read_by_its_type_only() -> None:
     assert "d" not in key.public
 
 
-# ── users ──
-
-
-async def test_users_come_from_a_file_that_may_change(tmp_path: Path) -> None:
-    path = tmp_path / "users.json"
-    path.write_text(json.dumps({"ann": hash_password("one", cost=16)}))
-    users = Users(path)
-    assert await users.accepts("ann", "one")
-    assert not await users.accepts("ann", "two")
-    assert not await users.accepts("bob", "one")
-    assert not await users.accepts("ann", "x" * 2000)
-    path.write_text(json.dumps({"ann": hash_password("two", cost=16), "bob": hash_password("bob", cost=16)}))
-    assert await users.accepts("ann", "two")
-    assert await users.accepts("bob", "bob")
-
-
-@pytest.mark.parametrize(
-    "users",
-    [
-        {"ann": "password"}, {"": hash_password("x", cost=16)}, {"ci": hash_password("x", cost=16)}, {"ann": 3},
-        {"https://x.org/c": hash_password("x", cost=16)}, {"ann": "scrypt:99999999:8:1:" + "A" * 22 + ":" + "A" * 43},
-        {"ann": "scrypt:16:0:1:" + "A" * 22 + ":" + "A" * 43}, "missing.json", [],
-    ],
-)  # fmt: skip
-def test_users_that_can_not_be(users: Any, tmp_path: Path) -> None:
-    static = OAuthClient(id="ci", grant_types=["client_credentials"], secret="0123456789abcdef")
-    given = str(tmp_path / users) if isinstance(users, str) else users
-    with pytest.raises((SetupError, TypeError)):
-        AuthServer(ISSUER, resource=RESOURCE, users=given, clients=[static])
-
-
 def test_a_secret_is_not_shown() -> None:
     client = OAuthClient(id="ci", grant_types=["client_credentials"], secret="0123456789abcdef")
     assert "0123456789abcdef" not in repr(client) + str(client.secret)
     with pytest.raises(SetupError):
         OAuthClient(id="ci", secret="short")
-
-
-def test_the_command_makes_a_hash() -> None:
-    command = [sys.executable, "-m", "dovetail.authserver"]
-    done = subprocess.run([*command, "hash"], input=PASSWORD + "\n", capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("scrypt:32768:8:3:")
-    assert PASSWORD not in done.stdout
-    assert Users({"ann": done.stdout.strip()}).mark("ann")
-    for arguments, code in ((["hash"], 1), ([], 2), (["help"], 2)):
-        failed = subprocess.run([*command, *arguments], input="\n", capture_output=True, text=True, check=False)
-        assert (failed.returncode, failed.stdout) == (code, "")

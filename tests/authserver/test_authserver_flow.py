@@ -1,6 +1,8 @@
 """The whole way of a token: metadata, consent, code, access token, refresh, revocation, client credentials."""
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
 
@@ -129,12 +131,13 @@ async def test_who_has_signed_in_is_asked_without_a_password() -> None:
     assert 'name="password"' in (await browser.open(program.url())).text
 
 
-async def test_a_changed_password_ends_a_signed_in_browser() -> None:
-    users = dict(USERS)
+async def test_a_changed_password_ends_a_signed_in_browser(tmp_path: Path) -> None:
+    users = tmp_path / "users.json"
+    users.write_text(json.dumps(USERS))
     stage = Stage(users=users)
     browser, program = Browser(stage), Program(stage)
     await program.code(browser)
-    stage.server._users._known["ann"] = hash_password("another", cost=16)
+    users.write_text(json.dumps({"ann": hash_password("another", cost=16)}))
     assert 'name="password"' in (await browser.open(program.url())).text
 
 
@@ -306,11 +309,13 @@ async def test_a_state_by_url(tmp_path: object) -> None:
         await stage.server.close()
 
 
-async def test_a_user_who_is_gone_refreshes_nothing() -> None:
-    stage = Stage()
+async def test_a_user_who_is_gone_refreshes_nothing(tmp_path: Path) -> None:
+    users = tmp_path / "users.json"
+    users.write_text(json.dumps(USERS))
+    stage = Stage(users=users)
     program = Program(stage)
     tokens = await program.tokens()
-    del stage.server._users._known["ann"]
+    users.write_text("{}")
     assert (await program.refresh(tokens["refresh_token"])).json["error"] == "invalid_grant"
     assert not await stage.may_call(tokens["access_token"])
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from joserfc import jwk, jws
 from old_client import OldClient, connected
 
-from dovetail import Context, Server
+from dovetail import AuditEvent, Context, Server
 from dovetail.auth import Auth, Principal, VerifierTrouble
 from dovetail.errors import SetupError
 from dovetail.transports import doorkeeper
@@ -28,7 +28,7 @@ from dovetail.transports.doorkeeper import Doorkeeper
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import serving as over_sockets
-from http_serving import serving
+from http_serving import serving, until
 from http_stage import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, text_of
 from http_wire import Exchange, HttpWire
 from replaying import EVERYTHING, retry
@@ -297,6 +297,32 @@ async def test_without_an_authorization_server_there_is_no_metadata() -> None:
         assert (await HttpWire(app).raw("GET", path="/.well-known/oauth-protected-resource").done()).status == 404
 
 
+# ── what is noted of it ──
+
+
+@pytest.mark.parametrize("version", [HANDSHAKE[-1], MODERN])
+async def test_refusals_at_the_door_are_in_the_audit(version: str) -> None:
+    """Who came without a token has done nothing yet; all others are noted, without the token."""
+    events: list[AuditEvent] = []
+    auth = Auth(Register(), scopes=["notes:read"])
+    async with serving(Server("notes", version="1.0.0", auth=auth, audit=events.append)) as app:
+        assert (await HttpWire(app, version).post("tools/list")).status == 401
+        for token, status in [("guessed", 401), ("low-token", 403)]:
+            assert (await HttpWire(app, version, headers=bearer(token)).post("tools/list")).status == status
+        in_query = await HttpWire(app, version).raw("POST", query="access_token=ann-token").done()
+        assert in_query.status == 400
+        await until(lambda: len(events) == 3)
+    assert [(each.reason, each.subject) for each in events] == [
+        ("invalid_token", None),
+        ("insufficient_scope", "low"),
+        ("invalid_request", None),
+    ]
+    for each in events:
+        assert (each.outcome, each.method, each.name, each.code) == ("refused", "POST", "/mcp", -32600)
+        assert each.address == "127.0.0.1"
+    assert not any(secret in repr(events) for secret in ("guessed", "low-token", "ann-token"))
+
+
 # ── how often verifiers are asked ──
 
 
@@ -314,6 +340,24 @@ async def test_a_token_is_believed_for_a_while(version: str, monkeypatch: pytest
         assert register.asked == ["ann-token"] * 2
         wire.headers = bearer("taken-back")  # the session alone is worth nothing
         assert (await wire.call("whoami")).status == 401
+
+
+@pytest.mark.rule("AUTH-15")
+@pytest.mark.parametrize(
+    ("seconds", "later", "asked"), [(0, 0, 2), (20, 19, 1), (20, 21, 2), (600, 59, 1), (600, 61, 2)]
+)
+async def test_a_verifier_says_how_long_it_is_believed(
+    seconds: float, later: float, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But never for longer than a minute. Of several, the most cautious one decides."""
+    register = Register()
+    register.believed_seconds = seconds  # type: ignore[attr-defined]
+    async with serving(notes([register, Register()])) as app:
+        wire = HttpWire(app, headers=bearer())
+        assert (await wire.call("whoami")).status == 200
+        monkeypatch.setattr(doorkeeper, "monotonic", lambda: time.monotonic() + later)
+        assert (await wire.call("whoami")).status == 200
+    assert len(register.asked) == asked
 
 
 async def test_a_token_is_not_believed_beyond_its_own_end() -> None:

@@ -54,7 +54,7 @@ async def metadata_url(app: Any, path: str = "/mcp", **options: Any) -> str:
 @pytest.mark.rule("AUTH-4", "AUTH-14")
 @pytest.mark.parametrize("path", [ROOT, f"{ROOT}/mcp", f"{ROOT}/mcp/"])
 async def test_the_document(path: str) -> None:
-    async with serving(notes(documentation="https://notes.example.com/help")) as app:
+    async with serving(notes(scopes=["notes:read"], documentation="https://notes.example.com/help")) as app:
         assert await document(app, path) == {
             "resource": RESOURCE,
             "authorization_servers": [ISSUER],  # byte for byte, with its slash
@@ -73,10 +73,14 @@ async def test_what_is_given_counts() -> None:
         assert "ES256" in found["dpop_signing_alg_values_supported"]
 
 
-async def test_without_scopes_nothing_is_said_of_them() -> None:
-    server = Server("bare", auth=Auth(verify, authorization_servers=[ISSUER]))
-    async with serving(server) as app:
-        assert "scopes_supported" not in await document(app, ROOT)
+@pytest.mark.rule("SEC-11")
+async def test_without_first_scopes_nothing_is_said_of_others() -> None:
+    """A client that finds none in the challenge asks for all that the document names: the whole catalogue."""
+    bare = Server("bare", auth=Auth(verify, authorization_servers=[ISSUER]))
+    for server in (bare, notes()):
+        async with serving(server) as app:
+            assert "scopes_supported" not in await document(app, ROOT)
+            assert "scope=" not in (await get(app, "/mcp", method="POST")).headers["www-authenticate"]
 
 
 class Issued:

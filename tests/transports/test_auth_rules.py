@@ -18,6 +18,7 @@ from http_wire import HttpWire
 
 RULES = [*(f"AUTH-{number}" for number in range(1, 21)), *(f"SEC-{number}" for number in range(1, 13))]
 TOKEN, LOW = "dovetail-key-of-ann-and-nobody-else", "dovetail-key-of-ann-for-reading"
+PROOF = "a.dpop.proof"
 _MARK = re.compile(r"mark\.rule\(([^)]*)\)")
 
 
@@ -75,18 +76,22 @@ async def test_a_token_is_neither_kept_nor_shown(version: str, caplog: pytest.Lo
 
     @server.middleware
     async def look(request: Request, call_next: Any) -> Any:
-        seen.append((request.method, request.params))
+        seen.append((request.method, request.params, dict(request.headers)))
+        shown = {*request.headers.values(), *request.headers.all("authorization"), *request.headers.all("dpop")}
+        assert not any(secret in value for value in shown for secret in (TOKEN, PROOF))
         return await call_next(request)
 
     @server.tool
     async def tell(ctx: Context) -> str:
-        seen.append((ctx.principal, ctx.meta, ctx.client.info, ctx.session_id))
+        seen.append((ctx.principal, ctx.meta, ctx.client.info, ctx.session_id, dict(ctx.headers)))
+        assert ctx.headers["x-mine"] == "yes"
         return "told"
 
     with caplog.at_level(logging.DEBUG):
         async with serving(server) as app:
-            wire = await open_wire(app, version, headers=bearer())
-            assert text_of((await wire.call("tell")).answer) == "told"
+            wire = await open_wire(app, version, headers={**bearer(), "dpop": PROOF, "x-mine": "yes"})
+            for _ in range(2):  # the token is new, and then known
+                assert text_of((await wire.call("tell")).answer) == "told"
             assert (await wire.call("write", {"wrong": 1})).status == 200
             await asyncio.sleep(0.05)
             kept = [repr((name, slot.entry)) for name, slot in app._state._entries.things.items()]
@@ -94,6 +99,7 @@ async def test_a_token_is_neither_kept_nor_shown(version: str, caplog: pytest.Lo
     assert len(seen) >= 3
     for text in (caplog.text, repr(seen), repr(kept), repr(principals), repr(server.engine.options)):
         assert TOKEN not in text
+        assert PROOF not in text
 
 
 # ── scopes ──

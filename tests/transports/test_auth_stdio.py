@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ async def wait() -> str:
     await asyncio.sleep(1.3)
     return "waited"
 
+@server.resource("notes://all", scopes=["write"])
+async def everything() -> str:
+    return "all of it"
+
+@server.tool
+async def touch(ctx: Context) -> str:
+    server.notify_resource_updated("notes://all")
+    return "touched"
+
 @server.tool
 async def inherited() -> str:
     return repr(sorted(name for name in os.environ if name == "DOVETAIL_TOKEN"))
@@ -51,6 +61,7 @@ if __name__ == "__main__":
     server.run()
 """
 AUTH = 'Auth(verify, scopes=["base"])'
+UPDATED = "notifications/resources/updated"
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
@@ -120,7 +131,7 @@ def test_the_token_of_the_environment(tmp_path: Path, token: str | None, answers
 COMPLAINTS = {
     "guessed-token": "The token in DOVETAIL_TOKEN is not good",
     "trouble-token": "Nobody can tell at the moment whether the token in DOVETAIL_TOKEN is good",
-    "low-token": "The token in DOVETAIL_TOKEN lacks some of the scopes: base",
+    "low-token": "The token in DOVETAIL_TOKEN lacks some of the scopes: base; get one that has all of them",
     "broken-token": "The token in DOVETAIL_TOKEN can't be verified: ValueError",
 }
 
@@ -136,38 +147,93 @@ def test_a_bad_token_ends_the_server_with_a_clear_word(tmp_path: Path, token: st
         assert "Traceback" not in ended.errors
 
 
-def test_a_token_that_expires_is_worth_nothing_any_more(tmp_path: Path) -> None:
+class Short:
+    """A server whose token lives for a second, and its client, which reads line by line."""
+
+    def __init__(self, folder: Path) -> None:
+        program = folder / "later.py"
+        program.write_text(PROGRAM.replace("AUTH)", f"{AUTH})"))
+        self.process = subprocess.Popen(
+            [sys.executable, str(program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "DOVETAIL_TOKEN": "short-token"},
+        )
+
+    def send(self, method: str, params: dict[str, Any], id: str | None = None) -> None:
+        assert self.process.stdin is not None
+        message = {"jsonrpc": "2.0", "method": method, "params": params} | ({} if id is None else {"id": id})
+        self.process.stdin.write(f"{json.dumps(message)}\n")
+        self.process.stdin.flush()
+
+    def read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def ask(self, name: str, meta: dict[str, Any] = META) -> dict[str, Any]:
+        self.send("tools/call", {"name": name, "arguments": {}, "_meta": meta}, name)
+        return self.read()
+
+    def end(self) -> str:
+        """What it has said on stderr."""
+        _, errors = self.process.communicate(timeout=PROMPTLY)
+        assert self.process.returncode == 0
+        return errors
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> Iterator[Short]:
+    started = Short(tmp_path)
+    try:
+        yield started
+    finally:
+        started.process.kill()
+        started.process.communicate(timeout=PROMPTLY)
+
+
+def test_a_token_that_expires_is_worth_nothing_any_more(short: Short) -> None:
     """Calls begin in their order, but none waits for the one before: so the last has to come later."""
-    program = tmp_path / "later.py"
-    program.write_text(PROGRAM.replace("AUTH)", f"{AUTH})"))
-    process = subprocess.Popen(
-        [sys.executable, str(program)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "DOVETAIL_TOKEN": "short-token"},
-    )
-    with process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def ask(name: str) -> str:
-            params = {"name": name, "arguments": {}, "_meta": META}
-            process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": name, "method": "tools/call", "params": params}))
-            process.stdin.write("\n")
-            process.stdin.flush()
-            return _shown(json.loads(process.stdout.readline()))
-
-        assert ask("write") == "written"
-        assert ask("wait") == "waited"
-        assert ask("write") == "error -32600"
-        assert ask("whoami") == "nobody"
-        process.stdin.close()
-        assert process.wait(PROMPTLY) == 0
-        errors = process.stderr.read() if process.stderr else ""
+    assert _shown(short.ask("write")) == "written"
+    assert _shown(short.ask("wait")) == "waited"
+    refused = short.ask("write")
+    assert _shown(refused) == "error -32600"
+    assert "or not any more; start the server with a good token in DOVETAIL_TOKEN" in refused["error"]["message"]
+    assert _shown(short.ask("whoami")) == "nobody"
+    errors = short.end()
     assert "has expired" in errors
     assert "short-token" not in errors
+
+
+@pytest.mark.rule("AUTH-15")
+def test_a_listen_ends_with_the_token(short: Short) -> None:
+    short.send(
+        "subscriptions/listen", {"notifications": {"resourceSubscriptions": ["notes://all"]}, "_meta": META}, "l"
+    )
+    assert short.read()["params"]["notifications"] == {"resourceSubscriptions": ["notes://all"]}
+    assert {message.get("method") for message in (short.ask("touch"), short.read())} == {UPDATED, None}
+    assert "result" in (ended := short.read())
+    assert ended["id"] == "l"
+    assert _shown(short.ask("touch")) == "touched"
+    assert _shown(short.ask("whoami")) == "nobody"  # and nothing came between
+    short.end()
+
+
+@pytest.mark.rule("AUTH-15")
+def test_subscriptions_of_a_session_end_with_the_token(short: Short) -> None:
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    short.send("initialize", hello, "i")
+    assert "result" in short.read()
+    short.send("notifications/initialized", {})
+    short.send("resources/subscribe", {"uri": "notes://all"}, "s")
+    assert "result" in short.read()
+    assert {message.get("method") for message in (short.ask("touch", {}), short.read())} == {UPDATED, None}
+    assert _shown(short.ask("wait", {})) == "waited"
+    assert _shown(short.ask("touch", {})) == "touched"
+    assert _shown(short.ask("whoami", {})) == "nobody"
+    short.end()
 
 
 def test_without_auth_the_variable_means_nothing(tmp_path: Path) -> None:

@@ -93,6 +93,20 @@ async def test_a_token_that_is_taken_back_ends_the_stream(open_stream: Any) -> N
         await stream.done(5)
 
 
+async def test_a_verifier_that_wants_no_answer_kept_is_not_asked_all_the_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doorkeeper, "ASKING_PAUSE", SOON)
+    monkeypatch.setattr(doorkeeper, "PAUSE_SECONDS", 0.001)
+    ledger = Ledger()
+    ledger.believed_seconds = 0.0  # type: ignore[attr-defined]
+    async with serving(Stage(auth=ledger).server) as app:
+        stream = await open_listen(app)
+        asked = ledger.asked
+        await asyncio.sleep(3 * SOON)
+        assert asked < ledger.asked <= asked + 4
+        ledger.principal = None
+        await stream.done(5)
+
+
 @each_stream
 @pytest.mark.parametrize(
     "other", [Principal(subject="bob", scopes=ANN.scopes), Principal(subject="ann", scopes=frozenset())]

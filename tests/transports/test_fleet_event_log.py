@@ -10,6 +10,7 @@ from far_pair import Pair, all_is_well, error_of, of, running_pair, shorten_wait
 from dovetail import Context
 from dovetail.transports import event_log
 from dovetail.transports.event_log import WORKER_LOST
+from http_serving import endpoint_of
 from http_stage import text_of
 from http_wire import HttpWire
 
@@ -96,6 +97,17 @@ async def test_a_call_that_is_noted_is_left_alone(pair: Pair, monkeypatch: pytes
     assert renewed == []
     assert pair.logs.running
     pair.stages[0].go.set()
+
+
+async def test_one_that_could_not_be_noted_makes_no_other_one_impatient(pair: Pair) -> None:
+    """Only who has waited for the store knows that it is not worth waiting for."""
+    wires = await pair.session()
+    pair.views[0].fate = of("put", "asked/", "lost", times=1)
+    call = wires[0].start_call("work", id="t")
+    await call.started()
+    assert not endpoint_of(pair.apps[0])._logs.is_in_trouble
+    pair.stages[0].go.set()
+    await call.done()
 
 
 # ── many events ──

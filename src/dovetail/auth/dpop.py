@@ -2,12 +2,13 @@
 
 A token whose `cnf.jkt` names a key is good only together with a proof that is signed by that key, made for this
 request and token a moment ago, and never seen before. Who steals the token has no such proof, and one that was seen
-on its way can't be used again. What was seen is remembered by `claim`, which a fleet shares.
+on its way can't be used again. What was seen is remembered by `claim`: in the state of a fleet, or in `UsedProofs`.
 """
 
 import base64
 import hashlib
 import hmac
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,17 +16,17 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from dovetail.auth.proofs import ALGORITHMS, BadProof, Proof, read_proof
-from dovetail.errors import SetupError, Unauthorized
+from dovetail.errors import INTERNAL_ERROR, ProtocolError, Unauthorized
 
 Claim = Callable[[str, float], Awaitable[bool]]  # whether nobody had this key in so many seconds
 
-SCHEME = "DPoP"
 ALGS = " ".join(ALGORITHMS)  # the `algs` of a challenge
 LEEWAY = 300.0  # seconds that a proof may be old, or ahead
 CLOCK_MARGIN = 60.0  # seconds by which the clocks of a fleet may differ
 NONCE_SECONDS = 150.0
 MAX_JTI = 256  # characters
-MIN_SECRET = 32  # bytes
+MAX_USED = 1_000_000  # proofs that one process remembers, at about 100 bytes each
+SHELF_SECONDS = 30.0  # those that end in the same while are forgotten together
 
 _PORTS = {"https": 443, "http": 80}
 _VISIBLE = re.compile(r"[!-~]+", re.ASCII)  # urlsplit passes over some others in silence
@@ -33,31 +34,53 @@ _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})", re.ASCII)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
+class UsedProofs:
+    """The `claim` of one process. When it is full, new proofs are refused: none is forgotten that could come again."""
+
+    def __init__(self, most: int = MAX_USED, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._shelves: dict[int, set[bytes]] = {}  # by the number of the while that they end in
+
+    async def claim(self, key: str, seconds: float) -> bool:
+        now = self._clock()
+        for number in [each for each in self._shelves if each * SHELF_SECONDS < now]:
+            del self._shelves[number]
+        shelves, digest = self._shelves.values(), hashlib.sha256(key.encode()).digest()[:16]
+        if any(digest in shelf for shelf in shelves):
+            return False
+        if sum(map(len, shelves)) >= self._most:
+            text = "Too many DPoP proofs were used in the last minutes; try again later"
+            raise ProtocolError(text, code=INTERNAL_ERROR, http_status=503)
+        self._shelves.setdefault(math.ceil((now + seconds) / SHELF_SECONDS), set()).add(digest)
+        return True
+
+
 class DpopNonces:
     """Makes nonces and knows them again, without remembering any: each belongs to a window of time and to a secret."""
 
     def __init__(
-        self, secret: bytes, *, seconds: float = NONCE_SECONDS, clock: Callable[[], float] = time.time
+        self,
+        secrets: Callable[[], Sequence[bytes]],
+        *,
+        seconds: float = NONCE_SECONDS,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """Whoever has the same secret takes the same nonces. Each is good for one to two times `seconds`."""
-        if len(secret) < MIN_SECRET:
-            raise SetupError(f"DpopNonces: the secret has {len(secret)} bytes; take {MIN_SECRET} random ones or more")
-        self._secret = secret
+        """Whoever has the same secrets takes the same nonces. Each is good for one to two times `seconds`."""
+        self._secrets = secrets  # asked every time: a fleet may agree on others
         self._seconds = seconds
         self._clock = clock
 
     def fresh(self) -> str:
-        return self._of(self._window())
+        return _nonce(self._secrets()[0], self._window())
 
     def knows(self, nonce: str) -> bool:
         given, window = nonce.encode("utf-8", "replace"), self._window()
-        return any(hmac.compare_digest(given, self._of(each).encode()) for each in (window, window - 1))
+        ours = [_nonce(secret, each) for secret in self._secrets() for each in (window, window - 1)]
+        return any(hmac.compare_digest(given, each.encode()) for each in ours)
 
     def _window(self) -> int:
         return int(self._clock() // self._seconds)
-
-    def _of(self, window: int) -> str:
-        return _base64url(hmac.digest(self._secret, b"dovetail dpop nonce %d" % window, "sha256")[:16])
 
 
 class DpopCheck:
@@ -172,6 +195,10 @@ def _unescaped(escape: re.Match[str]) -> str:
 def _is_bound(claims: Mapping[str, Any], thumbprint: str) -> bool:
     wanted = claims["cnf"]["jkt"] if needs_proof(claims) else None
     return isinstance(wanted, str) and hmac.compare_digest(wanted.encode("utf-8", "replace"), thumbprint.encode())
+
+
+def _nonce(secret: bytes, window: int) -> str:
+    return _base64url(hmac.digest(secret, b"dovetail dpop nonce %d" % window, "sha256")[:16])
 
 
 def _refusal(message: str, error: str) -> Unauthorized:

@@ -10,7 +10,9 @@ import contextlib
 import ipaddress
 import re
 import socket
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -27,6 +29,8 @@ MAX_BYTES = 64 * 1024  # of an answer
 MAX_URL = 4096  # characters
 SECONDS = 5.0  # from the first look at the name to the last byte
 USER_AGENT = "dovetail"
+LOOKUPS_AT_ONCE = 4  # names whose addresses are asked for
+MAX_LOOKUPS = 32  # with those that wait
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _VISIBLE = re.compile(r"[!-\[\]-~]+")  # without the backslash: some readers of URLs take it for a slash
@@ -71,6 +75,30 @@ class Fetch(Protocol):
     async def __call__(self, request: FetchRequest) -> Fetched: ...
 
 
+class NameLookups:
+    """Threads that ask for the addresses of names, and do nothing else.
+
+    A stranger's name may take long, far beyond our patience, and its thread can't be stopped: so they have no share in
+    the threads that check passwords, and each fetch has its own.
+    """
+
+    def __init__(self, threads: int = LOOKUPS_AT_ONCE, most: int = MAX_LOOKUPS) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="dovetail-names")  # which start when needed
+        self._places = threading.BoundedSemaphore(most)
+
+    async def find(self, host: str, port: int) -> list[Any]:
+        """As `socket.getaddrinfo` does. Raises FetchFailed if too many are waiting."""
+        if not self._places.acquire(blocking=False):
+            raise FetchFailed("too many names are being looked up")
+        try:
+            job = self._threads.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        except BaseException:
+            self._places.release()
+            raise
+        job.add_done_callback(lambda _: self._places.release())  # also if it was given up before it began
+        return await asyncio.wrap_future(job)
+
+
 def make_fetch(
     *,
     allow_loopback: bool = False,
@@ -84,13 +112,14 @@ def make_fetch(
     that the operator wrote down; never for one that a stranger did.
     """
     library = _aiohttp()
+    lookups = NameLookups()
 
     async def fetch(request: FetchRequest) -> Fetched:
         url = _checked_url(library, request.url, allow_loopback=allow_loopback)
         seconds = timeout if request.timeout is None else request.timeout
         with _in_words(library, url, seconds):
             async with asyncio.timeout(seconds):
-                found = await _resolve(str(url.host), int(url.port or 0))
+                found = await _resolve(lookups, str(url.host), int(url.port or 0))
                 for each in found:
                     good = may_reach(each["host"], allow_loopback=allow_loopback, allow_private=allow_private)
                     if not good or (url.scheme == "http" and not is_loopback_host(each["host"])):
@@ -161,9 +190,9 @@ def _checked_url(library: Any, text: str, *, allow_loopback: bool) -> "URL":
     return url
 
 
-async def _resolve(host: str, port: int) -> "list[ResolveResult]":
+async def _resolve(lookups: NameLookups, host: str, port: int) -> "list[ResolveResult]":
     """All addresses of a name, or of an address the address itself."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = await lookups.find(host, port)
     flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     return [
         {"hostname": host, "host": str(address[0]), "port": port, "family": family, "proto": protocol, "flags": flags}

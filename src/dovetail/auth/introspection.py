@@ -17,12 +17,11 @@ from dovetail.auth.claims import comparable, in_time, meant_for, principal_of, r
 from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, make_fetch, names_this_machine, shown
 from dovetail.auth.jwks import may_hold_keys
 from dovetail.auth.principal import Principal
-from dovetail.auth.verifier import VerifierTrouble
+from dovetail.auth.verifier import MAX_TOKEN, VerifierTrouble
 from dovetail.errors import SetupError
 
 CACHE_SECONDS = 30.0
 MAX_KEPT = 1024  # answers
-MAX_TOKEN = 16 * 1024  # characters
 MAX_AT_ONCE = 64  # questions; whoever sends nonsense must not make us a nuisance to the issuer
 LEEWAY = 60.0
 OK = 200
@@ -48,8 +47,8 @@ class Introspection:
         fetch: Fetch | None = None,
     ) -> None:
         """`client_id` and `client_secret`: what this server is to the issuer. `audience`: what tokens must be for; give
-        it unless the issuer answers "inactive" to tokens for others. `cache_seconds`: for which an answer is believed,
-        besides the minute at most for which a transport remembers a token.
+        it unless the issuer answers "inactive" to tokens for others. `cache_seconds`: for which an answer is believed
+        here, and then by a transport: what is taken back is noticed after twice that at the latest.
         """
         if not may_hold_keys(endpoint, endpoint):
             raise SetupError(f"Introspection: {endpoint!r} is no https URL; tokens must not travel in the open")
@@ -58,7 +57,7 @@ class Introspection:
         if cache_seconds < 0:
             raise SetupError(f"Introspection: cache_seconds={cache_seconds!r} is not possible; it is 0 or more")
         self.issuer = issuer
-        self.cache_seconds = cache_seconds
+        self.believed_seconds = cache_seconds
         self._endpoint = endpoint
         self._headers = _headers(client_id, client_secret)
         audiences = [audience] if isinstance(audience, str) else audience or ()

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dovetail.auth.claims import read_object
+from dovetail.auth.verifier import MAX_TOKEN
 from dovetail.errors import SetupError
 
 if TYPE_CHECKING:
     from joserfc.jwk import Key
 
-MAX_TOKEN = 16 * 1024  # characters
 MAX_KEYS = 100  # of one set
 RSA_BITS = range(2048, 8193)  # weaker ones can be broken, larger ones take long
 MAX_EXPONENT_BITS = 64  # for the same reason
@@ -41,6 +41,9 @@ class SignedToken(NamedTuple):
     claims: dict[str, Any]
     message: bytes  # what is signed
     signature: bytes
+
+    def __repr__(self) -> str:
+        return "SignedToken()"  # whoever has the parts has the token
 
 
 class TokenKey:

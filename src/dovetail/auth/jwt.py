@@ -101,7 +101,7 @@ class Jwt:
     def _key_source(self, fetch: Fetch | None, given: dict[str, Any]) -> KeySource:
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
-            raise SetupError(f"Jwt: keys come from one place, not from {' and '.join(named)}")
+            raise SetupError(f"Jwt: keys come from one place, not from {' and '.join(named)}; give one of them")
         if not named or named == ["jwks_uri"]:
             return self._remote_keys(given["jwks_uri"], fetch)
         read = _WRITTEN[named[0]]

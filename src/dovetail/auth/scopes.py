@@ -13,9 +13,6 @@ class Hierarchy:
         checked_scopes(list(direct), "Auth: hierarchy")
         self._all = {scope: _reached(scope, direct) for scope in direct}
 
-    def __bool__(self) -> bool:
-        return bool(self._all)
-
     def expand(self, granted: frozenset[str]) -> frozenset[str]:
         """The granted scopes and all that they hold."""
         return granted.union(*(self._all[scope] for scope in granted if scope in self._all)) if self._all else granted

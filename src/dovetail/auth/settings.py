@@ -1,19 +1,20 @@
 """`Server(auth=...)`: a verifier, a function, several of them or an `Auth` come in; one checked record goes out."""
 
 import inspect
+import math
 import re
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from dovetail.auth.challenges import challenge
-from dovetail.auth.dpop import ALGS, Claim, DpopCheck, only_proof
+from dovetail.auth.dpop import ALGS, Claim, DpopCheck, DpopNonces, UsedProofs, only_proof
 from dovetail.auth.metadata import OFFLINE_ACCESS, ResourceDocument, told_scopes
 from dovetail.auth.principal import Principal
 from dovetail.auth.proofs import ALGORITHMS
 from dovetail.auth.scopes import Hierarchy
-from dovetail.auth.verifier import Verifier, VerifyFunction
+from dovetail.auth.verifier import MAX_TOKEN, Verifier, VerifyFunction
 from dovetail.errors import SetupError, Unauthorized
 from dovetail.protocol.scopes import checked_scopes
 
@@ -39,19 +40,22 @@ class Auth:
         scopes_supported: Sequence[str] = (),
         hierarchy: Mapping[str, Iterable[str]] | None = None,
         dpop: DpopPolicy = "off",
+        dpop_nonces: bool = False,
         documentation: str | None = None,
     ) -> None:
         """`authorization_servers`: where tokens come from; those that the verifiers name, if not given.
 
         `public_url`: of the MCP endpoint, as clients see it; else as the request says. `scopes`: that every request
-        needs. `scopes_supported`: what the metadata names, if not all that are needed anywhere. `hierarchy`: scopes
-        that hold others, as {"notes:write": ["notes:read"]}. `documentation`: a URL for people, in the metadata.
+        needs. `scopes_supported`: what the metadata names; if not given and there are `scopes`, all that are needed
+        anywhere. `hierarchy`: scopes that hold others, as {"notes:write": ["notes:read"]}. `dpop_nonces`: proofs must
+        hold one of ours. `documentation`: a URL for people, in the metadata.
         """
         self.verifiers = tuple(as_verifier(each) for each in _listed(verify))
         issuers = [issuer for each in self.verifiers if (issuer := getattr(each, "issuer", None)) is not None]
         self.authorization_servers = tuple(
             checked_url(each, "Auth: authorization_servers") for each in dict.fromkeys(authorization_servers or issuers)
         )
+        self.believed_seconds = min(getattr(each, "believed_seconds", math.inf) for each in self.verifiers)
         self.public_url = None if public_url is None else self.endpoint_url(public_url, "Auth")
         self.scopes = checked_scopes(scopes, "Auth")
         self.scopes_supported = tuple(sorted(checked_scopes(scopes_supported, "Auth, scopes_supported")))
@@ -60,7 +64,11 @@ class Auth:
         self.hierarchy = Hierarchy(hierarchy)
         if dpop not in get_args(DpopPolicy):
             raise SetupError(f'Auth: dpop={dpop!r} is not possible; it is "off", "optional" or "required"')
+        if dpop_nonces and dpop == "off":
+            raise SetupError('Auth: dpop_nonces=True does nothing without proofs; write dpop="optional" or "required"')
         self.dpop = dpop
+        self._has_nonces = dpop_nonces
+        self._used_proofs = UsedProofs()
         self.documentation = None if documentation is None else checked_url(documentation, "Auth: documentation")
 
     @classmethod
@@ -77,6 +85,8 @@ class Auth:
 
     async def verify(self, token: str) -> Principal | None:
         """By the first verifier that knows the token; its scopes are complete."""
+        if len(token) > MAX_TOKEN:
+            return None
         for verifier in self.verifiers:
             principal = await verifier.verify(token)
             if principal is not None:
@@ -87,9 +97,15 @@ class Auth:
 
     only_proof = staticmethod(only_proof)  # the one header that holds it, where a token comes with one
 
-    def dpop_check(self, claim: Claim) -> DpopCheck | None:
-        """Judges the proofs of keys; None if there are none here. `claim` is how a fleet knows which were used."""
-        return None if self.dpop == "off" else DpopCheck(claim, required=self.dpop == "required")
+    def dpop_check(self, claim: Claim | None, secrets: Callable[[], Sequence[bytes]]) -> DpopCheck | None:
+        """Judges the proofs of keys; None if there are none here.
+
+        `claim` is how a fleet knows which were used, `secrets` how it knows its nonces; None: this process is alone.
+        """
+        if self.dpop == "off":
+            return None
+        nonces = DpopNonces(secrets) if self._has_nonces else None
+        return DpopCheck(claim or self._used_proofs.claim, required=self.dpop == "required", nonces=nonces)
 
     def challenges(self, refusal: Unauthorized, metadata_url: str | None) -> list[tuple[bytes, bytes]]:
         """The headers that go with a refusal; none where nothing that a client could ask for would help."""
@@ -111,12 +127,16 @@ class Auth:
         ]
 
     def document(self, resource: str, *, name: str, scopes: Iterable[str]) -> bytes:
-        """What RFC 9728 has a server say of itself. `scopes`: all that anything in it needs."""
+        """What RFC 9728 has a server say of itself. `scopes`: all that anything in it needs.
+
+        They are told only to whom a challenge names a few to begin with: others would ask for all of them at once.
+        """
+        told = self.scopes_supported or (self.scopes and self.scopes.union(scopes))
         return ResourceDocument(
             resource=resource,
             authorization_servers=self.authorization_servers,
             bearer_methods_supported=("header",),
-            scopes_supported=told_scopes(self.scopes_supported or self.scopes.union(scopes)),
+            scopes_supported=told_scopes(told),
             resource_name=name,
             resource_documentation=self.documentation,
             dpop_signing_alg_values_supported=None if self.dpop == "off" else ALGORITHMS,

@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from dovetail.auth.claims import principal_of
 from dovetail.auth.principal import Principal
 from dovetail.auth.verifier import VerifierTrouble
 from dovetail.authserver.grants import Grant, Grants
 from dovetail.authserver.keyring import Keyring
+from dovetail.authserver.marks import Marks
 from dovetail.errors import ProtocolError
-from dovetail.protocol.scopes import read_scopes
+from dovetail.state.base import StateBackend
 
 TYPE = "at+jwt"
 GRANT = "grant"  # the claim that names the grant, so that its tokens end with it
@@ -56,10 +58,19 @@ class AccessTokens:
 class OwnTokens:
     """A verifier for the server that this authorization server is mounted in: it asks nobody."""
 
-    def __init__(self, issuer: str, tokens: AccessTokens, grants: Grants) -> None:
+    def __init__(self, issuer: str, tokens: AccessTokens, grants: Grants, marks: Marks) -> None:
         self.issuer = issuer
+        self._marks = marks
         self._tokens = tokens
         self._grants = grants
+
+    def use_state(self, state: StateBackend) -> None:
+        """Called by the app when it starts, with where it remembers."""
+        self._marks.use_state(state)
+
+    async def leave_state(self, state: StateBackend) -> None:
+        """Called by the app when it ends."""
+        await self._marks.leave_state(state)
 
     async def verify(self, token: str) -> Principal | None:
         try:
@@ -68,12 +79,4 @@ class OwnTokens:
                 return None
         except ProtocolError:  # the store does not answer, so nobody knows
             raise VerifierTrouble from None
-        client, subject = claims["client_id"], claims["sub"]
-        return Principal(
-            subject=None if subject == client else subject,
-            client=client,
-            issuer=self.issuer,
-            scopes=read_scopes(claims["scope"]),
-            claims=claims,
-            expires_at=float(claims["exp"]),
-        )
+        return principal_of(claims, self.issuer)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dovetail.auth.fetch import names_this_machine
 from dovetail.authserver.client_record import CODE, REFRESH, OAuthClient, is_url
 from dovetail.authserver.clients import Clients
 from dovetail.authserver.cookies import SIGNED_IN, asked_cookie, cookie, set_cookie
@@ -17,8 +18,9 @@ from dovetail.authserver.grants import Grant, Grants
 from dovetail.authserver.marks import Marks
 from dovetail.authserver.networks import caller_of
 from dovetail.authserver.pages import Consent, consent_page, refusal_page, shown
-from dovetail.authserver.redirects import host_of, is_loopback, is_registered, with_parameters
+from dovetail.authserver.redirects import host_of, is_loopback, is_registered, name_of, with_parameters
 from dovetail.authserver.refusals import OAuthRefusal
+from dovetail.authserver.registration import ID_PREFIX
 from dovetail.authserver.seals import Sealed, Seals
 from dovetail.authserver.signins import SignIns
 from dovetail.authserver.targets import Target
@@ -98,6 +100,8 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         try:
             scopes, challenge = self._checked(client, fields)
         except OAuthRefusal as refusal:
+            if _introduced_itself(client):
+                raise  # or anybody could register, and send people wherever they like by way of this server
             return self._back(redirect_uri, state, error=refusal.error, error_description=refusal.description)
         browser = await self.seals.open(cookie(request, asked_cookie(client.id)), Browser)
         nonce = browser.nonce if browser and browser.client == client.id else secrets.token_urlsafe(16)
@@ -109,7 +113,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         )  # fmt: skip
         mark = await self.seals.seal(Browser(until=until, nonce=nonce, client=client.id))
         headers = set_cookie(asked_cookie(client.id), mark, ANSWER_SECONDS)
-        return await self._question(asked, await self._signed_in(request), headers)
+        return await self._question(asked, await self._signed_in(request, redirect_uri), headers)
 
     async def _asking(self, fields: Mapping[str, str], caller: str) -> tuple[OAuthClient, str]:
         """Who asks, and where the answer goes; without both there is nobody to tell but the user."""
@@ -166,12 +170,12 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
                 asked.redirect_uri, asked.state, error="access_denied", error_description="The user said no"
             )
         headers: dict[str, str] = {}
-        user = await self._signed_in(request)
+        user = await self._signed_in(request, asked.redirect_uri)
         if user is None:
             user = await self._sign_in(request, form)
             if user is None:
                 return await self._question(asked, None, {}, wrong="Name or password is wrong.")
-            headers = await self._remember(user)
+            headers = await self._remember(user, asked.redirect_uri)
         if not await self.marks.claim("answered", asked.id, 2 * ANSWER_SECONDS):
             raise OAuthRefusal("invalid_request", OLD_PAGE)
         return self._back(asked.redirect_uri, asked.state, headers, code=await self._code(asked, user))
@@ -186,10 +190,14 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         raise OAuthRefusal("invalid_request", OLD_PAGE, status=403)
 
     async def _code(self, asked: Asked, user: str) -> str:
+        mark = await self.users.mark(user)
+        if mark is None:
+            raise OAuthRefusal("invalid_request", OLD_PAGE)
         grant = Grant(
             id=Grant.new_id(),
             client=asked.client,
             user=user,
+            mark=mark,
             scopes=asked.scopes,
             ends=self.seals.now() + self.refresh_seconds,
         )
@@ -200,6 +208,8 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     ) -> PageResponse:
         """To the program, always with who says so (RFC 9207)."""
         location = with_parameters(redirect_uri, **said, state=state, iss=self.issuer)
+        if not self._keeps_sign_in(redirect_uri):
+            headers = set_cookie(SIGNED_IN, "", 0)
         return PageResponse(
             b"",
             303,
@@ -208,17 +218,28 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     # ── who is there ──
 
-    async def _signed_in(self, request: PageRequest) -> str | None:
+    def _keeps_sign_in(self, redirect_uri: str) -> bool:
+        """Cookies don't know ports: a program at this host would get the user's, and could say yes in their name."""
+        return not names_this_machine(self.issuer) and name_of(redirect_uri) != name_of(self.issuer)
+
+    async def _signed_in(self, request: PageRequest, redirect_uri: str) -> str | None:
+        if not self._keeps_sign_in(redirect_uri):
+            return None
         known = await self.seals.open(cookie(request, SIGNED_IN), SignedIn)
-        return known.user if known is not None and self.users.mark(known.user) == known.mark else None
+        return known.user if known is not None and await self.users.mark(known.user) == known.mark else None
 
     async def _sign_in(self, request: PageRequest, form: Mapping[str, str]) -> str | None:
         name, password = form.get("name", ""), form.get("password", "")
         return name if await self.sign_ins.accepts(name, password, caller_of(request)) else None
 
-    async def _remember(self, user: str) -> dict[str, str]:
-        mark = self.users.mark(user)
-        if mark is None:
+    async def _remember(self, user: str, redirect_uri: str) -> dict[str, str]:
+        mark = await self.users.mark(user)
+        if mark is None or not self._keeps_sign_in(redirect_uri):
             return {}
         known = SignedIn(until=self.seals.now() + SIGNED_IN_SECONDS, user=user, mark=mark)
         return set_cookie(SIGNED_IN, await self.seals.seal(known), SIGNED_IN_SECONDS)
+
+
+def _introduced_itself(client: OAuthClient) -> bool:
+    """Nobody but itself has said where it sends people."""
+    return is_url(client.id) or client.id.startswith(ID_PREFIX)

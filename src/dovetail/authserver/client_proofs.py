@@ -7,7 +7,8 @@ from typing import TypeGuard
 from urllib.parse import unquote_plus
 
 from dovetail.auth.signing import read_assertion, unproven_subject
-from dovetail.authserver.client_record import OAuthClient
+from dovetail.authserver.cimd import keep_document
+from dovetail.authserver.client_record import OAuthClient, is_url
 from dovetail.authserver.clients import Clients, proves_secret
 from dovetail.authserver.marks import Marks
 from dovetail.authserver.networks import caller_of
@@ -54,8 +55,13 @@ class ClientProofs:
             proved = secret is None and assertion is None
         if not proved:
             raise _unknown(request)
-        await self._clients.used(client)
         return client
+
+    async def used(self, client: OAuthClient) -> None:
+        """A user has let it in, so it is remembered for longer. That it only came here is no reason: anybody can."""
+        await self._clients.used(client)
+        if is_url(client.id):
+            await keep_document(self._marks, client.id)
 
     async def _signed(self, client: OAuthClient, form: Mapping[str, str], assertion: str | None) -> bool:
         """RFC 7523, 3: by the program itself, for us, now, and never seen before."""
@@ -65,9 +71,9 @@ class ClientProofs:
         if claims is None or claims.get("iss") != client.id or claims.get("sub") != client.id:
             return False
         audience, now = claims.get("aud"), self._clock()
-        named = audience if isinstance(audience, list) else [audience]
+        named = audience if isinstance(audience, list) else [audience]  # whoever else is named could come here with it
         ends, id = claims.get("exp"), claims.get("jti")
-        if not any(isinstance(each, str) and each in self._audiences for each in named):
+        if len(named) != 1 or not isinstance(named[0], str) or named[0] not in self._audiences:
             return False
         if not _is_number(ends) or not now - LEEWAY < ends <= now + LONGEST_ASSERTION:
             return False

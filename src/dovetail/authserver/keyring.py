@@ -16,7 +16,7 @@ from dovetail.authserver.marks import Marks
 from dovetail.engine.keys import Secrets
 from dovetail.engine.seal import BadSeal, Sealer
 from dovetail.errors import ProtocolError
-from dovetail.state.base import MAX_TTL
+from dovetail.state.base import MAX_TTL, StateBackend
 
 LOOK_SECONDS = 60.0  # between two looks at what all use
 log = logging.getLogger("dovetail.authserver")
@@ -35,6 +35,7 @@ class Keyring:
         self._outer = Sealer(secrets) if secrets else None
         self._clock = clock
         self._looked = float("-inf")
+        self._looked_in: StateBackend | None = None
         self._kept: bytes | None = None  # as it stands in the store
         self._signing: SigningKey | None = None
         self._sealer: Sealer | None = None
@@ -52,14 +53,15 @@ class Keyring:
     async def _look(self) -> None:
         """A store that has forgotten the keys gets them back from those who know them."""
         now = self._clock()
-        if self._signing is not None and now - self._looked < LOOK_SECONDS:
+        store = self._marks.store()
+        if self._signing is not None and self._looked_in is store and now - self._looked < LOOK_SECONDS:
             return
         found = await self._marks.get("keys", "")
         if found is None:
             found = await self._marks.put_first("keys", "", self._kept or self._made(), MAX_TTL)
         if found != self._kept:
             self._adopt(found)
-        self._looked = now
+        self._looked, self._looked_in = now, store
 
     def _made(self) -> bytes:
         raw = msgspec.msgpack.encode(_Kept(SigningKey.new().jwk, os.urandom(32)))

@@ -45,11 +45,16 @@ def is_registered(uri: str, registered: Iterable[str]) -> bool:
 
 
 def is_loopback(uri: str) -> bool:
-    return urlsplit(uri).hostname in LOOPBACK
+    return name_of(uri) in LOOPBACK
 
 
 def host_of(uri: str) -> str:
     return urlsplit(uri).netloc
+
+
+def name_of(uri: str) -> str | None:
+    """The host without its port."""
+    return urlsplit(uri).hostname
 
 
 def with_parameters(uri: str, **parameters: str | None) -> str:

@@ -17,7 +17,7 @@ from dovetail.authserver.clients import Clients, checked_clients
 from dovetail.authserver.forms import MAX_BYTES
 from dovetail.authserver.grants import Grants
 from dovetail.authserver.keyring import Keyring
-from dovetail.authserver.marks import Marks
+from dovetail.authserver.marks import Marks, in_state_of_app
 from dovetail.authserver.metadata import Places, describe
 from dovetail.authserver.refusals import FOR_ANY_ORIGIN, for_programs
 from dovetail.authserver.registration import Registration
@@ -63,9 +63,10 @@ class AuthServer:
         """`issuer`: the URL that clients know it by, kept byte for byte. `resource`: that of the MCP endpoint.
 
         `users`: {"ann": hash_password("...")}, or a file with that as JSON. `scopes`: what each means, for people.
-        `state`: a URL or a backend, shared by all workers; else the memory of this process. `refresh_seconds`: from
-        the consent to the end of all that was made of it. `registration`: programs may register themselves. `cimd`:
-        a program may be known by the URL of its metadata; `allow_loopback_cimd`: also one on this machine, for tests.
+        `state`: a URL or a backend; else that of the app that it is mounted in, if workers share it, or the memory of
+        this process. `refresh_seconds`: from the consent to the end of all that was made of it. `registration`:
+        programs may register themselves. `cimd`: a program may be known by the URL of its metadata;
+        `allow_loopback_cimd`: also one on this machine, for tests.
         """
         require_library("AuthServer")
         places, target = Places(issuer), Target(_checked_resource(resource), _checked_scopes(scopes))
@@ -106,16 +107,16 @@ class AuthServer:
         if self._registration is not None:
             pages[self._places.path("register")] = (self._registration.page, ["POST", "OPTIONS"])
         return {
-            path: route_app(page, methods, max_body_bytes=MAX_BYTES, run_in_thread=_no_thread)
+            path: in_state_of_app(route_app(page, methods, max_body_bytes=MAX_BYTES, run_in_thread=_no_thread))
             for path, (page, methods) in pages.items()
         }
 
     def verifier(self) -> Verifier:
         """For `Server(auth=...)`: it knows its own tokens without asking anybody over HTTP."""
-        return OwnTokens(self.issuer, self._tokens, self._grants)
+        return OwnTokens(self.issuer, self._tokens, self._grants, self._marks)
 
     async def close(self) -> None:
-        """Let go of a state that was opened here."""
+        """Let go of a state that was opened here, by a URL. What is asked for later opens another."""
         await self._marks.close()
 
     async def _metadata(self, _: PageRequest) -> PageResponse:

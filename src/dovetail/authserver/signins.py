@@ -1,7 +1,8 @@
 """Signing in: a name, a password and an address come in; a user goes out, or a refusal. Guessing is slow.
 
-Every try is counted before the password is looked at, for the name from this address, for the address, and for the
-name: so a stranger can't keep a user out who comes from elsewhere, and can't try much either.
+Every try is counted before the password is looked at, for the address, for the name from this address, and for the
+name: so a stranger can't keep a user out who comes from elsewhere, and can't try much either. The address comes first:
+with it all tries of a stranger are over, and names that are invented then are not even counted.
 """
 
 import logging
@@ -28,7 +29,7 @@ class SignIns:
     async def accepts(self, name: str, password: str, address: str) -> bool:
         """Raises OAuthRefusal after too many tries."""
         both = f"both {address} {name}"
-        limits = {both: PER_NAME_AND_ADDRESS, f"address {address}": PER_ADDRESS, f"name {name}": PER_NAME}
+        limits = {f"address {address}": PER_ADDRESS, both: PER_NAME_AND_ADDRESS, f"name {name}": PER_NAME}
         for counted, most in limits.items():
             if await self._marks.count("tries", counted, WINDOW) > most:
                 log.warning("too many tries to sign in from %s", address)  # some type their password as the name

@@ -1,8 +1,8 @@
 """What tokens are for: `resource` and `scope` of a request come in; they are checked, and scopes go out."""
 
 from collections.abc import Collection, Mapping
-from urllib.parse import urlsplit
 
+from dovetail.auth.claims import comparable
 from dovetail.authserver.refusals import OAuthRefusal
 
 OFFLINE = "offline_access"  # whether there are refresh tokens is said by the grant types; nobody needs to ask for them
@@ -15,11 +15,11 @@ class Target:
     def __init__(self, resource: str, scopes: Mapping[str, str]) -> None:
         self.resource = resource
         self.scopes = scopes
-        self._same = same_resource(resource)
+        self._same = comparable(resource)
 
     def check_resource(self, given: str | None) -> None:
         """RFC 8707. None is fine: there is only one."""
-        if given is not None and same_resource(given) != self._same:
+        if given is not None and comparable(given) != self._same:
             raise OAuthRefusal("invalid_target", "No tokens are made here for this resource")
 
     def wanted(self, given: str | None, limit: Collection[str] | None) -> frozenset[str]:
@@ -32,14 +32,3 @@ class Target:
         if len(words) > MAX_SCOPES or not scopes <= possible:
             raise OAuthRefusal("invalid_scope", "A scope is not known here, or this program may not have it")
         return scopes
-
-
-def same_resource(uri: str) -> tuple[str, str, str, str] | None:
-    """What is compared: scheme and host in any case, with or without a slash at the end."""
-    try:
-        parts = urlsplit(uri)
-    except ValueError:
-        return None
-    if parts.fragment or "#" in uri or not parts.netloc:
-        return None
-    return parts.scheme.lower(), parts.netloc.lower(), parts.path.rstrip("/"), parts.query

@@ -58,23 +58,26 @@ class TokenDesk:
     async def _by_code(self, client: OAuthClient, form: Form) -> Answer:
         code, verifier = _needed(form, "code"), _needed(form, "code_verifier")
         grant = await self._grants.redeem_code(code, client.id, form.get("redirect_uri"), verifier)
-        return await self._answer(client, grant, grant.scopes, number=0)
+        return await self._answer(client, grant, frozenset(grant.scopes), number=0)
 
     async def _by_refresh(self, client: OAuthClient, form: Form) -> Answer:
         token = await self._grants.read_refresh_token(_needed(form, "refresh_token"), client.id)
         grant = token.grant
         wanted = self._target.wanted(form.get("scope"), frozenset(grant.scopes))
         await self._grants.use(grant, token.number)
-        if self._users.mark(grant.user) is None:
-            await self._grants.revoke(grant.id)
-            raise OAuthRefusal("invalid_grant", "This user is not known any more")
-        return await self._answer(client, grant, sorted(wanted), token.number)
+        return await self._answer(client, grant, wanted, token.number)
 
     async def _by_itself(self, client: OAuthClient, form: Form) -> Answer:
         scopes = self._target.wanted(form.get("scope"), client.scopes)
         return self._told(await self._tokens.issue(client.id, client.id, scopes), sorted(scopes))
 
-    async def _answer(self, client: OAuthClient, grant: Grant, scopes: list[str], number: int) -> Answer:
+    async def _answer(self, client: OAuthClient, grant: Grant, wanted: frozenset[str], number: int) -> Answer:
+        """What the user allowed then, and is still possible now."""
+        if await self._users.mark(grant.user) != grant.mark:
+            await self._grants.revoke(grant.id)
+            raise OAuthRefusal("invalid_grant", "This user is not known any more, or has a new password")
+        await self._proofs.used(client)
+        scopes = sorted(wanted & self._target.wanted(None, client.scopes) & self._target.scopes.keys())
         access = await self._tokens.issue(client.id, grant.user, scopes, grant.id)
         if REFRESH not in client.grant_types:
             return self._told(access, scopes)

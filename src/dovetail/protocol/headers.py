@@ -72,9 +72,9 @@ class Headers(Mapping[str, str]):
         return default if value is None else _text(value)
 
     def all(self, name: str) -> list[str]:
-        """Every value of a header that may come more than once."""
+        """Every value of a header that may come more than once; none of one that was taken out of `raw`."""
         wanted = name.encode("latin-1", "replace")
-        return [_text(value) for key, value in self._given if key == wanted]
+        return [_text(value) for key, value in self._given if key == wanted] if wanted in self.raw else []
 
     @property
     def repeated(self) -> frozenset[str]:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dovetail.registry import elicitation as elicitation
     from dovetail.registry import explanation as explanation
     from dovetail.registry import files as files
+    from dovetail.registry import guards as guards
     from dovetail.registry import leniency as leniency
     from dovetail.registry import prompts as prompts
     from dovetail.registry import rates as rates
@@ -23,6 +24,7 @@ __getattr__ = late(
     "elicitation",
     "explanation",
     "files",
+    "guards",
     "leniency",
     "prompts",
     "rates",

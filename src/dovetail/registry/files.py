@@ -25,6 +25,8 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 
 from dovetail.errors import NotFound, ProtocolError, SetupError
+from dovetail.registry.guards import FileGuard, is_spelled_so
+from dovetail.registry.mime_types import guess_mime_type as guess_mime_type
 
 log = logging.getLogger("dovetail.files")
 
@@ -53,34 +55,6 @@ _FOLDER = _flags("O_CLOEXEC", "O_PATH", "O_DIRECTORY", "O_NOFOLLOW")
 _CAN_DESCEND = hasattr(os, "O_NOFOLLOW") and os.open in os.supports_dir_fd
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENAMETOOLONG}
 
-# The standard library's table differs between systems and versions; this one does not. "type:ending,ending …"
-_TYPE_TABLE = {
-    "text/": "plain:txt,text,log,cfg,conf,ini,properties,lock,rst,adoc,tex,srt,license,licence,copying,notice,authors,"
-    "readme,changelog,todo,makefile,dockerfile,gitignore,gitattributes,dockerignore,editorconfig "
-    "markdown:md,markdown,mdx html:html,htm css:css csv:csv tab-separated-values:tsv calendar:ics vcard:vcf vtt:vtt "
-    "javascript:js,mjs,cjs,jsx",
-    "text/x-": "typescript:ts,tsx,mts,cts python:py,pyi,pyw rust:rs go:go c:c,h c++:cc,cpp,cxx,hh,hpp,hxx csharp:cs "
-    "java:java kotlin:kt,kts swift:swift ruby:rb php:php perl:pl,pm lua:lua r:r scala:scala haskell:hs elixir:ex,exs "
-    "erlang:erl,hrl clojure:clj,cljs,edn dart:dart julia:jl zig:zig asm:s,asm shellscript:sh,bash,zsh,fish,ksh "
-    "powershell:ps1,psm1 batch:bat,cmd diff:diff,patch protobuf:proto scss:scss,sass less:less vue:vue svelte:svelte",
-    "application/": "json:json,map jsonl:jsonl,ndjson geo+json:geojson ld+json:jsonld x-ipynb+json:ipynb toml:toml "
-    "yaml:yaml,yml xml:xml,xsd,xsl,xslt,plist xhtml+xml:xhtml sql:sql graphql:graphql,gql rtf:rtf pdf:pdf zip:zip,whl "
-    "gzip:gz,tgz x-bzip2:bz2 x-xz:xz zstd:zst x-tar:tar x-7z-compressed:7z java-archive:jar wasm:wasm epub+zip:epub "
-    "vnd.sqlite3:sqlite,sqlite3 vnd.apache.parquet:parquet msword:doc vnd.ms-excel:xls vnd.ms-powerpoint:ppt",
-    "application/vnd.openxmlformats-officedocument.": "wordprocessingml.document:docx spreadsheetml.sheet:xlsx "
-    "presentationml.presentation:pptx",
-    "application/vnd.oasis.opendocument.": "text:odt spreadsheet:ods presentation:odp",
-    "image/": "png:png jpeg:jpg,jpeg gif:gif webp:webp avif:avif bmp:bmp tiff:tif,tiff svg+xml:svg x-icon:ico",
-    "audio/": "mpeg:mp3 mp4:m4a wav:wav ogg:ogg,oga,opus flac:flac",
-    "video/": "mp4:mp4,m4v webm:webm quicktime:mov",
-    "font/": "woff:woff woff2:woff2 ttf:ttf otf:otf",
-}
-_TYPES = {
-    ending: family + kind
-    for family, kinds in _TYPE_TABLE.items()
-    for kind, _, endings in (each.partition(":") for each in kinds.split())
-    for ending in endings.split(",")
-}
 _TEXTUAL = re.compile(r"text/.*|application/(json|jsonl|toml|yaml|xml|sql|graphql|javascript)|.*\+(json|xml|yaml)")
 
 Matcher = Callable[[str], object]
@@ -103,12 +77,6 @@ class FileContents(msgspec.Struct, frozen=True):
 
     entry: FileEntry
     data: str | bytes
-
-
-def guess_mime_type(name: str) -> str:
-    """The type that the ending (or, for Makefile, LICENSE and the like, the whole name) stands for, on every system."""
-    ending = name.rpartition("/")[2].rpartition(".")[2]
-    return _TYPES.get(ending.lower(), "application/octet-stream")
 
 
 class Directory:
@@ -138,13 +106,17 @@ class Directory:
         self._include = [_compile_glob(pattern) for pattern in _checked_patterns("include", include)]
         self._exclude = [[*_compile_glob(_fold(each)), None] for each in _checked_patterns("exclude", exclude)]
         self._said_cut = False
+        self.guard: Callable[[], FileGuard | None] | None = None  # what others have a rule for; None: nobody has any
 
     def entries(self) -> list[FileEntry]:
         """All offered files, sorted by name, at most `max_files`. Folders behind a symlink are not entered."""
         found = list(islice(self._walk(), self.max_files + 1))
         if len(found) > self.max_files:
             self._say_cut()
-        return sorted(found[: self.max_files], key=lambda entry: entry.name)
+        others = self._left_to_others(found)
+        return sorted(
+            (entry for entry in found[: self.max_files] if entry.path not in others), key=lambda entry: entry.name
+        )
 
     def resolve(self, relative: str) -> Path:
         """The real path of an offered file. `relative` is percent-decoded already and is never decoded again."""
@@ -152,10 +124,10 @@ class Directory:
             parts = _split(relative)
             path = Path(os.path.realpath(self.root.joinpath(*parts), strict=True))
             real_parts = path.relative_to(self.root).parts
-            offered = self._offers(parts) and self._offers(real_parts) and stat.S_ISREG(os.lstat(path).st_mode)
+            offered = self.offers(parts) and self.offers(real_parts) and stat.S_ISREG(os.lstat(path).st_mode)
         except (OSError, ValueError):
             offered = False
-        if not offered:
+        if not offered or not self._may_show(path, parts):
             raise _missing(relative)
         return path
 
@@ -184,7 +156,19 @@ class Directory:
         except (NotFound, UnicodeError):
             return None
 
-    def _offers(self, parts: Sequence[str]) -> bool:
+    def spells(self, uri: str, relative: str) -> bool:
+        """Tell whether each slash of the relative path is one in the URI too."""
+        return uri.count("/") == self.prefix.count("/") + relative.count("/")
+
+    def _may_show(self, path: Path, parts: Sequence[str]) -> bool:
+        guard = None if self.guard is None else self.guard()
+        return guard is None or (is_spelled_so(self.root, parts) and not guard.covered([path]))
+
+    def _left_to_others(self, entries: Sequence[FileEntry]) -> set[Path]:
+        guard = None if self.guard is None else self.guard()
+        return set() if guard is None else guard.covered(entry.path for entry in entries)
+
+    def offers(self, parts: Sequence[str]) -> bool:
         return self._admits(parts) and any(_fits(glob, parts) for glob in self._include)
 
     def _admits(self, parts: Sequence[str]) -> bool:
@@ -225,7 +209,7 @@ class Directory:
     def _entry_of(self, item: os.DirEntry[str], parts: tuple[str, ...]) -> FileEntry | None:
         name = "/".join(parts)
         try:
-            if not self._offers(_split(name)):
+            if not self.offers(_split(name)):
                 return None
             path = self.resolve(name) if item.is_symlink() else Path(item.path)
             status = os.lstat(path)

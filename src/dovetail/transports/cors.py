@@ -22,7 +22,7 @@ REQUEST_HEADERS = frozenset(
 MAX_AGE = b"600"  # seconds that a browser may remember the answer
 MAX_HEADERS = 100  # names in one preflight
 MAX_HEADERS_LENGTH = 8_192
-EXPOSED = b"Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After"
+EXPOSED = b"Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
 
 _PARAMETER = re.compile(r"mcp-param-[!#$%&'*+\-.^_`|~0-9a-z]{1,200}", re.IGNORECASE | re.ASCII)
 _ECHOABLE = re.compile(r"[!-~]{1,500}")  # visible ASCII; whatever else calls itself an origin gets no permission

@@ -33,16 +33,17 @@ from dovetail.transports.well_known import ResourceUrls
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth
     from dovetail.engine.audit import AuditTrail
+    from dovetail.engine.core import Engine
 
 BELIEVED_SECONDS = 60.0  # at most, then a token is verified again
 LATE_SECONDS = 1.0  # the same, if it has expired, but its verifier allows for clocks that differ
 REFUSED_SECONDS = 3.0  # for which a bad token need not be verified again
 MOST_TOKENS = 10_000  # that are remembered, good and bad ones each
 DIGEST_BYTES = 16
-MAX_TOKEN = 16 * 1024  # bytes
 VERIFY_SECONDS = 10.0
 MOST_QUESTIONS = 1000  # to the verifiers at the same time
 PAUSE_SECONDS = 0.05  # at least, between two looks at the token of a stream
+ASKING_PAUSE = 1.0  # the same, where each look asks a verifier that wants no answer to be kept
 TROUBLE_PAUSE = 5.0  # seconds between them, while nobody can tell whether it is good
 TROUBLE_TRIES = 12
 
@@ -54,6 +55,7 @@ TROUBLE = {
     500: "Internal error",
     503: "Nobody can tell at the moment whether this token is good; try again later",
 }
+FIRST_STEPS = (None, "use_dpop_nonce")  # refusals that are no news: who has no token or nonce yet has done nothing
 QUERY_NAME = b"access_token"
 DPOP = b"dpop"
 _TOKEN = re.compile(rb"[!-~]+")
@@ -86,13 +88,16 @@ class Doorkeeper:
     """Lives as long as the app on one event loop."""
 
     def __init__(
-        self, auth: "Auth", urls: ResourceUrls, traffic: Traffic, state: StateBackend, audit: "AuditTrail | None"
+        self, auth: "Auth", urls: ResourceUrls, traffic: Traffic, state: StateBackend, engine: "Engine"
     ) -> None:
         self._auth = auth
-        self._audit = audit
+        self._audit = engine.audit
         self._urls = urls
         self._traffic = traffic
-        self._dpop = auth.dpop_check(lambda key, seconds: state.claim(key, b"", seconds))
+        # A state of one process is as large as its sessions need: used proofs would fill it.
+        claim = (lambda key, seconds: state.claim(key, b"", seconds)) if state.shared else None
+        self._dpop = auth.dpop_check(claim, lambda: engine.secrets)
+        self._pause = PAUSE_SECONDS if auth.believed_seconds >= ASKING_PAUSE else ASKING_PAUSE
         self._schemes = (b"bearer",) if self._dpop is None else (b"bearer", DPOP)
         self._key = secrets.token_bytes(32)
         self._good: OrderedDict[bytes, Verified] = OrderedDict()
@@ -100,36 +105,42 @@ class Doorkeeper:
         self._asking: dict[bytes, asyncio.Task[Verified | int]] = {}
 
     def before(self, place: Place) -> Place:
-        """The same place, for those who may go there. Not a coroutine where the token is known."""
+        """The same place, for those who may go there. Not a coroutine where the token is known.
+
+        What comes after the door does not see the credentials: they are for this server, and for nobody else.
+        """
         good, key, challenge, watch = self._good, self._key, self._challenge, self.watch
 
         def enter(visit: Visit) -> Awaitable[None]:
             scope = visit.scope
             visit.response.challenger = partial(challenge, scope, visit.route)
-            visit.watch = watch
-            digest = blake2b(visit.headers.raw.get(b"authorization", b""), digest_size=DIGEST_BYTES, key=key).digest()
+            raw = visit.headers.raw
+            header = raw.pop(b"authorization", b"")
+            raw.pop(DPOP, None)
+            visit.watch = partial(watch, header)
+            digest = blake2b(header, digest_size=DIGEST_BYTES, key=key).digest()
             known = good.get(digest)
             if known is None or not known.passes or known.good_until <= monotonic() or scope.get("query_string"):
-                return self._admit(visit, place, digest)
+                return self._admit(visit, place, header, digest)
             good.move_to_end(digest)
             visit.principal = known.principal
             return place(visit)
 
         return enter
 
-    async def _admit(self, visit: Visit, place: Place, digest: bytes) -> None:
+    async def _admit(self, visit: Visit, place: Place, header: bytes, digest: bytes) -> None:
         try:
-            await self._identify(visit, digest)
+            await self._identify(visit, header, digest)
         except Unauthorized as refusal:
-            if self._audit is not None and refusal.error is not None:  # who has no token yet has done nothing
+            if self._audit is not None and refusal.error not in FIRST_STEPS:
                 self._note(self._audit, visit, refusal)
             raise
         self._traffic.refuse_if_closing()  # it may have taken its time
         await place(visit)
 
-    async def _identify(self, visit: Visit, digest: bytes) -> None:
+    async def _identify(self, visit: Visit, header: bytes, digest: bytes) -> None:
         _refuse_token_in_query(visit.scope)
-        presented = self._presented(visit, digest)
+        presented = self._presented(header, digest)
         principal = visit.principal = (await self._verified(presented)).principal
         if principal is None:
             raise Unauthorized(NOT_GOOD, error="invalid_token")
@@ -154,19 +165,18 @@ class Doorkeeper:
         await self._dpop.check(proof, method=visit.method, url=url, token=token, claims=claims)
 
     def _challenge(self, scope: Scope, route: str, refusal: Unauthorized) -> RawHeaders:
-        return self._auth.challenges(refusal, self._urls.metadata(scope, route))
+        nonce = None if self._dpop is None or refusal.http_status != 401 else self._dpop.nonce
+        fresh = [] if nonce is None else [(b"dpop-nonce", nonce.encode())]
+        return self._auth.challenges(refusal, self._urls.metadata(scope, route)) + fresh
 
     # ── tokens ──
 
-    def _presented(self, visit: Visit, digest: bytes) -> Presented:
+    def _presented(self, header: bytes, digest: bytes) -> Presented:
         """Raises Unauthorized if there is none that could be good."""
-        header = visit.headers.raw.get(b"authorization", b"")
         scheme, _, rest = header.strip(b" \t").partition(b" ")
         token, scheme = rest.strip(b" \t"), scheme.lower()
         if scheme not in self._schemes or not token:
             raise Unauthorized(NEEDS_TOKEN.format("DPoP" if self._auth.dpop == "required" else "Bearer"))
-        if len(token) > MAX_TOKEN:
-            raise Unauthorized(NOT_GOOD, error="invalid_token")
         if not _TOKEN.fullmatch(token):
             raise Unauthorized(MALFORMED, error="invalid_request", http_status=400)
         return Presented(digest, scheme, token.decode("ascii"))
@@ -218,7 +228,7 @@ class Doorkeeper:
         if principal is None:
             return Verified(None, now + REFUSED_SECONDS)
         left = math.inf if principal.expires_at is None else principal.expires_at - time.time()
-        seconds = min(left, BELIEVED_SECONDS) if left > 0 else LATE_SECONDS
+        seconds = min(left, BELIEVED_SECONDS, self._auth.believed_seconds) if left > 0 else LATE_SECONDS
         return Verified(principal, now + seconds, self._passes(presented, principal))
 
     def _passes(self, presented: Presented, principal: Principal) -> bool:
@@ -233,18 +243,17 @@ class Doorkeeper:
 
     # ── streams ──
 
-    async def watch(self, visit: Visit, end: Callable[[], object]) -> None:
+    async def watch(self, header: bytes, visit: Visit, end: Callable[[], object]) -> None:
         """Ends a stream when its token is not good any more, or means something else than when it was opened."""
-        header = visit.headers.raw.get(b"authorization", b"")
         digest = blake2b(header, digest_size=DIGEST_BYTES, key=self._key).digest()
-        presented, opened_by = self._presented(visit, digest), visit.principal
-        while (now := await self._still(presented, opened_by)) is not None:
-            if opened_by is None or now.principal is None:
-                break
-            if (now.principal.key, now.principal.scopes) != (opened_by.key, opened_by.scopes):
-                break
-            await asyncio.sleep(max(now.good_until - monotonic(), PAUSE_SECONDS))
-        end()
+        presented, opened_by = self._presented(header, digest), visit.principal
+        try:
+            while (now := await self._still(presented, opened_by)) is not None:
+                if now.principal is None or _rights(now.principal) != _rights(opened_by):
+                    break
+                await asyncio.sleep(max(now.good_until - monotonic(), self._pause))
+        finally:  # whatever ends the watch: nobody reads on unwatched
+            end()
 
     async def _still(self, presented: Presented, principal: Principal | None) -> Verified | None:
         """With patience while nobody can tell, but not when its own time is over."""
@@ -258,6 +267,11 @@ class Doorkeeper:
                 break
             await asyncio.sleep(seconds)
         return None
+
+
+def _rights(principal: Principal | None) -> object:
+    """All that decides what somebody may do; `authorize` may look at any claim."""
+    return None if principal is None else (principal.key, principal.scopes, principal.claims)
 
 
 def _refuse_token_in_query(scope: Scope) -> None:

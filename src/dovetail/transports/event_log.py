@@ -242,10 +242,8 @@ class EventLog:
         """Before the client hears of it: other workers may be asked for the rest, and told that this one is lost."""
         if not self._is_noted:
             self._logs.renew_all()
-            try:
+            with suppress(NoRoom, StoreTrouble):  # the next event tries again, and so does `renew`
                 await self._note()
-            except (NoRoom, StoreTrouble) as failure:  # the next event tries again, and so does `renew`
-                self._logs.could_not_keep(failure)
 
     async def _note(self) -> None:
         data = _asked.encode(list(self._asked))
@@ -333,8 +331,7 @@ class EventLog:
         """The answer if it is not kept, and the end after it. False if the store is in trouble."""
         try:
             await self._write_end()
-        except StoreTrouble as failure:
-            self._logs.could_not_keep(failure)
+        except StoreTrouble:
             return False
         return True
 

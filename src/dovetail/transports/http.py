@@ -27,7 +27,7 @@ from dovetail.transports.forwarded import TrustedProxies
 from dovetail.transports.guard import Guard
 from dovetail.transports.options import HttpOptions, Identify
 from dovetail.transports.process import beside_signals
-from dovetail.transports.routes import BODIES, PROXIES, RouteTable
+from dovetail.transports.routes import BODIES, PROXIES, STATE, RouteTable
 from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
 from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import ClientLeft, Visit
@@ -45,14 +45,7 @@ Place = Callable[[Visit], Awaitable[None]]
 class HttpApp:
     """What `server.asgi()` gives."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        options: HttpOptions,
-        *,
-        owner: Any = None,
-        bound_to: str | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, options: HttpOptions, *, owner: Any = None, bound_to: str | None = None) -> None:
         self._engine = engine
         self._options = options
         self._owner = owner
@@ -148,10 +141,12 @@ class HttpApp:
 
     async def _show(self, page: App, visit: Visit) -> None:
         """A page of the users' own: it has its time like a call, and what the lifespan opened is there for it."""
-        traffic = (await self._here()).traffic
+        stay = await self._here()
+        traffic = stay.traffic
         # Not the shorter way to the wire: what stands between would be passed by.
         others = {name: offer for name, offer in (visit.scope.get("extensions") or {}).items() if name != WHOLE}
-        scope = {**visit.scope, "extensions": others, BODIES: traffic.bodies, PROXIES: self._proxies}
+        ours = {BODIES: traffic.bodies, PROXIES: self._proxies, STATE: stay.state}
+        scope = {**visit.scope, "extensions": others, **ours}
         task = asyncio.current_task()
         assert task is not None
         traffic.enter(task, task.cancel)
@@ -310,11 +305,7 @@ class _Stay:
     """The app's life on one event loop: what is there at which path, and what is going on."""
 
     def __init__(
-        self,
-        engine: Engine,
-        options: HttpOptions,
-        state: StateBackend | None,
-        documents: ResourceDocuments | None,
+        self, engine: Engine, options: HttpOptions, state: StateBackend | None, documents: ResourceDocuments | None
     ) -> None:
         """`state`: None if it is opened here, and closed at the end. `documents`: if not everybody may come in."""
         self._opened_here = state is None
@@ -326,13 +317,16 @@ class _Stay:
         self.traffic = Traffic(options.max_streams, options.max_body_bytes)
         self._engine = engine
         self._endpoint = Endpoint(engine, options, state, self.traffic)
+        # Verifiers that remember something do so where the app does (`use_state`), until it ends (`leave_state`).
+        verifiers = () if engine.options.auth is None else engine.options.auth.verifiers
+        self._lodgers: list[Any] = [each for each in verifiers if hasattr(each, "use_state")]
         self._path = options.path
         self.places: dict[str, Place] = {"": self._endpoint, options.path: self._endpoint}
         if options.sse:
             old = SseEndpoint(engine, options, self.traffic, state)
             self.places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
         if documents is not None and engine.options.auth is not None:
-            door = Doorkeeper(engine.options.auth, documents.urls, self.traffic, state, engine.audit)
+            door = Doorkeeper(engine.options.auth, documents.urls, self.traffic, state, engine)
             self.places = {route: door.before(place) for route, place in self.places.items()}
 
     def place(self, route: str) -> Place:
@@ -347,6 +341,8 @@ class _Stay:
         """If it fails, nothing of it is left: whoever tries again opens another state."""
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._close_state)
+            for lodger in self._lodgers:
+                lodger.use_state(self.state)
             if self.state.shared:
                 self._engine.state = self.state
             await self._engine.start(owner)
@@ -360,6 +356,8 @@ class _Stay:
 
     async def _close_state(self) -> None:
         """If it was opened here; once."""
+        for lodger in self._lodgers:
+            await lodger.leave_state(self.state)
         if self._opened_here:
             self._opened_here = False
             await self.state.close()

@@ -30,6 +30,7 @@ MOUNT = "/*"  # the end of a path that stands for everything below it
 JSON = "application/json"
 BODIES = "dovetail.bodies"  # where the scope says what bodies are being read; a page by itself counts its own
 PROXIES = "dovetail.proxies"  # and whose word on callers is believed
+STATE = "dovetail.state"  # and where the app remembers
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")

@@ -30,6 +30,7 @@ INPUT_ENDED_GRACE = 1.5
 SIGNAL_GRACE = 0.5
 FILE_ENDED_GRACE = 300.0  # a file has an end from the start: nobody has left, all answers are wanted
 
+HEARING = frozenset({"subscriptions/listen", "resources/subscribe"})
 LOOK_SECONDS = 10.0  # between two looks at whether a token has expired
 PATIENCE = 1.0  # a client that reads nothing for so long when all is over has given up its last answers
 LIFESPAN_SECONDS = 5.0  # for the user's own cleaning up
@@ -81,7 +82,8 @@ async def _principal(auth: "Auth | None") -> "Principal | None":
     if principal is None or _is_over(principal):
         raise SetupError(f"The token in {TOKEN} is not good, or not any more; get another, or unset the variable")
     if not principal.scopes >= auth.scopes:
-        raise SetupError(f"The token in {TOKEN} lacks some of the scopes: {' '.join(sorted(auth.scopes))}")
+        words = " ".join(sorted(auth.scopes))
+        raise SetupError(f"The token in {TOKEN} lacks some of the scopes: {words}; get one that has all of them")
     return principal
 
 
@@ -107,8 +109,22 @@ class _OwnConnection(Connection):
         if seconds <= 0:
             log.warning("the token in %s has expired: from now on the client has no scopes", TOKEN)
             self._principal = None
+            self._end_hearing()
         else:
             self._loop.call_later(min(seconds, LOOK_SECONDS), self.forget_in_time, expires_at)
+
+    def _end_hearing(self) -> None:
+        """Nobody in particular may begin anew, with what needs no scopes."""
+        for call in self._calls.values():
+            if call.exchange is not None and call.exchange.request.method in HEARING:
+                call.exchange.principal = None  # if it has not begun to listen yet
+                if call.exchange.subscription is not None:
+                    call.exchange.subscription.end()
+        if self.session is not None:
+            self.session = self.session.replace(subscriptions=frozenset())
+        if self._subscription is not None:
+            for uri in tuple(self._subscription.uris):
+                self._subscription.remove_uri(uri)
 
 
 class _Service:

@@ -6,14 +6,13 @@ A document lies beside the endpoint that it is about, below wherever the app is 
 lets requests for it through. For clients that look at the origin without being told, there is `OriginDocuments`.
 """
 
-from collections.abc import Awaitable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from dovetail.engine.core import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.headers import Headers
-from dovetail.registry.catalog import Catalog
 from dovetail.transports.asgi import RawHeaders, Receive, Scope, Send
 from dovetail.transports.forwarded import TrustedProxies
 from dovetail.transports.guard import Guard, parse_authority
@@ -134,7 +133,7 @@ class ResourceDocuments:
         elif visit.method not in ("GET", "HEAD"):
             await visit.refuse_method(METHODS, "GET this path")
         else:
-            document = self._auth.document(resource, name=self._name, scopes=needed_scopes(self._engine))
+            document = self._auth.document(resource, name=self._name, scopes=self._engine.scopes_in_use())
             await visit.response.json(200, b"" if visit.method == "HEAD" else document, DOCUMENT)
 
     @property
@@ -172,20 +171,6 @@ class OriginDocuments:
             await self._documents.show_at_origin(visit)
         except ProtocolError as failure:
             await visit.refuse(failure)
-
-
-def needed_scopes(engine: Engine) -> Iterator[str]:
-    """By anything that the server offers."""
-    catalogs: list[Catalog[Any]] = [
-        engine.tools,
-        engine.prompts,
-        engine.library.resources,
-        engine.library.templates,
-    ]
-    for catalog in catalogs:
-        for each in catalog.all():
-            if each.access is not None:
-                yield from each.access.scopes
 
 
 def public_path(url: str | None) -> str:
