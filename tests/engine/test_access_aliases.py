@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from access_stage import ADMIN, NOBODY, READER, WRITER, CallerWire, is_admin
 from dovetail import Context, Server
-from dovetail.registry.guards import is_spelled_so, plainest
+from dovetail.registry.guards import _lies_below, is_spelled_so, plainest
 from wire import MODERN
 
 RULES: list[dict[str, Any]] = [{"scopes": ["notes:write"]}, {"authorize": lambda principal: principal is WRITER}]
@@ -223,6 +223,12 @@ def test_a_guarded_file_is_not_watched_through_the_folder(tmp_path: Path) -> Non
 
 
 # ── the parts ──
+
+
+def test_a_strict_folder_lies_below_an_open_one_also_while_that_is_gone(tmp_path: Path) -> None:
+    assert _lies_below(tmp_path / "open" / "strict", tmp_path / "open")  # neither of them is there
+    assert not _lies_below(tmp_path / "open", tmp_path / "open")
+    assert not _lies_below(tmp_path / "other", tmp_path / "open")
 
 
 def test_names_are_those_that_the_file_system_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     client: str
     user: str
-    mark: str  # of the user's password then: with another password all this is over
+    mark: str  # of the user's password then: with another password it can't be renewed
     scopes: list[str]
     ends: float
 

@@ -128,9 +128,11 @@ def _is_stricter(other: "Resource | Template", folder: "Template") -> bool:
 
 
 def _lies_below(inner: Path, outer: Path) -> bool:
-    """Strictly: who offers the same folder twice means it."""
+    """Strictly: who offers the same folder twice means it. Also by name, for the folder may be gone for a moment."""
     identity = _identity(outer)
-    return identity is not None and any(_identity(parent) == identity for parent in inner.parents)
+    return outer in inner.parents or (
+        identity is not None and any(_identity(parent) == identity for parent in inner.parents)
+    )
 
 
 def _identity(path: Path) -> Identity | None:
