@@ -57,6 +57,11 @@ async def hello(http: aiohttp.ClientSession, url: str) -> Reply:
     return await stranger.send("POST", stranger.request("initialize", params))
 
 
+async def readiness(http: aiohttp.ClientSession, url: str) -> tuple[int, str]:
+    async with http.get(url.removesuffix("/mcp") + "/ready") as reply:
+        return reply.status, (await reply.json())["status"]
+
+
 @pytest.mark.slow
 async def test_a_full_store(two: Fleet, http: aiohttp.ClientSession, redis: Redis) -> None:
     session = await RawSession(http, two.urls[0]).open(elicitation={})
@@ -81,6 +86,7 @@ async def nothing_new_but_all_else(two: Fleet, http: aiohttp.ClientSession, sess
             assert await modern(http, url, "echo", nonce=f"{number}") == f"{number}"
         began = time.monotonic()
         refusal = await hello(http, url)
+        assert await readiness(http, url) == (503, "state store full")
         assert time.monotonic() - began < REFUSED_SECONDS
         assert refusal.status == 503
         assert refusal.json["error"]["message"] == "The server's state store is full; try again later"
@@ -103,6 +109,7 @@ async def all_is_well(two: Fleet, http: aiohttp.ClientSession, session: RawSessi
     assert await session.call("ask", {"nonce": "room"}, [], leave_after=1) == "room room"
     for url in two.urls:
         assert (await hello(http, url)).status == 200
+        assert await readiness(http, url) == (200, "ok")
 
 
 @pytest.mark.soak

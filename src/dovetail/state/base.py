@@ -78,7 +78,7 @@ class StateBackend(Protocol):
     outages: int  # how often the store was out of reach and came back; then every listener hears of all its topics
 
     async def check(self) -> None:
-        """Raises StoreTrouble if the store is out of reach."""
+        """Raises StoreTrouble if the store is out of reach, and maybe NoRoom if it takes nothing more."""
         ...
 
     async def get(self, key: str) -> Entry | None: ...

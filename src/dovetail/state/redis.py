@@ -34,7 +34,7 @@ from dovetail.state.redis_resp import Reply
 from dovetail.state.redis_scripts import ADD, APPEND, PUBLISH, PUT, READ, Command
 
 MAX_BYTES = 32 * 1024 * 1024  # of one value or record: more could not be carried in time
-PING = Command(("PING",))
+CHECK_MS = 10_000  # for which a key stays that was written to see whether it can be
 TOKEN_BYTES = 8
 NEVER = 2**63  # an id that no record reaches
 
@@ -59,7 +59,8 @@ class RedisState(StateBackend):
         return f"<RedisState {self._address.shown}>"
 
     async def check(self) -> None:
-        await self._here().ask(PING, again=PING)
+        probe = Command(("SET", self._prefix + b"ready", b"", "PX", CHECK_MS))  # one that is full answers a PING
+        await self._here().ask(probe, again=probe)
 
     async def get(self, key: str) -> Entry | None:
         if not _is_name(key):

@@ -15,7 +15,7 @@ from dovetail.engine.core import Engine
 from dovetail.engine.shared_replies import MAX_SHARED
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
-from dovetail.state.base import StateBackend, StoreTrouble
+from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.state.urls import open_state
 from dovetail.transports.asgi import WHOLE, App, Receive, Scope, Send, is_below
@@ -175,6 +175,8 @@ class HttpApp:
                 await self._stay.state.check()
         except StoreTrouble:
             return "state store out of reach"
+        except NoRoom:
+            return "state store full"
         return OK
 
     # ── life ──
