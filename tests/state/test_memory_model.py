@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from without_loop import Clock, at_once
 
-from dovetail.state.base import Conflict, LogPage, NoRoom
+from dovetail.state.base import GUEST_PART, GUESTS, Conflict, LogPage, NoRoom
 from dovetail.state.memory import RECORD_OVERHEAD, MemoryState
 
 MAX_ENTRIES = 5
-MAX_ENTRY_BYTES = 16
+MAX_ENTRY_BYTES = 32
 MAX_LOG_BYTES = 5 * RECORD_OVERHEAD
 
-NAMES = st.sampled_from(["a", "b", "c", "d"])
+NAMES = st.sampled_from(["a", "b", "c", "d", "rate/a", "rate/b", "dpop/c"])  # the last three are guests
 VALUES = st.sampled_from([b"", b"7", b"-12", b"four", b"seven b", b"sixteen bytes ..."])
 RECORDS = st.sampled_from(
     [b"x" * size for size in (0, 1, RECORD_OVERHEAD, MAX_LOG_BYTES - RECORD_OVERHEAD, MAX_LOG_BYTES)]
@@ -58,15 +58,23 @@ class NaiveState:
         return self
 
     def write(self, name: str, value: bytes, expires: float) -> Outcome:
-        others = sum(len(key) + len(self.keys[key].value) for key in self.keys if key != name)
-        if others + len(name) + len(value) > MAX_ENTRY_BYTES or (name not in self.keys and self.full()):
+        sizes = {key: len(key) + len(self.keys[key].value) for key in self.keys} | {name: len(name) + len(value)}
+        guests = sum(size for key, size in sizes.items() if key.startswith(GUESTS))
+        if sum(sizes.values()) > MAX_ENTRY_BYTES or (
+            name.startswith(GUESTS) and guests > MAX_ENTRY_BYTES // GUEST_PART
+        ):
+            return NoRoom
+        if name not in self.keys and self.full(name):
             return NoRoom
         self.serial += 1
         self.keys[name] = Key(value, self.serial, expires)
         return self.serial
 
-    def full(self) -> bool:
-        return len(self.keys) + len(self.logs) >= MAX_ENTRIES
+    def full(self, name: str) -> bool:
+        """For one more of that name."""
+        held = [*self.keys, *self.logs]
+        guests = [each for each in held if each.startswith(GUESTS)]
+        return len(held) >= MAX_ENTRIES or (name.startswith(GUESTS) and len(guests) >= MAX_ENTRIES // GUEST_PART)
 
     def version(self, name: str) -> int:
         return self.keys[name].version if name in self.keys else 0
@@ -80,7 +88,7 @@ class NaiveState:
         return NoRoom if written is NoRoom else total
 
     def append(self, name: str, data: bytes, keep: int, ttl: float) -> Outcome:
-        if len(data) + RECORD_OVERHEAD > MAX_LOG_BYTES or (name not in self.logs and self.full()):
+        if len(data) + RECORD_OVERHEAD > MAX_LOG_BYTES or (name not in self.logs and self.full(name)):
             return NoRoom
         log = self.logs.setdefault(name, Log())
         self.serial += 1
@@ -251,6 +259,9 @@ class MemoryAgainstModel(RuleBasedStateMachine):
         logs, entries = self.state._logs, self.state._entries
         assert logs.size == sum(len(d) + RECORD_OVERHEAD for log in logs.things.values() for d in log.records.values())
         assert entries.size == sum(len(name) + len(slot.entry.value) for name, slot in entries.things.items())
+        for shelf in (entries, logs):
+            guests = [thing for name, thing in shelf.things.items() if name.startswith(GUESTS)]
+            assert (shelf.guests, shelf.guest_size) == (len(guests), sum(guest.size for guest in guests))
         assert set(logs._filled) == {name for name, log in logs.things.items() if log.records}
 
     def teardown(self) -> None:

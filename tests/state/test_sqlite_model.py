@@ -1,5 +1,6 @@
 """Random histories: the tables of the SQLite backend do what the naive model of the memory backend does."""
 
+import contextlib
 import sqlite3
 import time
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from test_memory_model import (
     MAX_ENTRIES,
     MAX_ENTRY_BYTES,
@@ -21,10 +22,11 @@ from test_memory_model import (
 )
 from without_loop import Clock
 
-from dovetail.state.base import Conflict, NoRoom
+from dovetail.state.base import GUEST_PART, GUESTS, Conflict, NoRoom
 from dovetail.state.memory import RECORD_OVERHEAD
 from dovetail.state.sqlite_file import APPLICATION, SCHEMA, SCHEMA_VERSION
-from dovetail.state.sqlite_tables import Bounds, Tables
+from dovetail.state.sqlite_ledger import Bounds
+from dovetail.state.sqlite_tables import Tables
 
 SUMS = """
 SELECT (SELECT count(*) FROM entries) + (SELECT count(*) FROM logs),
@@ -32,6 +34,8 @@ SELECT (SELECT count(*) FROM entries) + (SELECT count(*) FROM logs),
     (SELECT coalesce(sum(length(data) + ?), 0) FROM records),
     (SELECT coalesce(sum(size), 0) FROM logs)
 """
+COUNTED = "SELECT ledger.held, ledger.entry_bytes, log_bytes, log_bytes FROM ledger"
+GUESTS_HELD = "SELECT key, length(key) + length(value) FROM entries UNION ALL SELECT name, 0 FROM logs"
 
 
 class TablesAgainstModel(RuleBasedStateMachine):
@@ -41,9 +45,30 @@ class TablesAgainstModel(RuleBasedStateMachine):
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         number = time.time_ns() // 1000
         self.connection.executescript(SCHEMA.format(number=number, application=APPLICATION, version=SCHEMA_VERSION))
-        self.tables = Tables(self.connection, Bounds(MAX_ENTRIES, MAX_ENTRY_BYTES, MAX_LOG_BYTES), self.clock)
+        self.reopen()
+        self.began = False
         self.naive = NaiveState()
         self.versions: dict[int, int] = {0: 0}  # of the model to those of the tables
+
+    @rule()
+    def reopen(self) -> None:
+        self.tables = Tables(self.connection, Bounds(MAX_ENTRIES, MAX_ENTRY_BYTES, MAX_LOG_BYTES), self.clock)
+
+    @precondition(lambda self: self.began)
+    @rule()
+    def forget_the_count(self) -> None:
+        """As in a file of before there was one."""
+        self.connection.execute("DROP TABLE guests")
+        self.reopen()
+        self.write(lambda tables: None)
+
+    @rule(name=NAMES, value=VALUES, ttl=TIMES)
+    def crash(self, name: str, value: bytes, ttl: int) -> None:
+        """A write that is never committed."""
+        self.tables.begin()
+        with contextlib.suppress(NoRoom):
+            self.tables.put(name.encode(), value, ttl, None, name)
+        self.tables.roll_back()
 
     @property
     def model(self) -> NaiveState:
@@ -51,6 +76,7 @@ class TablesAgainstModel(RuleBasedStateMachine):
 
     def write(self, work: Callable[[Tables], object]) -> Outcome:
         self.tables.begin()
+        self.began = True
         try:
             return work(self.tables)
         except (Conflict, NoRoom, ValueError) as error:
@@ -136,9 +162,20 @@ class TablesAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_agrees_with_the_tables(self) -> None:
-        counted = self.connection.execute("SELECT held, entry_bytes, log_bytes, log_bytes FROM ledger").fetchone()
+        counted = self.connection.execute(COUNTED).fetchone()
         assert counted == self.connection.execute(SUMS, (RECORD_OVERHEAD,)).fetchone()
         assert len(self.model.keys) + len(self.model.logs) <= counted[0] <= MAX_ENTRIES
+
+    @invariant()
+    def guests_are_counted(self) -> None:
+        if not self.began:
+            return
+        held = self.connection.execute(GUESTS_HELD).fetchall()
+        sizes = [size for name, size in held if name.decode().startswith(GUESTS)]
+        counted = self.connection.execute("SELECT held, entry_bytes FROM guests").fetchone()
+        assert counted == (len(sizes), sum(sizes))
+        assert len(sizes) <= MAX_ENTRIES // GUEST_PART
+        assert sum(sizes) <= MAX_ENTRY_BYTES // GUEST_PART
 
     def teardown(self) -> None:
         for name in "abcd":

@@ -18,6 +18,7 @@ import pytest
 import dovetail
 from dovetail.state.memory import RECORD_OVERHEAD
 from dovetail.state.sqlite import SqliteState
+from dovetail.state.sqlite_ledger import is_guest
 
 SOURCE = Path(dovetail.__file__).parent.parent
 HEAD = """
@@ -92,6 +93,9 @@ def assert_sound(path: Path) -> None:
         assert entry_bytes == ask("SELECT coalesce(sum(length(key) + length(value)), 0) FROM entries").fetchone()[0]
         records = ask("SELECT coalesce(sum(length(data) + ?), 0) FROM records", (RECORD_OVERHEAD,))
         assert log_bytes == records.fetchone()[0] == ask("SELECT coalesce(sum(size), 0) FROM logs").fetchone()[0]
+        names = [*ask("SELECT key, length(key) + length(value) FROM entries"), *ask("SELECT name, 0 FROM logs")]
+        guests = [size for name, size in names if is_guest(name)]
+        assert ask("SELECT held, entry_bytes FROM guests").fetchone() == (len(guests), sum(guests))
         assert not ask("SELECT 1 FROM records WHERE log NOT IN (SELECT id FROM logs)").fetchall()
         wakes, oldest, newest = ask("SELECT count(*), min(id), max(id) FROM wakes").fetchone()
         assert not wakes or wakes == newest - oldest + 1
@@ -203,6 +207,7 @@ def test_killed_in_the_middle_of_a_storm(path: Path, start: Start) -> None:
                 id = await state.append(f"log {me}", b"x" * n * 50, keep=10_000, ttl=60)
                 say("id", id)
                 say("total", await state.add("counter", 1, 60))
+                await state.claim(f"dpop/{os.urandom(8)}", b"x" * n, 0.2 if n % 2 else 60)
                 await state.publish("topic")
                 await state.delete(f"key {n}")
         await asyncio.gather(*(work(n) for n in range(12)))

@@ -3,6 +3,7 @@
 A token whose `cnf.jkt` names a key is good only together with a proof that is signed by that key, made for this
 request and token a moment ago, and never seen before. Who steals the token has no such proof, and one that was seen
 on its way can't be used again. What was seen is remembered by `claim`: in the state of a fleet, or in `UsedProofs`.
+All share that room, so each key may have only so many proofs in it at a time.
 """
 
 import base64
@@ -12,12 +13,13 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from dovetail.auth.proofs import ALGORITHMS, BadProof, Proof, read_proof
-from dovetail.errors import INTERNAL_ERROR, ProtocolError, Unauthorized
+from dovetail.errors import INTERNAL_ERROR, ProtocolError, RateLimited, Unauthorized
 
+T = TypeVar("T")
 Claim = Callable[[str, float], Awaitable[bool]]  # whether nobody had this key in so many seconds
 
 ALGS = " ".join(ALGORITHMS)  # the `algs` of a challenge
@@ -26,6 +28,8 @@ CLOCK_MARGIN = 60.0  # seconds by which the clocks of a fleet may differ
 NONCE_SECONDS = 150.0
 MAX_JTI = 256  # characters
 MAX_USED = 1_000_000  # proofs that one process remembers, at about 100 bytes each
+MAX_OF_ONE_KEY = 50_000  # that are remembered at a time, by one worker: a tenth of what a SQLite state takes
+MAX_KEYS = 10_000  # whose proofs are counted; more have to share what there is
 SHELF_SECONDS = 30.0  # those that end in the same while are forgotten together
 
 _PORTS = {"https": 443, "http": 80}
@@ -34,26 +38,82 @@ _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})", re.ASCII)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
+class _Shelves(Generic[T]):
+    """What ends in the same while lies on one shelf, and is forgotten together."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._first = 0  # the number of the while at hand, when somebody last looked
+        self.by_number: dict[int, T] = {}
+
+    def at(self, end: float) -> T:
+        number = math.ceil(end / SHELF_SECONDS)
+        if (shelf := self.by_number.get(number)) is None:
+            shelf = self.by_number[number] = self._make()
+        return shelf
+
+    def ended(self, now: float) -> list[T]:
+        """Those that are over, once."""
+        first = math.ceil(now / SHELF_SECONDS)
+        if first == self._first:
+            return []
+        self._first = first
+        return [self.by_number.pop(number) for number in tuple(self.by_number) if number < first]
+
+
 class UsedProofs:
     """The `claim` of one process. When it is full, new proofs are refused: none is forgotten that could come again."""
 
     def __init__(self, most: int = MAX_USED, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
         self._clock = clock
-        self._shelves: dict[int, set[bytes]] = {}  # by the number of the while that they end in
+        self._known: set[bytes] = set()
+        self._shelves: _Shelves[list[bytes]] = _Shelves(list)  # with all that are known
 
     async def claim(self, key: str, seconds: float) -> bool:
         now = self._clock()
-        for number in [each for each in self._shelves if each * SHELF_SECONDS < now]:
-            del self._shelves[number]
-        shelves, digest = self._shelves.values(), hashlib.sha256(key.encode()).digest()[:16]
-        if any(digest in shelf for shelf in shelves):
+        for shelf in self._shelves.ended(now):
+            self._known.difference_update(shelf)
+        digest = hashlib.sha256(key.encode()).digest()[:16]
+        if digest in self._known:
             return False
-        if sum(map(len, shelves)) >= self._most:
+        if len(self._known) >= self._most:
             text = "Too many DPoP proofs were used in the last minutes; try again later"
             raise ProtocolError(text, code=INTERNAL_ERROR, http_status=503)
-        self._shelves.setdefault(math.ceil((now + seconds) / SHELF_SECONDS), set()).add(digest)
+        self._known.add(digest)
+        self._shelves.at(now + seconds).append(digest)
         return True
+
+
+class ProofCounts:
+    """How many proofs of each key are remembered, as far as this worker knows: one key must not use up all room."""
+
+    def __init__(self, most: int = MAX_OF_ONE_KEY, clock: Callable[[], float] = time.time) -> None:
+        self._most = most
+        self._clock = clock
+        self._counts: dict[str, int] = {}  # by thumbprint
+        self._shelves: _Shelves[dict[str, int]] = _Shelves(dict)  # the same, of the proofs that end together
+
+    def refuse_too_many(self, thumbprint: str) -> None:
+        """Raises RateLimited."""
+        now = self._clock()
+        for shelf in self._shelves.ended(now):
+            for each, ended in shelf.items():
+                self._counts[each] -= ended
+                if not self._counts[each]:
+                    del self._counts[each]
+        if self._counts.get(thumbprint, 0) >= self._most:
+            ends = min(number for number, shelf in self._shelves.by_number.items() if thumbprint in shelf)
+            text = "Too many DPoP proofs of this key were used in the last minutes; try again later"
+            raise RateLimited(text, retry_after=max(1, math.ceil(ends * SHELF_SECONDS - now)))
+
+    def add(self, thumbprint: str, seconds: float) -> None:
+        """One more, which is remembered for so long."""
+        count = self._counts.get(thumbprint, 0)
+        if count or len(self._counts) < MAX_KEYS:
+            self._counts[thumbprint] = count + 1
+            shelf = self._shelves.at(self._clock() + seconds)
+            shelf[thumbprint] = shelf.get(thumbprint, 0) + 1
 
 
 class DpopNonces:
@@ -86,6 +146,8 @@ class DpopNonces:
 class DpopCheck:
     """Whether a request may use its token, as far as keys are concerned. Everything raises Unauthorized, or does not.
 
+    Who has used too many proofs gets RateLimited.
+
     check = DpopCheck(lambda key, seconds: state.claim(key, b"", seconds))
     """
 
@@ -95,10 +157,12 @@ class DpopCheck:
         *,
         required: bool = False,
         nonces: DpopNonces | None = None,
+        most_of_one_key: int = MAX_OF_ONE_KEY,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`required`: nobody gets in without a proof. `nonces`: every proof has to hold one that we made."""
         self._claim = claim
+        self._counts = ProofCounts(most_of_one_key, clock)
         self._required = required
         self._nonces = nonces
         self._clock = clock
@@ -128,9 +192,12 @@ class DpopCheck:
             raise _refusal(str(bad), "invalid_dpop_proof") from None
         if self._nonces is not None and not self._nonces.knows(said.nonce or ""):
             raise _refusal("The DPoP proof has to hold the nonce that this answer carries", "use_dpop_nonce")
+        self._counts.refuse_too_many(thumbprint)
         seen = hashlib.sha256(f"{thumbprint} {said.jti}".encode("utf-8", "replace")).hexdigest()
-        if not await self._claim(f"dpop/{seen}", said.iat + LEEWAY + CLOCK_MARGIN - self._clock()):
+        seconds = said.iat + LEEWAY + CLOCK_MARGIN - self._clock()
+        if not await self._claim(f"dpop/{seen}", seconds):
             raise _refusal("This DPoP proof was used before", "invalid_dpop_proof")
+        self._counts.add(thumbprint, seconds)
 
     def _compare(self, said: Proof, *, method: str, url: str, token: str) -> None:
         """Raises BadProof with the first thing that is wrong."""

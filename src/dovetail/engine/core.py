@@ -221,7 +221,8 @@ class Engine:
     def state(self) -> "StateBackend":
         """Steps that were taken, the secret if none is given. Sessions lie elsewhere, unless this is shared."""
         if self._state is None:
-            self._state = late_state.memory.MemoryState(max_entries=MAX_STEPS)
+            memory = late_state.memory  # of which half is for steps: callers make them
+            self._state = memory.MemoryState(max_entries=2 * MAX_STEPS, max_entry_bytes=128 * memory.MEBIBYTE)
         return self._state
 
     @state.setter

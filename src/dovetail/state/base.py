@@ -19,6 +19,19 @@ MAX_NAME = 512  # characters; whoever needs more uses a digest
 MAX_TTL = 10 * 366 * 86_400.0  # ten years, in seconds
 MAX_COUNT = 2**63 - 1  # how far a counter goes, in both directions
 
+# The family of a key or log is what stands before the first "/". These grow with what people outside send, by as much
+# as they like, so a backend with bounds gives them one part of its room in `GUEST_PART`, all of them together: however
+# full that is, sessions, event logs and all else find the rest. To change a key that is there needs no place.
+GUESTS = (
+    "authserver/",  # tries to sign in, registrations, documents of programs: by address, name and URL
+    "cancel/",  # a note for each call that a client says it cancels
+    "dpop/",  # a used proof for each request
+    "rate/",  # a counter for each address and principal; without it each worker counts for itself
+    "step/",  # what a call has done once
+    "visits/",  # a page that a user was sent to
+)
+GUEST_PART = 2  # one half
+
 
 class Entry(NamedTuple):
     """The value of a key. No two writes of a key get the same version, even if it was gone in between."""
@@ -55,10 +68,15 @@ class Conflict(DovetailError):
 
 
 class NoRoom(ProtocolError):
-    """A backend has reached one of its bounds. Nothing was stored."""
+    """A backend has reached one of its bounds, or the part of them that is for guests. Nothing was stored."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, http_status=503)
+
+    @classmethod
+    def beyond(cls, bound: str, most: int, is_guest: bool) -> "NoRoom":
+        what = "half of the state store that callers can fill" if is_guest else "state store"
+        return cls(f"The {what} is full: {bound}={most}")
 
 
 class StoreTrouble(ProtocolError):
@@ -78,7 +96,7 @@ class StateBackend(Protocol):
     outages: int  # how often the store was out of reach and came back; then every listener hears of all its topics
 
     async def check(self) -> None:
-        """Raises StoreTrouble if the store is out of reach, and maybe NoRoom if it takes nothing more."""
+        """Raises StoreTrouble if the store is out of reach, and maybe NoRoom if it takes no more sessions."""
         ...
 
     async def get(self, key: str) -> Entry | None: ...

@@ -15,6 +15,8 @@ from math import inf
 from typing import Generic, TypeVar
 
 from dovetail.state.base import (
+    GUEST_PART,
+    GUESTS,
     MAX_COUNT,
     Conflict,
     Entry,
@@ -37,26 +39,27 @@ NUMBER = rb"0|-?[1-9][0-9]{0,18}"
 class _Mortal:
     """Something that expires. Its alarm rings at `due`, which is never after `expires`."""
 
-    __slots__ = ("due", "expires", "size")
+    __slots__ = ("due", "expires", "is_guest", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, is_guest: bool) -> None:
         self.expires = self.due = inf
+        self.is_guest = is_guest
         self.size = 0  # bytes
 
 
 class _Slot(_Mortal):
     __slots__ = ("entry",)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, is_guest: bool) -> None:
+        super().__init__(is_guest)
         self.entry = Entry(b"", 0)
 
 
 class _Log(_Mortal):
     __slots__ = ("last", "records")
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, is_guest: bool) -> None:
+        super().__init__(is_guest)
         self.records: dict[int, bytes] = {}  # without gaps, up to `last`
         self.last = 0
 
@@ -78,6 +81,8 @@ class _Shelf(Generic[T]):
     def __init__(self) -> None:
         self.things: dict[str, T] = {}
         self.size = 0  # bytes of all things
+        self.guests = 0  # things whose family is one of `GUESTS`
+        self.guest_size = 0  # bytes of those
         self.alarms: list[tuple[float, str]] = [(inf, "")]  # a heap; the last one never rings
 
     def find(self, name: str, now: float) -> T | None:
@@ -91,18 +96,25 @@ class _Shelf(Generic[T]):
         """Take a new thing, or change the time of one that is here."""
         thing.expires = expires
         if expires < thing.due:  # always so if it is new
+            if name not in self.things:
+                self.guests += thing.is_guest
             self.things[name] = thing
             self._set_alarm(name, thing)
 
     def resize(self, thing: T, growth: int) -> None:
         thing.size += growth
         self.size += growth
+        if thing.is_guest:
+            self.guest_size += growth
 
     def discard(self, name: str) -> bool:
         thing = self.things.pop(name, None)
         if thing is None:
             return False
         self.size -= thing.size
+        if thing.is_guest:
+            self.guests -= 1
+            self.guest_size -= thing.size
         return True
 
     def sweep(self, now: float, at_most: float = SWEEP) -> None:
@@ -165,7 +177,7 @@ class MemoryState(StateBackend):
     """Keys, logs and topics of one process. What is full refuses new keys and logs; logs lose their oldest records.
 
     `max_entries` counts keys and logs together; `max_entry_bytes` is for all keys with their values, `max_log_bytes`
-    for all records, each with `RECORD_OVERHEAD`.
+    for all records, each with `RECORD_OVERHEAD`. Of entries and their bytes, `GUESTS` get one part in `GUEST_PART`.
     """
 
     shared = False
@@ -265,8 +277,8 @@ class MemoryState(StateBackend):
         if if_last is not None and if_last != (0 if found is None else found.last):
             raise Conflict(log)
         if found is None:
-            self._admit(now)
-            found = _Log()
+            found = _Log(log.startswith(GUESTS))
+            self._admit(found.is_guest, now)
         self._logs.trim(log, found, keep - 1)
         if self._logs.size > room:
             self._logs.sweep(now, at_most=inf)
@@ -303,14 +315,15 @@ class MemoryState(StateBackend):
         """Give a key its value; `slot` is the one it has, if any."""
         self._sweep(now)
         entries = self._entries
-        growth = len(key) + len(value) - (0 if slot is None else slot.size)
-        if entries.size + growth > self._max_entry_bytes:
+        is_new = slot is None
+        slot = slot or _Slot(key.startswith(GUESTS))
+        growth = len(key) + len(value) - slot.size
+        if growth > 0 and not self._has_bytes(growth, slot.is_guest):
             entries.sweep(now, at_most=inf)
-            if entries.size + growth > self._max_entry_bytes:
-                raise NoRoom(f"The state store is full: max_entry_bytes={self._max_entry_bytes}")
-        if slot is None:
-            self._admit(now)
-            slot = _Slot()
+            if not self._has_bytes(growth, slot.is_guest):
+                raise NoRoom.beyond("max_entry_bytes", self._max_entry_bytes, slot.is_guest)
+        if is_new:
+            self._admit(slot.is_guest, now)
         slot.entry = Entry(value, next(self._versions))
         entries.resize(slot, growth)
         entries.keep(key, slot, expires)
@@ -323,13 +336,21 @@ class MemoryState(StateBackend):
         if self._logs.alarms[0][0] <= now:
             self._logs.sweep(now)
 
-    def _admit(self, now: float) -> None:
+    def _admit(self, is_guest: bool, now: float) -> None:
         """Is there room for one more key or log?"""
-        if self.held >= self._max_entries:
+        if not self._has_place(is_guest):
             for shelf in (self._entries, self._logs):
                 shelf.sweep(now, at_most=inf)
-            if self.held >= self._max_entries:
-                raise NoRoom(f"The state store is full: max_entries={self._max_entries}")
+            if not self._has_place(is_guest):
+                raise NoRoom.beyond("max_entries", self._max_entries, is_guest)
+
+    def _has_place(self, is_guest: bool) -> bool:
+        guests = self._entries.guests + self._logs.guests
+        return self.held < self._max_entries and not (is_guest and guests >= self._max_entries // GUEST_PART)
+
+    def _has_bytes(self, growth: int, is_guest: bool) -> bool:
+        most, entries = self._max_entry_bytes, self._entries
+        return entries.size + growth <= most and not (is_guest and entries.guest_size + growth > most // GUEST_PART)
 
 
 def _number(key: str, value: bytes) -> int:

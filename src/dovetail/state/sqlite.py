@@ -17,7 +17,8 @@ from dovetail.state.base import Entry, Listener, LogPage, StateBackend, StoreTro
 from dovetail.state.memory import MEBIBYTE
 from dovetail.state.sqlite_desk import Desk, Errand, Told
 from dovetail.state.sqlite_file import open_file
-from dovetail.state.sqlite_tables import Bounds, Tables
+from dovetail.state.sqlite_ledger import Bounds
+from dovetail.state.sqlite_tables import Tables
 
 MAX_WAITING = 2000  # calls
 LONGEST_WAIT = 5.0  # seconds, after which a call fails even if the system does not come back from the file
@@ -29,8 +30,9 @@ T = TypeVar("T")
 class SqliteState(StateBackend):
     """Keys, logs and topics in the file at `path`, which is made if need be. Its folder must exist.
 
-    The bounds are those of `MemoryState`, and count for all processes together. Servers with different names may share
-    a file under different prefixes, and then share the bounds as well.
+    The bounds mean what those of `MemoryState` do, and count for all processes together. They allow for more, as it is
+    a disk that is filled: a full file has some 300 MiB. Servers with different names may share a file under different
+    prefixes, and then share the bounds as well.
     Raises SetupError if the file can't be used. It may be made before a fork and used after it.
     """
 
@@ -41,8 +43,8 @@ class SqliteState(StateBackend):
         path: str | os.PathLike[str],
         *,
         prefix: str = "",
-        max_entries: int = 100_000,
-        max_entry_bytes: int = 64 * MEBIBYTE,
+        max_entries: int = 1_000_000,
+        max_entry_bytes: int = 128 * MEBIBYTE,
         max_log_bytes: int = 64 * MEBIBYTE,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -62,6 +64,7 @@ class SqliteState(StateBackend):
         self._closed = False
 
     async def check(self) -> None:
+        """Raises NoRoom if no more sessions could be opened."""
         await self._ask(True, Tables.check)
 
     async def get(self, key: str) -> Entry | None:

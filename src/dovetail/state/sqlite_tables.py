@@ -12,35 +12,15 @@ from typing import NamedTuple
 
 from dovetail.state.base import MAX_COUNT, Conflict, Entry, LogPage, LogRecord, NoRoom
 from dovetail.state.memory import NUMBER, RECORD_OVERHEAD
+from dovetail.state.sqlite_ledger import Bounds, Ledger, count_guests, is_guest
 
 SWEEP = 4  # expired things that a write frees; it adds one at most, so the sweep always catches up
 STEP = 64  # things that are freed at once where room is needed
+STEPS = 64  # in one transaction, for others wait for the file meanwhile; who finds no room by then is refused
+A_SESSION = 1024  # bytes, about
 KEEP_WAKES = 4096
 TRIM_WAKES = 256  # wakes between two trims
 LARGEST = 2**63 - 1  # that SQLite can compare with
-LEDGER = "SELECT serial, wake, held, entry_bytes, log_bytes FROM ledger"
-
-
-class Bounds(NamedTuple):
-    max_entries: int
-    max_entry_bytes: int
-    max_log_bytes: int
-
-
-class Ledger:
-    """What is counted over all tables. Read when a transaction begins, written when it ends."""
-
-    __slots__ = ("entry_bytes", "held", "log_bytes", "serial", "wake")
-
-    def __init__(self, serial: int, wake: int, held: int, entry_bytes: int, log_bytes: int) -> None:
-        self.serial = serial  # of all writes: versions, ids of logs, the order of appends
-        self.wake = wake  # the newest row of `wakes`, which have no gaps
-        self.held = held  # keys and logs
-        self.entry_bytes = entry_bytes
-        self.log_bytes = log_bytes
-
-    def row(self) -> tuple[int, ...]:
-        return self.serial, self.wake, self.held, self.entry_bytes, self.log_bytes
 
 
 class _Slot(NamedTuple):
@@ -74,8 +54,9 @@ class Tables:
         self._clock = clock
         self._origin = origin
         self._now = 0.0
-        self._ledger = Ledger(0, 0, 0, 0, 0)
-        self._before: tuple[int, ...] = ()  # the row of the ledger
+        self._ledger: Ledger  # of the transaction at hand
+        self._knows_guests = False
+        self._steps = 0  # that are left in this transaction
         self.woken: dict[bytes | None, None] = {}  # topics of this transaction; None means all
 
     # ── transactions ──
@@ -86,8 +67,11 @@ class Tables:
         self.committing = False
         self._execute("BEGIN IMMEDIATE")
         self._now = self._clock()
-        self._before = self._execute(LEDGER).fetchone()
-        self._ledger = Ledger(*self._before)
+        if not self._knows_guests:
+            count_guests(self._execute)
+            self._knows_guests = True
+        self._ledger = Ledger(self._execute, self._bounds)
+        self._steps = STEPS
         return self._ledger.wake
 
     def commit(self, calls: int = 1) -> int:
@@ -101,13 +85,13 @@ class Tables:
             ledger.wake += len(rows)
             if ledger.wake // TRIM_WAKES != (first - 1) // TRIM_WAKES:
                 self._execute("DELETE FROM wakes WHERE id <= ?", (ledger.wake - KEEP_WAKES,))
-        if (row := ledger.row()) != self._before:
-            self._execute("UPDATE ledger SET serial = ?, wake = ?, held = ?, entry_bytes = ?, log_bytes = ?", row)
+        ledger.write(self._execute)
         self.committing = True
         self._execute("COMMIT")
         return ledger.wake
 
     def roll_back(self) -> None:
+        self._knows_guests = False  # that may have been rolled back as well
         if self.connection.in_transaction:
             self._execute("ROLLBACK")
 
@@ -158,7 +142,9 @@ class Tables:
         return total
 
     def check(self) -> None:
-        """A write that changes nothing for anybody."""
+        """Could a session be opened? A write that changes nothing for anybody."""
+        self._find_bytes(A_SESSION, guest=False)
+        self._admit(guest=False)
         self._ledger.serial += 1
 
     def _find(self, key: bytes) -> _Slot | None:
@@ -175,23 +161,20 @@ class Tables:
 
     def _write(self, key: bytes, slot: _Slot | None, value: bytes, expires: float) -> int:
         """Give a key its value; `slot` is what it has, if any."""
-        ledger, bounds = self._ledger, self._bounds
+        ledger = self._ledger
         growth = len(key) + len(value) - (0 if slot is None else slot.size)
-        while ledger.entry_bytes + growth > bounds.max_entry_bytes:
-            if not self._sweep_entries(STEP):
-                raise NoRoom(f"The state store is full: max_entry_bytes={bounds.max_entry_bytes}")
+        if growth > 0:
+            self._find_bytes(growth, is_guest(key))
         if slot is None:
-            self._admit()
-            ledger.held += 1
+            self._admit(is_guest(key))
         ledger.serial += 1
-        ledger.entry_bytes += growth
+        ledger.count(key, slot is None, growth)
         self._execute("REPLACE INTO entries VALUES (?, ?, ?, ?)", (key, value, ledger.serial, expires))
         return ledger.serial
 
     def _forget_entry(self, key: bytes, size: int) -> None:
         self._execute("DELETE FROM entries WHERE key = ?", (key,))
-        self._ledger.held -= 1
-        self._ledger.entry_bytes -= size
+        self._ledger.count(key, -1, -size)
 
     # ── logs ──
 
@@ -203,11 +186,11 @@ class Tables:
         if if_last is not None and if_last != (0 if log is None else log.last):
             raise Conflict(text)
         if log is None:
-            self._admit()
+            self._admit(is_guest(name))
         ledger = self._ledger
         ledger.serial += 1
         if log is None:
-            ledger.held += 1
+            ledger.count(name, 1, 0)
             log = _Log(name, ledger.serial, 1, 0, 0)
         self._trim(log, keep - 1)
         while ledger.log_bytes > room and self._sweep_logs(STEP):
@@ -251,7 +234,7 @@ class Tables:
     def _forget_log(self, log: _Log) -> None:
         self._execute("DELETE FROM records WHERE log = ?", (log.id,))
         self._execute("DELETE FROM logs WHERE name = ?", (log.name,))
-        self._ledger.held -= 1
+        self._ledger.count(log.name, -1, 0)
         self._ledger.log_bytes -= log.size
 
     def _trim(self, log: _Log, keep: int) -> None:
@@ -316,11 +299,22 @@ class Tables:
 
     # ── room ──
 
-    def _admit(self) -> None:
+    def _admit(self, guest: bool) -> None:
         """Is there room for one more key or log?"""
-        while self._ledger.held >= self._bounds.max_entries:
-            if not self._sweep(STEP):
-                raise NoRoom(f"The state store is full: max_entries={self._bounds.max_entries}")
+        while not self._ledger.has_place(guest):
+            if not self._make_room():
+                raise NoRoom.beyond("max_entries", self._bounds.max_entries, guest)
+
+    def _find_bytes(self, growth: int, guest: bool) -> None:
+        """Is there room for so many bytes more, of keys and values?"""
+        while not self._ledger.has_bytes(growth, guest):
+            if not self._make_room():
+                raise NoRoom.beyond("max_entry_bytes", self._bounds.max_entry_bytes, guest)
+
+    def _make_room(self) -> bool:
+        """False if there is nothing to free, or not now."""
+        self._steps -= 1
+        return self._steps >= 0 and self._sweep(STEP) > 0
 
     def _sweep(self, at_most: int) -> int:
         return self._sweep_entries(at_most) + self._sweep_logs(at_most)
