@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from access_stage import ADMIN, NOBODY, READER, WRITER, CallerWire, is_admin
 from dovetail import Context, Server
-from dovetail.registry.guards import _lies_below, is_spelled_so, plainest
+from dovetail.registry.guards import is_spelled_so, plainest
 from wire import MODERN
 
 RULES: list[dict[str, Any]] = [{"scopes": ["notes:write"]}, {"authorize": lambda principal: principal is WRITER}]
@@ -171,8 +171,6 @@ async def test_a_strict_file_in_an_open_folder(tmp_path: Path, uri: str, rule: A
 @pytest.mark.parametrize("outer", [{}, {"scopes": ["notes:read"]}])
 async def test_a_strict_folder_in_another(tmp_path: Path, uri: str, strict_first: bool, outer: Any) -> None:
     root, server = new_folder(tmp_path), new()
-    if outer and uri.startswith("elsewhere"):
-        pytest.skip("both have a rule and URIs of their own: two doors, each with its own lock")
     folders: list[tuple[Path, str, Any]] = [(root / "private", uri, RULES[0]), (root, "docs://x", outer)]
     for path, prefix, rule in folders if strict_first else reversed(folders):
         server.add_directory(path, uri=prefix, **rule)
@@ -222,13 +220,67 @@ def test_a_guarded_file_is_not_watched_through_the_folder(tmp_path: Path) -> Non
     assert server.engine.library._path("docs://x/later.txt") is None
 
 
+STEPS: list[dict[str, Any]] = [
+    {},
+    {"scopes": ["read"]},
+    {"scopes": ["read", "admin"]},
+    {"scopes": ["admin"], "authorize": is_admin},
+]
+
+
+@pytest.mark.parametrize("inner", range(4))
+@pytest.mark.parametrize("outer", range(4))
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_folder_shows_what_others_guard_if_it_asks_for_as_much(
+    tmp_path: Path, inner: int, outer: int, kind: str
+) -> None:
+    root, server = new_folder(tmp_path), new()
+    if kind == "file":
+        server.add_file(root / "private" / "s.txt", uri="x://secret", **STEPS[inner])
+    else:
+        server.add_directory(root / "private", uri="x://y", **STEPS[inner])
+    server.add_directory(root, uri="docs://x", **STEPS[outer])
+    directory = server.engine.library._folders()[-1].directory
+    assert directory is not None
+    shown = inner in {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 3}}[outer]
+    assert (directory.path_of("docs://x/private/s.txt") is not None) == shown
+    assert (server.engine.library.resources.get("docs://x/private/s.txt") is not None) == shown
+
+
+@pytest.mark.parametrize("how", ["rename", "symlink"])
+async def test_where_a_strict_folder_lies_is_looked_up_when_asked(tmp_path: Path, how: str) -> None:
+    """It was elsewhere, or nowhere, when the open folder was first read."""
+    (tmp_path / "open").mkdir()
+    root, strict, server = new_folder(tmp_path / "open"), tmp_path / "strict", new()
+    strict.mkdir()
+    (strict / "s.txt").write_text("TREASURE")
+    server.add_directory(strict, uri="keys://x", scopes=["notes:write"])
+    server.add_directory(root, uri="docs://x")
+    assert "open" in repr(await read(server, READER, "docs://x/open.txt"))
+    if how == "rename":  # and the way that the folder was registered by leads to it still
+        strict.rename(root / "moved")
+        strict.symlink_to(root / "moved")
+    else:
+        (strict / "s.txt").unlink()
+        strict.rmdir()
+        (root / "moved").mkdir()
+        (root / "moved" / "s.txt").write_text("TREASURE")
+        strict.symlink_to(root / "moved")
+    assert "TREASURE" not in repr(await read(server, READER, "docs://x/moved/s.txt"))
+    assert not [uri for uri in await listed(server, READER) if "moved" in uri]
+
+
+async def test_a_strict_folder_is_known_by_its_name_while_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, server = new_folder(tmp_path), new()
+    server.add_directory(root / "private", uri="keys://x", scopes=["notes:write"])
+    server.add_directory(root, uri="docs://x")
+    monkeypatch.setattr("dovetail.registry.guards._identity", lambda path: None)
+    assert "TREASURE" not in repr(await read(server, READER, "docs://x/private/s.txt"))
+
+
 # ── the parts ──
-
-
-def test_a_strict_folder_lies_below_an_open_one_also_while_that_is_gone(tmp_path: Path) -> None:
-    assert _lies_below(tmp_path / "open" / "strict", tmp_path / "open")  # neither of them is there
-    assert not _lies_below(tmp_path / "open", tmp_path / "open")
-    assert not _lies_below(tmp_path / "other", tmp_path / "open")
 
 
 def test_names_are_those_that_the_file_system_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

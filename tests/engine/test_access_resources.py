@@ -59,16 +59,17 @@ async def test_contents_made_while_the_rule_changed_are_not_kept() -> None:
 
 async def test_files_and_folders(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "b.txt").write_text("b")
     server = Server("files", version="1.0.0")
     server.add_file(tmp_path / "a.txt", uri="file:///one", scopes=["notes:write"])
     server.add_directory(tmp_path, uri="docs://d", authorize=is_admin)
-    for principal, uris in ((READER, []), (WRITER, ["file:///one"]), (ADMIN, ["docs://d/a.txt"])):
+    for principal, uris in ((READER, []), (WRITER, ["file:///one"]), (ADMIN, ["docs://d/b.txt"])):
         (tmp_path / "late.txt").unlink(missing_ok=True)
         async with CallerWire(server, MODERN, principal) as wire:
             assert [each["uri"] for each in (await wire.ask("resources/list"))["resources"]] == uris
             templates = (await wire.ask("resources/templates/list"))["resourceTemplates"]
             assert len(templates) == (principal is ADMIN)
-            for uri in ("file:///one", "docs://d/a.txt"):
+            for uri in ("file:///one", "docs://d/a.txt", "docs://d/b.txt"):
                 answer = await wire.exchange(wire.request("resources/read", {"uri": uri}))
                 assert ("result" in answer) == (uri in uris)
             (tmp_path / "late.txt").write_text("late")  # which is not listed yet, but there

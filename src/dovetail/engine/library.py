@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dovetail.engine.watch import Watcher
     from dovetail.registry.access import AccessRule
     from dovetail.registry.files import FileEntry
-    from dovetail.registry.guards import FileGuard
+    from dovetail.registry.guards import FileGuard, UriGuard
     from dovetail.registry.resources import Resource, Template
 
 MAX_CACHED = 1_000  # contents of resources that asked to be kept
@@ -57,7 +57,7 @@ class Library:
         self._cached_size = 0  # of all that was put in since it was last emptied
         self._changes = 0  # counts what made something stale
         self._files_listed = -REFRESH_FILES
-        self._guarded: tuple[object, dict[str, Resource]] = (None, {})  # of which edition, and what has a rule in it
+        self._guarded: tuple[object, object, UriGuard] | None = None  # of which editions
         self._file_guards: dict[str, tuple[object, object, FileGuard]] = {}  # of which editions, for each folder
         for catalog in (self.resources, self.templates):
             catalog.on_change(self._forget_all)  # another function may answer for a URI from now on
@@ -68,26 +68,39 @@ class Library:
     def _find(self, uri: str) -> "tuple[Resource | Template, dict[str, Any]]":
         """What a URI stands for: a static one before any template, and the first template that its values fit.
 
-        If another spelling of the URI leads to something that has a rule, it stands for that.
+        If it is another spelling for something that has a rule, it stands for that. A file that a folder has listed
+        gives way to a function's template with a rule as if it were not listed: the first of the templates has it.
         """
         resource = self.resources.get(uri)
         if resource is not None:
-            if resource.folder is not None and self._has_rules():  # files were listed without a look at others
-                resource = self._guarded_uris().get(registry.guards.plainest(uri), resource)
-            return resource, {}
+            if resource.folder is None or not self._has_rules():
+                return resource, {}
+            return self._guarded_instead(resource, [uri, registry.guards.plainest(uri)]) or (resource, {})
         template, values = self._fitting(uri)
-        if self._has_rules():
-            for spelling in registry.guards.other_spellings(uri, template, values):
-                guarded = self._guarded_uris().get(spelling)
-                if guarded is not None:
-                    return guarded, {}
-                if spelling == uri:
-                    continue
-                with suppress(NotFound):
-                    other, its_values = self._fitting(spelling)
-                    if other is not template and other.access is not None:
-                        return other, its_values
-        return template, values
+        if not self._has_rules():
+            return template, values
+        guarded = self._uri_guard().with_values(template, values)
+        if guarded is not None:
+            return guarded, {}
+        spellings = registry.guards.other_spellings(uri, template, values)
+        return self._guarded_instead(template, spellings, fits=uri) or (template, values)
+
+    def _guarded_instead(
+        self, source: "Resource | Template", spellings: Sequence[str], *, fits: str | None = None
+    ) -> "tuple[Resource | Template, dict[str, Any]] | None":
+        """Something else that has a rule and one of these spellings; `fits` is one that the source has itself."""
+        guard = self._uri_guard()
+        for spelling in spellings:
+            guarded = guard.resources.get(spelling)
+            if guarded is not None and registry.guards.is_rival(guarded, source):
+                return guarded, {}
+            if spelling == fits or not guard.may_have_template(spelling, source):
+                continue
+            with suppress(NotFound):
+                other, values = self._fitting(spelling)
+                if registry.guards.is_rival(other, source):
+                    return other, values
+        return None
 
     def _fitting(self, uri: str) -> "tuple[Template, dict[str, Any]]":
         misfit: ArgumentError | None = None
@@ -107,11 +120,13 @@ class Library:
     def _has_rules(self) -> bool:
         return self.resources.edition.rules is not None or self.templates.edition.rules is not None
 
-    def _guarded_uris(self) -> "dict[str, Resource]":
-        edition = self.resources.edition
-        if self._guarded[0] is not edition:
-            self._guarded = edition, registry.guards.guarded_uris(edition.items)
-        return self._guarded[1]
+    def _uri_guard(self) -> "UriGuard":
+        editions = self.resources.edition, self.templates.edition
+        known = self._guarded
+        if known is None or known[0] is not editions[0] or known[1] is not editions[1]:
+            guard = registry.guards.UriGuard(editions[0].items, editions[1].items)
+            self._guarded = known = (*editions, guard)
+        return known[2]
 
     def get(self, uri: str) -> "Resource | Template | None":
         """What a URI stands for."""
@@ -230,7 +245,8 @@ class Library:
             self.resources.replace(resource.uri, msgspec.structs.replace(resource, definition=definition))
 
     def _sync(self, folder: "Template", entries: "Sequence[FileEntry]") -> None:
-        there = {entry.uri: entry for entry in entries}
+        has_rules = self._has_rules()
+        there = {entry.uri: entry for entry in entries if not (has_rules and self._is_anothers(folder, entry.uri))}
         for resource in self.resources.all():
             if resource.folder == folder.uri and resource.uri not in there:
                 self.resources.remove(resource.uri)
@@ -240,6 +256,9 @@ class Library:
                 self.resources.add(uri, registry.resources.compile_entry(folder, entry))
             elif known.folder == folder.uri:
                 self._relist(known, registry.resources.entry_definition(entry))
+
+    def _is_anothers(self, folder: "Template", uri: str) -> bool:
+        return self._guarded_instead(folder, [uri, registry.guards.plainest(uri)]) is not None
 
     # ── watching ──
 

@@ -1,31 +1,48 @@
 """One rule for one thing, however it is spelled: URIs and paths come in, what stands guard over them goes out.
 
-A URI has many spellings (`%73` is an `s`, `%2F` may be a slash, named parameters come in any order), and a file can be
-reached by many paths (links, file systems that ignore case). A rule holds for the thing, so it is asked for by the
-plainest spelling of a URI, and by the identity of a file.
+A URI has many spellings (`%73` is an `s`, `%2F` may be a slash, named parameters come in any order, `7.0` is the number
+7), and a file can be reached by many paths (links, file systems that ignore case). A rule holds for the thing, so it is
+asked for by the plainest spelling of a URI, by the values that a template reads in it, and by the identity of a file.
+
+Where two things can't be told apart for sure, they count as the same, and the one that has a rule is meant.
 
 What this can't know: that a file has a hard link outside of a folder that is guarded as a whole, and what a function
-makes of its values (if it opens `a/../b`, it has to look where that leads).
+makes of its values (if it takes capitals for small letters, or opens a path, it has to look where that leads).
 """
 
 import os
+import posixpath
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import msgspec
 
+from dovetail.errors import ArgumentError
+
 if TYPE_CHECKING:
+    from dovetail.registry.access import AccessRule
     from dovetail.registry.files import Directory
     from dovetail.registry.resources import Resource, Template
 
 _RAW = ":/?#[]@!$&'()*+,;="  # as they are where they stand; unreserved characters are never escaped
-_PLAIN = re.compile(rf"[A-Za-z0-9._~{re.escape(_RAW)}-]*")
+_PLAIN = re.compile(rf"[a-z0-9+.-]*(?::[A-Za-z0-9._~{re.escape(_RAW)}-]*)?")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_PATH = re.compile(r"([^:/?#]*:(?://)?/?)([^?#]*)(.*)", re.DOTALL)
+_DEEPEST = 32  # levels of lists and objects at which values are still compared
+_FIELD_TABLES = ("__dataclass_fields__", "__struct_fields__", "model_fields")  # the last one is pydantic's
+
+_SIMPLE = frozenset((str, int, float, bool, type(None)))  # most values
 
 Identity = tuple[int, int]
+
+
+# ── URIs ──
 
 
 def plainest(uri: str) -> str:
@@ -33,106 +50,202 @@ def plainest(uri: str) -> str:
     if _PLAIN.fullmatch(uri):
         return uri
     try:
-        return quote(unquote(uri, errors="strict"), safe=_RAW)
+        plain = quote(unquote(uri, errors="strict"), safe=_RAW)
     except UnicodeError:  # no text at all: it is no spelling of anything else
         return uri
+    scheme = _SCHEME.match(plain)
+    return plain if scheme is None else scheme[0].lower() + plain[scheme.end() :]
 
 
 def other_spellings(uri: str, template: "Template", values: Mapping[str, Any]) -> list[str]:
-    """How else one could ask for what the template was asked for: plainly, and in the template's own way."""
-    found = [plainest(uri)]
-    if template.directory is None:
-        expanded = template.template.expand({name: _as_text(value) for name, value in values.items()})
-        found.append(plainest(expanded))
-    return list(dict.fromkeys(found))
+    """How else one could ask for what the template was asked for, the plain way first."""
+    plain = plainest(uri)
+    if template.directory is not None:
+        return [plain]
+    texts = {name: _as_text(value) for name, value in values.items()}
+    needed = {name: text for name, text in texts.items() if text != template.defaults.get(name, msgspec.UNSET)}
+    found = [plain, plainest(template.template.expand(texts))]
+    if len(needed) < len(texts):
+        found.append(plainest(template.template.expand(needed)))
+    found = list(dict.fromkeys(found))
+    return list(dict.fromkeys([*found, *map(_without_detours, found)]))
+
+
+def _without_detours(uri: str) -> str:
+    """As a file system reads it: `.` and `..` lead where they lead, and a second slash adds nothing."""
+    found = _PATH.fullmatch(uri)
+    if found is None:
+        return uri
+    begin, path, end = found.groups()
+    if "//" not in path and "/." not in path and not path.startswith((".", "/")):
+        return uri
+    slash = "/" if path.endswith("/") else ""
+    return begin + posixpath.normpath("/" + path.lstrip("/")).removeprefix("/") + slash + end
+
+
+def default_texts(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What default values are written like, as far as they are."""
+    return {name: _as_text(value) for name, value in defaults.items() if value is not None}
 
 
 def _as_text(value: Any) -> str | list[str] | dict[str, str] | None:
-    """What a value is written like, so that 7 and 007 are the same."""
+    """What a value is written like in a template that has it in its text."""
     if value is None or isinstance(value, str):
         return value
+    if type(value) in _SIMPLE:
+        return _word(value)
     if isinstance(value, Mapping):
-        return {str(key): str(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [str(item) for item in value]
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        return {str(key): _word(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_word(item) for item in value]
+    return _word(value)
 
 
-def guarded_uris(resources: Iterable["Resource"]) -> dict[str, "Resource"]:
-    """Those that have a rule, by their plainest spelling."""
-    return {plainest(each.uri): each for each in resources if each.access is not None}
+def _word(value: Any) -> str:
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, Decimal) and value.is_finite():
+        value = float(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    try:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    except RecursionError:  # nobody has such a thing in a template
+        return ""
+
+
+def comparable(value: Any, depth: int = 0) -> Hashable:
+    """What is the same for values that are the same, and can be looked up. When in doubt, more is the same."""
+    if depth == _DEEPEST:
+        return None
+    kind: Any = type(value)
+    if kind in _SIMPLE or isinstance(value, Enum):
+        return value if value == value else repr(value)  # a NaN is never equal, but it is the same
+    if isinstance(value, Mapping):
+        return frozenset((comparable(key, depth + 1), comparable(item, depth + 1)) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(comparable(item, depth + 1) for item in value)
+    if isinstance(value, set | frozenset):
+        return frozenset(comparable(item, depth + 1) for item in value)
+    settings = getattr(kind, "__struct_config__", None)  # only this tells whether a Struct has an equality of its own
+    if kind.__eq__ is not object.__eq__ and (settings is None or settings.eq):
+        try:
+            hash(value)
+        except TypeError:
+            pass
+        else:
+            return value if value == value else repr(value)
+    return kind, tuple(comparable(getattr(value, name, None), depth + 1) for name in _fields(kind))
+
+
+def _fields(kind: type) -> list[str]:
+    """Those that a record was declared with; what it holds besides may lead anywhere."""
+    names = [name for table in _FIELD_TABLES for name in getattr(kind, table, ())]
+    return names + [field.name for field in getattr(kind, "__attrs_attrs__", ())]
+
+
+class UriGuard:
+    """All that has a rule at one moment, and how to find which of it is meant."""
+
+    def __init__(self, resources: Iterable["Resource"], templates: Iterable["Template"]) -> None:
+        strict = [each for each in resources if each.access is not None]
+        self._chosen = [each for each in strict if each.folder is None]
+        self.resources = {plainest(each.uri): each for each in (*strict, *self._chosen)}  # by the plainest spelling
+        self._templates = [each for each in templates if each.access is not None]
+        self._by_values: dict[str, dict[Hashable, Resource]] = {}  # for each template that was asked
+
+    def with_values(self, template: "Template", values: Mapping[str, Any]) -> "Resource | None":
+        """The one in whose URI the template reads the same values, whatever text they have there."""
+        if not self._chosen or template.directory is not None:
+            return None
+        known = self._by_values.get(template.uri)
+        if known is None:
+            known = self._by_values[template.uri] = dict(self._read_by(template))
+        return known.get(comparable(values)) if known else None
+
+    def _read_by(self, template: "Template") -> "Iterator[tuple[Hashable, Resource]]":
+        for each in self._chosen:
+            values = template.template.match(each.uri)
+            if values is not None:
+                try:
+                    yield comparable(template.decode(values)), each
+                except ArgumentError:
+                    continue
+
+    def may_have_template(self, spelling: str, source: "Resource | Template") -> bool:
+        return any(is_rival(each, source) and each.template.match(spelling) is not None for each in self._templates)
+
+
+def is_rival(other: "Resource | Template", source: "Resource | Template") -> bool:
+    """Tell whether it has a rule for what the source may offer. Between folders `FileGuard` tells, by the files."""
+    return other.access is not None and other is not source and (other.folder is None or source.folder is None)
+
+
+# ── files ──
 
 
 class FileGuard(msgspec.Struct, frozen=True, eq=False):
-    """The files that a folder leaves to others, which have a rule for them; often none."""
+    """The files that a folder leaves to others, since their rules ask for more; often none."""
 
-    files: tuple[Path, ...]
+    root: Path
+    files: frozenset[Path]
     folders: tuple["Directory", ...]
 
     @classmethod
     def of(cls, folder: "Template", resources: Iterable["Resource"], templates: Iterable["Template"]) -> "FileGuard":
-        """All that has a rule, if the folder has none; else what has its URI inside the folder, and another rule."""
         assert folder.directory is not None
-        own = folder.directory
         files = [
             each.path
             for each in resources
-            if each.path is not None and each.folder is None and _is_stricter(each, folder)
+            if each.path is not None and each.folder is None and _asks_for_more(each.access, folder.access)
         ]
-        inner = [
+        others = [
             each.directory
             for each in templates
-            if each.directory is not None and _is_stricter(each, folder) and _lies_below(each.directory.root, own.root)
+            if each.directory is not None and _asks_for_more(each.access, folder.access)
         ]
-        return cls(tuple(files), tuple(inner))
+        return cls(folder.directory.root, frozenset(files), tuple(others))
 
     def covered(self, paths: Iterable[Path]) -> set[Path]:
-        """Those of the real paths that are not the folder's to show."""
+        """Those of the real paths that are not the folder's to show, as the disk is now."""
         if not self.files and not self.folders:
             return set()
-        files = {identity for path in self.files if (identity := _identity(path)) is not None}
-        folders: dict[Identity, list[Directory]] = {}
+        files = {_identity(path) for path in self.files} - {None}
+        folders: dict[Identity | Path, list[Directory]] = {}
         for each in self.folders:
-            if (identity := _identity(each.root)) is not None:
-                folders.setdefault(identity, []).append(each)
+            for key in (each.root, _identity(each.root)):  # also by name: it may be gone for a moment
+                if key is not None:
+                    folders.setdefault(key, []).append(each)
         known: dict[Path, Sequence[Directory]] = {}  # many files have the same folders
-        found = set()
-        for path in paths:
-            if (files and _identity(path) in files) or (folders and _is_offered(path, folders, known)):
-                found.add(path)
-        return found
+        return {
+            path
+            for path in paths
+            if path in self.files or (files and _identity(path) in files) or self._is_in(folders, path, known)
+        }
 
-
-def _is_offered(
-    path: Path, folders: Mapping[Identity, "Sequence[Directory]"], known: "dict[Path, Sequence[Directory]]"
-) -> bool:
-    for parent in path.parents:
-        if parent not in known:
-            identity = _identity(parent)
-            known[parent] = () if identity is None else folders.get(identity, ())
-        if known[parent] and any(each.offers(path.relative_to(parent).parts) for each in known[parent]):
-            return True
-    return False
-
-
-def _is_stricter(other: "Resource | Template", folder: "Template") -> bool:
-    """It has a rule, and the folder has none or has the other's URI among its own."""
-    if other is folder or other.access is None:
+    def _is_in(
+        self,
+        folders: Mapping[Identity | Path, Sequence["Directory"]],
+        path: Path,
+        known: dict[Path, Sequence["Directory"]],
+    ) -> bool:
+        """Whether one offers the file that lies deeper than our root: who offers the same folder twice means it."""
+        for parent in path.parents if folders else ():
+            if parent == self.root:
+                break
+            if parent not in known:
+                keys = parent, _identity(parent)
+                known[parent] = [each for key in keys if key is not None for each in folders.get(key, ())]
+            if any(each.offers(path.relative_to(parent).parts) for each in known[parent]):
+                return True
         return False
-    if folder.access is None:
-        return True
-    if (other.access.scopes, other.access.authorize) == (folder.access.scopes, folder.access.authorize):
-        return False
-    assert folder.directory is not None
-    return plainest(other.uri).startswith(plainest(folder.directory.prefix))
 
 
-def _lies_below(inner: Path, outer: Path) -> bool:
-    """Strictly: who offers the same folder twice means it. Also by name, for the folder may be gone for a moment."""
-    identity = _identity(outer)
-    return outer in inner.parents or (
-        identity is not None and any(_identity(parent) == identity for parent in inner.parents)
-    )
+def _asks_for_more(rule: "AccessRule | None", than: "AccessRule | None") -> bool:
+    """Tell whether somebody may pass the other rule, but not this one, as far as can be seen."""
+    if rule is None or than is None:
+        return rule is not None
+    return not (rule.scopes <= than.scopes and rule.authorize in (None, than.authorize))
 
 
 def _identity(path: Path) -> Identity | None:

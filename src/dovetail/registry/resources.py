@@ -16,6 +16,7 @@ from dovetail.protocol.uri import UriTemplate, is_template, valid_uri
 from dovetail.registry.arguments import compile_strings
 from dovetail.registry.files import Directory, File, FileContents, FileEntry
 from dovetail.registry.functions import FunctionInfo, inspect_function
+from dovetail.registry.guards import default_texts
 from dovetail.registry.invocation import Invocation
 from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
 from dovetail.registry.outputs import encode_json
@@ -75,11 +76,17 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     hint: CacheHint | None = None
     directory: Directory | None = None
     choices: Mapping[str, Sequence[str]] = {}
+    defaults: Mapping[str, Any] = {}  # what the values are written like that a URI may leave out
     access: "AccessRule | None" = None
 
     @property
     def uri(self) -> str:
         return self.definition.uri_template
+
+    @property
+    def folder(self) -> str | None:
+        """What the files that it lists have as theirs, if it is a folder."""
+        return None if self.directory is None else self.uri
 
     def path_of(self, uri: str) -> Path | None:
         return None if self.directory is None else self.directory.path_of(uri)
@@ -143,6 +150,7 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
         template=template,
         decode=strings.decode_values,
         choices=closed_choices(strings.schema),
+        defaults=default_texts({each.name: each.default for each in info.parameters if not each.required}),
         **common,
     )
 
