@@ -14,6 +14,8 @@ from dovetail.auth import Auth, Introspection, Principal, VerifierTrouble
 from dovetail.auth import introspection as module
 from dovetail.auth.fetch import Fetched, FetchRequest
 from dovetail.errors import SetupError
+from dovetail.transports import doorkeeper
+from http_serving import until
 from issuer_stage import Clock, Site, site
 
 SECRET = "s3cret: with/odd+characters"
@@ -165,7 +167,9 @@ async def test_a_kept_answer_ends_with_its_token(served: Site, monkeypatch: pyte
 
 @pytest.mark.parametrize("seconds", [0, 5.0, 600])
 async def test_those_who_ask_are_told_how_long_to_believe(served: Site, seconds: float) -> None:
-    assert Auth(asking(served, cache_seconds=seconds)).believed_seconds == seconds
+    found = await Auth(asking(served, cache_seconds=seconds)).find("x")
+    assert found is not None
+    assert found.believed_seconds == seconds
 
 
 async def test_nothing_is_kept_if_not_wanted(served: Site) -> None:
@@ -184,23 +188,161 @@ def test_kept_answers_are_bounded_and_hold_no_token() -> None:
     assert answers.get((module.MAX_KEPT).to_bytes(32)) is not None
 
 
-async def test_questions_at_once_are_bounded(served: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_go = asyncio.Event()
+# ── tokens of another kind ──
 
-    async def slowly(request: web.Request) -> Any:
-        await let_go.wait()
+
+@pytest.mark.parametrize("name", ["token_type", "token_use", "typ"])
+@pytest.mark.parametrize(
+    ("kind", "good"),
+    [
+        ("Bearer", True),
+        ("bearer", True),
+        ("BEARER", True),
+        ("DPoP", True),
+        ("access_token", True),
+        ("access", True),
+        ("at+jwt", True),
+        (None, True),
+        ("refresh_token", False),
+        ("Refresh", False),
+        ("Offline", False),
+        ("ID", False),
+        ("id_token", False),
+        ("N_A", False),
+        ("mac", False),
+        ("", False),
+        (7, False),
+        (["Bearer"], False),
+        ({"Bearer": 1}, False),
+    ],
+)
+async def test_only_access_tokens_are_good(served: Site, name: str, kind: Any, good: bool) -> None:
+    served.pages["/introspect"] = GOOD | {name: kind}
+    assert (await asking(served).verify("x") is not None) is good
+
+
+async def test_a_kind_that_is_refused_is_told_once(served: Site, caplog: pytest.LogCaptureFixture) -> None:
+    served.pages["/introspect"] = GOOD | {"token_type": "Odd" + "x" * 1000}
+    verifier = asking(served)
+    for token in ("one-token", "another-token"):
+        assert await verifier.verify(token) is None
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "token_type is 'Oddx" in told
+    assert len(told) < 200
+    assert "-token" not in told
+
+
+# ── many at once ──
+
+
+class SlowIssuer:
+    """Answers when it is let go; tokens that begin with `quick` at once."""
+
+    def __init__(self, served: Site) -> None:
+        self.let_go = asyncio.Event()
+        self.at_once = self.most = 0
+        self._served = served
+        served.pages["/introspect"] = self.answer
+
+    async def answer(self, _: web.Request) -> Any:
+        (token,) = parse_qs(self._served.bodies[-1].decode())["token"]
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        try:
+            if not token.startswith("quick"):
+                await self.let_go.wait()
+        finally:
+            self.at_once -= 1
         return GOOD
 
-    served.pages["/introspect"] = slowly
+
+async def test_whoever_comes_while_many_are_asked_about_waits_in_line(
+    served: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_AT_ONCE", 3)
-    verifier = asking(served)
-    first = [asyncio.create_task(verifier.verify(f"t{number}")) for number in range(3)]
+    issuer, verifier = SlowIssuer(served), asking(served)
+    tasks = [asyncio.create_task(verifier.verify(f"t{number}")) for number in range(10)]
+    await until(lambda: issuer.at_once == 3)
+    one_more = asyncio.create_task(verifier.verify("one-more"))
+    await asyncio.sleep(0.05)
+    assert not one_more.done()
+    issuer.let_go.set()
+    assert all(await asyncio.gather(*tasks, one_more))
+    assert issuer.most == 3
+
+
+async def test_one_that_hangs_holds_up_nobody_else(served: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_AT_ONCE", 2)
+    issuer, verifier = SlowIssuer(served), asking(served)
+    hanging = asyncio.create_task(verifier.verify("slow"))
+    await until(lambda: issuer.at_once == 1)
+    assert all(await asyncio.gather(*(verifier.verify(f"quick{number}") for number in range(20))))
+    assert not hanging.done()
+    issuer.let_go.set()
+    assert await hanging is not None
+
+
+async def test_the_line_is_bounded_in_length_and_time(served: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MAX_AT_ONCE", 1), ("MAX_WAITING", 2), ("WAIT_SECONDS", 0.1)):
+        monkeypatch.setattr(module, name, value)
+    issuer, verifier = SlowIssuer(served), asking(served)
+    first = asyncio.create_task(verifier.verify("t"))
+    await until(lambda: issuer.at_once == 1)
+    waiting = [asyncio.create_task(verifier.verify(f"t{number}")) for number in range(2)]
     await asyncio.sleep(0)
-    with pytest.raises(VerifierTrouble, match="too many"):
+    with pytest.raises(VerifierTrouble, match="too many"):  # at once
         await verifier.verify("one-more")
-    let_go.set()
-    assert all(await asyncio.gather(*first))
-    assert await verifier.verify("one-more") is not None
+    assert not any(task.done() for task in waiting)
+    for task in waiting:
+        with pytest.raises(VerifierTrouble, match="too many"):
+            await task
+    issuer.let_go.set()
+    assert await first is not None
+    assert await verifier.verify("one-more") is not None, "those who left the line have left no trace"
+
+
+async def test_who_gives_up_in_line_or_while_being_asked_about_leaves_the_place_to_others(
+    served: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_AT_ONCE", 1)
+    issuer, verifier = SlowIssuer(served), asking(served)
+    asked, waiting, last = (asyncio.create_task(verifier.verify(token)) for token in ("slow", "waiting", "quick"))
+    await until(lambda: issuer.at_once == 1)
+    waiting.cancel()
+    asked.cancel()
+    assert await last is not None
+    issuer.let_go.set()
+
+
+async def test_a_fetch_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def without_end(_: FetchRequest) -> Fetched:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(module, "ASK_SECONDS", 0.02)
+    verifier = Introspection("https://a.example/x", client_id="a", client_secret=SECRET, fetch=without_end)
+    with pytest.raises(VerifierTrouble, match="within"):
+        await verifier.verify("x")
+
+
+def test_one_verifier_serves_one_event_loop_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_AT_ONCE", 1)
+
+    async def quick(_: FetchRequest) -> Fetched:
+        await asyncio.sleep(0)
+        return Fetched(status=200, body=b'{"active":true,"sub":"alice"}')
+
+    verifier = Introspection("https://a.example/x", client_id="a", client_secret=SECRET, fetch=quick)
+
+    async def some(word: str) -> list[Principal | None]:
+        return await asyncio.gather(*(verifier.verify(f"{word}{number}") for number in range(4)))
+
+    for word in ("one", "two"):
+        assert all(asyncio.run(some(word)))
+
+
+def test_a_transport_has_more_patience() -> None:
+    assert module.WAIT_SECONDS + module.ASK_SECONDS < doorkeeper.VERIFY_SECONDS
 
 
 @pytest.mark.parametrize(

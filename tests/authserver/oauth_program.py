@@ -2,7 +2,8 @@
 
 Every request needs `reference:use`. Two more tools need a scope each that nobody asks for at first. Access tokens are
 short-lived. `--trust` is a certificate that is believed when a program's own document is fetched from this machine.
-What the server says is judged; if anything was malformed, that is on stderr, and the exit code is 1.
+What the server says is judged; if anything was malformed, that is on stderr, and the exit code is 1. The first line of
+its output is the id of its process group.
 """
 
 import argparse
@@ -59,6 +60,8 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--trust", type=Path)
     options = parser.parse_args()
+    sys.stdout.write(f"process group {os.getpgrp() if os.name == 'posix' else os.getpid()}\n")
+    sys.stdout.flush()
     if options.trust is not None:
         os.environ["SSL_CERT_FILE"] = str(options.trust)  # read when aiohttp is imported, which is later
     watch = judge_this_process()

@@ -292,7 +292,7 @@ async def test_any_parameters_are_answered(changed: dict[str, Any]) -> None:
 # ── the page ──
 
 
-@pytest.mark.rule("SEC-1", "SEC-2", "AUTH-19")
+@pytest.mark.rule("SEC-2")
 async def test_the_page_says_who_wants_what_and_every_time() -> None:
     stage = Stage()
     browser = Browser(stage)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 from authserver_stage import ISSUER, PASSWORD, RESOURCE, USERS, Program, Stage
 from dovetail.authserver import AuthServer, OAuthClient, hash_password
-from dovetail.authserver.users import Users
+from dovetail.authserver.users import MAX_FILE, Users
 from dovetail.errors import SetupError
 
 
@@ -66,6 +67,53 @@ def test_a_file_that_is_broken_at_the_start(broken: str, tmp_path: Path) -> None
     (tmp_path / "users.json").write_text(broken)
     with pytest.raises(SetupError, match="users"):
         AuthServer(ISSUER, resource=RESOURCE, users=tmp_path / "users.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, ["is not there", "{}", "python -m dovetail.authserver hash"]),
+        ("", ["is empty", "{}", "python -m dovetail.authserver hash"]),
+        (" \n", ["is empty", "{}", "python -m dovetail.authserver hash"]),
+        ("{" + " " * MAX_FILE + "}", ["more than 4 MiB"]),
+        ("{", ["must hold JSON"]),
+    ],
+)
+def test_a_file_that_is_no_good_says_what_to_do(text: str | None, words: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SetupError) as caught:
+        Users(path)
+    assert all(word in str(caught.value) for word in [str(path), *words]), caught.value
+
+
+async def test_nobody_is_known_at_the_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    path.write_text("{}")
+    users = Users(path)
+    assert not await users.accepts("ann", "one")
+    path.write_text(json.dumps({"ann": hash_password("one", cost=16)}))
+    assert await users.accepts("ann", "one")
+
+
+@pytest.mark.parametrize("way", ["another file", "the same file"])
+async def test_a_change_within_one_tick_of_the_same_length_is_seen(way: str, tmp_path: Path) -> None:
+    path, other = tmp_path / "users.json", tmp_path / "other.json"
+    one, two = (json.dumps({"ann": hash_password(word, cost=16)}) for word in ("one", "two"))
+    assert len(one) == len(two)
+    path.write_text(one)
+    written = path.stat().st_mtime_ns
+    users = Users(path)
+    assert await users.accepts("ann", "one")
+    if way == "another file":
+        other.write_text(two)
+        other.replace(path)
+    else:
+        await asyncio.sleep(0.02)  # the clock of a file system ticks in milliseconds
+        path.write_text(two)
+    os.utime(path, ns=(written, written))
+    assert await users.accepts("ann", "two")
 
 
 async def test_the_file_is_not_looked_at_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""An authorization server beside several workers: whichever answers, a token is good at all of them."""
+"""An authorization server beside several workers: whichever answers, a token is good at all of them, or at none."""
 
 import asyncio
 import os
@@ -6,18 +6,21 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from authserver_stage import CLIENTS, FORM, ISSUER, RESOURCE, SCOPES, SECRET, Stage, basic
+import stores
+from authserver_stage import CLIENTS, ISSUER, RESOURCE, SCOPES, SECRET, USERS, Program, Reply, Stage, basic
 from dovetail import Server
 from dovetail.authserver import AuthServer
 from dovetail.state.memory import MemoryState
+from dovetail.transports import doorkeeper
 from http_serving import serving
 from http_wire import HttpWire
 
@@ -123,18 +126,7 @@ async def test_a_token_is_good_at_every_worker(tmp_path: Path, state: str) -> No
 
 
 def beside(state: str | None = None) -> AuthServer:
-    return AuthServer(ISSUER, resource=RESOURCE, users={}, clients=CLIENTS, scopes=SCOPES, state=state)
-
-
-@asynccontextmanager
-async def in_fleet(folder: Path, server: Server, **options: Any) -> AsyncIterator[Any]:
-    """An app that shares its state with the others of this folder."""
-    app = server.asgi(state=f"sqlite:{folder}/state.db", **options)
-    await app.start()
-    try:
-        yield app
-    finally:
-        await app.drain(1)
+    return AuthServer(ISSUER, resource=RESOURCE, users=USERS, clients=CLIENTS, scopes=SCOPES, state=state)
 
 
 def notes(auth: Any) -> Server:
@@ -148,63 +140,210 @@ def notes(auth: Any) -> Server:
     return server
 
 
-async def token_of(app: Any) -> str:
-    wire = HttpWire(app, headers={"content-type": FORM, **basic("ci", SECRET)})
-    given = await wire.raw("POST", b"grant_type=client_credentials", path="/token").done()
-    return str(given.answer["access_token"])
+class Worker(Stage):
+    """An app with the pages of an authorization server; browsers and programs come to it as to a stage."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.base = ""
+        self.address = "203.0.113.7"
+        self.table = self
+
+    def find(self, path: str) -> Any:
+        return self.app
+
+    async def request(
+        self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> Reply:
+        return await super().request(method, target, body, {"host": "127.0.0.1", **(headers or {})})
+
+    async def own_token(self) -> str:
+        reply = await self.token(basic("ci", SECRET), **CREDENTIALS)
+        return str(reply.json["access_token"])
+
+    async def revoke(self, token: str) -> None:
+        assert (await self.post("revoke", {"token": token}, basic("ci", SECRET))).status == 200
+
+    async def may_call(self, token: str) -> bool:
+        return (await HttpWire(self.app, headers={"authorization": f"Bearer {token}"}).call("ping", {})).status == 200
 
 
-async def may_call(app: Any, token: str) -> bool:
-    return (await HttpWire(app, headers={"authorization": f"Bearer {token}"}).call("ping", {})).status == 200
+@asynccontextmanager
+async def started(app: Any) -> AsyncIterator[Worker]:
+    await app.start()
+    try:
+        yield Worker(app)
+    finally:
+        await app.drain(1)
 
 
-async def test_its_state_is_that_of_the_app(tmp_path: Path) -> None:
-    here, there = beside(), beside()
-    async with (
-        in_fleet(tmp_path, notes(here.verifier()), routes=here.routes()) as first,
-        in_fleet(tmp_path, notes(there.verifier()), routes=there.routes()) as second,
-    ):
-        token = await token_of(first)
-        assert await may_call(second, token)
-        assert await may_call(first, await token_of(second))
+def worker(url: str, issuing: AuthServer) -> Any:
+    """With both, the pages and the verifier."""
+    return started(notes(issuing.verifier()).asgi(state=url, routes=issuing.routes()))
 
 
-async def test_its_pages_alone_use_the_state_of_their_app(tmp_path: Path) -> None:
+@pytest.fixture
+def sqlite(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path}/state.db"
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stores.StoreServer]:
+    stores.demand()
+    server = stores.StoreServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def url(request: pytest.FixtureRequest) -> str:
+    if request.param == "sqlite":
+        return str(request.getfixturevalue("sqlite"))
+    server = request.getfixturevalue("redis")
+    server.command("FLUSHALL")
+    return str(server.url)
+
+
+def no_token_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was verified until now is verified again."""
+    later = doorkeeper.monotonic() - time.monotonic() + doorkeeper.BELIEVED_SECONDS
+    monkeypatch.setattr(doorkeeper, "monotonic", lambda: time.monotonic() + later)
+
+
+async def test_a_flow_goes_from_worker_to_worker(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with worker(url, beside()) as first, worker(url, beside()) as second:
+        program = Program(first)
+        code = await program.code()
+        program.stage = second
+        tokens = [(await program.redeem(code)).json]
+        for stage in (first, second, first):
+            program.stage = stage
+            tokens.append((await program.refresh(tokens[-1]["refresh_token"])).json)
+        for token in tokens:
+            assert await first.may_call(token["access_token"])
+            assert await second.may_call(token["access_token"])
+        program.stage = second  # where the copy of a thief is used
+        assert (await program.refresh(tokens[0]["refresh_token"])).json["error"] == "invalid_grant"
+        assert (await program.refresh(tokens[-1]["refresh_token"])).json["error"] == "invalid_grant"
+        no_token_is_believed(monkeypatch)
+        for token in tokens:
+            assert not await first.may_call(token["access_token"])
+            assert not await second.may_call(token["access_token"])
+
+
+async def test_a_code_is_good_once_wherever_it_is_used(url: str) -> None:
+    async with worker(url, beside()) as first, worker(url, beside()) as second:
+        program, copy = Program(first), Program(second)
+        copy.verifier = program.verifier
+        code = await program.code()
+        replies = await asyncio.gather(program.redeem(code), copy.redeem(code))
+        assert sorted(reply.status for reply in replies) == [200, 400]
+        (token,) = (reply.json["access_token"] for reply in replies if reply.status == 200)
+        assert not await first.may_call(token)
+        assert not await second.may_call(token)
+
+
+async def test_a_revocation_is_seen_everywhere(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with worker(url, beside()) as first, worker(url, beside()) as second:
+        token = await first.own_token()
+        assert await second.may_call(token)
+        await first.revoke(token)
+        assert await second.may_call(token), "for a while it is believed"
+        no_token_is_believed(monkeypatch)
+        assert not await second.may_call(token)
+
+
+async def test_also_after_an_app_has_ended_and_begun_again(url: str) -> None:
+    async with worker(url, beside()) as first, worker(url, beside()) as second:
+        for _ in range(2):
+            token, other = await first.own_token(), await second.own_token()
+            await second.app.drain(1)
+            await first.revoke(token)
+            await second.app.start()
+            assert not await second.may_call(token)
+            assert await second.may_call(other)
+            await second.revoke(other)
+            assert not await first.may_call(other)
+
+
+@pytest.mark.parametrize("ending", [0, 1], ids=["the first", "the second"])
+async def test_two_apps_with_one_authorization_server_do_not_know_each_other(url: str, ending: int) -> None:
+    """When one of them ends, the other goes on to see what is revoked elsewhere."""
+    issuing = beside()
+    async with worker(url, beside()) as elsewhere, AsyncExitStack() as here:
+        apps = [await here.enter_async_context(worker(url, issuing)) for _ in range(2)]
+        token, other = await elsewhere.own_token(), await apps[0].own_token()
+        await apps.pop(ending).app.drain(1)
+        assert await apps[0].may_call(other)
+        assert await elsewhere.may_call(other)
+        await elsewhere.revoke(token)
+        assert not await apps[0].may_call(token)
+
+
+async def test_an_app_alone_and_one_of_a_fleet_share_what_the_fleet_shares(sqlite: str) -> None:
+    issuing = beside()
+    async with worker(sqlite, issuing) as fleet, worker("memory:", issuing) as alone, worker(sqlite, beside()) as other:
+        assert await fleet.may_call(await alone.own_token())
+        assert await alone.may_call(await fleet.own_token())
+        token = await other.own_token()
+        await other.revoke(token)
+        assert not await alone.may_call(token)
+
+
+async def test_its_pages_alone_use_the_state_of_their_app(sqlite: str) -> None:
     issuing, checking = beside(), beside()
-    async with (
-        in_fleet(tmp_path, Server("notes"), routes=issuing.routes()) as first,
-        in_fleet(tmp_path, notes(checking.verifier())) as second,
-    ):
-        assert await may_call(second, await token_of(first))
+    pages, protected = Server("notes").asgi(state=sqlite, routes=issuing.routes()), notes(checking.verifier())
+    async with started(pages) as first, started(protected.asgi(state=sqlite)) as second:
+        assert await second.may_call(await first.own_token())
 
 
-async def test_a_store_of_its_own_is_closed_with_the_app(tmp_path: Path) -> None:
+async def test_a_store_of_its_own_is_closed_with_the_last_app(tmp_path: Path) -> None:
     issuing = beside(f"sqlite:{tmp_path}/own.db")
     for _ in range(2):
-        async with serving(notes(issuing.verifier()), routes=issuing.routes()) as app:
-            assert await may_call(app, await token_of(app))
-        assert issuing._marks._state is None
+        async with worker("memory:", issuing) as first:
+            async with worker("memory:", issuing) as second:
+                token = await first.own_token()
+                assert await second.may_call(token)
+            assert issuing._marks._opened
+            assert await first.may_call(token)
+        assert not issuing._marks._opened
+    async with worker("memory:", issuing) as first:
+        await issuing.close()
+        assert not issuing._marks._opened
+        assert await first.may_call(token), "it is opened again"
+    assert not issuing._marks._opened
+
+
+def test_each_event_loop_has_a_store_of_its_own(tmp_path: Path) -> None:
+    issuing = beside(f"sqlite:{tmp_path}/own.db")
+
+    async def once() -> None:
+        async with worker("memory:", issuing) as only:
+            assert await only.may_call(await only.own_token())
+
+    async def without_end() -> None:
+        await issuing.verifier().verify("x.y.z")
+
+    for act in (once, without_end, once):
+        asyncio.run(act())
 
 
 async def test_an_app_alone_has_its_room_for_itself() -> None:
     """Strangers may register and try passwords, and must not use up what sessions need."""
     state, issuing = MemoryState(), beside()
     async with serving(notes(issuing.verifier()), routes=issuing.routes(), state=state) as app:
-        assert await may_call(app, await token_of(app))
+        only = Worker(app)
+        assert await only.may_call(await only.own_token())
         assert not state._entries.things
 
 
-async def test_a_key_of_before_gives_way_to_that_of_the_fleet(tmp_path: Path) -> None:
-    here, there = beside(), beside()
+async def test_a_key_of_before_gives_way_to_that_of_the_fleet(sqlite: str) -> None:
+    here = beside()
     assert await here.verifier().verify("too.early.token") is None
-    async with (
-        in_fleet(tmp_path, notes(there.verifier()), routes=there.routes()) as second,
-        in_fleet(tmp_path, notes(here.verifier()), routes=here.routes()) as first,
-    ):
-        assert await may_call(first, await token_of(second))
+    async with worker(sqlite, beside()) as second, worker(sqlite, here) as first:
+        assert await first.may_call(await second.own_token())
 
 
-async def test_a_memory_of_its_own_in_a_fleet_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
-    async with in_fleet(tmp_path, notes(stage.server.verifier())):
+async def test_a_memory_of_its_own_in_a_fleet_is_told(sqlite: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with started(notes(Stage().server.verifier()).asgi(state=sqlite)):
         assert "AuthServer: state=" in caplog.text

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import pytest
+from msgspec import structs
 from old_client import OldClient
 
 from dovetail import Server
@@ -116,6 +117,51 @@ async def test_a_token_that_means_something_else_ends_the_stream(open_stream: An
     async with serving(Stage(auth=ledger).server) as app:
         stream = await open_stream(app)
         ledger.principal = other
+        await stream.done(5)
+
+
+MEANING = {"sub": "ann", "role": "editor"}
+VOLATILE = ("exp", "expires_in", "iat", "nbf", "jti", "auth_time")
+
+
+@each_stream
+async def test_what_differs_in_every_answer_does_not_end_a_stream(open_stream: Any) -> None:
+    """Some issuers tell with each introspection how long the token is still good, or when they were asked."""
+
+    class Counting(Ledger):
+        async def verify(self, token: str) -> Principal | None:
+            found = await super().verify(token)
+            said = dict.fromkeys(VOLATILE, self.asked)
+            return found and structs.replace(found, claims={**found.claims, **said})
+
+    ledger = Counting()
+    ledger.principal = Principal(subject="ann", claims=MEANING)
+    async with serving(Stage(auth=ledger).server) as app:
+        stream = await open_stream(app)
+        asked = ledger.asked
+        await until(lambda: ledger.asked > asked + 2)
+        assert not stream.ended
+        ledger.principal = Principal(subject="ann", claims={**MEANING, "role": "reader"})
+        await stream.done(5)
+
+
+async def test_the_verifier_that_knows_a_token_says_when_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another that wants no answer kept has nothing to say about it."""
+    monkeypatch.setattr(doorkeeper, "ASKING_PAUSE", 60.0)
+
+    class Nobody:
+        believed_seconds = 0.0
+
+        async def verify(self, token: str) -> None:
+            return None
+
+    ledger = Ledger()
+    ledger.believed_seconds = 90.0  # type: ignore[attr-defined]
+    async with serving(Stage(auth=[Nobody(), ledger]).server) as app:
+        stream = await open_listen(app)
+        await settle()  # so that it was looked at once
+        assert ledger.asked == 1
+        ledger.principal = None
         await stream.done(5)
 
 

@@ -4,8 +4,10 @@ An answer is kept for a few seconds, under a digest of the token. While the issu
 is VerifierTrouble, and neither a yes nor a no.
 """
 
+import asyncio
 import base64
 import hashlib
+import logging
 import re
 import time
 from collections import OrderedDict
@@ -14,7 +16,16 @@ from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 from dovetail.auth.claims import comparable, in_time, meant_for, principal_of, read_object
-from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, make_fetch, names_this_machine, shown
+from dovetail.auth.fetch import (
+    SECONDS,
+    Fetch,
+    Fetched,
+    FetchFailed,
+    FetchRequest,
+    make_fetch,
+    names_this_machine,
+    shown,
+)
 from dovetail.auth.jwks import may_hold_keys
 from dovetail.auth.principal import Principal
 from dovetail.auth.verifier import MAX_TOKEN, VerifierTrouble
@@ -23,9 +34,22 @@ from dovetail.errors import SetupError
 CACHE_SECONDS = 30.0
 MAX_KEPT = 1024  # answers
 MAX_AT_ONCE = 64  # questions; whoever sends nonsense must not make us a nuisance to the issuer
+MAX_WAITING = 1000  # tokens in line
+WAIT_SECONDS = 4.0  # that one may stand there; with the question it is less than a transport has patience for
+ASK_SECONDS = SECONDS + 0.5  # for one question, also by a fetch that knows no end itself
 LEEWAY = 60.0
 OK = 200
 _TOKEN = re.compile(r"[!-~]+")
+# What issuers say of an access token: the type of RFC 7662, and what some of them call the use or the kind. Whatever
+# else stands there is refused: `refresh_token`, `ID`, and `N_A`, which is no access token (RFC 8693, 2.2.1); and a type
+# that is not known may want more than to be presented (RFC 6749, 7.1).
+_KIND = ("token_type", "token_use", "typ")
+_ACCESS = frozenset({
+    "bearer", "bearertoken", "dpop", "jwt", "at+jwt", "application/at+jwt", "access", "access_token",
+    "urn:ietf:params:oauth:token-type:access_token",
+})  # fmt: skip
+
+log = logging.getLogger("dovetail.auth")
 
 
 class Introspection:
@@ -65,7 +89,8 @@ class Introspection:
         self._scope_claim = scope_claim
         self._fetch = fetch or make_fetch(allow_private=True, allow_loopback=names_this_machine(endpoint))
         self._kept = _Answers(cache_seconds, time.monotonic)
-        self._asking = 0
+        self._line: _Line | None = None
+        self._told_of: str | None = None  # the kind of token that was refused first
 
     def __repr__(self) -> str:
         return f"Introspection({shown(self._endpoint)!r})"
@@ -84,6 +109,8 @@ class Introspection:
     def _judge(self, claims: dict[str, Any]) -> Principal | None:
         if claims.get("active") is not True or not in_time(claims, time.time(), LEEWAY, needs_end=False):
             return None
+        if not self._is_access(claims):
+            return None
         if self._audiences and not meant_for(claims, self._audiences):
             return None
         issuer = claims.get("iss", self.issuer)
@@ -91,25 +118,69 @@ class Introspection:
             return None
         return principal_of(claims, issuer, self._scope_claim)
 
+    def _is_access(self, claims: dict[str, Any]) -> bool:
+        for name in _KIND:
+            kind = str(claims.get(name, "access"))
+            if kind.lower() not in _ACCESS:
+                if self._told_of is None:  # once, for anybody can cause it; an issuer with words of its own needs it
+                    self._told_of = kind[:60]
+                    log.warning("%r: a token was refused, for its %s is %r", self, name, self._told_of)
+                return False
+        return True
+
     async def _ask(self, token: str) -> dict[str, Any]:
-        if self._asking >= MAX_AT_ONCE:
+        loop = asyncio.get_running_loop()
+        if self._line is None or self._line.loop is not loop:
+            self._line = _Line(loop)
+        line = self._line
+        if not await line.wait():
             raise VerifierTrouble(f"{self!r}: too many tokens to ask about at once")
-        form = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
-        self._asking += 1
         try:
-            fetched = await self._fetch(
-                FetchRequest(url=self._endpoint, method="POST", headers=self._headers, body=form)
-            )
-        except FetchFailed as failure:
-            raise VerifierTrouble(f"{self!r}: {failure}") from None
-        except Exception as failure:  # of a fetch that somebody else wrote
-            raise VerifierTrouble(f"{self!r}: the fetch failed with {type(failure).__name__}") from failure
+            fetched = await self._question(token)
         finally:
-            self._asking -= 1
+            line.leave()
         answer = read_object(fetched.body) if fetched.status == OK else None
         if answer is None or not isinstance(answer.get("active"), bool):
             raise VerifierTrouble(f"{self!r}: no answer that can be used, with the status {fetched.status}")
         return {name: value for name, value in answer.items() if value is not None}
+
+    async def _question(self, token: str) -> Fetched:
+        form = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
+        request = FetchRequest(url=self._endpoint, method="POST", headers=self._headers, body=form)
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                return await self._fetch(request)
+        except FetchFailed as failure:
+            raise VerifierTrouble(f"{self!r}: {failure}") from None
+        except TimeoutError:
+            raise VerifierTrouble(f"{self!r}: no answer within {ASK_SECONDS:g} s") from None
+        except Exception as failure:  # of a fetch that somebody else wrote
+            raise VerifierTrouble(f"{self!r}: the fetch failed with {type(failure).__name__}") from failure
+
+
+class _Line:
+    """Tokens that wait until they can be asked about, first come, first served; on one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._turns = asyncio.Semaphore(MAX_AT_ONCE)
+        self._waiting = 0
+
+    async def wait(self) -> bool:
+        """False if the line is too long, or too slow; else `leave` has to follow."""
+        if self._waiting >= MAX_WAITING:
+            return False
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                return await self._turns.acquire()
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting -= 1
+
+    def leave(self) -> None:
+        self._turns.release()
 
 
 class _Answers:

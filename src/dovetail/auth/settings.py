@@ -1,6 +1,8 @@
 """`Server(auth=...)`: a verifier, a function, several of them or an `Auth` come in; one checked record goes out."""
 
+import copy
 import inspect
+import logging
 import math
 import re
 import time
@@ -14,13 +16,14 @@ from dovetail.auth.metadata import OFFLINE_ACCESS, ResourceDocument, told_scopes
 from dovetail.auth.principal import Principal
 from dovetail.auth.proofs import ALGORITHMS
 from dovetail.auth.scopes import Hierarchy
-from dovetail.auth.verifier import MAX_TOKEN, Verifier, VerifyFunction
+from dovetail.auth.verifier import MAX_TOKEN, Found, Verifier, VerifyFunction
 from dovetail.errors import SetupError, Unauthorized
 from dovetail.protocol.scopes import checked_scopes
 
 DpopPolicy = Literal["off", "optional", "required"]
 SCHEMES: dict[DpopPolicy, tuple[str, ...]] = {"off": ("Bearer",), "optional": ("Bearer", "DPoP"), "required": ("DPoP",)}
 _VISIBLE = re.compile(r"[!-~]{1,2000}")  # urlsplit passes over some other characters in silence
+log = logging.getLogger("dovetail")
 FIX = "give it a verifier, an async function that takes a token, a list of these, or Auth(...)"
 
 
@@ -55,7 +58,8 @@ class Auth:
         self.authorization_servers = tuple(
             checked_url(each, "Auth: authorization_servers") for each in dict.fromkeys(authorization_servers or issuers)
         )
-        self.believed_seconds = min(getattr(each, "believed_seconds", math.inf) for each in self.verifiers)
+        self._believed = tuple(_believed_seconds(each) for each in self.verifiers)
+        self._for_this_app: tuple[Any, ...] = ()  # verifiers that were made for it
         self.public_url = None if public_url is None else self.endpoint_url(public_url, "Auth")
         self.scopes = checked_scopes(scopes, "Auth")
         self.scopes_supported = tuple(sorted(checked_scopes(scopes_supported, "Auth, scopes_supported")))
@@ -85,17 +89,56 @@ class Auth:
 
     async def verify(self, token: str) -> Principal | None:
         """By the first verifier that knows the token; its scopes are complete."""
+        found = await self.find(token)
+        return None if found is None else found.principal
+
+    async def find(self, token: str) -> Found | None:
+        """The same, and for how long whoever has said so may be believed."""
         if len(token) > MAX_TOKEN:
             return None
-        for verifier in self.verifiers:
+        for verifier, seconds in zip(self.verifiers, self._believed, strict=True):
             principal = await verifier.verify(token)
             if principal is not None:
-                return principal.with_scopes(self.hierarchy.expand(principal.scopes))
+                return Found(principal.with_scopes(self.hierarchy.expand(principal.scopes)), seconds)
         return None
+
+    # ── of one app ──
+
+    async def for_app(self, state: object) -> "Auth":
+        """The same for an app that remembers in `state`; verifiers that have `for_app` give one of their own for it."""
+        one = copy.copy(self)
+        try:
+            one.verifiers = tuple(one._taken_in(each, state) for each in self.verifiers)
+            one._believed = tuple(_believed_seconds(each) for each in one.verifiers)
+        except BaseException:
+            await one.leave()
+            raise
+        return one
+
+    def _taken_in(self, verifier: Any, state: object) -> Verifier:
+        if not callable(getattr(verifier, "for_app", None)):
+            return verifier  # type: ignore[no-any-return]
+        own = verifier.for_app(state)
+        self._for_this_app += (own,)
+        return as_verifier(own)
+
+    async def leave(self) -> None:
+        """That app has ended; the verifiers that were made for it hear of it if they have `leave`."""
+        leaving, self._for_this_app = self._for_this_app, ()
+        for each in leaving:
+            try:
+                left = each.leave() if hasattr(each, "leave") else None
+                if isinstance(left, Awaitable):
+                    await left
+            except Exception:
+                log.exception("a verifier failed when its app ended")
 
     # ── what callers are told ──
 
-    only_proof = staticmethod(only_proof)  # the one header that holds it, where a token comes with one
+    @staticmethod
+    def proof_in(headers: Sequence[tuple[bytes, bytes]]) -> str:
+        """What a token that is bound to a key comes with. Raises Unauthorized unless there is one."""
+        return only_proof([value for name, value in headers if name == b"dpop"])
 
     def dpop_check(self, claim: Claim | None, secrets: Callable[[], Sequence[bytes]]) -> DpopCheck | None:
         """Judges the proofs of keys; None if there are none here.
@@ -168,6 +211,14 @@ def as_verifier(given: Any) -> Verifier:
     if callable(given) and not is_class:
         return FunctionVerifier(given)
     raise SetupError(f"Server: auth={given!r} is not possible; {FIX}")
+
+
+def _believed_seconds(verifier: Verifier) -> float:
+    seconds: object = getattr(verifier, "believed_seconds", math.inf)
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds >= 0:  # nor is it NaN
+        name = type(verifier).__name__
+        raise SetupError(f"Auth: {name} has believed_seconds={seconds!r}, which is not possible; it is 0 or more")
+    return seconds
 
 
 def _listed(verify: Any) -> list[Any]:

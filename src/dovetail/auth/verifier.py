@@ -1,7 +1,7 @@
 """What every verifier is: a token comes in, and whoever it stands for comes out, or nobody."""
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dovetail.auth.principal import Principal
 
@@ -15,10 +15,19 @@ class VerifierTrouble(Exception):
 class Verifier(Protocol):
     """None means "not one of mine, or not good any more"; the caller learns no more than that.
 
-    It may have `issuer`, which clients are sent to, and `believed_seconds`, after which it wants to be asked again.
+    It may have `issuer`, which clients are sent to, and `believed_seconds`, after which it wants to be asked again. One
+    that has something to remember may have `for_app(state)`: each app that starts calls it with its state backend, and
+    then asks the verifier that it gives, which may have an async `leave()` for the end of the app.
     """
 
     async def verify(self, token: str) -> Principal | None: ...
+
+
+class Found(NamedTuple):
+    """Whoever a token stands for, and for how many seconds that need not be asked again."""
+
+    principal: Principal
+    believed_seconds: float
 
 
 VerifyFunction = Callable[[str], Awaitable[Principal | None] | Principal | None]

@@ -10,7 +10,7 @@ from dovetail.auth.principal import Principal
 from dovetail.auth.verifier import VerifierTrouble
 from dovetail.authserver.grants import Grant, Grants
 from dovetail.authserver.keyring import Keyring
-from dovetail.authserver.marks import Marks
+from dovetail.authserver.marks import Marks, remembering_in
 from dovetail.errors import ProtocolError
 from dovetail.state.base import StateBackend
 
@@ -56,27 +56,34 @@ class AccessTokens:
 
 
 class OwnTokens:
-    """A verifier for the server that this authorization server is mounted in: it asks nobody."""
+    """A verifier for the servers that this authorization server is mounted in: it asks nobody."""
 
-    def __init__(self, issuer: str, tokens: AccessTokens, grants: Grants, marks: Marks) -> None:
+    def __init__(
+        self, issuer: str, tokens: AccessTokens, grants: Grants, marks: Marks, state: StateBackend | None = None
+    ) -> None:
+        """`state`: where the app remembers that it is for, if it is for one."""
         self.issuer = issuer
-        self._marks = marks
         self._tokens = tokens
         self._grants = grants
+        self._marks = marks
+        self._state = state
 
-    def use_state(self, state: StateBackend) -> None:
-        """Called by the app when it starts, with where it remembers."""
-        self._marks.use_state(state)
+    def for_app(self, state: StateBackend) -> "OwnTokens":
+        """Called by each app that starts, with where it remembers."""
+        self._marks.enter(state)
+        return OwnTokens(self.issuer, self._tokens, self._grants, self._marks, state)
 
-    async def leave_state(self, state: StateBackend) -> None:
-        """Called by the app when it ends."""
-        await self._marks.leave_state(state)
+    async def leave(self) -> None:
+        """Called by that app when it ends."""
+        if self._state is not None:
+            await self._marks.leave(self._state)
 
     async def verify(self, token: str) -> Principal | None:
         try:
-            claims = await self._tokens.read(token)
-            if claims is None or await self._grants.is_revoked(claims[GRANT]):
-                return None
+            with remembering_in(self._state):
+                claims = await self._tokens.read(token)
+                if claims is None or await self._grants.is_revoked(claims[GRANT]):
+                    return None
         except ProtocolError:  # the store does not answer, so nobody knows
             raise VerifierTrouble from None
         return principal_of(claims, self.issuer)

@@ -1,6 +1,7 @@
 """`/authorize`: a program sends a browser here, a user answers, and the browser goes back with a code or an error.
 
 Where nobody knows whom the request comes from, or where it would lead, the user sees a page and is sent nowhere.
+What is wrong otherwise is told to the program; if nobody vouches for it, by a link that the user may follow.
 """
 
 import re
@@ -17,7 +18,7 @@ from dovetail.authserver.forms import form_fields, query_fields
 from dovetail.authserver.grants import Grant, Grants
 from dovetail.authserver.marks import Marks
 from dovetail.authserver.networks import caller_of
-from dovetail.authserver.pages import Consent, consent_page, refusal_page, shown
+from dovetail.authserver.pages import Consent, LinkBack, consent_page, refusal_page, shown
 from dovetail.authserver.redirects import host_of, is_loopback, is_registered, name_of, with_parameters
 from dovetail.authserver.refusals import OAuthRefusal
 from dovetail.authserver.registration import ID_PREFIX
@@ -29,7 +30,8 @@ from dovetail.errors import ProtocolError
 from dovetail.transports.routes import PageRequest, PageResponse
 
 ANSWER_SECONDS = 600.0  # for which a question may be answered
-SIGNED_IN_SECONDS = 3600.0
+SIGNED_IN_SECONDS = 3600.0  # then the password is asked for again
+KNOWN_SECONDS = 90 * 86_400.0  # for which a browser is one where this user was before
 MAX_STATE = 2000  # bytes
 DAY = 86_400.0
 TITLE = "This can't go on"
@@ -60,10 +62,11 @@ class Browser(Sealed, frozen=True, kw_only=True, tag="browser"):
 
 
 class SignedIn(Sealed, frozen=True, kw_only=True, tag="user"):
-    """Who has signed in at this browser; over when the password is changed."""
+    """Who has signed in at this browser. The password is asked for again after a while, or when it was changed."""
 
     user: str
     mark: str
+    asked_again: float
 
 
 class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -95,14 +98,10 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         fields = query_fields(request)
         client, redirect_uri = await self._asking(fields, caller_of(request))
         state = fields.get("state")
-        if len((state or "").encode()) > MAX_STATE:
-            raise OAuthRefusal("invalid_request", f"state has more than {MAX_STATE} bytes")
         try:
             scopes, challenge = self._checked(client, fields)
         except OAuthRefusal as refusal:
-            if _introduced_itself(client):
-                raise  # or anybody could register, and send people wherever they like by way of this server
-            return self._back(redirect_uri, state, error=refusal.error, error_description=refusal.description)
+            return self._refused(client, redirect_uri, state, refusal)
         browser = await self.seals.open(cookie(request, asked_cookie(client.id)), Browser)
         nonce = browser.nonce if browser and browser.client == client.id else secrets.token_urlsafe(16)
         until = self.seals.now() + ANSWER_SECONDS
@@ -133,11 +132,27 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             raise OAuthRefusal("unauthorized_client", "This program may not ask users")
         if fields.get("response_mode", "query") != "query":
             raise OAuthRefusal("invalid_request", "response_mode must be query")
+        if len(fields.get("state", "").encode()) > MAX_STATE:
+            raise OAuthRefusal("invalid_request", f"state has more than {MAX_STATE} bytes")
         challenge = fields.get("code_challenge", "")
         if fields.get("code_challenge_method") != "S256" or not _CHALLENGE.fullmatch(challenge):
             raise OAuthRefusal("invalid_request", "PKCE is needed: code_challenge, with code_challenge_method=S256")
         self.target.check_resource(fields.get("resource"))
         return self.target.wanted(fields.get("scope"), client.scopes), challenge
+
+    def _refused(
+        self, client: OAuthClient, redirect_uri: str, state: str | None, refusal: OAuthRefusal
+    ) -> PageResponse:
+        """RFC 6749, 4.1.2.1, unless anybody could register to send people wherever they like by way of this server
+        (RFC 9700, 4.11.2); what leads to their own machine leads to nobody else.
+        """
+        error, words = refusal.error, refusal.description
+        if not _introduced_itself(client) or is_loopback(redirect_uri):
+            return self._back(redirect_uri, state, error=error, error_description=words)
+        location = self._location(redirect_uri, state, error=error, error_description=words)
+        back = LinkBack(location, host_of(redirect_uri))
+        headers = {} if self._keeps_sign_in(redirect_uri) else set_cookie(SIGNED_IN, "", 0)
+        return shown(refusal_page(TITLE, words, back), refusal.status, headers)
 
     async def _question(
         self, asked: Asked, user: str | None, headers: dict[str, str], wrong: str | None = None
@@ -172,7 +187,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         headers: dict[str, str] = {}
         user = await self._signed_in(request, asked.redirect_uri)
         if user is None:
-            user = await self._sign_in(request, form)
+            user = await self._sign_in(request, form, asked.redirect_uri)
             if user is None:
                 return await self._question(asked, None, {}, wrong="Name or password is wrong.")
             headers = await self._remember(user, asked.redirect_uri)
@@ -206,8 +221,8 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def _back(
         self, redirect_uri: str, state: str | None, headers: Mapping[str, str] | None = None, **said: str
     ) -> PageResponse:
-        """To the program, always with who says so (RFC 9207)."""
-        location = with_parameters(redirect_uri, **said, state=state, iss=self.issuer)
+        """To the program."""
+        location = self._location(redirect_uri, state, **said)
         if not self._keeps_sign_in(redirect_uri):
             headers = set_cookie(SIGNED_IN, "", 0)
         return PageResponse(
@@ -216,28 +231,41 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             {"cache-control": "no-store", "referrer-policy": "no-referrer", **(headers or {}), "location": location},
         )
 
+    def _location(self, redirect_uri: str, state: str | None, **said: str) -> str:
+        """Always with who says so (RFC 9207)."""
+        return with_parameters(redirect_uri, **said, state=state, iss=self.issuer)
+
     # ── who is there ──
 
     def _keeps_sign_in(self, redirect_uri: str) -> bool:
         """Cookies don't know ports: a program at this host would get the user's, and could say yes in their name."""
         return not names_this_machine(self.issuer) and name_of(redirect_uri) != name_of(self.issuer)
 
-    async def _signed_in(self, request: PageRequest, redirect_uri: str) -> str | None:
+    async def _known(self, request: PageRequest, redirect_uri: str) -> SignedIn | None:
         if not self._keeps_sign_in(redirect_uri):
             return None
-        known = await self.seals.open(cookie(request, SIGNED_IN), SignedIn)
-        return known.user if known is not None and await self.users.mark(known.user) == known.mark else None
+        return await self.seals.open(cookie(request, SIGNED_IN), SignedIn)
 
-    async def _sign_in(self, request: PageRequest, form: Mapping[str, str]) -> str | None:
+    async def _signed_in(self, request: PageRequest, redirect_uri: str) -> str | None:
+        known = await self._known(request, redirect_uri)
+        if known is None or self.seals.now() >= known.asked_again:
+            return None
+        return known.user if await self.users.mark(known.user) == known.mark else None
+
+    async def _sign_in(self, request: PageRequest, form: Mapping[str, str], redirect_uri: str) -> str | None:
         name, password = form.get("name", ""), form.get("password", "")
-        return name if await self.sign_ins.accepts(name, password, caller_of(request)) else None
+        known = await self._known(request, redirect_uri)
+        was_here = known is not None and known.user == name
+        accepted = await self.sign_ins.accepts(name, password, caller_of(request), is_known_browser=was_here)
+        return name if accepted else None
 
     async def _remember(self, user: str, redirect_uri: str) -> dict[str, str]:
         mark = await self.users.mark(user)
         if mark is None or not self._keeps_sign_in(redirect_uri):
             return {}
-        known = SignedIn(until=self.seals.now() + SIGNED_IN_SECONDS, user=user, mark=mark)
-        return set_cookie(SIGNED_IN, await self.seals.seal(known), SIGNED_IN_SECONDS)
+        now = self.seals.now()
+        known = SignedIn(until=now + KNOWN_SECONDS, user=user, mark=mark, asked_again=now + SIGNED_IN_SECONDS)
+        return set_cookie(SIGNED_IN, await self.seals.seal(known), KNOWN_SECONDS)
 
 
 def _introduced_itself(client: OAuthClient) -> bool:

@@ -7,6 +7,7 @@ import logging
 from urllib.parse import urlsplit
 
 from dovetail.auth.fetch import Fetch, Fetched, FetchFailed, FetchRequest, make_fetch
+from dovetail.authserver.allowances import Allowance
 from dovetail.authserver.client_metadata import ClientMetadata, as_client, bad_metadata
 from dovetail.authserver.client_record import OAuthClient
 from dovetail.authserver.marks import Marks
@@ -19,9 +20,8 @@ FETCH_SECONDS = 5.0
 KEPT_SECONDS = 300.0  # what a document says; then it is fetched again
 LAST_SECONDS = 7 * 86_400.0  # what the document of a program that users know said last, if there is no other
 RETRY_SECONDS = 60.0  # between two tries to fetch that again
-PER_CALLER = 30  # fetches in a minute
-PER_MINUTE = 120  # for everybody together
-MINUTE = 60.0
+FETCHES = Allowance("fetches", "new programs", 60.0, per_network=30, per_customer=60, for_all=120)
+LATER = frozenset({408, 425, 429})  # statuses that say as little of a document as a failure of its server
 JSON_KINDS = ("application/json", "application/cimd+json")
 FRESH, LAST = "document", "last document"  # the kinds of marks
 
@@ -41,7 +41,7 @@ class PublishedClients:
         self._check(url)
         raw = await self._marks.get(FRESH, url) or await self._renewed(url)
         if raw is None:
-            await self._count(caller)
+            await FETCHES.take(self._marks, caller)
             raw = await self._taken(url, await self._asked(url))
         return _read(raw, url)
 
@@ -51,7 +51,7 @@ class PublishedClients:
         if last is None or not await self._marks.claim("renewal", url, RETRY_SECONDS):
             return last
         answer = await self._asked(url)
-        if answer is None or answer.status >= 500:
+        if answer is None or answer.status >= 500 or answer.status in LATER:
             return last
         try:
             raw = await self._taken(url, answer)
@@ -69,11 +69,6 @@ class PublishedClients:
             why = "a client_id that is a URL has a path"
         if why is not None:
             raise OAuthRefusal("invalid_client", f"client_id: {why}")
-
-    async def _count(self, caller: str) -> None:
-        for name, most in ((caller, PER_CALLER), ("", PER_MINUTE)):
-            if await self._marks.count("fetches", name, MINUTE) > most:
-                raise OAuthRefusal.too_many("new programs", await self._marks.left("fetches", name))
 
     async def _asked(self, url: str) -> Fetched | None:
         """None if there is no answer. Why is only logged: it tells which names there are in the network around us."""

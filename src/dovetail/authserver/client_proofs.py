@@ -7,6 +7,7 @@ from typing import TypeGuard
 from urllib.parse import unquote_plus
 
 from dovetail.auth.signing import read_assertion, unproven_subject
+from dovetail.authserver.allowances import Allowance
 from dovetail.authserver.cimd import keep_document
 from dovetail.authserver.client_record import OAuthClient, is_url
 from dovetail.authserver.clients import Clients, proves_secret
@@ -20,6 +21,8 @@ LONGEST_ASSERTION = 3600.0  # seconds that one may be good for
 LEEWAY = 60.0  # seconds that clocks may differ
 MAX_JTI = 256  # characters
 MAX_BASIC = 4096
+# Each assertion is remembered, and anybody can register and sign without end; those that users know are not counted.
+OF_NEW_CLIENTS = Allowance("assertions", "signed assertions", 3600.0, per_network=30, per_customer=60, for_all=500)
 
 
 class ClientProofs:
@@ -48,7 +51,7 @@ class ClientProofs:
         if client is None:
             raise _unknown(request)
         if client.jwks is not None:
-            proved = await self._signed(client, form, assertion)
+            proved = await self._signed(client, form, assertion, caller_of(request))
         elif client.secret is not None:
             proved = secret is not None and proves_secret(client, secret)
         else:
@@ -63,7 +66,7 @@ class ClientProofs:
         if is_url(client.id):
             await keep_document(self._marks, client.id)
 
-    async def _signed(self, client: OAuthClient, form: Mapping[str, str], assertion: str | None) -> bool:
+    async def _signed(self, client: OAuthClient, form: Mapping[str, str], assertion: str | None, network: str) -> bool:
         """RFC 7523, 3: by the program itself, for us, now, and never seen before."""
         if assertion is None or client.jwks is None or form.get("client_assertion_type") != ASSERTION_TYPE:
             return False
@@ -80,6 +83,8 @@ class ClientProofs:
         begins = claims.get("nbf", 0)
         if not _is_number(begins) or begins > now + LEEWAY or not isinstance(id, str) or not 0 < len(id) <= MAX_JTI:
             return False
+        if await self._clients.is_new(client):
+            await OF_NEW_CLIENTS.take(self._marks, network)
         return await self._marks.claim("assertion", f"{client.id} {id}", ends - now + 2 * LEEWAY)
 
 

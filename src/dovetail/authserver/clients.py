@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dovetail.auth.signing import check_public_keys
-from dovetail.authserver.cimd import PublishedClients
+from dovetail.authserver.cimd import LAST, PublishedClients
+from dovetail.authserver.client_metadata import bad_metadata
 from dovetail.authserver.client_record import CODE, GRANTS, OAuthClient, is_url
 from dovetail.authserver.marks import Marks
 from dovetail.authserver.redirects import why_not_registrable
@@ -23,6 +24,7 @@ __all__ = ["Clients", "OAuthClient", "checked_clients", "proves_secret"]
 NEW_SECONDS = 86_400.0  # that a registration lives before its first use: nobody fills the store with them
 KEPT_SECONDS = 90 * 86_400.0  # and after the last
 MAX_ID = 2000  # characters
+MAX_RECORD = 4 * 1024  # bytes: a day's registrations have to fit into the memory of a small server
 
 _codec: Codec[OAuthClient] = Codec(OAuthClient, "registered program")
 
@@ -50,7 +52,19 @@ class Clients:
         return None if found is None else _codec.decode(found)
 
     async def add(self, client: OAuthClient) -> None:
-        await self._marks.put("client", client.id, _codec.encode(client), NEW_SECONDS)
+        """Raises OAuthRefusal if it has more to say than a program needs."""
+        raw = _codec.encode(client)
+        if len(raw) > MAX_RECORD:
+            raise bad_metadata(f"What is kept of the metadata has more than {MAX_RECORD} bytes")
+        await self._marks.put("client", client.id, raw, NEW_SECONDS)
+
+    async def is_new(self, client: OAuthClient) -> bool:
+        """It has introduced itself, and no user has let it in yet: it may be anybody's."""
+        if client.id in self._static:
+            return False
+        if is_url(client.id):
+            return not await self._marks.holds(LAST, client.id)
+        return await self._marks.left("client", client.id) <= NEW_SECONDS
 
     async def used(self, client: OAuthClient) -> None:
         """It lives on."""

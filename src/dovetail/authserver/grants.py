@@ -1,8 +1,9 @@
 """What users have allowed: a consent comes in; codes and refresh tokens go out, each good for one use.
 
-They carry sealed what they stand for. The store only counts: each use of a grant has the next number, the code 0, the
-first refresh token 1, and so on. Whoever comes with a number that was used already has a copy, and nobody knows which
-of the two is the thief: so the grant ends, with every token that was made of it.
+They carry sealed what they stand for. The store holds one small record of each grant: which use is next, the code being
+0, the first refresh token 1, and so on. Whoever comes with a number that was used already has a copy, and nobody knows
+which of the two is the thief: so the grant ends, with every token that was made of it. Every change is one write of
+that record: it was done or it was not, and a program that can't know asks again within the time of grace.
 """
 
 import base64
@@ -11,15 +12,18 @@ import hmac
 import logging
 import re
 import secrets
+from typing import NoReturn
 
 import msgspec
 
 from dovetail.authserver.marks import Marks
 from dovetail.authserver.refusals import OAuthRefusal
 from dovetail.authserver.seals import Sealed, Seals
+from dovetail.state.base import StoreTrouble
 
 CODE_SECONDS = 60.0
 GRACE_SECONDS = 10.0  # in which a refresh token may be used again: clients that call in parallel do that
+TRIES = 5  # to write, while others write too; each of those has brought the grant further
 MARGIN = 300.0  # seconds that a mark outlives what it is about: clocks differ
 
 _VERIFIER = re.compile(r"[A-Za-z0-9\-._~]{43,128}")  # RFC 7636, 4.1
@@ -57,6 +61,21 @@ class RefreshToken(Sealed, frozen=True, kw_only=True, tag="refresh"):
     number: int
 
 
+class GrantRecord(msgspec.Struct, frozen=True, array_like=True):
+    """How far a grant is. One that is revoked is so for good: nothing is ever written over it."""
+
+    next: int = 0
+    taken_at: float = 0.0  # when the number before `next` was first used
+    is_revoked: bool = False
+
+    def may_repeat(self, number: int, now: float) -> bool:
+        """Several calls of a program met the end of a token together, or it did not hear the answer. Never a code."""
+        return 0 < number == self.next - 1 and abs(now - self.taken_at) <= GRACE_SECONDS
+
+
+_records = msgspec.msgpack.Decoder(GrantRecord)
+
+
 class Grants:
     """Makes codes and refresh tokens, and takes them back."""
 
@@ -72,8 +91,8 @@ class Grants:
             AuthorizationCode(until=until, grant=grant, redirect=redirect, challenge=challenge)
         )
 
-    async def redeem_code(self, text: str, client: str, redirect_uri: str | None, verifier: str) -> Grant:
-        """Raises OAuthRefusal."""
+    async def read_code(self, text: str, client: str, redirect_uri: str | None, verifier: str) -> Grant:
+        """It is not used yet: that is the use 0. Raises OAuthRefusal."""
         code = await self._seals.open(text, AuthorizationCode)
         if code is None or code.grant.client != client:
             raise _bad_grant("The code is not valid, or not any more")
@@ -81,7 +100,6 @@ class Grants:
             raise _bad_grant("The redirect_uri is not the one that the code was sent to")
         if not proves_challenge(verifier, code.challenge):
             raise _bad_grant("The code_verifier does not fit the code_challenge")
-        await self.use(code.grant, 0)
         return code.grant
 
     async def refresh_token(self, grant: Grant, number: int) -> str:
@@ -95,24 +113,40 @@ class Grants:
         return token
 
     async def revoke(self, id: str) -> None:
-        await self._marks.put("revoked", id, b"1", self._kept)
+        """Whatever else is being written: a use of what it was before finds another version. A program that acts for
+        itself has no record until then.
+        """
+        await self._marks.put("grant", id, msgspec.msgpack.encode(GrantRecord(is_revoked=True)), self._kept)
 
     async def is_revoked(self, id: str) -> bool:
-        return await self._marks.holds("revoked", id)
+        return (await self._record(id))[0].is_revoked
 
     async def use(self, grant: Grant, number: int) -> None:
-        """Raises OAuthRefusal unless this is the first time."""
-        if await self.is_revoked(grant.id):
-            raise _bad_grant("This was taken back")
-        if number and not await self._marks.claim("renewed", f"{grant.id} {number}", GRACE_SECONDS):
-            return  # several calls of one program met the end of a token together, and each asks for the next
-        await self._marks.forget("renewed", f"{grant.id} {number - 1}")  # its successor was used, so that time is over
-        if await self._marks.count("used", grant.id, self._kept) != number + 1:
-            await self.revoke(grant.id)
-            log.warning(
-                "program %.100r used a code or a refresh token twice; all of that grant is revoked", grant.client
-            )
-            raise _bad_grant("This was used before, so everything that was made of it is revoked")
+        """Raises OAuthRefusal unless it is the turn of this number, or was just now."""
+        for _ in range(TRIES):
+            record, version = await self._record(grant.id)
+            now = self._seals.now()
+            if record.is_revoked:
+                raise _bad_grant("This was taken back")
+            if number != record.next:
+                if record.may_repeat(number, now):
+                    return
+                await self._end_for_reuse(grant)
+            taken = msgspec.msgpack.encode(GrantRecord(number + 1, now))
+            if await self._marks.replace("grant", grant.id, taken, self._kept, version):
+                return
+        raise StoreTrouble
+
+    async def _record(self, id: str) -> tuple[GrantRecord, int]:
+        """With its version; a new one, with version 0, if there is none."""
+        entry = await self._marks.entry("grant", id)
+        return (GrantRecord(), 0) if entry is None else (_records.decode(entry.value), entry.version)
+
+    async def _end_for_reuse(self, grant: Grant) -> NoReturn:
+        """Also if the store has forgotten how far the grant is: it may have been revoked."""
+        await self.revoke(grant.id)
+        log.warning("program %.100r used a code or a refresh token twice; all of that grant is revoked", grant.client)
+        raise _bad_grant("This was used before, so everything that was made of it is revoked")
 
 
 def proves_challenge(verifier: str, challenge: str) -> bool:

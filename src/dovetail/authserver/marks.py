@@ -1,6 +1,6 @@
 """What the authorization server has to remember, for all workers: names come in, counts and records go out.
 
-Unless it was told where, it remembers where the app does: pages hear that from their scope, the verifier from the door.
+Unless it was told where, it remembers where the app does: pages hear that from their scope, verifiers from their app.
 What is not shared it keeps apart: strangers may register and try passwords, and must not use up what sessions need.
 Tokens, codes and addresses are never written: the store knows digests of them.
 """
@@ -8,9 +8,11 @@ Tokens, codes and addresses are never written: the store knows digests of them.
 import asyncio
 import hashlib
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
-from dovetail.state.base import StateBackend
+from dovetail.state.base import Conflict, Entry, StateBackend
 from dovetail.state.memory import MemoryState
 from dovetail.state.urls import open_state
 from dovetail.transports.asgi import App, Receive, Scope, Send
@@ -19,33 +21,69 @@ from dovetail.transports.routes import STATE
 _of_app: ContextVar[StateBackend | None] = ContextVar("dovetail.authserver.state", default=None)
 log = logging.getLogger("dovetail.authserver")
 
+# What strangers can make many of has only a part of a store for it (`state.base.GUESTS`). The rest is made by whom a
+# user or the operator has let in: it must find room whatever strangers do, above all a revocation.
+GUEST, FIRM = "authserver", "granted"
+OF_KNOWN = frozenset({"grant", "keys"})
+
+Loop = asyncio.AbstractEventLoop
+
 
 class Marks:
     """A corner of a state backend that belongs to one issuer."""
 
     def __init__(self, state: "str | StateBackend | None", issuer: str) -> None:
-        self._prefix = f"authserver/{_digest(issuer)[:16]}"
+        self._prefix = _digest(issuer)[:16]
         self._url = state if isinstance(state, str) else None
         self._is_told = state is not None
-        self._of_verifier: StateBackend | None = None  # where the app of the verifier remembers
-        self._state: StateBackend | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # of a store that was opened here
+        self._own = MemoryState() if state is None or isinstance(state, str) else state
+        self._opened: dict[Loop, StateBackend] = {}  # by the URL: each event loop has its own
+        self._apps: list[tuple[Loop, StateBackend]] = []  # whose callers are verified here, and where they remember
         if self._url is not None:
-            open_state(self._url, self._prefix)  # raises if it can't be one
-        elif not isinstance(state, str):
-            self._state = state or MemoryState()
+            open_state(self._url, f"{GUEST}/{self._prefix}")  # raises if it can't be one
 
-    def use_state(self, state: StateBackend) -> None:
-        """Where the app remembers whose callers are verified here."""
-        self._of_verifier = state
+    # ── where ──
+
+    def enter(self, state: StateBackend) -> None:
+        """An app begins whose callers are verified here; it remembers in `state`."""
+        self._apps.append((asyncio.get_running_loop(), state))
         if state.shared and not self.store().shared:
             log.warning("AuthServer: state= is the memory of one process, and others can't share it; leave it out")
 
-    async def leave_state(self, state: StateBackend) -> None:
-        """That app has ended; if it was the last, so has what was opened for it."""
-        if self._of_verifier is state:
-            self._of_verifier = None
-            await self.close()
+    async def leave(self, state: StateBackend) -> None:
+        """That app has ended; if it was the last on this loop, so has what was opened for them."""
+        loop = asyncio.get_running_loop()
+        if (loop, state) in self._apps:
+            self._apps.remove((loop, state))
+            if all(each is not loop for each, _ in self._apps):
+                await self.close()
+
+    async def close(self) -> None:
+        state = self._opened.pop(asyncio.get_running_loop(), None)
+        if state is not None:
+            await state.close()
+
+    def store(self) -> StateBackend:
+        """What was given; else that of the app, or of another one here, if it is shared."""
+        if self._url is not None:
+            return self._opened_here(self._url)
+        if self._is_told:
+            return self._own
+        here = _of_app.get()
+        if here is not None and here.shared:
+            return here
+        loop = asyncio.get_running_loop()
+        return next((state for on, state in self._apps if state.shared and on is loop), self._own)
+
+    def _opened_here(self, url: str) -> StateBackend:
+        loop = asyncio.get_running_loop()
+        found = self._opened.get(loop)
+        if found is None:
+            self._opened = {each: state for each, state in self._opened.items() if not each.is_closed()}
+            found = self._opened[loop] = open_state(url, f"{GUEST}/{self._prefix}")
+        return found
+
+    # ── what ──
 
     async def claim(self, kind: str, name: str, seconds: float) -> bool:
         """Whether nobody has claimed it in that time."""
@@ -60,14 +98,26 @@ class Marks:
         return await self.store().remaining(self._key(kind, name)) or 0.0
 
     async def holds(self, kind: str, name: str) -> bool:
-        return await self.store().get(self._key(kind, name)) is not None
+        return await self.entry(kind, name) is not None
 
     async def get(self, kind: str, name: str) -> bytes | None:
-        entry = await self.store().get(self._key(kind, name))
+        entry = await self.entry(kind, name)
         return None if entry is None else entry.value
+
+    async def entry(self, kind: str, name: str) -> Entry | None:
+        """With the version that `replace` needs."""
+        return await self.store().get(self._key(kind, name))
 
     async def put(self, kind: str, name: str, value: bytes, seconds: float) -> None:
         await self.store().put(self._key(kind, name), value, ttl=seconds)
+
+    async def replace(self, kind: str, name: str, value: bytes, seconds: float, version: int) -> bool:
+        """False if somebody else has written since `version`, which is 0 where nothing was."""
+        try:
+            await self.store().put(self._key(kind, name), value, ttl=seconds, if_version=version)
+        except Conflict:
+            return False
+        return True
 
     async def put_first(self, kind: str, name: str, value: bytes, seconds: float) -> bytes:
         """What whoever came first has put there."""
@@ -85,38 +135,27 @@ class Marks:
     async def forget(self, kind: str, name: str) -> None:
         await self.store().delete(self._key(kind, name))
 
-    async def close(self) -> None:
-        if self._url is not None and self._state is not None and self._loop is asyncio.get_running_loop():
-            state, self._state = self._state, None
-            await state.close()
-
     def _key(self, kind: str, name: str) -> str:
-        return f"{self._prefix}/{kind}/{_digest(name)[:40]}"
+        family = FIRM if kind in OF_KNOWN else GUEST
+        return f"{family}/{self._prefix}/{kind}/{_digest(name)[:40]}"
 
-    def store(self) -> StateBackend:
-        """What was given; else that of the app, if it is shared. By a URL, each event loop opens its own."""
-        if not self._is_told:
-            found = _of_app.get() or self._of_verifier
-            if found is not None and found.shared:
-                return found
-        if self._url is None:
-            assert self._state is not None
-            return self._state
-        loop = asyncio.get_running_loop()
-        if self._state is None or self._loop is not loop:
-            self._state, self._loop = open_state(self._url, self._prefix), loop
-        return self._state
+
+@contextmanager
+def remembering_in(state: StateBackend | None) -> Iterator[None]:
+    """What happens inside belongs to the app that remembers there."""
+    before = _of_app.set(state)
+    try:
+        yield
+    finally:
+        _of_app.reset(before)
 
 
 def in_state_of_app(page: App) -> App:
     """The same page, which remembers where the app does that it is mounted in."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        before = _of_app.set(scope.get(STATE))
-        try:
+        with remembering_in(scope.get(STATE)):
             await page(scope, receive, send)
-        finally:
-            _of_app.reset(before)
 
     return app
 

@@ -44,6 +44,13 @@ class Consent(NamedTuple):
     form: str  # sealed, what the answer is about
 
 
+class LinkBack(NamedTuple):
+    """A link to the program that sent the user here."""
+
+    url: str
+    host: str
+
+
 def consent_page(asked: Consent, path: str, *, wrong: str | None = None) -> tuple[str, int]:
     """The HTML and the status."""
     scopes = "".join(f"<li>{escape(words)}</li>" for words in asked.scopes)
@@ -63,8 +70,15 @@ Its id is {escape(asked.program_id)}.</p>"""
     return _document("Allow access?", body), 403 if wrong else 200
 
 
-def refusal_page(title: str, words: str) -> str:
-    return _document(title, f"<h1>{escape(title)}</h1><p>{escape(words)}</p>")
+def refusal_page(title: str, words: str, back: "LinkBack | None" = None) -> str:
+    """`back`: to a program that nobody vouches for, so the user decides."""
+    link = (
+        ""
+        if back is None
+        else f"""<p><a href="{escape(back.url)}" rel="noreferrer">Tell the program</a>
+that sent you here. It is at <strong>{escape(back.host)}</strong>; nobody has checked who that is.</p>"""
+    )
+    return _document(title, f"<h1>{escape(title)}</h1><p>{escape(words)}</p>{link}")
 
 
 def shown(html: str, status: int, headers: dict[str, str] | None = None) -> PageResponse:

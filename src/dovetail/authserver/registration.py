@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from dovetail.authserver.allowances import Allowance
 from dovetail.authserver.client_metadata import ClientMetadata, as_client
 from dovetail.authserver.clients import Clients
 from dovetail.authserver.marks import Marks
@@ -14,10 +15,8 @@ from dovetail.authserver.refusals import FOR_ANY_ORIGIN, NOT_KEPT, OAuthRefusal,
 from dovetail.transports.routes import PageRequest, PageResponse
 
 USUAL_METHOD = "client_secret_basic"  # RFC 7591, 2
-PER_CALLER = 30  # registrations in an hour
-PER_HOUR = 200  # by everybody together
-HOUR = 3600.0
-MAX_BYTES = 8 * 1024  # of one: a day's registrations have to fit into the memory of a small server
+REGISTRATIONS = Allowance("registrations", "registrations", 3600.0, per_network=30, per_customer=60, for_all=200)
+MAX_BYTES = 8 * 1024  # of one; not all of it is kept
 ID_PREFIX = "dcr-"
 
 
@@ -37,7 +36,7 @@ class Registration:
         said = ClientMetadata.read(body)
         method = said.token_endpoint_auth_method or USUAL_METHOD
         client = as_client(said, ID_PREFIX + secrets.token_urlsafe(18), method)
-        await self._count(caller_of(request))
+        await REGISTRATIONS.take(self._marks, caller_of(request))
         secret = secrets.token_urlsafe(32) if method.startswith("client_secret") else None
         client = msgspec.structs.replace(client, secret=secret)  # which keeps a digest
         await self._clients.add(client)
@@ -53,8 +52,3 @@ class Registration:
             **({} if secret is None else {"client_secret": secret, "client_secret_expires_at": 0}),
         }
         return PageResponse(answer, 201, {**NOT_KEPT, **FOR_ANY_ORIGIN})
-
-    async def _count(self, caller: str) -> None:
-        for name, most in ((caller, PER_CALLER), ("", PER_HOUR)):
-            if await self._marks.count("registrations", name, HOUR) > most:
-                raise OAuthRefusal.too_many("registrations", await self._marks.left("registrations", name))

@@ -1,20 +1,26 @@
-"""Signing in: a name, a password and an address come in; a user goes out, or a refusal. Guessing is slow.
+"""Signing in: a name, a password and where they come from come in; a user goes out, or a refusal. Guessing is slow.
 
-Every try is counted before the password is looked at, for the address, for the name from this address, and for the
-name: so a stranger can't keep a user out who comes from elsewhere, and can't try much either. The address comes first:
-with it all tries of a stranger are over, and names that are invented then are not even counted.
+Every try is counted before the password is looked at, for its network and everybody, for the name from this network,
+and for the name. The network comes first: with it all tries of a stranger are over, and names that are invented then
+are not even counted. So a stranger with one network keeps nobody out who comes from elsewhere. One with very many can
+use up what there is for all; but not for a user at a browser where that user has signed in before.
 """
 
 import logging
 
+from dovetail.authserver.allowances import Allowance
 from dovetail.authserver.marks import Marks
+from dovetail.authserver.networks import customer_of
 from dovetail.authserver.refusals import OAuthRefusal
 from dovetail.authserver.users import Users
 
 WINDOW = 900.0  # seconds
-PER_NAME_AND_ADDRESS = 5
-PER_ADDRESS = 50
+TRIES, WORDS = "tries", "tries to sign in"
+FROM_STRANGERS = Allowance(TRIES, WORDS, WINDOW, per_network=50, per_customer=200, for_all=3000)
+PER_NAME_AND_NETWORK = 5
+PER_NAME_AND_CUSTOMER = 25
 PER_NAME = 200
+AT_KNOWN_BROWSERS = 20  # of one user, before they are counted as everybody else
 
 log = logging.getLogger("dovetail.authserver")
 
@@ -26,16 +32,28 @@ class SignIns:
         self._users = users
         self._marks = marks
 
-    async def accepts(self, name: str, password: str, address: str) -> bool:
-        """Raises OAuthRefusal after too many tries."""
-        both = f"both {address} {name}"
-        limits = {f"address {address}": PER_ADDRESS, both: PER_NAME_AND_ADDRESS, f"name {name}": PER_NAME}
-        for counted, most in limits.items():
-            if await self._marks.count("tries", counted, WINDOW) > most:
-                log.warning("too many tries to sign in from %s", address)  # some type their password as the name
-                raise OAuthRefusal.too_many("tries to sign in", await self._marks.left("tries", counted))
+    async def accepts(self, name: str, password: str, network: str, *, is_known_browser: bool = False) -> bool:
+        """Raises OAuthRefusal after too many tries. `is_known_browser`: this user has signed in there before."""
+        mine = f"known {name}"
+        if not is_known_browser or await self._marks.count(TRIES, mine, WINDOW) > AT_KNOWN_BROWSERS:
+            mine = f"both {network} {name}"
+            await self._count(network, name, mine)
         if not await self._users.accepts(name, password):
-            log.info("somebody at %s could not sign in", address)
+            log.info("somebody at %s could not sign in", network)
             return False
-        await self._marks.forget("tries", both)  # and no more: who has one account may try to guess another
+        await self._marks.forget(TRIES, mine)  # and no more: who has one account may try to guess another
         return True
+
+    async def _count(self, network: str, name: str, mine: str) -> None:
+        limits = {mine: PER_NAME_AND_NETWORK, f"name {name}": PER_NAME}
+        customer = customer_of(network)
+        if customer is not None:
+            limits = {f"both {customer} {name}": PER_NAME_AND_CUSTOMER, **limits}
+        try:
+            await FROM_STRANGERS.take(self._marks, network)
+            for counted, most in limits.items():
+                if await self._marks.count(TRIES, counted, WINDOW) > most:
+                    raise OAuthRefusal.too_many(WORDS, await self._marks.left(TRIES, counted))
+        except OAuthRefusal:
+            log.warning("too many tries to sign in from %s", network)  # some type their password as the name
+            raise

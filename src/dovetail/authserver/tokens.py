@@ -1,6 +1,7 @@
 """`/token` and `/revoke`: what a program was given by a user, or is itself, comes in; access tokens go out, or end."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 from dovetail.authserver.access import GRANT, AccessTokens
 from dovetail.authserver.client_proofs import ClientProofs
@@ -11,6 +12,7 @@ from dovetail.authserver.refusals import FOR_ANY_ORIGIN, NOT_KEPT, OAuthRefusal,
 from dovetail.authserver.seals import Seals
 from dovetail.authserver.targets import Target
 from dovetail.authserver.users import Users
+from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.transports.routes import PageRequest, PageResponse
 
 Form = Mapping[str, str]
@@ -57,31 +59,31 @@ class TokenDesk:
 
     async def _by_code(self, client: OAuthClient, form: Form) -> Answer:
         code, verifier = _needed(form, "code"), _needed(form, "code_verifier")
-        grant = await self._grants.redeem_code(code, client.id, form.get("redirect_uri"), verifier)
+        grant = await self._grants.read_code(code, client.id, form.get("redirect_uri"), verifier)
         return await self._answer(client, grant, frozenset(grant.scopes), number=0)
 
     async def _by_refresh(self, client: OAuthClient, form: Form) -> Answer:
         token = await self._grants.read_refresh_token(_needed(form, "refresh_token"), client.id)
-        grant = token.grant
-        wanted = self._target.wanted(form.get("scope"), frozenset(grant.scopes))
-        await self._grants.use(grant, token.number)
-        return await self._answer(client, grant, wanted, token.number)
+        wanted = self._target.wanted(form.get("scope"), frozenset(token.grant.scopes))
+        return await self._answer(client, token.grant, wanted, token.number)
 
     async def _by_itself(self, client: OAuthClient, form: Form) -> Answer:
         scopes = self._target.wanted(form.get("scope"), client.scopes)
         return self._told(await self._tokens.issue(client.id, client.id, scopes), sorted(scopes))
 
     async def _answer(self, client: OAuthClient, grant: Grant, wanted: frozenset[str], number: int) -> Answer:
-        """What the user allowed then, and is still possible now."""
+        """What the user allowed then, and is still possible now. The use comes last: what fails before costs none."""
         if await self._users.mark(grant.user) != grant.mark:
             await self._grants.revoke(grant.id)
             raise OAuthRefusal("invalid_grant", "This user is not known any more, or has a new password")
-        await self._proofs.used(client)
         scopes = sorted(wanted & self._target.wanted(None, client.scopes) & self._target.scopes.keys())
-        access = await self._tokens.issue(client.id, grant.user, scopes, grant.id)
-        if REFRESH not in client.grant_types:
-            return self._told(access, scopes)
-        return {**self._told(access, scopes), "refresh_token": await self._grants.refresh_token(grant, number + 1)}
+        answer = self._told(await self._tokens.issue(client.id, grant.user, scopes, grant.id), scopes)
+        if REFRESH in client.grant_types:
+            answer["refresh_token"] = await self._grants.refresh_token(grant, number + 1)
+        await self._grants.use(grant, number)
+        with suppress(StoreTrouble, NoRoom):  # its next refresh does the same
+            await self._proofs.used(client)
+        return answer
 
     def _told(self, access: str, scopes: list[str]) -> Answer:
         return {

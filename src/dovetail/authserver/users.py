@@ -26,6 +26,8 @@ SALT = 16
 MAX_PASSWORD = 1000  # characters
 MAX_NAME = 200
 MAX_FILE = 4 * 1024 * 1024
+HASH = "python -m dovetail.authserver hash"
+BEGIN = f'Write {{}} into it, which is nobody, or {{"ann": "scrypt:..."}}, with what this prints: {HASH}'
 AT_ONCE = 2  # passwords that are checked at the same time: each takes 32 MiB and a core
 
 _HASH = re.compile(r"scrypt:([0-9]{1,8}):([0-9]{1,2}):([0-9]{1,2}):([A-Za-z0-9_-]{16,100}):([A-Za-z0-9_-]{43})")
@@ -33,10 +35,19 @@ _HASH = re.compile(r"scrypt:([0-9]{1,8}):([0-9]{1,2}):([0-9]{1,2}):([A-Za-z0-9_-
 log = logging.getLogger("dovetail.authserver")
 
 
+class _Stamp(NamedTuple):
+    """Two files of one length may be written within one tick of the clock; then they have different inodes."""
+
+    changed: int
+    written: int
+    size: int
+    inode: int
+
+
 class _Read(NamedTuple):
     """What a file was when it was looked at, and who is known since. One record: threads put it there whole."""
 
-    stamp: tuple[int, int] | None  # None: there was no file
+    stamp: "_Stamp | None"  # None: there was no file
     users: dict[str, str]
 
 
@@ -107,14 +118,21 @@ class Users:
             log.error("%s is no file of users now, so they stay as they were: %s", path, failure)
             self._read = _Read(stamp, self._read.users)
 
-    def _look(self, path: Path, stamp: tuple[int, int] | None) -> _Read:
+    def _look(self, path: Path, stamp: _Stamp | None) -> _Read:
         """`stamp` is of before, so that a change meanwhile is found the next time."""
         try:
             with path.open("rb") as file:
                 raw = file.read(MAX_FILE + 1)
-            given = msgspec.json.decode(raw if len(raw) <= MAX_FILE else b"")
+        except FileNotFoundError:
+            raise SetupError(f"AuthServer: users={str(path)!r} is not there. {BEGIN}") from None
         except OSError as failure:
             raise SetupError(f"AuthServer: users={str(path)!r} can't be read: {failure.strerror}") from None
+        if len(raw) > MAX_FILE:
+            raise SetupError(f"AuthServer: users={str(path)!r} has more than {MAX_FILE // 2**20} MiB")
+        if not raw.strip():
+            raise SetupError(f"AuthServer: users={str(path)!r} is empty. {BEGIN}")
+        try:
+            given = msgspec.json.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise SetupError(f'AuthServer: users={str(path)!r} must hold JSON: {{"ann": "scrypt:..."}}') from None
         return _Read(stamp, self._checked(given))
@@ -128,17 +146,16 @@ class Users:
             if name in self._reserved or name.startswith(("https://", "http://", "dcr-")):
                 raise SetupError(f"AuthServer: users: {name!r} is the name of a program; no user may bear it")
             if not isinstance(text, str) or not _is_hash(text):
-                fix = "python -m dovetail.authserver hash"
-                raise SetupError(f"AuthServer: users: {name!r} has no hash of a password; make one: {fix}")
+                raise SetupError(f"AuthServer: users: {name!r} has no hash of a password; make one: {HASH}")
         return dict(given)
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: Path) -> _Stamp | None:
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return _Stamp(found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def _is_hash(text: str) -> bool:

@@ -26,12 +26,14 @@ from dovetail.auth.principal import Principal
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, Unauthorized
 from dovetail.state.base import StateBackend
 from dovetail.transports.asgi import RawHeaders, Scope
+from dovetail.transports.forwarded import TrustedProxies
 from dovetail.transports.traffic import Traffic
-from dovetail.transports.visit import Visit
+from dovetail.transports.visit import Place, Visit
 from dovetail.transports.well_known import ResourceUrls
 
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth
+    from dovetail.auth.verifier import Found
     from dovetail.engine.audit import AuditTrail
     from dovetail.engine.core import Engine
 
@@ -56,13 +58,14 @@ TROUBLE = {
     503: "Nobody can tell at the moment whether this token is good; try again later",
 }
 FIRST_STEPS = (None, "use_dpop_nonce")  # refusals that are no news: who has no token or nonce yet has done nothing
+# Claims that may differ between two answers about one token though it means the same: when it or the answer was made,
+# how long it is good, which one it is. They give no rights, and the end of a token is looked after anyway.
+PASSING = frozenset({"exp", "expires_in", "iat", "nbf", "jti", "auth_time"})
 QUERY_NAME = b"access_token"
 DPOP = b"dpop"
 _TOKEN = re.compile(rb"[!-~]+")
 
 log = logging.getLogger("dovetail")
-
-Place = Callable[[Visit], Awaitable[None]]
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -71,6 +74,7 @@ class Verified(msgspec.Struct, frozen=True):
     principal: Principal | None  # None: it is not good
     good_until: float
     passes: bool = False  # nothing else has to be looked at
+    pause: float = PAUSE_SECONDS  # at least, before a stream has it looked at again
 
 
 class Presented(NamedTuple):
@@ -88,16 +92,22 @@ class Doorkeeper:
     """Lives as long as the app on one event loop."""
 
     def __init__(
-        self, auth: "Auth", urls: ResourceUrls, traffic: Traffic, state: StateBackend, engine: "Engine"
+        self,
+        auth: "Auth",
+        urls: ResourceUrls,
+        proxies: TrustedProxies,
+        traffic: Traffic,
+        state: StateBackend,
+        engine: "Engine",
     ) -> None:
         self._auth = auth
         self._audit = engine.audit
         self._urls = urls
+        self._proxies = proxies
         self._traffic = traffic
         # A state of one process is as large as its sessions need: used proofs would fill it.
         claim = (lambda key, seconds: state.claim(key, b"", seconds)) if state.shared else None
         self._dpop = auth.dpop_check(claim, lambda: engine.secrets)
-        self._pause = PAUSE_SECONDS if auth.believed_seconds >= ASKING_PAUSE else ASKING_PAUSE
         self._schemes = (b"bearer",) if self._dpop is None else (b"bearer", DPOP)
         self._key = secrets.token_bytes(32)
         self._good: OrderedDict[bytes, Verified] = OrderedDict()
@@ -153,13 +163,13 @@ class Doorkeeper:
 
     def _note(self, audit: "AuditTrail", visit: Visit, refusal: Unauthorized) -> None:
         """Of the URL only the path: a query may hold a token."""
-        name, address = visit.scope["path"], (visit.scope.get("client") or (None,))[0]
+        name, address = visit.scope["path"], self._proxies.caller(visit.scope)
         audit.refused(refusal, method=visit.method, name=name, principal=visit.principal, address=address)
 
     async def _check_proof(self, visit: Visit, presented: Presented, principal: Principal) -> None:
         """Every request has a proof of its own."""
         assert self._dpop is not None
-        proof = self._auth.only_proof([value for name, value in visit.scope["headers"] if name == DPOP])
+        proof = self._auth.proof_in(visit.scope["headers"])
         url = self._urls.target(visit.scope, visit.route)
         token, claims = presented.token, principal.claims
         await self._dpop.check(proof, method=visit.method, url=url, token=token, claims=claims)
@@ -202,8 +212,8 @@ class Doorkeeper:
         """The verifiers; gives a status if they fail. What they say to that may hold the token, and is not logged."""
         try:
             async with asyncio.timeout(VERIFY_SECONDS):
-                principal = await self._auth.verify(presented.token)
-            return self._remember(presented, principal)
+                found = await self._auth.find(presented.token)
+            return self._remember(presented, found)
         except (late_auth.VerifierTrouble, TimeoutError) as failure:
             words = str(failure).replace(presented.token, "[redacted]") or f"no answer within {VERIFY_SECONDS:g} s"
             log.warning("a token can't be verified at the moment: %s", words)
@@ -213,8 +223,8 @@ class Doorkeeper:
             log.error("a verifier failed with %s\n%s", type(failure).__name__, where)
             return 500
 
-    def _remember(self, presented: Presented, principal: Principal | None) -> Verified:
-        verified = self._judged(presented, principal)
+    def _remember(self, presented: Presented, found: "Found | None") -> Verified:
+        verified = self._judged(presented, found)
         kept, other = (self._bad, self._good) if verified.principal is None else (self._good, self._bad)
         other.pop(presented.digest, None)
         kept[presented.digest] = verified
@@ -223,13 +233,15 @@ class Doorkeeper:
             kept.popitem(last=False)
         return verified
 
-    def _judged(self, presented: Presented, principal: Principal | None) -> Verified:
+    def _judged(self, presented: Presented, found: "Found | None") -> Verified:
         now = monotonic()
-        if principal is None:
+        if found is None:
             return Verified(None, now + REFUSED_SECONDS)
+        principal, believed = found
         left = math.inf if principal.expires_at is None else principal.expires_at - time.time()
-        seconds = min(left, BELIEVED_SECONDS, self._auth.believed_seconds) if left > 0 else LATE_SECONDS
-        return Verified(principal, now + seconds, self._passes(presented, principal))
+        seconds = min(left, BELIEVED_SECONDS, believed) if left > 0 else LATE_SECONDS
+        pause = PAUSE_SECONDS if believed >= ASKING_PAUSE else ASKING_PAUSE
+        return Verified(principal, now + seconds, self._passes(presented, principal), pause)
 
     def _passes(self, presented: Presented, principal: Principal) -> bool:
         if presented.scheme == DPOP or not principal.scopes >= self._auth.scopes:
@@ -248,10 +260,11 @@ class Doorkeeper:
         digest = blake2b(header, digest_size=DIGEST_BYTES, key=self._key).digest()
         presented, opened_by = self._presented(header, digest), visit.principal
         try:
+            rights = _rights(opened_by)
             while (now := await self._still(presented, opened_by)) is not None:
-                if now.principal is None or _rights(now.principal) != _rights(opened_by):
+                if now.principal is None or _rights(now.principal) != rights:
                     break
-                await asyncio.sleep(max(now.good_until - monotonic(), self._pause))
+                await asyncio.sleep(max(now.good_until - monotonic(), now.pause))
         finally:  # whatever ends the watch: nobody reads on unwatched
             end()
 
@@ -271,7 +284,10 @@ class Doorkeeper:
 
 def _rights(principal: Principal | None) -> object:
     """All that decides what somebody may do; `authorize` may look at any claim."""
-    return None if principal is None else (principal.key, principal.scopes, principal.claims)
+    if principal is None:
+        return None
+    lasting = {name: value for name, value in principal.claims.items() if name not in PASSING}
+    return principal.key, principal.scopes, lasting
 
 
 def _refuse_token_in_query(scope: Scope) -> None:

@@ -7,8 +7,8 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable
+from typing import TYPE_CHECKING, Any
 
 from dovetail.auth.principal import Principal
 from dovetail.engine.core import Engine
@@ -18,28 +18,30 @@ from dovetail.protocol.jsonrpc import encode
 from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.state.urls import open_state
-from dovetail.transports.asgi import WHOLE, App, Receive, Scope, Send, is_below
+from dovetail.transports.asgi import WHOLE, App, Receive, Scope, Send
 from dovetail.transports.cors import Cors
 from dovetail.transports.doorkeeper import Doorkeeper
 from dovetail.transports.endpoint import Endpoint
 from dovetail.transports.event_log import MAX_LOGS
 from dovetail.transports.forwarded import TrustedProxies
 from dovetail.transports.guard import Guard
+from dovetail.transports.mount_point import mount, route_of
 from dovetail.transports.options import HttpOptions, Identify
 from dovetail.transports.process import beside_signals
 from dovetail.transports.routes import BODIES, PROXIES, STATE, RouteTable
 from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
 from dovetail.transports.traffic import Traffic
-from dovetail.transports.visit import ClientLeft, Visit
+from dovetail.transports.visit import ClientLeft, Place, Visit
 from dovetail.transports.well_known import OriginDocuments, ResourceDocuments
+
+if TYPE_CHECKING:
+    from dovetail.auth.settings import Auth
 
 READY = frozenset({"/ready", "/health/ready"})
 PROBES = READY | {"/health", "/health/live"}
 OK = "ok"
 
 log = logging.getLogger("dovetail")
-
-Place = Callable[[Visit], Awaitable[None]]
 
 
 class HttpApp:
@@ -273,12 +275,7 @@ class HttpApp:
 
         Their `mount` alone answers a request to `/x` with a redirect to `/x/`, which many MCP clients do not follow.
         """
-        if not path.startswith("/") or path.endswith("/"):
-            raise SetupError(f'mount_on: path={path!r} is not possible; it must be like "/mcp"')
-        if getattr(host, "prefix", ""):
-            raise SetupError(f"mount_on: a router with prefix={host.prefix!r} forgets it for mounts; mount on the app")
-        host.add_route(path, _Here(self))
-        host.mount(path, self)
+        mount(self, host, path)
 
 
 async def _identity(identify: Identify, scope: Scope) -> Principal | None:
@@ -288,19 +285,6 @@ async def _identity(identify: Identify, scope: Scope) -> Principal | None:
     if found is not None and not isinstance(found, str):
         raise TypeError(f"identify must give a string or None, not {type(found).__name__}")
     return None if found is None else Principal(subject=found)
-
-
-class _Here:
-    """The app at exactly the path that a host has found; not a function, for those are wrapped by the host."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        root: str = scope.get("root_path", "")
-        whole = scope["path"] if is_below(scope["path"], root) else root + scope["path"]
-        inner = {**scope, "root_path": whole, "app_root_path": scope.get("app_root_path", root)}
-        await self._app(inner, receive, send)
 
 
 class _Stay:
@@ -319,23 +303,30 @@ class _Stay:
         self.traffic = Traffic(options.max_streams, options.max_body_bytes)
         self._engine = engine
         self._endpoint = Endpoint(engine, options, state, self.traffic)
-        # Verifiers that remember something do so where the app does (`use_state`), until it ends (`leave_state`).
-        verifiers = () if engine.options.auth is None else engine.options.auth.verifiers
-        self._lodgers: list[Any] = [each for each in verifiers if hasattr(each, "use_state")]
-        self._path = options.path
-        self.places: dict[str, Place] = {"": self._endpoint, options.path: self._endpoint}
+        self._options = options
+        self._documents = documents
+        self._auth: Auth | None = None  # with verifiers of its own, while it is open
+        self.places: dict[str, Place] = {}  # none before it has started
+
+    async def _open_places(self) -> None:
+        """Behind a door if not everybody may come in."""
+        options, state, auth = self._options, self.state, self._engine.options.auth
+        places: dict[str, Place] = {"": self._endpoint, options.path: self._endpoint}
         if options.sse:
-            old = SseEndpoint(engine, options, self.traffic, state)
-            self.places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
-        if documents is not None and engine.options.auth is not None:
-            door = Doorkeeper(engine.options.auth, documents.urls, self.traffic, state, engine)
-            self.places = {route: door.before(place) for route, place in self.places.items()}
+            old = SseEndpoint(self._engine, options, self.traffic, state)
+            places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
+        if auth is not None and self._documents is not None:
+            self._auth = auth = await auth.for_app(state)
+            proxies = TrustedProxies(options.trusted_proxies)
+            door = Doorkeeper(auth, self._documents.urls, proxies, self.traffic, state, self._engine)
+            places = {route: door.before(place) for route, place in places.items()}
+        self.places = places
 
     def place(self, route: str) -> Place:
         """Raises ProtocolError if nothing is there."""
         place = self.places.get(route)
         if place is None:
-            text = f"There is nothing at this path; the MCP endpoint is {self._path}"
+            text = f"There is nothing at this path; the MCP endpoint is {self._options.path}"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)
         return place
 
@@ -343,8 +334,7 @@ class _Stay:
         """If it fails, nothing of it is left: whoever tries again opens another state."""
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._close_state)
-            for lodger in self._lodgers:
-                lodger.use_state(self.state)
+            await self._open_places()
             if self.state.shared:
                 self._engine.state = self.state
             await self._engine.start(owner)
@@ -357,13 +347,16 @@ class _Stay:
             undo.pop_all()
 
     async def _close_state(self) -> None:
-        """If it was opened here; once."""
-        for lodger in self._lodgers:
-            await lodger.leave_state(self.state)
-        if self._opened_here:
-            self._opened_here = False
-            await self.state.close()
-            self._engine.let_go_of(self.state)
+        """If it was opened here; once. First, the verifiers of this app hear that it is over."""
+        auth, self._auth = self._auth, None
+        try:
+            if auth is not None:
+                await auth.leave()
+        finally:
+            if self._opened_here:
+                self._opened_here = False
+                await self.state.close()
+                self._engine.let_go_of(self.state)
 
     async def end(self, timeout: float) -> None:
         """Whoever asks for it waits until it is over; it comes once."""
@@ -377,23 +370,9 @@ class _Stay:
         await self.traffic.close(timeout)
         self.started.cancel()  # if it is not over yet, or never began
         await asyncio.wait([self.started])
-        if not self.started.cancelled() and self.started.exception() is None:
-            await self._endpoint.stop()
-            await self._engine.stop()
-        await self._close_state()
-
-
-def route_of(scope: Scope) -> str:
-    """The path below where the app is mounted, without a slash at its end.
-
-    Some hosts leave `path` whole, some cut off where the app is mounted. Of what a proxy has cut off, only Starlette
-    tells how much that is.
-    """
-    path: str = scope["path"]
-    if not scope.get("root_path"):
-        return path.rstrip("/")
-    root: str = scope["root_path"].rstrip("/")
-    for prefix in (root, root.removeprefix(scope.get("app_root_path", ""))):
-        if prefix and is_below(path, prefix):
-            return path[len(prefix) :].rstrip("/")
-    return path.rstrip("/")
+        try:
+            if not self.started.cancelled() and self.started.exception() is None:
+                await self._endpoint.stop()
+                await self._engine.stop()
+        finally:
+            await self._close_state()

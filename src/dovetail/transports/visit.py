@@ -171,6 +171,7 @@ class Visit(msgspec.Struct, eq=False):
             bodies.give_back(counted)
 
 
+Place = Callable[[Visit], Awaitable[None]]  # what is at a path
 Watch = Callable[[Visit, Callable[[], object]], Coroutine[Any, Any, None]]
 
 

@@ -1,0 +1,39 @@
+"""How often strangers may do what takes room or time: a network comes in; nothing goes out, or a refusal.
+
+The network is counted, then the many that may be one customer's, then everybody: so no network uses up what all others
+have. Whoever is refused leaves no counter behind: who has networks without number can't fill the store with them.
+"""
+
+from typing import NamedTuple
+
+from dovetail.authserver.marks import Marks
+from dovetail.authserver.networks import customer_of
+from dovetail.authserver.refusals import OAuthRefusal
+
+
+class Allowance(NamedTuple):
+    """So many in so many seconds, since the first of them."""
+
+    kind: str  # of the marks
+    words: str  # what there were too many of
+    seconds: float
+    per_network: int
+    per_customer: int
+    for_all: int
+
+    async def take(self, marks: Marks, network: str) -> None:
+        """Raises OAuthRefusal if there is none left."""
+        customer = customer_of(network)
+        limits = [(f"network {network}", self.per_network), ("everybody", self.for_all)]
+        if customer is not None:
+            limits.insert(1, (f"customer {customer}", self.per_customer))
+        new: list[str] = []
+        for name, most in limits:
+            number = await marks.count(self.kind, name, self.seconds)
+            if number == 1:
+                new.append(name)
+            if number > most:
+                seconds = await marks.left(self.kind, name)
+                for each in new:  # nobody gets past the limit that ended this, so no count is lost that matters
+                    await marks.forget(self.kind, each)
+                raise OAuthRefusal.too_many(self.words, seconds)

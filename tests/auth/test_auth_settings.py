@@ -1,0 +1,212 @@
+"""`Auth`: which verifier answers and for how long it is believed, and what an app has of its own while it is open."""
+
+import asyncio
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import Server
+from dovetail.auth import Auth, Principal
+from dovetail.auth.verifier import MAX_TOKEN, Found
+from dovetail.errors import SetupError
+from http_serving import serving
+from http_wire import HttpWire
+
+HEADER: dict[str, str | None] = {"authorization": "Bearer ann"}
+
+
+class Knows:
+    """A verifier of one token, which is the name of its user."""
+
+    def __init__(self, name: str, **attributes: Any) -> None:
+        self.name = name
+        vars(self).update(attributes)
+
+    async def verify(self, token: str) -> Principal | None:
+        return Principal(subject=self.name) if token == self.name else None
+
+
+# ── who answers ──
+
+
+@pytest.mark.parametrize(
+    ("token", "found"),
+    [
+        ("ann", ("ann", 5.0)),
+        ("bob", ("bob", math.inf)),
+        ("cy", ("cy", 0)),
+        ("zoe", None),
+        ("a" * (MAX_TOKEN + 1), None),
+    ],
+)
+async def test_the_one_that_answers_says_how_long_it_is_believed(token: str, found: tuple[str, float] | None) -> None:
+    auth = Auth([Knows("ann", believed_seconds=5.0), Knows("bob"), Knows("cy", believed_seconds=0)])
+    answer = await auth.find(token)
+    assert answer == (found and Found(Principal(subject=found[0]), found[1]))
+    assert await auth.verify(token) == (found and Principal(subject=found[0]))
+
+
+@pytest.mark.parametrize("seconds", [-1, -0.001, math.nan, -math.inf, "60", None, True, [1]])
+def test_a_time_that_is_none_is_refused_at_once(seconds: Any) -> None:
+    with pytest.raises(SetupError, match=r"Knows has believed_seconds=.*; it is 0 or more"):
+        Auth([Knows("bob"), Knows("ann", believed_seconds=seconds)])
+
+
+# ── of one app ──
+
+
+class Lodger(Knows):
+    """Gives each app a verifier of its own, and knows which are there."""
+
+    def __init__(self, here: list[Any], failure: Exception | None = None) -> None:
+        super().__init__("ann")
+        self.here = here
+        self.failure = failure
+
+    def for_app(self, state: Any) -> "Lodged":
+        self.here.append(state)
+        return Lodged(self, state)
+
+
+class Lodged(Knows):
+    def __init__(self, home: Lodger, state: Any) -> None:
+        super().__init__("ann")
+        self.home = home
+        self.state = state
+
+    async def verify(self, token: str) -> Principal | None:
+        assert self.state in self.home.here
+        return await super().verify(token)
+
+    async def leave(self) -> None:
+        self.home.here.remove(self.state)
+        if self.home.failure is not None:
+            raise self.home.failure
+
+
+async def _status(app: Any, token: str = "ann") -> int:
+    headers = {"authorization": f"Bearer {token}"}
+    return (await HttpWire(app, headers=headers).post("tools/list")).status
+
+
+def notes(*verifiers: Any) -> Server:
+    server = Server("notes", auth=Auth(list(verifiers)))
+
+    @server.tool
+    def ping() -> str:
+        """Tell that it is there."""
+        return "pong"
+
+    return server
+
+
+async def test_each_app_has_a_verifier_of_its_own_until_it_ends() -> None:
+    here: list[Any] = []
+    server = notes(Lodger(here))
+    first, second = server.asgi(), server.asgi()
+    await first.start()
+    await second.start()
+    assert here == [first._stay.state, second._stay.state]
+    await first.drain(1)
+    assert here == [second._stay.state]
+    assert await _status(second) == 200
+    await first.start()
+    assert await _status(first) == 200
+    for app in (first, second):
+        await app.drain(1)
+    assert not here
+
+
+async def test_an_app_that_never_began_asks_for_none() -> None:
+    here: list[Any] = []
+    app = notes(Lodger(here)).asgi()
+    await app.drain(1)
+    assert not here
+
+
+async def test_an_app_that_cannot_start_lets_go_of_its_verifiers() -> None:
+    class Broken(Knows):
+        def for_app(self, state: Any) -> Any:
+            raise ValueError("no room")
+
+    here: list[Any] = []
+    app = notes(Lodger(here), Broken("bob")).asgi()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no room"):
+            await app.start()
+        assert not here
+    await app.drain(1)
+
+
+async def test_what_is_no_verifier_can_not_be_one_of_an_app() -> None:
+    here: list[Any] = []
+
+    class Wrong(Lodger):
+        def for_app(self, state: Any) -> Any:
+            return "a text"
+
+    with pytest.raises(SetupError, match="not possible"):
+        await notes(Lodger(here), Wrong([])).asgi().start()
+    assert not here
+
+
+async def test_one_that_fails_at_the_end_keeps_nothing_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    here: list[Any] = []
+    failing, other = Lodger(here, RuntimeError("stuck")), Lodger(here)
+    app = notes(failing, other).asgi(state=f"sqlite:{tmp_path}/state.db")
+    await app.start()
+    assert len(here) == 2
+    closed: list[bool] = []
+    state, close = app._stay.state, app._stay.state.close
+
+    async def closing() -> None:
+        closed.append(True)
+        await close()
+
+    state.close = closing
+    with caplog.at_level(logging.ERROR, "dovetail"):
+        await app.drain(1)
+    assert closed == [True]
+    assert not here
+    assert "a verifier failed when its app ended" in caplog.text
+
+
+async def test_a_verifier_may_have_one_of_the_two() -> None:
+    class OnlyBegins(Knows):
+        def for_app(self, state: Any) -> Any:
+            return Knows(self.name)
+
+    class OnlyEnds(Knows):
+        async def leave(self) -> None:
+            raise AssertionError("nobody has come")
+
+    class Plain(Knows):
+        left = 0
+
+        def for_app(self, state: Any) -> Any:
+            return self
+
+        def leave(self) -> None:
+            self.left += 1
+
+    plain = Plain("cy")
+    async with serving(notes(OnlyBegins("ann"), OnlyEnds("bob"), plain)) as app:
+        assert [await _status(app, token) for token in ("ann", "bob", "cy", "zoe")] == [200, 200, 200, 401]
+    assert plain.left == 1
+
+
+async def test_the_settings_themselves_stay_as_they_are() -> None:
+    here: list[Any] = []
+    auth = Auth(Lodger(here), scopes=[])
+    before = dict(vars(auth))
+    one, other = await asyncio.gather(auth.for_app("one"), auth.for_app("other"))
+    assert here == ["one", "other"]
+    assert vars(auth) == before
+    await one.leave()
+    await one.leave()
+    await auth.leave()
+    assert here == ["other"]
+    await other.leave()

@@ -1,0 +1,214 @@
+"""What is remembered of a grant: honest programs keep it whatever the store does, and a copy that is used ends it."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from authserver_stage import SECRET, Clock, Program, Stage, basic
+from dovetail.authserver.grants import GRACE_SECONDS, Grant, Grants
+from dovetail.authserver.keyring import Keyring
+from dovetail.authserver.marks import Marks
+from dovetail.authserver.refusals import OAuthRefusal
+from dovetail.authserver.seals import Seals
+from dovetail.state.base import NoRoom, StoreTrouble
+from dovetail.state.memory import MemoryState
+from dovetail.state.sqlite import SqliteState
+
+ISSUER = "https://login.example.com"
+MOST_FAILURES = 4
+WRITES = ("put", "claim", "add", "delete")
+
+
+class Failing(MemoryState):
+    """Far away; its next writes go as `plan` says: they fail before anything was done, or after, or not at all."""
+
+    shared = True
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock=clock)
+        self.plan: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        return self._as_planned(found) if name in WRITES else found
+
+    def _as_planned(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        async def write(*arguments: Any, **options: Any) -> Any:
+            await asyncio.sleep(0)
+            how = self.plan.pop() if self.plan else "well"
+            if how == "before":
+                raise StoreTrouble
+            outcome = await call(*arguments, **options)
+            if how == "after":
+                raise StoreTrouble
+            return outcome
+
+        return write
+
+
+class Desk:
+    """The grants of one server, one of them, and the program that has it."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.state = Failing(self.clock)
+        marks = Marks(self.state, ISSUER)
+        self.grants = Grants(Seals(Keyring(marks, []), self.clock), marks, 86_400, 600)
+        self.grant = Grant(id="g", client="app", user="ann", mark="m", scopes=[], ends=self.clock.now + 86_400)
+
+    async def use(self, number: int) -> str:
+        try:
+            await self.grants.use(self.grant, number)
+        except StoreTrouble:
+            return "trouble"
+        except OAuthRefusal:
+            return "refused"
+        return "used"
+
+    async def refresh(self, number: int, calls: int = 1) -> list[str]:
+        """As honest programs do: maybe several calls together, and again after trouble."""
+        outcomes = ["trouble"] * calls
+        for _ in range(MOST_FAILURES + 1):
+            again = await asyncio.gather(*(self.use(number) for outcome in outcomes if outcome == "trouble"))
+            outcomes = [outcome for outcome in outcomes if outcome != "trouble"] + again
+            if "trouble" not in outcomes:
+                break
+            self.clock.now += GRACE_SECONDS / (MOST_FAILURES + 2)
+        return outcomes
+
+    async def refresh_all(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            assert await self.refresh(number) == ["used"]
+            self.clock.now += GRACE_SECONDS + 1
+
+
+failures = st.lists(st.sampled_from(["before", "after"]), max_size=MOST_FAILURES)
+refreshes = st.lists(st.tuples(failures, st.integers(1, 3), st.sampled_from([0.0, 1.0, 60.0])), max_size=5)
+
+
+@given(refreshes)
+def test_no_failure_of_the_store_ends_an_honest_grant(steps: list[tuple[list[str], int, float]]) -> None:
+    async def run() -> None:
+        desk = Desk()
+        assert await desk.use(0) == "used"
+        for number, (plan, calls, pause) in enumerate(steps, start=1):
+            desk.state.plan = list(plan)
+            assert await desk.refresh(number, calls) == ["used"] * calls
+            desk.state.plan = []
+            desk.clock.now += pause
+        assert not await desk.grants.is_revoked("g")
+
+    asyncio.run(run())
+
+
+@given(used=st.integers(1, 4), back=st.integers(1, 4), pause=st.sampled_from([0.0, GRACE_SECONDS + 1]), plan=failures)
+def test_a_copy_that_is_used_ends_the_grant(used: int, back: int, pause: float, plan: list[str]) -> None:
+    """`back` uses ago; the last one may be repeated for a moment, unless it was the code."""
+
+    async def run() -> None:
+        desk = Desk()
+        await desk.refresh_all(range(used - 1))
+        assert await desk.use(used - 1) == "used"
+        desk.clock.now += pause
+        number = max(used - back, 0)
+        may_repeat = number == used - 1 and number > 0 and not pause
+        desk.state.plan = list(plan)
+        assert (await desk.refresh(number)) == ["used" if may_repeat else "refused"]
+        assert await desk.grants.is_revoked("g") is not may_repeat
+        desk.state.plan = []
+        assert await desk.use(used) == ("used" if may_repeat else "refused")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+async def test_calls_together_take_a_number_once(number: int) -> None:
+    """Of a code one is good and the others end it; of a refresh token all are."""
+    desk = Desk()
+    await desk.refresh_all(range(number))
+    outcomes = await asyncio.gather(*(desk.use(number) for _ in range(4)))
+    assert sorted(outcomes) == (["used"] * 4 if number else ["refused"] * 3 + ["used"])
+    assert await desk.grants.is_revoked("g") is (number == 0)
+
+
+@pytest.mark.parametrize("number", [1, 7])
+async def test_what_the_store_has_forgotten_is_not_good(number: int) -> None:
+    desk = Desk()
+    assert await desk.use(number) == "refused"
+    assert await desk.grants.is_revoked("g")
+
+
+async def test_a_grant_without_a_record_can_be_revoked() -> None:
+    desk = Desk()
+    assert not await desk.grants.is_revoked("of a program")
+    await desk.grants.revoke("of a program")
+    assert await desk.grants.is_revoked("of a program")
+
+
+async def test_a_revocation_meets_a_use() -> None:
+    """Whichever comes first: at the end it is revoked."""
+    for order in itertools.permutations(range(3)):
+        desk = Desk()
+        assert await desk.use(0) == "used"
+        acts = [desk.grants.revoke("g"), desk.use(1), desk.use(1)]
+        await asyncio.gather(*(acts[each] for each in order))
+        assert await desk.grants.is_revoked("g")
+        assert await desk.use(2) == "refused"
+
+
+async def test_a_full_store_can_still_revoke() -> None:
+    state = MemoryState(max_entries=40)
+    stage = Stage(state=state)
+    program = Program(stage)
+    tokens = await program.tokens()
+    with suppress(NoRoom):
+        for number in range(60):
+            await state.put(f"another's {number}", b"", ttl=60)
+    with pytest.raises(NoRoom):
+        await state.put("one more", b"", ttl=60)
+    await stage.post("revoke", {"token": tokens["refresh_token"], "client_id": "app"})
+    assert not await stage.may_call(tokens["access_token"])
+
+
+@pytest.mark.parametrize("shop", ["memory", "sqlite"])
+async def test_strangers_cannot_fill_what_grants_need(tmp_path: Path, shop: str) -> None:
+    """Codes are changed for tokens, and tokens taken back, whatever was registered or tried meanwhile."""
+    state = MemoryState(max_entries=60) if shop == "memory" else SqliteState(tmp_path / "state.db", max_entries=60)
+    stage = Stage(state=state)
+    program = Program(stage)
+    code = await program.code()
+    of_program = (await stage.token(basic("ci", SECRET), grant_type="client_credentials")).json["access_token"]
+    with suppress(NoRoom):
+        for number in range(100):
+            await stage.server._marks.put("client", f"a stranger's {number}", b"", 60)
+    with pytest.raises(NoRoom):
+        await stage.server._marks.put("client", "one more", b"", 60)
+    tokens = (await program.redeem(code)).json
+    assert (await program.refresh(tokens["refresh_token"])).status == 200
+    assert (await stage.post("revoke", {"token": of_program}, basic("ci", SECRET))).status == 200
+    assert not await stage.may_call(of_program)
+    await state.close()
+
+
+async def test_trouble_behind_the_use_of_a_code_spoils_no_code() -> None:
+    """All that may fail comes before it is used."""
+    stage = Stage(state=Failing(Clock()))
+    program = Program(stage)
+    code = await program.code()
+    used = stage.server._desk._proofs.used
+
+    async def trouble(client: Any) -> None:
+        raise StoreTrouble
+
+    stage.server._desk._proofs.used = trouble  # type: ignore[method-assign]
+    reply = await program.redeem(code)
+    stage.server._desk._proofs.used = used  # type: ignore[method-assign]
+    assert reply.status == 200
+    assert (await program.refresh(reply.json["refresh_token"])).status == 200
