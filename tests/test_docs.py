@@ -421,7 +421,7 @@ SCENARIOS: dict[str, list[Step]] = {
     # Here nobody has a token; tests/test_docs_auth.py has them.
     **{
         f"auth_{name}": [call("whoami", gives="nobody")]
-        for name in ("keys", "introspection", "several", "dpop", "server")
+        for name in ("keys", "introspection", "several", "dpop", "dpop_nonces", "server")
     },
     "auth_jwt": [call("whoami", gives={})],
     "auth_function": [refuse("tools/call", name="count", says="This needs the scopes: notes:read")],

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,14 +17,17 @@ from documented import PROGRAMS, REVISIONS, ROOT, SECRETS, load, served
 from dovetail import Client, ConnectionLost, ServerError
 from dovetail.auth import fetch, introspection, jwt
 from dovetail.transports.routes import RouteTable
+from dpop_stage import Prover
 from hosting import hosted
-from issuer_stage import ISSUER, claims, jwks, token
+from http_wire import BOTH, META, MODERN
+from issuer_stage import AUDIENCE, ISSUER, claims, jwks, token
 
 PAGE = (ROOT / "docs" / "authorization.md").read_text()
 ALICE, BOB = "dovetail_example_key_of_alice", "dovetail_example_key_of_bob"
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 MOUNTED = "https://example.com/notes/mcp"
 DOCUMENT = "/.well-known/oauth-protected-resource"
+KEY = Prover()
 
 
 def bearer(text: str) -> dict[str, str]:
@@ -219,6 +223,47 @@ async def test_a_plain_token_is_not_enough_where_dpop_is_required() -> None:
         status, challenge = await refusal(f"{url}/mcp", bearer(token()))
         assert status == 401
         assert challenge.startswith('DPoP error="invalid_token"')
+
+
+async def proved_call(url: str, method: str = "POST", **words: Any) -> aiohttp.ClientResponse:
+    """What comes of a call with a token that is bound to the key of a client, and a proof for it."""
+    bound = token(claims(**KEY.bound))
+    params = {"name": "whoami", "arguments": {}, "_meta": META}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    named = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": "whoami", "accept": BOTH}
+    proof = KEY.headers(method, AUDIENCE, bound, **words)  # for the URL that clients know, whatever this one is
+    async with aiohttp.request("POST", f"{url}/mcp", json=message, headers={**named, **proof}) as answer:
+        await answer.read()
+        return answer
+
+
+async def said(answer: aiohttp.ClientResponse) -> str:
+    assert answer.status == 200, await answer.text()
+    return str((await answer.json())["result"]["content"][0]["text"])
+
+
+async def test_a_token_with_its_proof_says_who_is_calling() -> None:
+    async with served("auth_dpop") as url:
+        assert await said(await proved_call(url)) == "alice"
+        used = {"jti": "the same"}
+        assert await said(await proved_call(url, **used)) == "alice"
+        for bad in ({"words": used}, {"method": "GET"}, {"words": {"htu": f"{url}/mcp"}}):
+            answer = await proved_call(url, bad.get("method", "POST"), **bad.get("words", {}))
+            assert answer.status == 401
+            assert answer.headers["WWW-Authenticate"].startswith('DPoP error="invalid_dpop_proof"')
+
+
+async def test_a_client_is_told_which_nonce_its_proof_needs() -> None:
+    async with served("auth_dpop_nonces") as url:
+        told = await proved_call(url)
+        challenge, nonce = re.escape(told.headers["WWW-Authenticate"]), told.headers["DPoP-Nonce"]
+        shown = (
+            rf"HTTP/1.1 {told.status} Unauthorized\nWWW-Authenticate: {challenge}\nDPoP-Nonce: [\w-]{{{len(nonce)}}}\n"
+        )
+        assert re.search(shown, PAGE)
+        for _ in range(2):  # it is good for a while
+            assert await said(await proved_call(url, nonce=nonce)) == "alice"
+        assert (await proved_call(url, nonce="another")).headers["DPoP-Nonce"] == nonce
 
 
 # ── a pipe ──

@@ -9,11 +9,14 @@ import asyncio
 import os
 from pathlib import Path
 
+from fleet_haste import make_haste
+
 from dovetail import Context, Server
 
 FOLDER = Path(os.environ.get("FLEET_FOLDER", "."))
 ANSWER_SECONDS = 5.0  # for a question; an answer that was lost on its way must not hold a call for long
 
+make_haste()
 server = Server("fleet", version="1.0.0", page_size=3)  # so that a list takes several requests
 
 

@@ -22,9 +22,10 @@ LOST_SECONDS = 10.0  # in which the death of a worker is told to whoever waits f
 
 
 FLEETS = {
-    "redis": functools.partial(fleet, store="redis"),
-    "sqlite": functools.partial(fleet, store="sqlite"),
-    "own": parent_fleet,  # `--workers 4` without a store: one port, and a private file that the parent makes
+    "redis": functools.partial(fleet, store="redis", FLEET_HASTE="3"),
+    "sqlite": functools.partial(fleet, store="sqlite", FLEET_HASTE="3"),
+    # `--workers 4` without a store: one port, a private file that the parent makes, and the pace of life.
+    "own": parent_fleet,
 }
 
 

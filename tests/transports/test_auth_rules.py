@@ -1,31 +1,68 @@
-"""The rules of the specification on authorization and security: each has a test, and these are the ones left over."""
+"""The rules of the specification on authorization and security: each has a test, and these are the ones left over.
+
+Two of them bind proxies, which Dovetail is not; why not is written here, and held by a test too.
+"""
 
 import asyncio
+import base64
 import gc
+import inspect
 import logging
 import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+import dovetail
 from dovetail import Context, Request, Server
 from dovetail.auth import ApiKeys, Auth, Principal
+from dovetail.authserver import AuthServer
+from dovetail.engine.replay import BAD_STATE
 from dovetail.transports.options import HttpOptions
 from http_serving import serving
 from http_stage import HANDSHAKE, MODERN, REVISIONS, open_wire, text_of
-from http_wire import HttpWire
+from http_wire import Exchange, HttpWire
+from replaying import EVERYTHING, retry
 
+SOURCE = Path(dovetail.__file__).parent
 RULES = [*(f"AUTH-{number}" for number in range(1, 21)), *(f"SEC-{number}" for number in range(1, 13))]
 TOKEN, LOW = "dovetail-key-of-ann-and-nobody-else", "dovetail-key-of-ann-for-reading"
 PROOF = "a.dpop.proof"
 _MARK = re.compile(r"mark\.rule\(([^)]*)\)")
 
+NOT_APPLICABLE = {
+    "AUTH-19": "It binds proxies that come to a third-party authorization server with one static client id for all of"
+    " their clients. Dovetail comes to none: a resource server verifies tokens, AuthServer signs its own users in.",
+    "SEC-1": "It binds the same proxies, before they begin the third-party flow, and there is no such flow. That each"
+    " program needs a consent of its own at AuthServer is SEC-2.",
+}
+# Whatever can send a request of its own, and what for. A third-party flow would have to be among them.
+REACHING_OUT = {
+    "auth/introspection.py": "whether a token is good",
+    "auth/jwt.py": "the keys that tokens are signed with",
+    "authserver/cimd.py": "what a program publishes of itself",
+    "client/requests.py": "the client, for whoever uses it",
+}
+_REACHES = re.compile(r"\bmake_fetch\(|\bimport aiohttp|\bimport httpx|\burlopen\b|\bhttp\.client\b")
+
 
 def test_every_rule_that_binds_a_server_has_a_test() -> None:
     marks = [mark for path in Path(__file__).parent.parent.rglob("*.py") for mark in _MARK.findall(path.read_text())]
     proven = {rule for mark in marks for rule in re.findall(r'"([A-Z]+-\d+)"', mark)}
-    assert [rule for rule in RULES if rule not in proven] == []
+    assert [rule for rule in RULES if rule not in proven and rule not in NOT_APPLICABLE] == []
+    assert NOT_APPLICABLE.keys() <= set(RULES)
+
+
+def test_nothing_comes_to_an_authorization_server_for_its_clients() -> None:
+    """Why two rules do not apply; with a flow of that kind they would, and this test is in the way of it."""
+    reaching = {
+        path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if _REACHES.search(path.read_text())
+    }
+    assert reaching - {"auth/fetch.py"} == REACHING_OUT.keys()
+    taken = set(inspect.signature(AuthServer).parameters)
+    assert not {name for name in taken if re.search("upstream|provider|third|proxy|authorization_url", name)}
 
 
 def notes(**options: Any) -> Server:
@@ -132,6 +169,140 @@ async def test_a_client_asks_for_little_first_and_for_more_when_it_needs_it(vers
         assert challenged(refused.headers["www-authenticate"])["scope"] == "notes:read notes:write"
         wire.headers = bearer()
         assert text_of((await wire.call("write")).answer) == "written"  # in the same session
+
+
+# ── what clients carry for us ──
+
+OF_ANN = Principal(subject="ann", client="editor", issuer="https://login.example.com", scopes=frozenset({"write"}))
+CARRIERS = {  # by their token
+    "ann": OF_ANN,
+    "ann-other-token": msgspec.structs.replace(OF_ANN, scopes=frozenset()),
+    "bob": Principal(subject="bob", client="editor", issuer=OF_ANN.issuer),
+    "ann-other-program": Principal(subject="ann", client="browser", issuer=OF_ANN.issuer),
+    "ann-other-issuer": Principal(subject="ann", client="editor", issuer="https://other.example.com"),
+    "program-called-ann": Principal(client="ann", issuer=OF_ANN.issuer),
+}
+THIEVES = [token for token, each in CARRIERS.items() if each.key != OF_ANN.key]
+ASKING = {
+    "tools/call": {"name": "pay", "arguments": {"amount": 100}},
+    "prompts/get": {"name": "thank", "arguments": {}},
+    "resources/read": {"uri": "bank://safe"},
+}
+
+
+class Bank:
+    """Asks before it does anything, and counts what it has done."""
+
+    def __init__(self, **options: Any) -> None:
+        self.done: list[str] = []
+        self.server = Server("bank", version="1.0.0", auth=CARRIERS.get, **options)
+        self.server.add_tool(self.pay)
+        self.server.add_prompt(self.thank)
+        self.server.add_resource("bank://safe", self.safe)
+
+    async def pay(self, amount: int, ctx: Context) -> str:
+        return await self._ask(ctx)
+
+    async def thank(self, ctx: Context) -> str:
+        return await self._ask(ctx)
+
+    async def safe(self, ctx: Context) -> str:
+        return await self._ask(ctx)
+
+    async def _ask(self, ctx: Context) -> str:
+        self.done.append((await ctx.elicit("Sure?", str)).data)
+        return "done"
+
+
+def carrier(app: Any, token: str) -> HttpWire:
+    return HttpWire(app, headers=bearer(token))
+
+
+async def begun(wire: HttpWire, method: str = "tools/call") -> dict[str, Any]:
+    """The request as it is made again, with the answer and the state."""
+    capable = {"_meta": {"io.modelcontextprotocol/clientCapabilities": EVERYTHING}}
+    params: dict[str, Any] = {**ASKING[method], **capable}
+    return {**params, **retry(await wire.ask(method, params), {"Sure?": "yes"})}
+
+
+async def is_not_taken(exchange: Exchange) -> bool:
+    """In the same words, whatever is wrong with it."""
+    error = (await exchange.done()).answer["error"]
+    return (error["code"], error["message"]) == (-32602, BAD_STATE)
+
+
+@pytest.mark.rule("SEC-8")
+@pytest.mark.parametrize("method", ASKING)
+async def test_who_has_a_handle_is_not_who_it_was_made_for(method: str) -> None:
+    """It is bound to the user, the program and the issuer of the token, and never stands for a token."""
+    bank = Bank()
+    async with serving(bank.server) as app:
+        again = await begun(carrier(app, "ann"), method)
+        for headers in ({}, bearer("not-a-token"), {"authorization": f"Bearer {again['requestState']}"[:8000]}):
+            assert (await HttpWire(app, headers=headers).post(method, again)).status == 401
+        assert len(THIEVES) == 4
+        for thief in THIEVES:
+            assert await is_not_taken(carrier(app, thief).start(method, again)), thief
+        assert bank.done == []
+        assert "result" in (await carrier(app, "ann-other-token").post(method, again)).answer
+        assert bank.done == ["yes"]
+
+
+@pytest.mark.rule("SEC-8")
+async def test_a_handle_is_good_for_what_it_was_made_for() -> None:
+    bank = Bank()
+    async with serving(bank.server) as app:
+        ann = carrier(app, "ann")
+        again = await begun(ann)
+        more = {**again, "arguments": {"amount": 1_000_000}}
+        assert await is_not_taken(ann.start("tools/call", more))
+        elsewhere = {**ASKING["prompts/get"], **{name: again[name] for name in ("_meta", "requestState")}}
+        assert await is_not_taken(ann.start("prompts/get", elsewhere))
+        assert bank.done == []
+
+
+@pytest.mark.rule("SEC-8")
+async def test_handles_are_random_and_show_and_allow_nothing() -> None:
+    bank = Bank()
+    async with serving(bank.server) as app:
+        ann = carrier(app, "ann")
+        again = await begun(ann)
+        states = [again["requestState"], *[(await begun(ann))["requestState"] for _ in range(20)]]
+        raw = [base64.urlsafe_b64decode(each + "=" * (-len(each) % 4)) for each in states]
+        assert len({each[9:25] for each in raw}) == len(raw)  # 128 bits of chance in each, behind version and key id
+        for text in (b"ann", b"pay", b"amount", b"Sure?", OF_ANN.key.encode()):
+            assert not any(text in each for each in raw)
+        state = states[0]
+        for place in range(0, len(state), 7):
+            other = "A" if state[place] != "A" else "B"
+            forged = f"{state[:place]}{other}{state[place + 1 :]}"
+            assert await is_not_taken(ann.start("tools/call", {**again, "requestState": forged})), place
+        assert bank.done == []
+
+
+@pytest.mark.rule("SEC-8")
+async def test_a_handle_expires() -> None:
+    bank = Bank(answer_timeout=0.05)
+    async with serving(bank.server) as app:
+        ann = carrier(app, "ann")
+        again = await begun(ann)
+        await asyncio.sleep(0.06)
+        assert await is_not_taken(ann.start("tools/call", again))
+        assert bank.done == []
+
+
+@pytest.mark.rule("SEC-8")
+async def test_a_cursor_is_a_place_in_a_list_and_no_right_to_see_it() -> None:
+    server = notes(page_size=1)
+    async with serving(server) as app:
+        ann, low = HttpWire(app, headers=bearer()), HttpWire(app, headers=bearer(LOW))
+        first = await ann.ask("tools/list")
+        behind = {"cursor": first["nextCursor"]}
+        assert [tool["name"] for tool in (await ann.ask("tools/list", behind))["tools"]] == ["write"]
+        assert (await low.ask("tools/list", behind))["tools"] == []
+        assert (await HttpWire(app).post("tools/list", behind)).status == 401
+        forged = {"cursor": f"{behind['cursor'][:-4]}AAA="}
+        assert (await ann.post("tools/list", forged)).answer["error"]["code"] == -32602
 
 
 # ── servers on one's own machine ──

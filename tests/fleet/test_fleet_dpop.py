@@ -1,0 +1,96 @@
+"""DPoP in a real fleet: a proof that one worker has seen is known to all, and so is a nonce that one has given."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from fleet_dpop_server import TOKEN, URL
+from fleet_processes import Fleet, fleet
+from fleet_raw import HEADERS, META, MODERN, Reply, connections
+
+from dpop_stage import Prover
+
+pytestmark = pytest.mark.slow
+PROGRAM = Path(__file__).parent / "fleet_dpop_server.py"
+OWNER = Prover()
+ROUNDS, TIMES = 10, 4  # proofs that are shown to all workers at once, and how often to each
+
+
+@pytest.fixture(scope="module", params=["redis", "sqlite"])
+def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    folder, claims = tmp_path_factory.mktemp(request.param), json.dumps(OWNER.bound)
+    with fleet(folder, workers=3, store=request.param, program=PROGRAM, DPOP_CLAIMS=claims) as three:
+        yield three
+        three.assert_clean()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with connections() as http:
+        yield http
+
+
+def proved(**words: Any) -> dict[str, str]:
+    return OWNER.headers("POST", URL, TOKEN, **words)
+
+
+async def call(http: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> Reply:
+    params = {"name": "peek", "arguments": {}, "_meta": META}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    named = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "peek"}
+    async with http.post(url, json=message, headers={**HEADERS, **named, **headers}) as response:
+        return Reply(response.status, response.headers, await response.text())
+
+
+async def nonce_of(http: aiohttp.ClientSession, url: str) -> str:
+    told = await call(http, url, proved())
+    assert (told.status, 'error="use_dpop_nonce"' in told.headers["WWW-Authenticate"]) == (401, True)
+    return str(told.headers["DPoP-Nonce"])
+
+
+def is_refused_as_used(reply: Reply) -> bool:
+    challenge = reply.headers.get("WWW-Authenticate", "")
+    return reply.status == 401 and 'error="invalid_dpop_proof"' in challenge and "was used before" in reply.text
+
+
+async def test_a_proof_is_good_once_whichever_worker_has_seen_it(three: Fleet, http: aiohttp.ClientSession) -> None:
+    nonce = await nonce_of(http, three.urls[0])
+    for first in three.urls:
+        headers = proved(nonce=nonce)
+        assert (await call(http, first, headers)).json["result"]["content"][0]["text"] == "gold"
+        again = [await call(http, url, headers) for url in (*three.urls, three.url)]
+        assert all(map(is_refused_as_used, again)), again
+
+
+async def test_of_many_at_once_one_gets_in(three: Fleet, http: aiohttp.ClientSession) -> None:
+    nonce = await nonce_of(http, three.url)
+    for _ in range(ROUNDS):
+        headers = proved(nonce=nonce)
+        replies = await asyncio.gather(*(call(http, url, headers) for url in three.urls * TIMES))
+        assert sorted(reply.status for reply in replies) == [200] + [401] * (len(replies) - 1)
+        assert sum(map(is_refused_as_used, replies)) == len(replies) - 1
+
+
+async def test_a_nonce_of_one_worker_is_taken_by_all(three: Fleet, http: aiohttp.ClientSession) -> None:
+    nonces = [await nonce_of(http, url) for url in three.urls]
+    for nonce in nonces:
+        replies = [await call(http, url, proved(nonce=nonce)) for url in (*three.urls, three.url)]
+        assert [reply.status for reply in replies] == [200] * 4
+    for guess in ("", "guess", nonces[0][:-1], f"{nonces[0]}x"):
+        assert (await call(http, three.urls[1], proved(nonce=guess))).status == 401
+
+
+async def test_who_has_seen_a_proof_may_die(three: Fleet, http: aiohttp.ClientSession) -> None:
+    """What it has seen is not its own, and what it gave is still good."""
+    nonce = await nonce_of(http, three.urls[0])
+    headers = proved(nonce=nonce)
+    assert (await call(http, three.urls[0], headers)).status == 200
+    await asyncio.to_thread(three.workers[0].kill)
+    assert is_refused_as_used(await call(http, three.urls[1], headers))
+    await asyncio.to_thread(three.workers[0].start)
+    assert is_refused_as_used(await call(http, three.urls[0], headers))
+    assert (await call(http, three.urls[0], proved(nonce=nonce))).status == 200
