@@ -62,7 +62,8 @@ async def serving(
     await asyncio.wait_for(app.drain(1), 10)
     await settle()
     assert asyncio.all_tasks() <= others, f"left behind: {asyncio.all_tasks() - others}"
-    assert not endpoint._calls
+    assert not endpoint._calls.here
+    assert not endpoint._calls._known
     assert not endpoint._logs.running
     assert not endpoint._tails._owners
     assert not traffic._calls

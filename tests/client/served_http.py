@@ -11,6 +11,7 @@ import uvicorn
 
 from dovetail.client.listening import Listening
 from dovetail.engine.streams import Change
+from hosting import UvicornHost, listening_at
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -25,8 +26,8 @@ def free_port() -> int:
 async def served(app: App, port: int = 0) -> AsyncIterator[str]:
     """The application behind uvicorn, in this very loop; gives the URL of its root."""
     config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1, ws="none")
-    server = uvicorn.Server(config)
-    listener = socket.create_server(("127.0.0.1", port))
+    server = UvicornHost(config)
+    listener = listening_at(port)
     port = listener.getsockname()[1]
     serving = asyncio.create_task(server._serve([listener]))
     try:

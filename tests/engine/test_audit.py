@@ -1,4 +1,4 @@
-"""The audit: which requests are noted, exactly what of them, and that no event is lost without a word."""
+"""The audit: which requests are noted, and exactly what of them."""
 
 import asyncio
 import json
@@ -8,16 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from dovetail import AuditEvent, Context, ProtocolError, Server, SetupError, ToolError
+from audit_stage import add, offering
+from dovetail import AuditEvent, Context, ProtocolError, Server, ToolError
 from dovetail.auth.principal import Principal
 from dovetail.engine import audit
-from dovetail.engine.audit import AuditTrail, shown
 from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange
-from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.errors import RateLimited, Unauthorized
 from dovetail.protocol import inbound, jsonrpc
 from http_serving import serving, until
@@ -43,26 +40,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
     """What the logger has got so far, as text."""
     caplog.set_level(logging.INFO, "dovetail.audit")
     return lambda: [record.getMessage() for record in caplog.records if record.name == "dovetail.audit"]
-
-
-def offering(**options: Any) -> Server:
-    server = Server("audited", declare=["completions"], **options)
-    server.add_tool(add)
-    server.add_tool(fails)
-    server.add_prompt(lambda topic="": f"About {topic}", name="write")
-    server.add_resource("note://{id}", lambda id: "text", name="note")
-    server.add_resource("note://one", lambda: "text", name="one")
-    return server
-
-
-async def add(a: int, b: int, password: str = "") -> int:
-    return a + b
-
-
-async def fails(how: str = "") -> str:
-    if how == "crash":
-        raise ValueError("boom")
-    raise ToolError("no")
 
 
 # ── exactly ──
@@ -313,212 +290,3 @@ async def test_arguments_can_be_left_out(lines: Any) -> None:
     async with Wire(offering(audit=True, audit_arguments=False), MODERN) as wire:
         await wire.ask("tools/call", {"name": "add", "arguments": {"a": 1, "b": 1}})
     assert "arguments" not in json.loads(lines()[0])
-
-
-def test_secrets_are_blacked_out() -> None:
-    given = {
-        "pin": 1234,
-        "db": {"password": "hunter2", "url": "postgres://u:p@h/d"},
-        "note": "Bearer abcdef",
-        "headers": [["x", 1]],
-    }
-    assert shown(msgspec.Raw(json.dumps(given).encode()), Redactor(["pin"])) == {
-        "pin": "[redacted]",
-        "db": {"password": "[redacted]", "url": "postgres://u:[redacted]@h/d"},
-        "note": "Bearer [redacted]",
-        "headers": [["x", 1]],
-    }
-
-
-def test_nothing_hides_behind_long_arguments() -> None:
-    given = {"body": "x" * 1_000_000, "to": "bob", "token": "abc", **{f"n{number}": number for number in range(100)}}
-    found = shown(msgspec.Raw(json.dumps(given).encode()), Redactor())
-    assert found["body"] == "[cut] 1000002 bytes"
-    assert (found["to"], found["token"], found["n0"]) == ("bob", "[redacted]", 0)
-    assert found["[cut]"] == "39 more"
-    assert len(found) == 65
-
-
-@pytest.mark.parametrize(
-    "given", [b"[" * 5000 + b"]" * 5000, b"[" + b"1," * 3000 + b"1]", b'{"a":' * 400 + b"1" + b"}" * 400]
-)
-def test_odd_arguments_are_no_trouble(given: bytes) -> None:
-    assert len(json.dumps(shown(msgspec.Raw(given), Redactor()))) < 500
-
-
-WORDS = st.text('aé"\\\n=: ', max_size=20)
-VALUES = st.recursive(
-    st.none() | st.integers() | WORDS, lambda inner: st.lists(inner) | st.dictionaries(WORDS, inner), max_leaves=8
-)
-
-
-@settings(max_examples=50)
-@given(st.dictionaries(WORDS | st.sampled_from(["password", "a token"]), VALUES, max_size=8), st.integers(0, 100))
-def test_what_is_shown_is_small(given: dict[str, Any], limit: int) -> None:
-    raw = msgspec.json.encode(given)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(audit, "MAX_ARGUMENTS", limit)
-        patch.setattr(audit, "MAX_MEMBERS", 4)
-        found = shown(msgspec.Raw(raw), Redactor())
-    if len(raw) <= limit:
-        assert found == Redactor().value(given)
-    else:
-        assert list(found)[:4] == list(given)[:4]
-        assert len(found) == min(len(given), 5)
-        assert len(msgspec.json.encode(found)) <= 12 * limit + 5 * 150
-
-
-# ── the log ──
-
-
-async def test_a_line_stays_json_when_a_handler_redacts(caplog: pytest.LogCaptureFixture) -> None:
-    """As one text, `password=","` would look like a secret in quotes."""
-    caplog.handler.addFilter(RedactingFilter(Redactor()))
-    caplog.set_level(logging.INFO, "dovetail.audit")
-    arguments = {"how": "password=", "password": "hunter2"}
-    async with Wire(offering(audit=True), MODERN) as wire:
-        await wire.ask("tools/call", {"name": "fails", "arguments": arguments})
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "dovetail.audit"]
-    assert json.loads(line)["arguments"] == {"how": "password=", "password": "[redacted]"}
-
-
-async def test_a_log_that_takes_no_events_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    async with Wire(offering(audit=True), MODERN) as wire:
-        for _ in range(3):
-            await wire.ask("tools/call", {"name": "fails"})
-    words = "audit events are lost: no handler takes INFO records of the logger dovetail.audit"
-    assert [record.getMessage() for record in caplog.records] == [words]
-
-
-# ── a function ──
-
-
-class Recorder:
-    async def __call__(self, event: AuditEvent) -> None:
-        await asyncio.sleep(0)
-        events.append(event)
-
-
-events: list[AuditEvent] = []
-
-
-def plain(event: AuditEvent) -> None:
-    events.append(event)
-
-
-async def awaited(event: AuditEvent) -> None:
-    await asyncio.sleep(0)
-    events.append(event)
-
-
-@pytest.mark.parametrize("function", [plain, awaited, Recorder(), lambda event: awaited(event)])
-async def test_a_function_gets_every_event_in_order(function: Any) -> None:
-    events.clear()
-    async with Wire(offering(audit=function), MODERN) as wire:
-        for number in range(20):
-            wire.send(wire.request("tools/call", {"name": "add", "arguments": {"a": number, "b": 0}}))
-        for _ in range(20):
-            await wire.receive()
-    assert [event.arguments["a"] for event in events] == list(range(20))
-
-
-async def test_no_call_waits_for_it() -> None:
-    go, taken = asyncio.Event(), []
-
-    async def slow(event: AuditEvent) -> None:
-        await go.wait()
-        taken.append(event)
-
-    async with Wire(offering(audit=slow), MODERN) as wire:
-        for _ in range(3):
-            await wire.ask("tools/call", {"name": "fails"})
-        assert taken == []
-        go.set()
-    assert len(taken) == 3  # the server stops when it has them
-
-
-@pytest.mark.parametrize("failure", [ValueError("boom"), SystemExit(), asyncio.CancelledError()])
-async def test_what_it_does_not_take_is_in_the_log(caplog: pytest.LogCaptureFixture, failure: BaseException) -> None:
-    async def broken(event: AuditEvent) -> None:
-        raise failure
-
-    caplog.set_level(logging.WARNING)
-    async with Wire(offering(audit=broken), MODERN) as wire:
-        for number in range(3):
-            await wire.ask("tools/call", {"name": "add", "arguments": {"a": number, "b": 0}})
-    kept = [json.loads(record.getMessage()) for record in caplog.records if record.name == "dovetail.audit"]
-    told = [record.getMessage() for record in caplog.records if record.name == "dovetail"]
-    assert [event["arguments"]["a"] for event in kept] == [0, 1, 2]
-    assert told == ["the audit function failed; 1 events so far are in the log dovetail.audit instead"]  # once a minute
-
-
-async def test_what_has_no_room_is_in_the_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(audit, "MAX_WAITING", 2)
-    go, taken = asyncio.Event(), []
-
-    async def slow(event: AuditEvent) -> None:
-        await go.wait()
-        taken.append(event.arguments["a"])
-
-    caplog.set_level(logging.WARNING)
-    async with Wire(offering(audit=slow), MODERN) as wire:
-        for number in range(4):
-            await wire.ask("tools/call", {"name": "add", "arguments": {"a": number, "b": 0}})
-        go.set()
-    kept = [json.loads(record.getMessage()) for record in caplog.records if record.name == "dovetail.audit"]
-    assert taken == [0, 1]
-    assert [event["arguments"]["a"] for event in kept] == [2, 3]
-    assert "the audit function is too slow; 1 events so far are in the log dovetail.audit instead" in caplog.messages
-
-
-async def test_one_that_takes_for_ever_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(audit, "PATIENCE", 0.01)
-
-    async def stuck(event: AuditEvent) -> None:
-        await asyncio.sleep(60)
-
-    caplog.set_level(logging.WARNING)
-    async with Wire(offering(audit=stuck), MODERN) as wire:
-        await wire.ask("tools/call", {"name": "fails"})
-    assert [record.name for record in caplog.records] == ["dovetail.audit", "dovetail"]
-
-
-def test_what_waits_when_the_loop_ends_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    server = offering(audit=lambda event: asyncio.sleep(60))
-
-    async def serve() -> None:
-        await server.engine.start(server)
-        assert server.engine.audit is not None
-        for number in range(2):
-            server.engine.audit.refused(ProtocolError("no"), method="GET", name=f"/{number}")
-        await asyncio.sleep(0.01)
-
-    caplog.set_level(logging.WARNING)
-    asyncio.run(serve())
-    kept = [json.loads(record.getMessage())["name"] for record in caplog.records if record.name == "dovetail.audit"]
-    assert kept == ["/0", "/1"]
-
-
-async def test_an_event_that_can_t_be_made_harms_nobody(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(AuditTrail, "_event", lambda *_: 1 / 0)
-    async with Wire(offering(audit=True), MODERN) as wire:
-        assert "isError" in await wire.ask("tools/call", {"name": "fails"})
-    assert "tools/call could not be noted for the audit" in caplog.messages
-
-
-@pytest.mark.parametrize("value", ["yes", 1, {}, None])
-def test_what_can_t_be_meant(value: Any) -> None:
-    with pytest.raises(SetupError, match=r"Server: audit=.* is not possible; it must be True, False or a function"):
-        Server("audited", audit=value)
-
-
-def test_without_it_nothing_is_paid() -> None:
-    engine = offering().engine
-    assert (engine.audit, engine.chain) == (None, None)

@@ -185,7 +185,7 @@ async def test_if_all_are_in_use_elsewhere_a_new_one_is_refused() -> None:
         await pair.here.open()
     assert pair.state.calls == asked
     assert pair.alive(ids) == [True, True]
-    assert len(pair.here.sessions) == 2
+    assert len(pair.here.sessions._known) == 2
 
 
 async def test_only_some_are_looked_at_and_next_time_others() -> None:
@@ -220,7 +220,7 @@ async def test_while_the_store_is_out_of_reach_nothing_is_miscounted(call: str) 
     for _ in range(2):
         with pytest.raises(StoreTrouble):
             await pair.here.begin()
-    assert len(pair.here.sessions) == 2
+    assert len(pair.here.sessions._known) == 2
     pair.state._travel = travel  # type: ignore[method-assign]
     pair.clock.sleep(SILENT)
     newer = [await pair.here.open() for _ in range(2)]
@@ -273,7 +273,7 @@ async def test_those_that_fell_silent_are_forgotten_when_a_new_one_comes() -> No
     assert pair.here.watches
     pair.clock.sleep(TIMEOUT + 1)
     await pair.here.open()
-    assert len(pair.here.sessions) == 1
+    assert len(pair.here.sessions._known) == 1
     assert not pair.here.watches
 
 
@@ -284,7 +284,7 @@ async def test_of_those_of_other_workers_only_so_many_are_remembered() -> None:
         theirs = [await pair.here.open() for _ in range(3)]
         for id in theirs:
             await pair.there.subscribe(id)
-        assert len(pair.there.sessions) <= 4
+        assert len(pair.there.sessions._known) <= 4
         assert all(pair.alive([mine, *theirs]))
         pair.clock.sleep(SILENT)
         await pair.there.use(mine)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.engine import sights
+from dovetail.engine import looks
 from dovetail.engine import watch as watch_module
 from dovetail.engine.watch import Watcher
 from dovetail.errors import Busy, SetupError
@@ -428,7 +428,7 @@ async def test_watchfiles_that_is_not_installed(changes: Changes, monkeypatch: p
 async def test_a_look_into_a_large_folder_is_bounded(
     changes: Changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sights, "MAX_FOLDER_ENTRIES", 5)
+    monkeypatch.setattr(looks, "MAX_FOLDER_ENTRIES", 5)
     for number in range(20):
         (tmp_path / str(number)).touch()
     watcher = Watcher(changes, poll_seconds=0.02, use_watchfiles=False)
@@ -442,7 +442,7 @@ async def test_a_look_into_a_large_folder_is_bounded(
 async def test_watchfiles_hears_all_of_a_large_folder(
     changes: Changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sights, "MAX_FOLDER_ENTRIES", 1)
+    monkeypatch.setattr(looks, "MAX_FOLDER_ENTRIES", 1)
     for number in range(20):
         (tmp_path / str(number)).touch()
     watcher = Watcher(changes, poll_seconds=600)
@@ -467,12 +467,12 @@ async def test_a_disk_that_hangs_holds_up_nobody(
             release.wait(PATIENCE)
         return real(path, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sights, "FIRST_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(looks, "FIRST_LOOK_SECONDS", 0.01)
     path = tmp_path / "file.txt"
     path.write_text("old")
     watcher = Watcher(changes, poll_seconds=0.02)
     with monkeypatch.context() as patch:
-        patch.setattr(sights.os, "stat", hang)
+        patch.setattr(looks.os, "stat", hang)
         watcher.watch("file:///hangs", tmp_path / "hangs")
         watcher.watch(URI, path)
         release.set()
@@ -532,11 +532,11 @@ async def test_all_who_watch_name_the_same_cause(tmp_path: Path) -> None:
 async def test_what_changed_and_changed_back_has_no_cause(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     path.write_text("old")
-    watched = sights.Watched(path)
-    watched.take_in(sights.look_at(watched.path))
+    watched = looks.Watched(path)
+    watched.take_in(looks.look_at(watched.path))
     assert watched.cause() == ""
     path.unlink()
-    watched.take_in(sights.look_at(watched.path))
+    watched.take_in(looks.look_at(watched.path))
     assert watched.cause() != ""
 
 

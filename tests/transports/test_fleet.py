@@ -62,7 +62,8 @@ async def _fleet(kind: Any) -> AsyncIterator[Fleet]:
     for app in apps:
         await asyncio.wait_for(app.drain(1), 10)
     await settle()
-    assert not any(each._calls or each._logs.running or each._tails._owners for each in endpoints)
+    assert not any(each._calls.here or each._calls._known for each in endpoints)
+    assert not any(each._logs.running or each._tails._owners for each in endpoints)
     assert not state._topics.names
 
 

@@ -258,7 +258,7 @@ async def test_it_does_not_count_as_a_call() -> None:
         for stream in streams:
             await stream.message()
         assert (await HttpWire(app).call("add", {"a": 1, "b": 2})).json["result"]
-        assert not endpoint_of(app)._calls
+        assert not endpoint_of(app)._calls.here
         await leave(*streams)
 
 

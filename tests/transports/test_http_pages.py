@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from dovetail import Server
 from dovetail.errors import SetupError
+from http_serving import settle, until
 from http_wire import HttpWire
 
 LIVE = ("/health", "/health/live")
@@ -181,10 +182,10 @@ async def test_pages_live_as_long_as_the_server() -> None:
 
     app = server.asgi()
     page = HttpWire(app, path="/slow").raw("GET")
-    await asyncio.sleep(0.01)
-    assert notes == ["opened"]
+    await until(lambda: notes == ["opened"])
+    await settle()  # so that the page is being shown
     draining = asyncio.create_task(app.drain())
-    await asyncio.sleep(0.01)
+    await settle()
     late = await HttpWire(app, path="/slow").raw("GET").done()
     assert (late.status, late.json["error"]["message"]) == (503, "The server is shutting down")
     go.set()

@@ -199,7 +199,7 @@ async def test_a_client_that_does_not_come_back_is_given_up(version: str, state:
         place = call.events[-1].id
         await call.cut()
         async with asyncio.timeout(5):
-            await until(lambda: bool(stage.failures) and not endpoint_of(app)._calls)
+            await until(lambda: bool(stage.failures) and not endpoint_of(app)._calls.here)
         assert [str(each) for each in stage.failures] == [shared_replies.LEFT]
         assert not endpoint_of(app)._way_back.replies._open
         rest = await wire.get(place).done()  # who comes too late is told that nobody waits
@@ -239,7 +239,7 @@ async def test_one_that_came_back_and_left_for_good_is_given_up_too() -> None:
         await newer.cut()
         await until(lambda: bool(stage.failures))
         assert str(stage.failures[0]) == shared_replies.LEFT
-        await until(lambda: not endpoint_of(app)._calls)
+        await until(lambda: not endpoint_of(app)._calls.here)
         assert not endpoint_of(app)._way_back.resumed
 
 
@@ -284,7 +284,7 @@ async def test_progress_is_a_sign_of_life() -> None:
             await reply(wire, progress_on(question, number))
         assert not stage.failures
         await reply(wire, answer_to(question, {}))
-        await until(lambda: not endpoint_of(app)._calls)
+        await until(lambda: not endpoint_of(app)._calls.here)
         assert not stage.failures
 
 

@@ -247,10 +247,10 @@ async def test_the_request_of_a_batch_ends_when_its_client_has_left_and_the_batc
         await stage.entered.wait()
         running.leave(quietly=True)
         await running.done(2)
-        assert len(endpoint_of(app)._calls) == 2
+        assert len(endpoint_of(app)._calls.here) == 2
         assert not stage.cancelled.is_set()
         stage.go.set()
-        await until(lambda: not endpoint_of(app)._calls)
+        await until(lambda: not endpoint_of(app)._calls.here)
 
 
 # ── failures that are no exceptions ──

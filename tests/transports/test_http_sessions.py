@@ -1,39 +1,16 @@
-"""Sessions over HTTP: how they begin, whose they are, and how they end."""
+"""Sessions over HTTP: how they begin, what they remember, and how they end."""
 
 import asyncio
 import json
 from typing import Any
 
-import msgspec
 import pytest
+from session_opening import HELLO, initialize, records
 
 from dovetail import Context, ProtocolError
-from http_serving import Clock, PausingState, endpoint_of, serving, sessions_of, settle, until
+from http_serving import Clock, PausingState, serving, sessions_of, settle, until
 from http_stage import HANDSHAKE, Stage, text_of
 from http_wire import CLIENT, HttpWire
-
-HELLO = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-06-18", "capabilities": {"roots": {}}, "clientInfo": CLIENT},
-}
-
-
-def identify(scope: Any) -> str | None:
-    """Who is calling, as a host in front of the app would have found out."""
-    return dict(scope["headers"]).get(b"x-user", b"").decode() or None
-
-
-async def initialize(app: Any, **headers: str) -> Any:
-    return await HttpWire(app).raw("POST", json.dumps(HELLO).encode(), headers).done()
-
-
-async def records(app: Any) -> list[Any]:
-    """What lies in the state backend."""
-    slots = app._state._entries.things
-    return [msgspec.msgpack.decode(slot.entry.value[1:]) for key, slot in slots.items() if key.startswith("session/")]
-
 
 # ── the beginning ──
 
@@ -297,115 +274,3 @@ async def test_delete_at_the_moment_of_a_call() -> None:
             assert ended.status == 204
             assert call.status in (200, 404)
             assert len(sessions_of(app)) == 0, turns
-
-
-# ── the cap ──
-
-
-async def test_when_it_is_full_of_fresh_sessions_a_new_one_is_refused() -> None:
-    clock = Clock()
-    async with serving(Stage().server, clock=clock, max_sessions=2) as app:
-        first, _ = [await HttpWire.session(app) for _ in range(2)]
-        clock.sleep(59)
-        refused = await initialize(app)
-        assert refused.status == 503
-        assert refused.headers["retry-after"]
-        assert refused.json["id"] == 0
-        assert "2 sessions" in refused.json["error"]["message"]
-        assert (await first.call("add", {"a": 1, "b": 1})).status == 200
-
-
-async def test_the_longest_silent_one_gives_way_and_its_stream_ends() -> None:
-    clock = Clock()
-    async with serving(Stage().server, clock=clock, max_sessions=2) as app:
-        silent, used = [await HttpWire.session(app) for _ in range(2)]
-        stream = await silent.get().started()
-        clock.sleep(61)
-        assert (await used.call("add", {"a": 1, "b": 1})).status == 200
-        new = await HttpWire.session(app)
-        await stream.done()
-        assert (await silent.call("add", {"a": 1, "b": 1})).status == 404
-        for wire in (used, new):
-            assert (await wire.call("add", {"a": 1, "b": 1})).status == 200
-
-
-async def test_a_session_with_an_open_stream_is_in_use() -> None:
-    clock = Clock()
-    async with serving(Stage().server, clock=clock, max_sessions=1, session_timeout=100, keep_alive=0.01) as app:
-        wire = await HttpWire.session(app)
-        stream = await wire.get().started()
-        for _ in range(3):
-            clock.sleep(90)
-            beats = stream.raw.count(b": keep-alive")
-            await until(lambda beats=beats: stream.raw.count(b": keep-alive") > beats)
-        assert (await initialize(app)).status == 503
-        assert (await wire.call("add", {"a": 1, "b": 1})).status == 200
-        stream.leave()
-        await stream.done()
-
-
-async def test_a_session_with_a_running_call_is_in_use() -> None:
-    stage, clock = Stage(), Clock()
-    async with serving(stage.server, clock=clock, max_sessions=1, session_timeout=100, keep_alive=0.01) as app:
-        wire = await HttpWire.session(app)
-        call = wire.start_call("work")
-        await stage.entered.wait()
-        for _ in range(3):
-            clock.sleep(90)
-            beats = call.raw.count(b": keep-alive")
-            await until(lambda beats=beats: call.raw.count(b": keep-alive") > beats)
-        assert (await initialize(app)).status == 503
-        stage.go.set()
-        assert text_of((await call.done()).answer) == "done"
-        assert (await wire.call("add", {"a": 1, "b": 1})).status == 200
-
-
-# ── whose it is ──
-
-
-async def test_nobody_else_can_use_a_session() -> None:
-    stage = Stage()
-    async with serving(stage.server, identify=identify) as app:
-        answer = await initialize(app, **{"x-user": "ann"})
-        wire = HttpWire(app, "2025-06-18")
-        wire.session_id = answer.headers["mcp-session-id"]
-        mine: dict[str, str | None] = {"x-user": "ann"}
-        stage.go.set()
-        call = await wire.start_call("tell", headers=mine).done()
-        event = call.events[0].id
-        for other in ({"x-user": "bob"}, {}):
-            for stolen in [
-                await wire.start_call("add", {"a": 1, "b": 1}, headers=other).done(),
-                await wire.get(headers=other).done(),
-                await wire.get(event, headers=other).done(),
-                await wire.raw("DELETE", headers=other).done(),
-                await wire.raw("POST", b'{"jsonrpc":"2.0","method":"notifications/initialized"}', other).done(),
-            ]:
-                assert stolen.status == 404
-        assert (await wire.start_call("add", {"a": 1, "b": 1}, headers=mine).done()).status == 200
-        assert (await wire.get(event, headers=mine).done()).status == 200
-
-
-async def test_nobody_else_can_cancel_a_call() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        victim, other = await HttpWire.session(app), await HttpWire.session(app)
-        call = victim.start_call("work", id=1)
-        await stage.entered.wait()
-        assert (await other.notify("notifications/cancelled", {"requestId": 1})).status == 202
-        stage.go.set()
-        assert text_of((await call.done()).answer) == "done"
-
-
-async def test_the_same_ids_in_two_sessions_do_not_meet() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wires = [await HttpWire.session(app) for _ in range(3)]
-        calls = [wire.start_call("work", id=1) for wire in wires] + [HttpWire(app).start_call("work", id=1)]
-        await until(lambda: len(stage.ran) == 4)
-        again = await wires[0].post("ping", id=1)
-        assert again.json["error"]["message"] == "A request with this id is still in flight"
-        stage.go.set()
-        assert [text_of((await call.done()).answer) for call in calls] == ["done"] * 4
-        assert endpoint_of(app)._calls.here == {}
-        assert (await wires[0].post("ping", id=1)).json["result"] == {}

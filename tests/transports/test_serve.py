@@ -162,6 +162,23 @@ def test_several_addresses_have_one_port() -> None:
         one.close()
 
 
+async def test_small_pieces_are_sent_at_once() -> None:
+    """Or each event of a stream would wait until the client has confirmed the one before, which takes it 40 ms."""
+    undelayed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def accepted(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = writer.get_extra_info("socket")
+        undelayed.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    (bound,) = sockets.bind("127.0.0.1", 0)
+    async with await asyncio.start_server(accepted, sock=bound):
+        _, writer = await asyncio.open_connection(*bound.getsockname())
+        assert await asyncio.wait_for(undelayed, PROMPTLY) == 1
+        writer.close()
+        await writer.wait_closed()
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
 @pytest.mark.parametrize(("host", "reached_at"), [("::1", ["::1"]), ("::", ["::1", "127.0.0.1"])])
 async def test_ipv6(host: str, reached_at: list[str]) -> None:

@@ -110,7 +110,7 @@ async def test_who_leaves_comes_back_for_the_rest(connect: Connect) -> None:
         id = events(line)[-1].id
         await line.hang_up()
         stage.go.set()
-        await until(lambda: not endpoint_of(app)._calls)
+        await until(lambda: not endpoint_of(app)._calls.here)
         assert texts(await client.resume(id)) == ["second", "told"]
 
 
@@ -138,7 +138,7 @@ async def test_leaving_does_not_cancel(connect: Connect, later: bool) -> None:
             await until(lambda: bool(line.said))
         await line.hang_up()
         stage.go.set()
-        await until(lambda: not endpoint_of(app)._calls)
+        await until(lambda: not endpoint_of(app)._calls.here)
         assert not stage.cancelled.is_set()
 
 

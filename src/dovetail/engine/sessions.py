@@ -88,9 +88,6 @@ class Sessions:
         self._guests: _Line = OrderedDict()  # opened by other workers
         self._recent: OrderedDict[str, _Known] = OrderedDict()  # those with a small record that is decoded
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     @property
     def _opened_here(self) -> int:
         return len(self._new) + len(self._old)

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from dovetail.engine import sights
-from dovetail.engine.sights import FirstLook, Sight, Watched, look_at
+from dovetail.engine import looks
+from dovetail.engine.looks import FirstLook, Look, Watched, look_at
 from dovetail.errors import SetupError
 
 log = logging.getLogger("dovetail.watch")
@@ -68,8 +68,8 @@ class Watcher:
             known.holders += 1
             return
         self._watched[uri] = watched = Watched(path)
-        if (sight := self._first_look.at(watched.path)) is not None:
-            self._take_in(watched, sight)
+        if (look := self._first_look.at(watched.path)) is not None:
+            self._take_in(watched, look)
         if self._task is None or self._task.done():
             self._start()
         self._look_now.set()
@@ -134,15 +134,15 @@ class Watcher:
         watched = {uri: self._watched[uri] for uri in uris if uri in self._watched}
         if not watched:
             return set()
-        sights = await self._run_in_thread(lambda: [look_at(each.path) for each in watched.values()])
-        return {uri for (uri, each), sight in zip(watched.items(), sights, strict=True) if self._take_in(each, sight)}
+        seen = await self._run_in_thread(lambda: [look_at(each.path) for each in watched.values()])
+        return {uri for (uri, each), look in zip(watched.items(), seen, strict=True) if self._take_in(each, look)}
 
-    def _take_in(self, watched: Watched, sight: Sight) -> bool:
-        if not watched.is_seen and sight.is_large and not self._use_watchfiles:
+    def _take_in(self, watched: Watched, look: Look) -> bool:
+        if not watched.is_seen and look.is_large and not self._use_watchfiles:
             log.warning(
-                "%s: changes beyond its first %d entries need watchfiles", watched.path, sights.MAX_FOLDER_ENTRIES
+                "%s: changes beyond its first %d entries need watchfiles", watched.path, looks.MAX_FOLDER_ENTRIES
             )
-        return watched.take_in(sight)
+        return watched.take_in(look)
 
     async def _changed(self) -> set[str]:
         """The URIs that look different. Folders are walked only if a listener heard of them, or none listens yet."""

@@ -1,11 +1,9 @@
 """The MCP endpoint: POST, GET and DELETE come in, every revision on the same path, chosen for each request."""
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from dovetail.engine.changes import ChangeLog
 from dovetail.engine.core import Engine
@@ -19,13 +17,14 @@ from dovetail.protocol import inbound, jsonrpc, revisions
 from dovetail.protocol.inbound import Opened, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
-from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
 from dovetail.transports.answers import Answer
 from dovetail.transports.event_log import EventLogs
 from dovetail.transports.far_visits import VisitLogs
 from dovetail.transports.forwarded import TrustedProxies, exchange_of
-from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, Posted, SessionBack, outcome_of, to_nobody
+from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, SessionBack, outcome_of, to_nobody
+from dovetail.transports.lasting import lasting
+from dovetail.transports.notices import Notices
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.session_calls import SessionCalls
 from dovetail.transports.tails import Tails
@@ -39,8 +38,6 @@ WITHOUT_SESSIONS = b"POST, OPTIONS"
 
 LISTEN = "subscriptions/listen"
 MAX_LISTEN_BYTES = 256 * 1024  # they stay in memory as long as the stream is open
-
-log = logging.getLogger("dovetail")
 
 
 class Endpoint:
@@ -61,6 +58,7 @@ class Endpoint:
         self._way_back = WayBack(state, session_timeout=options.session_timeout, beat=self._beat)
         self._tails = Tails(self._changes, self._logs, self._way_back, traffic, keep_alive=self._beat)
         self._calls = SessionCalls(state)
+        self._notices = Notices(self._calls, self._way_back.replies, stateless=options.stateless)
         self._verbs = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
 
     def start(self) -> None:
@@ -104,7 +102,7 @@ class Endpoint:
             elif message.is_request:
                 await self._request(visit, message)
             else:
-                await self._notice(visit, message, await self._session(visit))
+                await self._notices.take(visit, message, await self._session(visit))
                 await visit.response.empty(202)
         except BadMessage as bad:
             await visit.refuse(bad, bad.id)
@@ -223,7 +221,7 @@ class Endpoint:
         call = self._record(visit, request.id, exchange, answer, held)
         if held is not None:
             call.end = self._welcome
-        return self._serve_all(call, call.serve(self._engine))
+        return lasting(call, call.serve(self._engine))
 
     def _lasting(self, visit: Visit, request: Request, held: HeldSession | None) -> Awaitable[object]:
         """What goes on when its connection ends, unless the client has no session to come back with."""
@@ -234,7 +232,7 @@ class Endpoint:
         if visit.response.whole is not None:
             return self._serve(visit, exchange, answer, held)
         call = self._record(visit, request.id, exchange, answer, held)
-        return self._serve_all(call, call.serve(self._engine))
+        return lasting(call, call.serve(self._engine))
 
     def _exchange(self, visit: Visit, request: Request, answer: Answer, held: HeldSession | None) -> Exchange:
         exchange = exchange_of(visit, request, answer.emit, held, self._proxies)
@@ -265,21 +263,6 @@ class Endpoint:
             call.answer.response.add_headers([(SESSION_HEADER, session.encode())])
         await call.answer.finish(message, status)
 
-    def _serve_all(self, posted: Posted, work: Coroutine[Any, Any, object]) -> Awaitable[object]:
-        """Also if its connection ends. In our own HTTP the task of a request goes on then."""
-        return work if posted.answer.response.whole is not None else self._serve_apart(posted, work)
-
-    async def _serve_apart(self, posted: Posted, work: Coroutine[Any, Any, object]) -> None:
-        """In a task of its own: the host may end that of the HTTP request when the client leaves."""
-        loop = asyncio.get_running_loop()
-        over = posted.answer.response.over = loop.create_future()
-        loop.create_task(work).add_done_callback(partial(_pass_on, over))
-        try:
-            await over
-        except asyncio.CancelledError:
-            posted.client_left()
-            raise
-
     # ── batches, which one revision has ──
 
     async def _batch(self, visit: Visit, messages: Sequence[Envelope | BadMessage]) -> None:
@@ -295,7 +278,7 @@ class Endpoint:
         batch = HttpBatch(answer, visit.receive, held, self._beat)
         parts = [self._part(visit, message, held, batch) for message in messages]
         if any(isinstance(message, BadMessage) or message.is_request for message in messages):
-            await self._serve_all(batch, self._serve_batch(batch, parts))
+            await lasting(batch, self._serve_batch(batch, parts))
         else:
             await asyncio.gather(*parts)
             await visit.response.empty(202)
@@ -334,28 +317,7 @@ class Endpoint:
 
     async def _notice_in_batch(self, visit: Visit, message: Envelope, held: HeldSession | None) -> None:
         with suppress(ProtocolError):  # nobody waits for an answer
-            await self._notice(visit, message, held)
-
-    # ── notifications and answers of the client ──
-
-    async def _notice(self, visit: Visit, message: Envelope, held: HeldSession | None) -> None:
-        """Raises if it is not acceptable. Unknown and malformed notifications are ignored: nobody waits."""
-        record = None if held is None else held.record
-        inbound.notice_on_http(message, visit.headers, record, stateless=self._options.stateless)
-        if held is None:
-            return
-        session, replies = held.record.id, self._way_back.replies
-        if not message.is_notification:
-            await replies.answered(session, message)
-        elif message.method == "notifications/cancelled":
-            if (id := inbound.cancelled_request(message)) is not None:
-                await self._calls.cancel(session, id)
-        elif message.method == "notifications/progress":
-            await replies.progressed(session, inbound.progressed_request(message))
-        elif message.method == "notifications/initialized" and not held.record.initialized:
-            await held.change(lambda record: record.replace(initialized=True))
-        elif message.method == "notifications/roots/list_changed":
-            await held.change(Session.without_roots)
+            await self._notices.take(visit, message, held)
 
     # ── GET and DELETE: only sessions have them ──
 
@@ -403,15 +365,3 @@ async def _said(answer: bytes) -> bytes:
 
 async def _cancelled() -> bytes:
     raise asyncio.CancelledError
-
-
-def _pass_on(over: asyncio.Future[None], task: asyncio.Task[object]) -> None:
-    """What became of a call, to the HTTP request if that still waits."""
-    failure = None if task.cancelled() else task.exception()
-    if over.done():
-        if failure is not None:
-            log.error("a call failed after its request had ended", exc_info=failure)
-    elif failure is not None:
-        over.set_exception(failure)
-    else:
-        over.set_result(None)

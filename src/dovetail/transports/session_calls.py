@@ -45,9 +45,6 @@ class SessionCalls:
             self._listener.close()
             await asyncio.wait([self._task])
 
-    def __len__(self) -> int:
-        return len(self.here) + len(self._known)
-
     # ── here ──
 
     def refuse_twice(self, session: str, id: RequestId) -> None:

@@ -70,7 +70,8 @@ def _bind_all(addresses: list[Address], port: int) -> list[socket.socket]:
 
 
 def _bind_one(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    one = socket.socket(family, socket.SOCK_STREAM)
+    # Named, because asyncio sends small pieces at once only on sockets that say which protocol they speak.
+    one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if sys.platform == "win32":
             one.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)

@@ -17,7 +17,7 @@ FIRST_LOOK_SECONDS = 0.5  # how long `watch` waits for a disk, before it leaves 
 Mark = tuple[int, int, int] | None  # what a path looked like, to every process; None if nothing is there
 
 
-class Sight(NamedTuple):
+class Look(NamedTuple):
     """What a look at a path shows."""
 
     mark: Mark = None
@@ -42,17 +42,17 @@ class Watched:
         self._mark: Mark = None
         self._told: Mark = None  # what it looked like when somebody was told last
 
-    def take_in(self, sight: Sight) -> bool:
+    def take_in(self, look: Look) -> bool:
         """Remember what a look showed; tells whether it changed since the one before."""
-        differs = self.is_seen and sight.mark != self._mark
+        differs = self.is_seen and look.mark != self._mark
         if not self.is_seen:
-            self._told = sight.mark
+            self._told = look.mark
         self.is_seen = True
-        self._mark = sight.mark
-        self.is_folder = sight.is_folder
-        if sight.real_path is not None:
-            self.real_path = sight.real_path
-            self.is_large = sight.is_large
+        self._mark = look.mark
+        self.is_folder = look.is_folder
+        if look.real_path is not None:
+            self.real_path = look.real_path
+            self.is_large = look.is_large
         return differs
 
     def cause(self) -> str:
@@ -76,11 +76,11 @@ class FirstLook:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None  # the last one; alive only if its disk hangs
 
-    def at(self, path: str) -> Sight | None:
+    def at(self, path: str) -> Look | None:
         """None if it takes too long, or if the one before still does."""
         if self._thread is not None and self._thread.is_alive():
             return None
-        seen: list[Sight] = []
+        seen: list[Look] = []
         self._thread = threading.Thread(target=lambda: seen.append(look_at(path)), name="dovetail.look", daemon=True)
         with suppress(RuntimeError):  # the system has no more threads to give
             self._thread.start()
@@ -88,19 +88,19 @@ class FirstLook:
         return seen[0] if seen else None
 
 
-def look_at(path: str) -> Sight:
+def look_at(path: str) -> Look:
     try:
         status = os.stat(path)
     except (OSError, ValueError):
-        return Sight()
+        return Look()
     if not stat.S_ISDIR(status.st_mode):
-        return Sight((status.st_mtime_ns, status.st_size, status.st_ino))
+        return Look((status.st_mtime_ns, status.st_size, status.st_ino))
     real_path = os.path.realpath(path)
     count = total = 0
     for each in islice(_entries_below(real_path), MAX_FOLDER_ENTRIES):
         count += 1
         total += hash(each)  # a sum, because the order of entries does not matter; of numbers it is always the same
-    return Sight((status.st_ino, count, total), True, count == MAX_FOLDER_ENTRIES, real_path)
+    return Look((status.st_ino, count, total), True, count == MAX_FOLDER_ENTRIES, real_path)
 
 
 def _entries_below(folder: str) -> Iterator[tuple[int, int, int, int]]:

@@ -1,0 +1,266 @@
+"""The client's tools, at every revision: calls, approval, and tools that change meanwhile."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from scripted_link import ScriptedLink, result
+from small_server import every_revision, make_server, modern_only, revision_of
+
+from dovetail import CallResult, Client, NotApproved
+from dovetail.errors import ServerError, ToolError
+from dovetail.protocol.content import Image, Text
+from dovetail.protocol.definitions import ToolDefinition
+from dovetail.server import Server
+
+pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
+
+
+@pytest.fixture
+def server() -> Server:
+    return make_server()
+
+
+@pytest.fixture
+async def client(server: Server, version: str) -> AsyncIterator[Client]:
+    async with Client(server, protocol_version=version) as client:
+        yield client
+
+
+# ── tools ──
+
+
+@every_revision
+async def test_list_tools(client: Client) -> None:
+    tools = await client.list_tools()
+    assert [tool.name for tool in tools][:3] == ["add", "point", "boxed"]
+    assert tools[0].description == "Add two numbers."
+    assert tools[0].input_schema["required"] == ["a", "b"]
+    has_output = tools[0].output_schema is not None
+    assert has_output == revision_of(client).structured_output
+
+
+@every_revision
+async def test_data_is_the_value(client: Client) -> None:
+    structured = revision_of(client).structured_output
+    assert (await client.call_tool("add", {"a": 1, "b": 2})).data == (3 if structured else "3")
+    assert (await client.call_tool("greet", {"name": "Ada"})).data == "Hello, Ada!"
+    point = await client.call_tool("point", {"x": 1, "y": 2})
+    assert point.data == ({"x": 1, "y": 2} if structured else '{"x":1,"y":2}')
+    assert json.loads(point.text) == {"x": 1, "y": 2}
+
+
+@every_revision
+async def test_only_what_was_wrapped_is_unwrapped(client: Client) -> None:
+    boxed = await client.call_tool("boxed", {"value": 5})
+    if revision_of(client).structured_output:
+        assert boxed.data == boxed.structured == {"result": 5}
+    added = await client.call_tool("add", {"a": 1, "b": 2})
+    if not revision_of(client).structured_output:
+        assert added.structured is None
+    elif revision_of(client).any_structured_output:
+        assert added.structured == added.data == 3
+    else:
+        assert (added.structured, added.data) == ({"result": 3}, 3)
+
+
+@every_revision
+async def test_null_is_a_value(client: Client) -> None:
+    result = await client.call_tool("nothing")
+    assert result.text == "null"
+    assert result.data is None if revision_of(client).structured_output else result.data == "null"
+
+
+@every_revision
+async def test_content_without_text(client: Client) -> None:
+    result = await client.call_tool("picture")
+    assert result.content == [Image(b"\x89PNG", "image/png")]
+    assert (result.text, result.data, result.structured) == ("", None, None)
+
+
+@every_revision
+async def test_a_failing_tool_raises_its_text(client: Client) -> None:
+    with pytest.raises(ToolError, match=r"^The cupboard is bare\.$"):
+        await client.call_tool("fail")
+    result = await client.call_tool("fail", raise_on_error=False)
+    assert isinstance(result, CallResult)
+    assert (result.is_error, result.text) == (True, "The cupboard is bare.")
+    assert result.content == [Text("The cupboard is bare.")]
+
+
+@every_revision
+async def test_wrong_arguments_and_unknown_tools(client: Client) -> None:
+    with pytest.raises(ToolError, match="Invalid arguments"):
+        await client.call_tool("add", {"a": "x"})
+    with pytest.raises(ServerError, match="Unknown tool") as caught:
+        await client.call_tool("nope")
+    assert caught.value.code == -32602
+
+
+@modern_only
+async def test_the_result_carries_its_meta(client: Client) -> None:
+    result = await client.call_tool("greet", {"name": "Ada"})
+    assert result.meta["io.modelcontextprotocol/serverInfo"]["name"] == "small"
+
+
+async def test_unwrapping_lists_the_tools_once(server: Server) -> None:
+    sent: list[str] = []
+
+    def note(direction: str, message: bytes) -> None:
+        if direction == "sent":
+            sent.append(json.loads(message)["method"])
+
+    async with Client(server, protocol_version="2025-11-25", transcript=note) as client:
+        for _ in range(3):
+            assert (await client.call_tool("add", {"a": 1, "b": 1})).data == 2
+        assert sent.count("tools/list") == 1
+        server.remove_tool("greet")
+        await asyncio.sleep(0.01)  # the announcement comes
+        assert (await client.call_tool("add", {"a": 1, "b": 1})).data == 2
+        assert sent.count("tools/list") == 2
+
+
+# ── approval ──
+
+
+@every_revision
+async def test_approval(server: Server, version: str) -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
+        asked.append((tool.description or "", arguments))
+        return arguments["a"] < 10
+
+    async with Client(server, protocol_version=version, approve=approve) as client:
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+        with pytest.raises(NotApproved, match="add was not called"):
+            await client.call_tool("add", {"a": 10, "b": 2})
+    assert asked == [("Add two numbers.", {"a": 1, "b": 2}), ("Add two numbers.", {"a": 10, "b": 2})]
+
+
+async def test_a_refused_call_is_never_sent(server: Server) -> None:
+    sent: list[bytes] = []
+
+    async def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
+        return False
+
+    def note(direction: str, message: bytes) -> None:
+        if direction == "sent":
+            sent.append(message)
+
+    async with Client(server, approve=approve, transcript=note) as client:
+        with pytest.raises(NotApproved):
+            await client.call_tool("greet", {"name": "Ada"})
+        with pytest.raises(NotApproved, match="does not list it"):
+            await client.call_tool("hidden")
+    assert not any(b"tools/call" in message for message in sent)
+
+
+@every_revision
+async def test_what_is_approved_is_what_the_server_offers_now(server: Server, version: str) -> None:
+    described: list[str | None] = []
+
+    def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
+        described.append(tool.description)
+        return True
+
+    async with Client(server, protocol_version=version, approve=approve) as client:
+        await client.call_tool("greet", {"name": "a"})
+        server.remove_tool("greet")
+        server.add_tool(lambda name: name, name="greet", description="Changed.")
+        await asyncio.sleep(0.01)
+        await client.call_tool("greet", {"name": "a"})
+    assert described == [None, "Changed."]
+
+
+# ── tools that change while they are listed or approved; the server is the test's ──
+
+
+class ChangingTools:
+    """A server with one tool, which it changes and announces in the same breath as it does something else."""
+
+    def __init__(self, changes: int) -> None:
+        self.changes = changes
+        self.description = "version 0"
+        self.called: list[str] = []
+        self.link = ScriptedLink(self.answer)
+
+    def answer(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        match message["method"]:
+            case "initialize":
+                capabilities = {"tools": {"listChanged": True}}
+                info = {"name": "changing", "version": "0"}
+                hello = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}
+                return [result(message, hello)]
+            case "tools/list":
+                tool = {"name": "t", "description": self.description, "inputSchema": {"type": "object"}}
+                return [result(message, {"tools": [tool]}), *self.change()]
+            case "tools/call":
+                self.called.append(self.description)
+                return [result(message, {"content": []})]
+        return []
+
+    def change(self) -> list[dict[str, Any]]:
+        if not self.changes:
+            return []
+        self.changes -= 1
+        self.description = f"version {int(self.description.split()[1]) + 1}"
+        return [{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}]
+
+    def client(self, monkeypatch: pytest.MonkeyPatch, approve: Any) -> Client:
+        monkeypatch.setattr("dovetail.client.client.link_to", lambda *target, **options: self.link)
+        return Client(["any"], protocol_version="2025-11-25", approve=approve)
+
+
+async def test_a_list_that_is_old_when_it_arrives_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ChangingTools(changes=2)
+    seen: list[str | None] = []
+
+    def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
+        seen.append(tool.description)
+        return True
+
+    async with server.client(monkeypatch, approve) as client:
+        await client.call_tool("t")
+    assert seen == server.called == ["version 2"]
+
+
+async def test_an_old_list_does_not_replace_the_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ChangingTools(changes=1)
+    seen: list[str | None] = []
+
+    def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
+        seen.append(tool.description)
+        return True
+
+    async with server.client(monkeypatch, approve) as client:
+        assert [tool.description for tool in await client.list_tools()] == ["version 0"]
+        await client.call_tool("t")
+    assert seen == server.called == ["version 1"]
+
+
+async def test_tools_that_never_stand_still_are_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ChangingTools(changes=1000)
+    async with server.client(monkeypatch, lambda tool, arguments: True) as client:
+        with pytest.raises(NotApproved, match="keeps changing its list"):
+            await client.call_tool("t")
+    assert server.called == []
+    assert server.changes > 900  # it gives up soon
+
+
+async def test_a_tool_that_changes_while_it_is_approved(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ChangingTools(changes=0)
+
+    async def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
+        server.changes = 1
+        for message in server.change():
+            server.link.say(message)
+        await asyncio.sleep(0.01)
+        return True
+
+    async with server.client(monkeypatch, approve) as client:
+        with pytest.raises(NotApproved, match="changed while it was being approved"):
+            await client.call_tool("t")
+    assert server.called == []
