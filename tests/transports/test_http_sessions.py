@@ -70,7 +70,7 @@ async def test_a_refused_initialize_opens_no_session() -> None:
         assert answer.json["error"]["message"] == "not today"
         assert "mcp-session-id" not in answer.headers
         assert await records(app) == []
-        assert len(sessions_of(app)) == 0
+        assert sessions_of(app)._known == {}
 
 
 @pytest.mark.parametrize("accept", ["application/json, text/event-stream", "application/json", "text/event-stream"])
@@ -273,4 +273,4 @@ async def test_delete_at_the_moment_of_a_call() -> None:
             await call.done()
             assert ended.status == 204
             assert call.status in (200, 404)
-            assert len(sessions_of(app)) == 0, turns
+            assert sessions_of(app)._known == {}, turns
