@@ -4,18 +4,26 @@ import asyncio
 import json
 import os
 import re
+import shlex
+import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from joserfc import jwt as jose_jwt
+from joserfc.jwk import ECKey
 
 import authserver_stage
 from documented import PROGRAMS, REVISIONS, ROOT, SECRETS, load, served
 from dovetail import Client, ConnectionLost, ServerError
-from dovetail.auth import fetch, introspection, jwt
+from dovetail.auth import ApiKeys, fetch, introspection, jwt
+from dovetail.authserver import OAuthClient
+from dovetail.authserver.users import Users
 from dovetail.transports.routes import RouteTable
 from dpop_stage import Prover
 from hosting import hosted
@@ -118,11 +126,44 @@ async def test_each_caller_has_a_rate_of_its_own() -> None:
     app = load("auth_keys").server.asgi()
     async with hosted(app) as url, Client(f"{url}/mcp", headers=bearer(ALICE)) as alice:
         calls = [alice.call_tool("whoami") for _ in range(130)]  # a minute may begin meanwhile
-        with pytest.raises(ConnectionLost, match="60 requests per minute from each caller"):
+        with pytest.raises(ServerError, match="60 requests per minute from each caller"):
             await asyncio.gather(*calls)
         async with Client(f"{url}/mcp", headers=bearer(BOB)) as bob:
             assert (await bob.call_tool("whoami")).data == "bob"
     await app.drain()
+
+
+def shown(command: str) -> list[str]:
+    """The words of the one command of the page that begins like this."""
+    (found,) = re.findall(rf"^\$ ({command}(?:.*\\\n)*.*)$", PAGE, re.MULTILINE)
+    return shlex.split(found.replace("\\\n", " "))
+
+
+async def test_the_first_example_can_be_tried_by_hand() -> None:
+    _, target, *options = shown("curl http://127.0.0.1:8000/mcp ")
+    flags = list(zip(options[::2], options[1::2], strict=True))
+    headers = dict(value.split(": ", 1) for flag, value in flags if flag == "-H")
+    (body,) = [value for flag, value in flags if flag == "-d"]
+    assert headers["Authorization"] == f"Bearer {ALICE}"
+    async with served("auth_keys") as url:
+        target = target.replace("http://127.0.0.1:8000", url)
+        async with aiohttp.request("POST", target, data=body, headers=headers) as answer:
+            assert answer.status == 200
+            assert (await answer.json())["result"]["serverInfo"]["name"] == "notes"
+
+
+def test_a_key_and_its_hash_are_made_by_hand() -> None:
+    _, *arguments = shown("python -c ")
+    made = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=30)
+    key, digest = made.stdout.split()
+    assert ApiKeys.hash(key) == digest
+
+
+async def test_without_an_authorization_server_there_is_nothing_to_say() -> None:
+    async with served("auth_keys") as url:
+        assert await refusal(f"{url}/mcp") == (401, "Bearer")
+        async with aiohttp.request("GET", f"{url}{DOCUMENT}/mcp") as answer:
+            assert answer.status == 404
 
 
 # ── scopes ──
@@ -174,7 +215,7 @@ async def test_the_document_is_at_the_origin_too() -> None:
 # ── our own authorization server ──
 
 
-class Shown(authserver_stage.Stage):
+class ShownServer(authserver_stage.Stage):
     """The one of a program, instead of one for tests."""
 
     def __init__(self, program: Any) -> None:
@@ -186,7 +227,7 @@ class Shown(authserver_stage.Stage):
 
 async def test_a_user_signs_in_and_a_program_calls() -> None:
     program = load("auth_server")
-    stage = Shown(program)
+    stage = ShownServer(program)
     registered = (await stage.register(redirect_uris=[authserver_stage.NATIVE], token_endpoint_auth_method="none")).json
     editor = authserver_stage.Program(stage, registered["client_id"], authserver_stage.NATIVE)
     granted = await editor.tokens(resource=program.auth_server.resource)
@@ -210,9 +251,45 @@ async def test_a_machine_gets_a_token_by_its_secret() -> None:
             assert (await client.call_tool("whoami")).data == "nightly"
 
 
-def test_the_users_that_are_shown_are_those_of_the_file() -> None:
-    users = (ROOT / "docs" / "programs" / "auth_users.json").read_text()
-    assert f"```json\n{users}```" in PAGE
+@pytest.mark.parametrize("name", ["auth_users.json", "auth_reports_keys.json"])
+def test_the_files_that_are_shown_are_those_that_are_read(name: str) -> None:
+    text = (ROOT / "docs" / "programs" / name).read_text()
+    assert f"```json\n{text}```" in PAGE
+    assert f"`{name}`" in PAGE
+
+
+async def test_the_password_that_is_shown_is_that_of_the_user() -> None:
+    assert f"the password of ann is `{authserver_stage.PASSWORD}`" in PAGE
+    assert await Users(ROOT / "docs" / "programs" / "auth_users.json").accepts("ann", authserver_stage.PASSWORD)
+
+
+async def test_a_machine_gets_a_token_by_a_key_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has the private part of the key that is shown, so the program gets another."""
+    key = ECKey.generate_key("P-256", private=True)
+    for path in PROGRAMS["auth_server"].parent.glob("auth_*"):
+        (tmp_path / path.name).write_text(path.read_text())
+    (tmp_path / "auth_reports_keys.json").write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
+    monkeypatch.setitem(PROGRAMS, "auth_server", tmp_path / "auth_server.py")
+    (kind,) = re.findall(r"`client_assertion_type` is `(\S+)`", PAGE)
+    async with served("auth_server") as url, aiohttp.ClientSession(url) as session:
+        issuer = (await (await session.get("/.well-known/oauth-authorization-server")).json())["issuer"]
+        said = {"iss": "reports", "sub": "reports", "aud": issuer, "exp": int(time.time()) + 60, "jti": "once"}
+        assertion = jose_jwt.encode({"alg": "ES256"}, said, key)
+        form = {"grant_type": "client_credentials", "client_assertion": assertion, "client_assertion_type": kind}
+        granted = await session.post("/token", data=form)
+        token = (await granted.json())["access_token"]
+        async with Client(f"{url}/mcp", headers=bearer(token)) as client:
+            assert (await client.call_tool("whoami")).data == "reports"
+        assert (await session.post("/token", data=form)).status == 401, "once"
+
+
+def test_all_that_is_known_of_a_program_is_told() -> None:
+    table = PAGE.partition("each an `OAuthClient`:")[2].partition("\n\nA program")[0]
+    assert re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    told = {name for row in re.findall(r"^\| (.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert told == set(OAuthClient.__struct_fields__)
+    secret = SECRETS["NIGHTLY_SECRET"]
+    assert OAuthClient(id="a", secret=ApiKeys.hash(secret)) == OAuthClient(id="a", secret=secret)
 
 
 # ── keys that tokens are bound to ──

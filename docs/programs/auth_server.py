@@ -1,3 +1,4 @@
+import json
 import os
 from pathlib import Path
 
@@ -12,12 +13,18 @@ nightly = OAuthClient(
     grant_types=("client_credentials",),
     scopes=frozenset({"notes:read"}),
 )
+reports = OAuthClient(
+    id="reports",
+    jwks=json.loads(Path(__file__).with_name("auth_reports_keys.json").read_text()),
+    grant_types=("client_credentials",),
+    scopes=frozenset({"notes:read"}),
+)
 auth_server = AuthServer(
     ORIGIN,
     resource=f"{ORIGIN}/mcp",
     users=Path(__file__).with_name("auth_users.json"),
     scopes={"notes:read": "Read your notes", "notes:write": "Change your notes"},
-    clients=[nightly],
+    clients=[nightly, reports],
 )
 server = Server("notes", version="1.0.0", auth=Auth(auth_server.verifier(), scopes=["notes:read"]))
 

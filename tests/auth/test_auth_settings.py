@@ -49,10 +49,61 @@ async def test_the_one_that_answers_says_how_long_it_is_believed(token: str, fou
     assert await auth.verify(token) == (found and Principal(subject=found[0]))
 
 
+async def test_nobody_is_asked_about_a_token_that_is_too_long() -> None:
+    asked: list[int] = []
+
+    async def anybody(token: str) -> Principal:
+        asked.append(len(token))
+        return Principal(subject="ann")
+
+    auth = Auth(anybody)
+    assert await auth.verify("a" * 16 * 1024) is not None
+    assert await auth.verify("a" * (16 * 1024 + 1)) is None
+    assert asked == [16 * 1024]
+
+
 @pytest.mark.parametrize("seconds", [-1, -0.001, math.nan, -math.inf, "60", None, True, [1]])
 def test_a_time_that_is_none_is_refused_at_once(seconds: Any) -> None:
     with pytest.raises(SetupError, match=r"Knows has believed_seconds=.*; it is 0 or more"):
         Auth([Knows("bob"), Knows("ann", believed_seconds=seconds)])
+
+
+# ── what a verifier knows of its tokens ──
+
+URL = "https://notes.example.com/mcp"
+
+
+@pytest.mark.parametrize("spelled", [None, URL, "https://NOTES.example.com/mcp", URL + "/"])
+def test_the_public_url_is_what_tokens_are_made_for(spelled: str | None) -> None:
+    assert Auth([Knows("bob"), Knows("ann", resource=URL)], public_url=spelled).public_url == (spelled or URL)
+    assert Auth(Knows("ann")).public_url is None
+
+
+@pytest.mark.parametrize("other", ["http://notes.example.com/mcp", "https://notes.example.com", URL + "/x"])
+def test_a_public_url_that_no_token_is_made_for_is_refused(other: str) -> None:
+    for make in (
+        lambda: Auth(Knows("ann", resource=URL), public_url=other),
+        lambda: Auth([Knows("ann", resource=URL), Knows("bob", resource=other)]),
+        lambda: Server("notes", auth=Knows("ann", resource=URL)).asgi(public_url=other),
+    ):
+        with pytest.raises(SetupError, match="tokens are made for") as caught:
+            make()
+        assert other in str(caught.value)
+        assert URL in str(caught.value)
+
+
+@pytest.mark.parametrize("resource", [5, "notes", "https://notes.example.com/mcp#x"])
+def test_what_tokens_are_made_for_is_a_url(resource: Any) -> None:
+    with pytest.raises(SetupError, match="`resource` of a verifier"):
+        Auth(Knows("ann", resource=resource), public_url=URL)
+
+
+def test_nobody_could_come_in_with_a_key_that_no_token_is_bound_to() -> None:
+    own = Knows("ann", binds_keys=False)
+    with pytest.raises(SetupError, match='dpop="required" lets nobody in: Knows'):
+        Auth([own, own], dpop="required")
+    assert Auth([own, Knows("bob")], dpop="required").dpop == "required"
+    assert Auth(own, dpop="optional").dpop == "optional"
 
 
 # ── of one app ──

@@ -28,7 +28,7 @@ from proof_making import (
     without,
 )
 
-from dovetail.auth.dpop import ALGS, LEEWAY, MAX_JTI
+from dovetail.auth.dpop import ALGS, MAX_JTI
 from dovetail.auth.proofs import MAX_PROOF, _imported, read_proof
 
 SHARED = jwk.OctKey.generate_key(256)
@@ -73,7 +73,7 @@ async def test_the_proof_of_rfc_9449_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize("away", [-LEEWAY, -1, 0, 0.5, LEEWAY])
+@pytest.mark.parametrize("away", [-300, -1, 0, 0.5, 300])
 async def test_clocks_may_differ_by_five_minutes(away: float) -> None:
     await check(proof(said={"iat": NOW + away}))
 
@@ -240,8 +240,8 @@ async def test_a_header_that_says_something_twice_is_refused() -> None:
         ({"htu": "https://evil.example.com/mcp"}, "another URL"),
         ({"htu": "/mcp"}, "another URL"),
         ({"htu": ""}, "another URL"),
-        ({"iat": NOW - LEEWAY - 1}, "too old"),
-        ({"iat": NOW + LEEWAY + 1}, "of the future"),
+        ({"iat": NOW - 301}, "too old"),
+        ({"iat": NOW + 301}, "of the future"),
         ({"iat": -1e300}, "too old"),
         ({"iat": 0}, "too old"),
         ({"ath": None}, "another token"),

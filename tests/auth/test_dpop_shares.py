@@ -26,10 +26,10 @@ class Now:
 
 async def test_who_has_used_too_many_has_to_wait_and_others_go_on() -> None:
     now = Now()
-    ours = DpopCheck(remembering(), most_of_one_key=3, clock=now)
+    ours = DpopCheck(remembering(), most_of_one=3, clock=now)
     for n in range(3):
         await check(proof(said={"jti": f"{n}"}), ours)
-    with pytest.raises(RateLimited, match="proofs of this key") as caught:
+    with pytest.raises(RateLimited, match="proofs of this caller") as caught:
         await check(proof(said={"jti": "3"}), ours)
     assert caught.value.http_status == 429
     assert LEEWAY + CLOCK_MARGIN <= caught.value.retry_after <= KEPT
@@ -40,7 +40,7 @@ async def test_who_has_used_too_many_has_to_wait_and_others_go_on() -> None:
 
 async def test_a_proof_that_is_refused_does_not_count() -> None:
     """A thief has seen some proofs, and sends them again and again: that is not to shut out the owner."""
-    ours = DpopCheck(remembering(), most_of_one_key=2, clock=Now())
+    ours = DpopCheck(remembering(), most_of_one=2, clock=Now())
     seen = proof(said={"jti": "1"})
     await check(seen, ours)
     for _ in range(5):
@@ -55,7 +55,7 @@ async def test_a_refusal_leaves_nothing_in_the_store() -> None:
         claimed.append(key)
         return True
 
-    ours = DpopCheck(claim, most_of_one_key=1, clock=Now())
+    ours = DpopCheck(claim, most_of_one=1, clock=Now())
     await check(proof(said={"jti": "1"}), ours)
     with pytest.raises(RateLimited):
         await check(proof(said={"jti": "2"}), ours)
@@ -63,7 +63,7 @@ async def test_a_refusal_leaves_nothing_in_the_store() -> None:
 
 
 async def test_over_http_it_is_429_with_the_time_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DpopCheck.__init__.__kwdefaults__, "most_of_one_key", 2)
+    monkeypatch.setitem(DpopCheck.__init__.__kwdefaults__, "most_of_one", 2)
     for state in (None, SharedMemory()):
         app = app_of("required", state=state) if state else app_of("required")
         answers = [await HttpWire(app).raw("POST", b"{}", proved()).done() for _ in range(3)]
@@ -72,21 +72,30 @@ async def test_over_http_it_is_429_with_the_time_to_wait(monkeypatch: pytest.Mon
         assert b"try again later" in answers[-1].raw
 
 
-def test_the_map_of_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dpop, "MAX_KEYS", 3)
+def test_those_beyond_the_bound_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dpop, "MAX_CALLERS", 3)
     now = Now()
-    counts = ProofCounts(1, now)
-    for key in ("a", "b", "c", "d", "e"):
-        counts.refuse_too_many(key)
-        counts.add(key, 60.0)
-    assert set(counts._counts) == {"a", "b", "c"}
-    with pytest.raises(RateLimited):
-        counts.refuse_too_many("a")
-    counts.refuse_too_many("e")
-    now.at += 60 + SHELF_SECONDS
+    counts = ProofCounts(2, now)
+    for caller in ("a", "b", "c", "d", "e"):
+        counts.refuse_too_many(caller)
+        counts.add(caller, 60.0)
+    assert counts._counts == {"a": 1, "b": 1, "c": 1, dpop.OTHERS: 2}
     counts.refuse_too_many("a")
+    with pytest.raises(RateLimited):
+        counts.refuse_too_many("f")
+    now.at += 60 + SHELF_SECONDS
+    counts.refuse_too_many("f")
     assert not counts._counts
     assert not counts._shelves.by_number
+
+
+async def test_many_keys_of_one_caller_count_together() -> None:
+    ours = DpopCheck(remembering(), most_of_one=2, clock=Now())
+    await check(proof(said={"jti": "1"}), ours, caller="ann")
+    await check(proof(said={"jti": "2"}, key=OTHER), ours, claims=bound(OTHER), caller="ann")
+    with pytest.raises(RateLimited):
+        await check(proof(said={"jti": "3"}), ours, caller="ann")
+    await check(proof(said={"jti": "3"}), ours, caller="bob")
 
 
 STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(60, 660), st.integers(0, 90)), max_size=60)
@@ -128,6 +137,6 @@ async def test_what_one_process_remembers_are_the_proofs_that_have_not_ended(ste
 
 
 async def test_a_tenth_of_the_room_is_the_default() -> None:
-    assert dpop.MAX_OF_ONE_KEY * 10 <= dpop.MAX_USED
+    assert dpop.MAX_OF_ONE * 10 <= dpop.MAX_USED
     assert KEY.thumbprint() != OTHER.thumbprint()
     await check(proof(said={"iat": time.time()}), DpopCheck(UsedProofs().claim))

@@ -301,6 +301,21 @@ async def test_the_line_is_bounded_in_length_and_time(served: Site, monkeypatch:
     assert await verifier.verify("one-more") is not None, "those who left the line have left no trace"
 
 
+async def test_those_that_were_good_do_not_wait_behind_nonsense(served: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MAX_AT_ONCE", 1), ("MAX_WAITING", 2), ("MAX_GOOD", 1)):
+        monkeypatch.setattr(module, name, value)
+    issuer, verifier = SlowIssuer(served), asking(served, cache_seconds=0)
+    assert await verifier.verify("quick") is not None
+    nonsense = [asyncio.create_task(verifier.verify(f"slow{number}")) for number in range(3)]
+    await until(lambda: issuer.at_once == 1)
+    assert await verifier.verify("quick") is not None
+    with pytest.raises(VerifierTrouble, match="too many"):
+        await verifier.verify("quick-too")
+    issuer.let_go.set()
+    await asyncio.gather(*nonsense)
+    assert len(verifier._good) == 1
+
+
 async def test_who_gives_up_in_line_or_while_being_asked_about_leaves_the_place_to_others(
     served: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.auth.claims import comparable, in_time, meant_for, principal_of, read_object
+from dovetail.auth.claims import comparable_url, in_time, meant_for, principal_of, read_object
 from dovetail.auth.principal import Principal
 
 
@@ -106,8 +106,8 @@ def test_scopes_of_claims(claims: dict[str, Any], scope_claim: str | None, scope
     ],
 )
 def test_audiences_that_mean_the_same(one: str, other: str, same: bool) -> None:
-    assert (comparable(one) == comparable(other)) is same
-    assert meant_for({"aud": ["somebody", other]}, frozenset({comparable(one)})) is same
+    assert (comparable_url(one) == comparable_url(other)) is same
+    assert meant_for({"aud": ["somebody", other]}, frozenset({comparable_url(one)})) is same
 
 
 @pytest.mark.parametrize("aud", [None, 7, [], {}, [None], [["a"]], "", {"a": 1}, True])

@@ -12,8 +12,9 @@ from authserver_stage import CALLBACK, ISSUER, Program, Stage
 from dovetail.auth.fetch import Fetched, FetchRequest
 from dovetail.authserver import client_proofs, clients, registration
 from dovetail.authserver.allowances import Allowance
-from dovetail.authserver.networks import customer_of, network_of
+from dovetail.authserver.networks import customer_of
 from dovetail.authserver.refusals import OAuthRefusal
+from dovetail.engine.networks import network_of
 
 FEW = Allowance("things", "things", 60.0, per_network=3, per_customer=5, for_all=9)
 DOCUMENT = "https://good.example.com/client.json"
@@ -45,7 +46,7 @@ def held(stage: Stage) -> int:
     ],
 )
 def test_the_networks_of_one_customer(address: str | None, customer: str | None) -> None:
-    assert customer_of(network_of(address)) == customer
+    assert customer_of(network_of(address or "") or "unknown") == customer
 
 
 async def taken(stage: Stage, addresses: Sequence[str]) -> int:

@@ -1,5 +1,6 @@
 """Programs: those that register themselves, those that publish a document, and those that sign."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,8 +10,9 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from authserver_stage import CALLBACK, ISSUER, NATIVE, RESOURCE, Browser, Program, Stage, basic
 from dovetail.auth.signing import SigningKey, check_public_keys, read_assertion, unproven_subject
-from dovetail.authserver import OAuthClient
+from dovetail.authserver import OAuthClient, cimd
 from dovetail.errors import SetupError
+from dovetail.protocol.base64url import encode_base64url
 from hosting import hosted
 
 # ── registration ──
@@ -204,6 +206,38 @@ async def test_a_document_is_never_fetched_from_within(url: str) -> None:
     assert (page.status, "location" in page.headers) == (400, False)
 
 
+async def test_nothing_on_this_machine_is_ever_reached() -> None:
+    visits: list[Any] = []
+
+    def visited(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        visits.append(writer)
+        writer.close()
+
+    async with await asyncio.start_server(visited, ["127.0.0.1", "::1"]) as listening:
+        for place in listening.sockets:
+            host, port, *_ = place.getsockname()
+            for name in (f"[{host}]" if ":" in host else host, "localhost"):
+                stage = Stage()
+                page = await Browser(stage).open(Program(stage, f"https://{name}:{port}/client.json").url())
+                assert page.status == 400
+    assert not visits
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+async def test_documents_are_fetched_from_public_places_only(allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def make(**options: Any) -> Any:
+        asked.append(options)
+        return cimd_fetch(**options)
+
+    cimd_fetch = cimd.make_fetch
+    monkeypatch.setattr(cimd, "make_fetch", make)
+    stage = Stage(allow_loopback_cimd=allowed)
+    await Browser(stage).open(Program(stage, "https://127.0.0.1:1/client.json").url())
+    assert asked == [{"allow_loopback": allowed, "max_bytes": 8192, "timeout": 5.0}]
+
+
 async def test_strangers_cannot_make_us_fetch_without_end() -> None:
     stage = Stage()
     replies = [await Browser(stage).open(Program(stage, f"https://127.0.0.1/{n}").url()) for n in range(31)]
@@ -299,6 +333,24 @@ async def test_an_rsa_key_signs_too() -> None:
 )  # fmt: skip
 def test_keys_that_are_none(jwks: Any) -> None:
     assert check_public_keys(jwks) is not None
+
+
+@pytest.mark.parametrize(
+    ("bits", "exponent", "good"),
+    [
+        (2047, 65537, False),
+        (2048, 65537, True),
+        (4096, 65537, True),
+        (4097, 65537, False),
+        (2048, 2**65 + 1, False),
+    ],
+)
+def test_an_rsa_key_is_neither_weak_nor_slow(bits: int, exponent: int, good: bool) -> None:
+    numbers = {"n": 2**bits - 1, "e": exponent}
+    texts = {name: encode_base64url(each.to_bytes((each.bit_length() + 7) // 8)) for name, each in numbers.items()}
+    why = check_public_keys({"keys": [{"kty": "RSA", **texts}]})
+    assert (why is None) is good
+    assert good or "2048 to 4096 bits, and a small exponent" in str(why)
 
 
 def test_what_a_key_has_signed_is_read_by_its_type_only() -> None:

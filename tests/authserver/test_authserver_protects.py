@@ -8,14 +8,15 @@ import pytest
 from authserver_stage import ISSUER, RESOURCE, Browser, Program, Stage
 from dovetail import Server
 from dovetail.auth import Auth, Jwt, VerifierTrouble
+from dovetail.errors import SetupError
 from dovetail.state.base import StoreTrouble
 from dovetail.state.memory import MemoryState
 from http_serving import serving
 from http_wire import HttpWire
 
 
-def notes(stage: Stage) -> Server:
-    server = Server("notes", auth=Auth(stage.server.verifier(), public_url=RESOURCE, scopes=["notes:read"]))
+def notes(stage: Stage, public_url: str | None = RESOURCE) -> Server:
+    server = Server("notes", auth=Auth(stage.server.verifier(), public_url=public_url, scopes=["notes:read"]))
 
     @server.tool(scopes=["notes:write"])
     def write(text: str) -> str:
@@ -60,6 +61,23 @@ async def test_other_servers_take_its_tokens_by_the_published_key() -> None:
     assert (principal.subject, principal.client, principal.scopes) == ("ann", "app", {"notes:read"})
     assert principal.key == own.key, "the same caller, whoever verified the token"
     assert await Jwt(ISSUER, "https://other.example.com/mcp", jwks=keys).verify(token) is None
+
+
+async def test_clients_hear_what_tokens_are_made_for_whatever_the_request_says() -> None:
+    stage = Stage()
+    async with serving(notes(stage, None), routes=stage.server.routes()) as app:
+        refused = await HttpWire(app, headers={"host": "localhost"}).post("tools/list")
+        document = f"{RESOURCE.removesuffix('/mcp')}/.well-known/oauth-protected-resource/mcp"
+        assert f'resource_metadata="{document}"' in refused.headers["www-authenticate"]
+        about = await HttpWire(app).raw("GET", path="/.well-known/oauth-protected-resource/mcp").done()
+        assert about.answer["resource"] == RESOURCE
+        token = (await Program(stage).tokens(resource=about.answer["resource"]))["access_token"]
+        assert (await as_holder(app, token).post("tools/list")).status == 200
+
+
+def test_its_tokens_are_bound_to_no_key() -> None:
+    with pytest.raises(SetupError, match="OwnTokens"):
+        Auth(Stage().server.verifier(), dpop="required")
 
 
 class _FailingState(MemoryState):

@@ -10,7 +10,7 @@ import pytest
 
 from authserver_stage import CALLBACK, ISSUER, Browser, Program, Reply, Stage
 from dovetail.auth.fetch import Fetched, FetchRequest
-from dovetail.authserver import OAuthClient
+from dovetail.authserver import OAuthClient, authorize
 
 DOCUMENT = "https://good.example.com/client.json"
 STATE = "st&te=1 é"
@@ -101,12 +101,25 @@ async def test_a_state_that_is_too_long_is_told_with_it() -> None:
     assert (told["error"], told["state"], told["iss"]) == ("invalid_request", "x" * 2001, ISSUER)
 
 
-async def test_the_link_to_a_program_at_our_own_host_takes_the_cookie_of_the_user_away() -> None:
+async def test_there_is_no_link_to_a_program_at_our_own_host() -> None:
+    """It would get the user's cookie; and if that were taken away instead, anybody could make users sign in again."""
     beside = "https://login.example.com:8443/callback"
     stage = Stage(clients=[OAuthClient(id="app", redirect_uris=[CALLBACK])])
     browser = Browser(stage)
     await Program(stage).code(browser)
     assert "__Host-dovetail-user" in browser.cookies
     page = await browser.open(Program(stage, await registered(stage, beside), beside).url(scope="admin"))
-    assert link_of(page).startswith(beside)
-    assert "__Host-dovetail-user" not in browser.cookies
+    assert "<a " not in page.text
+    assert "__Host-dovetail-user" in browser.cookies
+
+
+async def test_a_user_can_not_consent_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each consent is kept for weeks."""
+    monkeypatch.setattr(authorize, "MOST_CONSENTS", 2)
+    stage = Stage(clients=[OAuthClient(id="app", redirect_uris=[CALLBACK])])
+    browser = Browser(stage)
+    await Program(stage).code(browser)
+    for status in (303, 429):
+        page = await browser.answer(await browser.open(Program(stage).url()))
+        assert page.status == status
+    assert "consents of this user" in page.text

@@ -55,6 +55,21 @@ async def test_a_line_of_the_log(lines: Any) -> None:
     ]
 
 
+async def test_the_time_is_that_of_the_arrival(lines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1785231000.25
+    monkeypatch.setattr(audit.time, "time", lambda: now)
+    server = Server("slow", audit=True)
+
+    @server.tool
+    async def wait() -> None:
+        nonlocal now
+        now += 3600
+
+    async with Wire(server, MODERN) as wire:
+        await wire.ask("tools/call", {"name": "wait"})
+    assert json.loads(lines()[0])["time"] == "2026-07-28T09:30:00.250Z"
+
+
 async def test_all_that_can_be_known() -> None:
     events: list[AuditEvent] = []
     server = offering(audit=events.append)

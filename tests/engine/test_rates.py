@@ -15,7 +15,6 @@ from dovetail.engine.exchange import Exchange
 from dovetail.engine.rates import Limiter, SharedCounts
 from dovetail.errors import SetupError
 from dovetail.registry.rates import Rate, parse_rates
-from dovetail.state.base import NoRoom
 from far_state import FarState
 
 NOTHING: Any = None
@@ -300,16 +299,13 @@ async def test_nothing_in_the_store_is_trusted(value: bytes) -> None:
     assert await admitted(limiter("10/minute", clock, state), 20) in (9, 10)
 
 
-@pytest.mark.parametrize("trouble", [None, lambda: NoRoom("full")])
-async def test_in_trouble_each_worker_counts_for_itself(trouble: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_in_trouble_each_worker_counts_for_itself(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dovetail")
     clock = Clock(6000.0)
     state = FarState(clock=clock)
     workers = [limiter("10/minute", clock, state) for _ in range(2)]
     assert [await admitted(worker, 4) for worker in workers] == [4, 4]
-    if trouble is None:
-        state.break_down()
-    state.trouble = trouble or state.trouble
+    state.break_down()
     state.calls.clear()
     assert [await admitted(worker, 20) for worker in workers] == [6, 6]  # with what each has let through before
     assert state.calls["add"] == 2  # then the store is left in peace for a while
@@ -320,6 +316,22 @@ async def test_in_trouble_each_worker_counts_for_itself(trouble: Any, caplog: py
     clock.now += 55
     assert await admitted(workers[0], 20) >= 8
     assert caplog.records[-1].message == "rate limits are counted by all workers together again"
+
+
+async def test_a_store_without_room_for_one_caller_goes_on_counting_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Or whoever fills it would loosen everybody's quota."""
+    state = FarState(max_entries=4)  # of which callers may have two
+    clock = Clock()
+    workers = [limiter("3/day per principal", clock, state) for _ in range(4)]
+    ann, bob, mallory = caller("ann"), caller("bob"), caller("mallory")
+    assert [await admitted(workers[0], 1, each) for each in (ann, bob)] == [1, 1]
+    assert [await admitted(worker, 5, mallory) for worker in workers] == [3, 3, 3, 3]
+    assert sum([await admitted(worker, 5, ann) for worker in workers]) == 2
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "some callers' rates are counted by each worker for itself"
+    ] * 4  # once for each of these workers
 
 
 async def test_only_one_call_at_a_time_tries_a_store_in_trouble() -> None:

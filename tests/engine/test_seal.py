@@ -212,7 +212,7 @@ def test_a_huge_token_is_refused_before_it_is_looked_at(monkeypatch: pytest.Monk
     def decode(text: str) -> bytes:
         raise AssertionError("nothing that long is decoded")
 
-    monkeypatch.setattr(seal.base64, "urlsafe_b64decode", decode)
+    monkeypatch.setattr(seal, "decode_base64url", decode)
     assert refusal(longer) == refusal("é" * (MAX_TOKEN + 1)) == TOO_LONG
     with pytest.raises(AssertionError):
         sealer.open(longest)

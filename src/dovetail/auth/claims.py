@@ -46,13 +46,13 @@ def in_time(claims: Mapping[str, Any], now: float, leeway: float, *, needs_end: 
 
 
 def meant_for(claims: Mapping[str, Any], audiences: frozenset[str]) -> bool:
-    """Whether the token was issued for one of these, which are `comparable`."""
+    """Whether the token was issued for one of these, which are `comparable_url`."""
     aud = claims.get("aud")
     named = [aud] if isinstance(aud, str) else aud if isinstance(aud, list) else []
-    return any(isinstance(each, str) and comparable(each) in audiences for each in named[:MAX_AUDIENCES])
+    return any(isinstance(each, str) and comparable_url(each) in audiences for each in named[:MAX_AUDIENCES])
 
 
-def comparable(audience: str) -> str:
+def comparable_url(audience: str) -> str:
     """The same text for URLs that mean the same: scheme and host in small letters, no slash at the end."""
     url = _URL.fullmatch(audience)
     if url is None:

@@ -6,7 +6,6 @@ on its way can't be used again. What was seen is remembered by `claim`: in the s
 All share that room, so each key may have only so many proofs in it at a time.
 """
 
-import base64
 import hashlib
 import hmac
 import math
@@ -18,6 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from dovetail.auth.proofs import ALGORITHMS, BadProof, Proof, read_proof
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, RateLimited, Unauthorized
+from dovetail.protocol.base64url import encode_base64url
 
 T = TypeVar("T")
 Claim = Callable[[str, float], Awaitable[bool]]  # whether nobody had this key in so many seconds
@@ -28,8 +28,9 @@ CLOCK_MARGIN = 60.0  # seconds by which the clocks of a fleet may differ
 NONCE_SECONDS = 150.0
 MAX_JTI = 256  # characters
 MAX_USED = 1_000_000  # proofs that one process remembers, at about 100 bytes each
-MAX_OF_ONE_KEY = 50_000  # that are remembered at a time, by one worker: a tenth of what a SQLite state takes
-MAX_KEYS = 10_000  # whose proofs are counted; more have to share what there is
+MAX_OF_ONE = 50_000  # that are remembered of one caller at a time, by one worker: a tenth of what a SQLite state takes
+MAX_CALLERS = 20_000  # whose proofs are counted; all others count as one
+OTHERS = ""
 SHELF_SECONDS = 30.0  # those that end in the same while are forgotten together
 
 _PORTS = {"https": 443, "http": 80}
@@ -86,34 +87,36 @@ class UsedProofs:
 
 
 class ProofCounts:
-    """How many proofs of each key are remembered, as far as this worker knows: one key must not use up all room."""
+    """How many proofs of each caller this worker has remembered: nobody must use up the room of all others."""
 
-    def __init__(self, most: int = MAX_OF_ONE_KEY, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, most: int = MAX_OF_ONE, clock: Callable[[], float] = time.time) -> None:
         self._most = most
         self._clock = clock
-        self._counts: dict[str, int] = {}  # by thumbprint
+        self._counts: dict[str, int] = {}  # by caller
         self._shelves: _Shelves[dict[str, int]] = _Shelves(dict)  # the same, of the proofs that end together
 
-    def refuse_too_many(self, thumbprint: str) -> None:
+    def refuse_too_many(self, caller: str) -> None:
         """Raises RateLimited."""
-        now = self._clock()
+        now, caller = self._clock(), self._counted(caller)
         for shelf in self._shelves.ended(now):
             for each, ended in shelf.items():
                 self._counts[each] -= ended
                 if not self._counts[each]:
                     del self._counts[each]
-        if self._counts.get(thumbprint, 0) >= self._most:
-            ends = min(number for number, shelf in self._shelves.by_number.items() if thumbprint in shelf)
-            text = "Too many DPoP proofs of this key were used in the last minutes; try again later"
+        if self._counts.get(caller, 0) >= self._most:
+            ends = min(number for number, shelf in self._shelves.by_number.items() if caller in shelf)
+            text = "Too many DPoP proofs of this caller were used in the last minutes; try again later"
             raise RateLimited(text, retry_after=max(1, math.ceil(ends * SHELF_SECONDS - now)))
 
-    def add(self, thumbprint: str, seconds: float) -> None:
+    def add(self, caller: str, seconds: float) -> None:
         """One more, which is remembered for so long."""
-        count = self._counts.get(thumbprint, 0)
-        if count or len(self._counts) < MAX_KEYS:
-            self._counts[thumbprint] = count + 1
-            shelf = self._shelves.at(self._clock() + seconds)
-            shelf[thumbprint] = shelf.get(thumbprint, 0) + 1
+        caller = self._counted(caller)
+        self._counts[caller] = self._counts.get(caller, 0) + 1
+        shelf = self._shelves.at(self._clock() + seconds)
+        shelf[caller] = shelf.get(caller, 0) + 1
+
+    def _counted(self, caller: str) -> str:
+        return caller if caller in self._counts or len(self._counts) < MAX_CALLERS else OTHERS
 
 
 class DpopNonces:
@@ -157,12 +160,12 @@ class DpopCheck:
         *,
         required: bool = False,
         nonces: DpopNonces | None = None,
-        most_of_one_key: int = MAX_OF_ONE_KEY,
+        most_of_one: int = MAX_OF_ONE,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`required`: nobody gets in without a proof. `nonces`: every proof has to hold one that we made."""
         self._claim = claim
-        self._counts = ProofCounts(most_of_one_key, clock)
+        self._counts = ProofCounts(most_of_one, clock)
         self._required = required
         self._nonces = nonces
         self._clock = clock
@@ -179,8 +182,13 @@ class DpopCheck:
         if self._required:
             raise _refusal("This server takes only tokens that are bound to a key by DPoP", "invalid_token")
 
-    async def check(self, proof: str, *, method: str, url: str, token: str, claims: Mapping[str, Any]) -> None:
-        """For a token that came as `DPoP`. What costs most is done last, and only for the key of the token."""
+    async def check(
+        self, proof: str, *, method: str, url: str, token: str, claims: Mapping[str, Any], caller: str | None = None
+    ) -> None:
+        """For a token that came as `DPoP`. What costs most is done last, and only for the key of the token.
+
+        `caller`: whose proofs are counted together; those of one key, if not given.
+        """
         try:
             signed = read_proof(proof)
             thumbprint = signed.thumbprint
@@ -192,16 +200,17 @@ class DpopCheck:
             raise _refusal(str(bad), "invalid_dpop_proof") from None
         if self._nonces is not None and not self._nonces.knows(said.nonce or ""):
             raise _refusal("The DPoP proof has to hold the nonce that this answer carries", "use_dpop_nonce")
-        self._counts.refuse_too_many(thumbprint)
+        caller = caller or thumbprint
+        self._counts.refuse_too_many(caller)
         seen = hashlib.sha256(f"{thumbprint} {said.jti}".encode("utf-8", "replace")).hexdigest()
         seconds = said.iat + LEEWAY + CLOCK_MARGIN - self._clock()
         if not await self._claim(f"dpop/{seen}", seconds):
             raise _refusal("This DPoP proof was used before", "invalid_dpop_proof")
-        self._counts.add(thumbprint, seconds)
+        self._counts.add(caller, seconds)
 
     def _compare(self, said: Proof, *, method: str, url: str, token: str) -> None:
         """Raises BadProof with the first thing that is wrong."""
-        digest = _base64url(hashlib.sha256(token.encode("utf-8", "replace")).digest())
+        digest = encode_base64url(hashlib.sha256(token.encode("utf-8", "replace")).digest())
         wrong = {
             "The DPoP proof is for another method": said.htm != method,
             "The DPoP proof is for another URL": not same_target(said.htu, url),
@@ -265,12 +274,8 @@ def _is_bound(claims: Mapping[str, Any], thumbprint: str) -> bool:
 
 
 def _nonce(secret: bytes, window: int) -> str:
-    return _base64url(hmac.digest(secret, b"dovetail dpop nonce %d" % window, "sha256")[:16])
+    return encode_base64url(hmac.digest(secret, b"dovetail dpop nonce %d" % window, "sha256")[:16])
 
 
 def _refusal(message: str, error: str) -> Unauthorized:
     return Unauthorized(message, error=error)
-
-
-def _base64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
-from dovetail.auth.claims import comparable, in_time, meant_for, principal_of, read_object
+from dovetail.auth.claims import comparable_url, in_time, meant_for, principal_of, read_object
 from dovetail.auth.fetch import (
     SECONDS,
     Fetch,
@@ -33,7 +33,8 @@ from dovetail.errors import SetupError
 
 CACHE_SECONDS = 30.0
 MAX_KEPT = 1024  # answers
-MAX_AT_ONCE = 64  # questions; whoever sends nonsense must not make us a nuisance to the issuer
+MAX_AT_ONCE = 32  # questions of each line; whoever sends nonsense must not make us a nuisance to the issuer
+MAX_GOOD = 10_000  # tokens that are known to have been good
 MAX_WAITING = 1000  # tokens in line
 WAIT_SECONDS = 4.0  # that one may stand there; with the question it is less than a transport has patience for
 ASK_SECONDS = SECONDS + 0.5  # for one question, also by a fetch that knows no end itself
@@ -85,11 +86,12 @@ class Introspection:
         self._endpoint = endpoint
         self._headers = _headers(client_id, client_secret)
         audiences = [audience] if isinstance(audience, str) else audience or ()
-        self._audiences = frozenset(comparable(each) for each in audiences)
+        self._audiences = frozenset(comparable_url(each) for each in audiences)
         self._scope_claim = scope_claim
         self._fetch = fetch or make_fetch(allow_private=True, allow_loopback=names_this_machine(endpoint))
         self._kept = _Answers(cache_seconds, time.monotonic)
-        self._line: _Line | None = None
+        self._lines: dict[bool, _Line] = {}  # by whether a token was good when it was asked about before
+        self._good: OrderedDict[bytes, None] = OrderedDict()  # digests of those
         self._told_of: str | None = None  # the kind of token that was refused first
 
     def __repr__(self) -> str:
@@ -102,9 +104,15 @@ class Introspection:
         digest = hashlib.sha256(token.encode()).digest()
         claims = self._kept.get(digest)
         if claims is None:
-            claims = await self._ask(token)
+            claims = await self._ask(token, was_good=digest in self._good)
             self._kept.keep(digest, claims)
-        return self._judge(claims)
+        principal = self._judge(claims)
+        if principal is not None:
+            self._good[digest] = None
+            self._good.move_to_end(digest)
+            if len(self._good) > MAX_GOOD:
+                self._good.popitem(last=False)
+        return principal
 
     def _judge(self, claims: dict[str, Any]) -> Principal | None:
         if claims.get("active") is not True or not in_time(claims, time.time(), LEEWAY, needs_end=False):
@@ -128,11 +136,11 @@ class Introspection:
                 return False
         return True
 
-    async def _ask(self, token: str) -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
-        if self._line is None or self._line.loop is not loop:
-            self._line = _Line(loop)
-        line = self._line
+    async def _ask(self, token: str, *, was_good: bool) -> dict[str, Any]:
+        """Those that were good have a line of their own: whoever sends nonsense does not stand in their way."""
+        loop, line = asyncio.get_running_loop(), self._lines.get(was_good)
+        if line is None or line.loop is not loop:
+            line = self._lines[was_good] = _Line(loop)
         if not await line.wait():
             raise VerifierTrouble(f"{self!r}: too many tokens to ask about at once")
         try:

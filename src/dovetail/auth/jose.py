@@ -5,7 +5,6 @@ Header members that bring keys or say where to find them (`jku`, `jwk`, `x5u`, `
 loaded by the first key.
 """
 
-import base64
 import re
 import warnings
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dovetail.auth.claims import read_object
 from dovetail.auth.verifier import MAX_TOKEN
 from dovetail.errors import SetupError
+from dovetail.protocol.base64url import decode_base64url
 
 if TYPE_CHECKING:
     from joserfc.jwk import Key
@@ -30,8 +30,12 @@ ASYMMETRIC = (
 _SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}  # a secret is at least as long as the digest: RFC 7518, 3.2
 SYMMETRIC = tuple(_SECRET_BYTES)
 _KINDS = ("RSA", "EC", "OKP")
-_RSA_CHARACTERS = RSA_BITS.start // 8 * 4 // 3  # of a modulus in Base64
+PRIVATE_MEMBERS = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth", "k"))  # of a JWK
 _COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+
+
+class UnfitKey(ValueError):
+    """An RSA key that is too weak, or too slow."""
 
 
 class SignedToken(NamedTuple):
@@ -99,17 +103,13 @@ def read_keys(document: Any, algorithms: Iterable[str] = ASYMMETRIC) -> tuple[To
 
 def pem_key(pem: str | bytes, algorithms: Iterable[str] = ASYMMETRIC) -> TokenKey:
     """A public key, or the one of a certificate. Raises SetupError."""
-    joserfc_jwk, jose_error = _joserfc()
+    _, jose_error = _joserfc()
     text = pem.encode() if isinstance(pem, str) else pem
     if b"PRIVATE" in text:
         raise SetupError("Jwt: public_key= holds a private key; only who makes tokens needs that one")
     for kind in _KINDS:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of a weak key, which is refused below
-                key = joserfc_jwk.import_key(text, kind)
-            _check_strength(key)
-            return TokenKey(key, algorithms)
+            return TokenKey(strong_key(text, kind), algorithms)
         except (jose_error, ValueError, TypeError):
             continue
     raise SetupError(
@@ -133,27 +133,31 @@ def secret_key(secret: str | bytes, algorithms: Iterable[str] = SYMMETRIC) -> To
         raise SetupError("Jwt: secret= holds a key that others may know; give it as public_key=") from None
 
 
-def _read_key(jwk: Any, algorithms: Iterable[str]) -> TokenKey | None:
+def strong_key(given: bytes | dict[str, Any], kind: str | None = None, bits: range = RSA_BITS) -> "Key":
+    """Of a PEM or a JWK. Raises UnfitKey, or whatever joserfc does for what is no key."""
     joserfc_jwk, _ = _joserfc()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a weak key, which is refused here
+        key: Key = joserfc_jwk.import_key(given, kind)
+    _check_strength(key, bits)
+    return key
+
+
+def _read_key(jwk: Any, algorithms: Iterable[str]) -> TokenKey | None:
+    _joserfc()  # if it is not there, no key is to blame
     if not isinstance(jwk, dict) or jwk.get("kty") not in _KINDS or "d" in jwk:
         return None  # a shared secret or a private key has no place where everybody can read it
-    modulus = jwk.get("n")
-    if isinstance(modulus, str) and len(modulus) < _RSA_CHARACTERS:
-        return None  # before joserfc warns of it
     try:
-        key = joserfc_jwk.import_key(jwk)
-        _check_strength(key)
-        return TokenKey(key, algorithms)
+        return TokenKey(strong_key(jwk), algorithms)
     except Exception:  # whatever is wrong with it, or not supported here: the others of its set may be good
         return None
 
 
-def _check_strength(key: Any) -> None:
-    """Raises ValueError for an RSA key that is too weak, or too slow."""
+def _check_strength(key: Any, bits: range) -> None:
     if key.key_type == "RSA":
         public = key.public_key
-        if public.key_size not in RSA_BITS or public.public_numbers().e.bit_length() > MAX_EXPONENT_BITS:
-            raise ValueError("not this RSA key")
+        if public.key_size not in bits or public.public_numbers().e.bit_length() > MAX_EXPONENT_BITS:
+            raise UnfitKey
 
 
 def _fits(model: Any, key: Any) -> bool:
@@ -183,9 +187,7 @@ def _joserfc() -> tuple[Any, type[Exception]]:
 
 
 def _bytes_of(part: str) -> bytes | None:
-    """Of the one right Base64 of them; other spellings of the same bytes would make other tokens of one."""
     try:
-        data = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+        return decode_base64url(part)
     except ValueError:
         return None
-    return data if base64.urlsafe_b64encode(data).rstrip(b"=").decode() == part else None

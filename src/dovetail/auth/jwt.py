@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from dovetail.auth.claims import comparable, in_time, meant_for, principal_of
+from dovetail.auth.claims import comparable_url, in_time, meant_for, principal_of
 from dovetail.auth.fetch import Fetch, make_fetch, names_this_machine
 from dovetail.auth.jose import (
     ASYMMETRIC,
@@ -131,7 +131,7 @@ def _checked_audiences(audience: object) -> frozenset[str]:
     named = [audience] if isinstance(audience, str) else audience
     if not isinstance(named, Collection) or not named or not all(isinstance(each, str) and each for each in named):
         raise SetupError("Jwt: audience= is what tokens for this server name; without it, tokens for others would do")
-    return frozenset(comparable(each) for each in named)
+    return frozenset(comparable_url(each) for each in named)
 
 
 def _checked_algorithms(algorithms: Sequence[str] | None, shared: bool) -> tuple[str, ...]:

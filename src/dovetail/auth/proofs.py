@@ -3,14 +3,14 @@
 Who sent it chose the key, so nothing here means that somebody may do something: that is for `dpop` to say.
 """
 
-import base64
 import hashlib
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
-from dovetail.auth.jose import SignedToken, TokenKey, read_keys, read_token
+from dovetail.auth.jose import PRIVATE_MEMBERS, SignedToken, TokenKey, read_keys, read_token
+from dovetail.protocol.base64url import encode_base64url
 
 MAX_PROOF = 8192  # characters; one with an RSA key of 4096 bits has some 2,500
 KEPT_KEYS = 1000  # that need not be read again
@@ -28,7 +28,6 @@ _KEYS = {  # by algorithm: members that make up the key, as RFC 7638 sorts them,
     "RS256": (_RSA, "RSA", None),
 }
 ALGORITHMS = tuple(_KEYS)  # none with a shared secret: who can check such a proof could make it
-_PRIVATE = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth", "k"))
 
 
 class BadProof(Exception):
@@ -56,8 +55,7 @@ class SignedProof(NamedTuple):
     @property
     def thumbprint(self) -> str:
         """RFC 7638."""
-        digest = hashlib.sha256(msgspec.json.encode(dict(self.key))).digest()
-        return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        return encode_base64url(hashlib.sha256(msgspec.json.encode(dict(self.key))).digest())
 
     def opened(self) -> Proof:
         """What it says, if its key has signed that. Raises BadProof."""
@@ -88,7 +86,7 @@ def _public_key(jwk: Any, algorithm: str) -> tuple[tuple[str, str], ...]:
     members, kind, curve = _KEYS[algorithm]
     if not isinstance(jwk, dict):
         raise BadProof("The DPoP proof carries no key")
-    if not _PRIVATE.isdisjoint(jwk):
+    if not PRIVATE_MEMBERS.isdisjoint(jwk):
         raise BadProof("The DPoP proof carries a private key; that key is not to be used any more")
     if jwk.get("kty") != kind or (curve is not None and jwk.get("crv") != curve):
         raise BadProof("The key in the DPoP proof does not fit its algorithm")

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from dovetail.auth.challenges import challenge
+from dovetail.auth.claims import comparable_url
 from dovetail.auth.dpop import ALGS, Claim, DpopCheck, DpopNonces, UsedProofs, only_proof
 from dovetail.auth.metadata import OFFLINE_ACCESS, ResourceDocument, told_scopes
 from dovetail.auth.principal import Principal
@@ -48,19 +49,23 @@ class Auth:
     ) -> None:
         """`authorization_servers`: where tokens come from; those that the verifiers name, if not given.
 
-        `public_url`: of the MCP endpoint, as clients see it; else as the request says. `scopes`: that every request
-        needs. `scopes_supported`: what the metadata names; if not given and there are `scopes`, all that are needed
-        anywhere. `hierarchy`: scopes that hold others, as {"notes:write": ["notes:read"]}. `dpop_nonces`: proofs must
-        hold one of ours. `documentation`: a URL for people, in the metadata.
+        `public_url`: of the MCP endpoint, as clients see it; else what a verifier says that tokens are made for, or as
+        the request says. `scopes`: that every request needs. `scopes_supported`: what the metadata names; if not given
+        and there are `scopes`, all that are needed anywhere. `hierarchy`: scopes that hold others, as {"notes:write":
+        ["notes:read"]}. `dpop_nonces`: proofs must hold one of ours. `documentation`: a URL for people, for the
+        metadata.
         """
         self.verifiers = tuple(as_verifier(each) for each in _listed(verify))
-        issuers = [issuer for each in self.verifiers if (issuer := getattr(each, "issuer", None)) is not None]
         self.authorization_servers = tuple(
-            checked_url(each, "Auth: authorization_servers") for each in dict.fromkeys(authorization_servers or issuers)
+            checked_url(each, "Auth: authorization_servers")
+            for each in dict.fromkeys(authorization_servers or _said_by(self.verifiers, "issuer"))
         )
+        resources = _said_by(self.verifiers, "resource")
+        self._resources = tuple(checked_url(each, "Auth: `resource` of a verifier") for each in resources)
         self._believed = tuple(_believed_seconds(each) for each in self.verifiers)
         self._for_this_app: tuple[Any, ...] = ()  # verifiers that were made for it
-        self.public_url = None if public_url is None else self.endpoint_url(public_url, "Auth")
+        known = next(iter(self._resources), None) if public_url is None else public_url
+        self.public_url = None if known is None else self.endpoint_url(known, "Auth")
         self.scopes = checked_scopes(scopes, "Auth")
         self.scopes_supported = tuple(sorted(checked_scopes(scopes_supported, "Auth, scopes_supported")))
         if OFFLINE_ACCESS in self.scopes | set(self.scopes_supported):
@@ -68,6 +73,9 @@ class Auth:
         self.hierarchy = Hierarchy(hierarchy)
         if dpop not in get_args(DpopPolicy):
             raise SetupError(f'Auth: dpop={dpop!r} is not possible; it is "off", "optional" or "required"')
+        if dpop == "required" and all(getattr(each, "binds_keys", True) is False for each in self.verifiers):
+            name = type(self.verifiers[0]).__name__
+            raise SetupError(f'Auth: dpop="required" lets nobody in: {name} knows no tokens that are bound to a key')
         if dpop_nonces and dpop == "off":
             raise SetupError('Auth: dpop_nonces=True does nothing without proofs; write dpop="optional" or "required"')
         self.dpop = dpop
@@ -79,12 +87,14 @@ class Auth:
     def of(cls, given: Any) -> "Auth":
         return given if isinstance(given, Auth) else cls(given)
 
-    @staticmethod
-    def endpoint_url(given: Any, where: str) -> str:
-        """A `public_url`, checked."""
+    def endpoint_url(self, given: Any, where: str) -> str:
+        """A `public_url`, checked. Clients ask for tokens for it, so it has to be what those are made for."""
         url = checked_url(given, f"{where}: public_url")
         if "?" in url:
             raise SetupError(f"{where}: public_url={url!r} has a query; write the URL of the endpoint without one")
+        for resource in self._resources:
+            if comparable_url(resource) != comparable_url(url):
+                raise SetupError(f"{where}: public_url={url!r}, but tokens are made for {resource!r}; both must be one")
         return url
 
     async def verify(self, token: str) -> Principal | None:
@@ -133,7 +143,7 @@ class Auth:
             except Exception:
                 log.exception("a verifier failed when its app ended")
 
-    # ── what callers are told ──
+    # ── proofs of keys ──
 
     @staticmethod
     def proof_in(headers: Sequence[tuple[bytes, bytes]]) -> str:
@@ -149,6 +159,8 @@ class Auth:
             return None
         nonces = DpopNonces(secrets) if self._has_nonces else None
         return DpopCheck(claim or self._used_proofs.claim, required=self.dpop == "required", nonces=nonces)
+
+    # ── what callers are told ──
 
     def challenges(self, refusal: Unauthorized, metadata_url: str | None) -> list[tuple[bytes, bytes]]:
         """The headers that go with a refusal; none where nothing that a client could ask for would help."""
@@ -219,6 +231,12 @@ def _believed_seconds(verifier: Verifier) -> float:
         name = type(verifier).__name__
         raise SetupError(f"Auth: {name} has believed_seconds={seconds!r}, which is not possible; it is 0 or more")
     return seconds
+
+
+def _said_by(verifiers: Iterable[Verifier], name: str) -> tuple[Any, ...]:
+    """What those of them that have it call by this name, each once."""
+    said = (getattr(each, name, None) for each in verifiers)
+    return tuple(dict.fromkeys(each for each in said if each is not None))
 
 
 def _listed(verify: Any) -> list[Any]:

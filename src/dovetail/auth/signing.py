@@ -4,13 +4,14 @@ What is not signed as it should be says nothing at all: then there are no claims
 it is loaded by the first key.
 """
 
-import base64
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dovetail.auth.jose import PRIVATE_MEMBERS, UnfitKey, strong_key
 from dovetail.errors import SetupError
+from dovetail.protocol.base64url import decode_base64url
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -19,11 +20,9 @@ ALGORITHM = "ES256"
 ASSERTIONS = ("ES256", "RS256", "PS256")  # what programs may sign with
 MAX_JWT = 16 * 1024  # characters
 MAX_KEYS = 10  # of one program
-RSA_BITS = range(2048, 4097)
-MAX_EXPONENT = 6  # characters; a large one makes a signature slow to check
+ASSERTION_RSA_BITS = range(2048, 4097)  # strangers choose these keys: larger ones take longer
 
 _PUBLIC = {"EC": ("crv", "x", "y"), "RSA": ("n", "e")}
-_SECRET = frozenset({"d", "k", "p", "q", "dp", "dq", "qi", "oth"})
 
 
 def require_library(who: str) -> None:
@@ -79,13 +78,9 @@ def check_public_keys(jwks: object) -> str | None:
         parts = _PUBLIC.get(str(key.get("kty"))) if isinstance(key, dict) else None
         if parts is None or not all(isinstance(key.get(part), str) for part in parts):
             return "jwks holds something that is no public EC or RSA key"
-        if _SECRET & key.keys():
+        if PRIVATE_MEMBERS & key.keys():
             return "jwks holds a private key; it is not secret any more, make another"
-        if key["kty"] == "RSA" and not RSA_BITS.start <= 6 * len(key["n"]) <= RSA_BITS.stop + 16:
-            return f"an RSA key must have {RSA_BITS.start} to {RSA_BITS.stop - 1} bits"
-        if key["kty"] == "RSA" and len(key["e"]) > MAX_EXPONENT:
-            return "an RSA key must have a small exponent, such as 65537"
-    return _why_unusable({"keys": keys})
+    return _why_unusable(keys)
 
 
 def read_assertion(token: str, jwks: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -103,7 +98,7 @@ def unproven_subject(token: str) -> str | None:
     if len(parts) != 3:
         return None
     try:
-        claims = msgspec.json.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims = msgspec.json.decode(decode_base64url(parts[1]))
     except (ValueError, RecursionError):
         return None
     subject = claims.get("sub") if isinstance(claims, dict) else None
@@ -129,16 +124,23 @@ def _read(token: str, key: Any, algorithms: Sequence[str], type: str | None) -> 
 def _imported(jwks: Mapping[str, Any]) -> "KeySet":
     from joserfc.jwk import KeySet
 
-    # Only what makes up a key: `use`, `alg` and the like are said by whoever sends it, and checked by nobody else.
-    bare = [{part: key[part] for part in ("kty", *_PUBLIC[key["kty"]])} for key in jwks["keys"]]
-    return KeySet.import_key_set({"keys": bare})
+    return KeySet.import_key_set({"keys": [_bare(key) for key in jwks["keys"]]})
 
 
-def _why_unusable(jwks: Mapping[str, Any]) -> str | None:
+def _bare(key: Mapping[str, Any]) -> dict[str, Any]:
+    """Only what makes it up: `use`, `alg` and the like are said by whoever sends it, and checked by nobody else."""
+    return {part: key[part] for part in ("kty", *_PUBLIC[key["kty"]])}
+
+
+def _why_unusable(keys: Sequence[Mapping[str, Any]]) -> str | None:
     from joserfc.errors import JoseError
 
     try:
-        _imported(jwks)
+        for key in keys:
+            strong_key(_bare(key), bits=ASSERTION_RSA_BITS)
+    except UnfitKey:
+        least, most = ASSERTION_RSA_BITS.start, ASSERTION_RSA_BITS.stop - 1
+        return f"an RSA key must have {least} to {most} bits, and a small exponent, such as 65537"
     except (JoseError, ValueError, TypeError, KeyError):
         return "jwks holds a key that can't be read"
     return None

@@ -15,7 +15,8 @@ class VerifierTrouble(Exception):
 class Verifier(Protocol):
     """None means "not one of mine, or not good any more"; the caller learns no more than that.
 
-    It may have `issuer`, which clients are sent to, and `believed_seconds`, after which it wants to be asked again. One
+    It may have `issuer`, which clients are sent to, `resource`, the URL that its tokens are made for, and
+    `believed_seconds`, after which it wants to be asked again. `binds_keys = False`: none of its tokens needs DPoP. One
     that has something to remember may have `for_app(state)`: each app that starts calls it with its state backend, and
     then asks the verifier that it gives, which may have an async `leave()` for the end of the app.
     """

@@ -8,7 +8,7 @@ server.run("http", routes=auth_server.routes())
 Nothing of it is loaded or served unless it is asked for.
 """
 
-from dovetail.authserver.clients import OAuthClient
+from dovetail.authserver.client_record import OAuthClient
 from dovetail.authserver.server import AuthServer
 from dovetail.authserver.users import hash_password
 

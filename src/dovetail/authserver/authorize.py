@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import msgspec
 
 from dovetail.auth.fetch import names_this_machine
-from dovetail.authserver.client_record import CODE, REFRESH, OAuthClient, is_url
-from dovetail.authserver.clients import Clients
+from dovetail.authserver.client_record import CODE, REFRESH, REGISTERED, OAuthClient, is_url
+from dovetail.authserver.clients import KnownClients
 from dovetail.authserver.cookies import SIGNED_IN, asked_cookie, cookie, set_cookie
 from dovetail.authserver.forms import form_fields, query_fields
 from dovetail.authserver.grants import Grant, Grants
@@ -21,7 +21,6 @@ from dovetail.authserver.networks import caller_of
 from dovetail.authserver.pages import Consent, LinkBack, consent_page, refusal_page, shown
 from dovetail.authserver.redirects import host_of, is_loopback, is_registered, name_of, with_parameters
 from dovetail.authserver.refusals import OAuthRefusal
-from dovetail.authserver.registration import ID_PREFIX
 from dovetail.authserver.seals import Sealed, Seals
 from dovetail.authserver.signins import SignIns
 from dovetail.authserver.targets import Target
@@ -32,6 +31,8 @@ from dovetail.transports.routes import PageRequest, PageResponse
 ANSWER_SECONDS = 600.0  # for which a question may be answered
 SIGNED_IN_SECONDS = 3600.0  # then the password is asked for again
 KNOWN_SECONDS = 90 * 86_400.0  # for which a browser is one where this user was before
+CONSENT_SECONDS = 3600.0
+MOST_CONSENTS = 60  # of one user in that time: no account may fill the store, in which each is kept for long
 MAX_STATE = 2000  # bytes
 DAY = 86_400.0
 TITLE = "This can't go on"
@@ -74,7 +75,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     issuer: str
     path: str  # of this endpoint
-    clients: Clients
+    clients: KnownClients
     target: Target
     users: Users
     sign_ins: SignIns
@@ -114,10 +115,10 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         headers = set_cookie(asked_cookie(client.id), mark, ANSWER_SECONDS)
         return await self._question(asked, await self._signed_in(request, redirect_uri), headers)
 
-    async def _asking(self, fields: Mapping[str, str], caller: str) -> tuple[OAuthClient, str]:
+    async def _asking(self, fields: Mapping[str, str], network: str) -> tuple[OAuthClient, str]:
         """Who asks, and where the answer goes; without both there is nobody to tell but the user."""
         id, redirect_uri = fields.get("client_id"), fields.get("redirect_uri")
-        client = None if id is None else await self.clients.find(id, caller)
+        client = None if id is None else await self.clients.find(id, network)
         if client is None:
             raise OAuthRefusal("invalid_client", "The program that sent you here is not known.")
         if redirect_uri is None or not is_registered(redirect_uri, client.redirect_uris):
@@ -149,10 +150,11 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         error, words = refusal.error, refusal.description
         if not _introduced_itself(client) or is_loopback(redirect_uri):
             return self._back(redirect_uri, state, error=error, error_description=words)
-        location = self._location(redirect_uri, state, error=error, error_description=words)
-        back = LinkBack(location, host_of(redirect_uri))
-        headers = {} if self._keeps_sign_in(redirect_uri) else set_cookie(SIGNED_IN, "", 0)
-        return shown(refusal_page(TITLE, words, back), refusal.status, headers)
+        back = None
+        if self._keeps_sign_in(redirect_uri):  # else the cookie would have to go, and anybody could make it go
+            location = self._location(redirect_uri, state, error=error, error_description=words)
+            back = LinkBack(location, host_of(redirect_uri))
+        return shown(refusal_page(TITLE, words, back), refusal.status)
 
     async def _question(
         self, asked: Asked, user: str | None, headers: dict[str, str], wrong: str | None = None
@@ -162,6 +164,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             program=asked.name or host or asked.client,
             program_id=asked.client,
             scopes=[self.target.scopes[scope] or scope for scope in asked.scopes],
+            redirect_uri=asked.redirect_uri,
             redirect_host=host_of(asked.redirect_uri),
             on_this_machine=is_loopback(asked.redirect_uri),
             days=round(self.refresh_seconds / DAY, 1) if asked.stays else None,
@@ -208,6 +211,8 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         mark = await self.users.mark(user)
         if mark is None:
             raise OAuthRefusal("invalid_request", OLD_PAGE)
+        if await self.marks.count("consents", user, CONSENT_SECONDS) > MOST_CONSENTS:
+            raise OAuthRefusal.too_many("consents of this user", await self.marks.left("consents", user))
         grant = Grant(
             id=Grant.new_id(),
             client=asked.client,
@@ -270,4 +275,4 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 def _introduced_itself(client: OAuthClient) -> bool:
     """Nobody but itself has said where it sends people."""
-    return is_url(client.id) or client.id.startswith(ID_PREFIX)
+    return is_url(client.id) or client.id.startswith(REGISTERED)

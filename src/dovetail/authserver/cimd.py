@@ -36,12 +36,12 @@ class PublishedClients:
         self._allow_loopback = allow_loopback
         self._fetch = fetch
 
-    async def find(self, url: str, caller: str) -> OAuthClient:
+    async def find(self, url: str, network: str) -> OAuthClient:
         """Raises OAuthRefusal, which says what is wrong with the URL or its document."""
         self._check(url)
         raw = await self._marks.get(FRESH, url) or await self._renewed(url)
         if raw is None:
-            await FETCHES.take(self._marks, caller)
+            await FETCHES.take(self._marks, network)
             raw = await self._taken(url, await self._asked(url))
         return _read(raw, url)
 

@@ -10,7 +10,7 @@ from dovetail.auth.signing import read_assertion, unproven_subject
 from dovetail.authserver.allowances import Allowance
 from dovetail.authserver.cimd import keep_document
 from dovetail.authserver.client_record import OAuthClient, is_url
-from dovetail.authserver.clients import Clients, proves_secret
+from dovetail.authserver.clients import KnownClients, proves_secret
 from dovetail.authserver.marks import Marks
 from dovetail.authserver.networks import caller_of
 from dovetail.authserver.refusals import OAuthRefusal
@@ -29,7 +29,7 @@ class ClientProofs:
     """Checks secrets and signed assertions. `audiences`: whom an assertion may be made for."""
 
     def __init__(
-        self, clients: Clients, marks: Marks, audiences: frozenset[str], clock: Callable[[], float] = time.time
+        self, clients: KnownClients, marks: Marks, audiences: frozenset[str], clock: Callable[[], float] = time.time
     ) -> None:
         self._clients = clients
         self._marks = marks

@@ -15,6 +15,7 @@ CREDENTIALS = "client_credentials"
 GRANTS = (CODE, REFRESH, CREDENTIALS)
 AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post", "private_key_jwt")
 SHORTEST_SECRET = 16  # characters
+REGISTERED = "dcr-"  # what the ids of programs begin with that have registered themselves
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 

@@ -12,14 +12,12 @@ from typing import Any
 from dovetail.auth.signing import check_public_keys
 from dovetail.authserver.cimd import LAST, PublishedClients
 from dovetail.authserver.client_metadata import bad_metadata
-from dovetail.authserver.client_record import CODE, GRANTS, OAuthClient, is_url
+from dovetail.authserver.client_record import CODE, CREDENTIALS, GRANTS, OAuthClient, is_url
 from dovetail.authserver.marks import Marks
 from dovetail.authserver.redirects import why_not_registrable
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 from dovetail.state.records import Codec
-
-__all__ = ["Clients", "OAuthClient", "checked_clients", "proves_secret"]
 
 NEW_SECONDS = 86_400.0  # that a registration lives before its first use: nobody fills the store with them
 KEPT_SECONDS = 90 * 86_400.0  # and after the last
@@ -29,7 +27,7 @@ MAX_RECORD = 4 * 1024  # bytes: a day's registrations have to fit into the memor
 _codec: Codec[OAuthClient] = Codec(OAuthClient, "registered program")
 
 
-class Clients:
+class KnownClients:
     """Finds programs by their id."""
 
     def __init__(
@@ -40,14 +38,14 @@ class Clients:
         self._published = published
         self._registration = registration
 
-    async def find(self, id: str, address: str) -> OAuthClient | None:
+    async def find(self, id: str, network: str) -> OAuthClient | None:
         """May raise OAuthRefusal, with what is wrong with a document."""
         if len(id) > MAX_ID:
             return None
         if id in self._static:
             return self._static[id]
         if is_url(id):
-            return None if self._published is None else await self._published.find(id, address)
+            return None if self._published is None else await self._published.find(id, network)
         found = await self._marks.get("client", id) if self._registration else None
         return None if found is None else _codec.decode(found)
 
@@ -99,13 +97,13 @@ def _wrong(client: OAuthClient, scopes: Mapping[str, str]) -> str | None:
         if grant not in GRANTS:
             return f"grant type {grant!r} is not known; there are {', '.join(GRANTS)}"
     if CODE in client.grant_types and not client.redirect_uris:
-        return 'it needs redirect_uris=["https://..."], or grant_types=["client_credentials"]'
+        return f'it needs redirect_uris=["https://..."], or grant_types=["{CREDENTIALS}"]'
     for uri in client.redirect_uris:
         if (why := why_not_registrable(uri)) is not None:
             return f"{uri!r}: {why}"
     if client.jwks is not None and (why := check_public_keys(client.jwks)) is not None:
         return why
-    if "client_credentials" in client.grant_types and client.is_public:
+    if CREDENTIALS in client.grant_types and client.is_public:
         return "who acts for itself must prove who it is; give it a secret or jwks"
     unknown = checked_scopes(client.scopes or (), f"AuthServer, client {client.id!r}") - scopes.keys()
     return f"the scopes {', '.join(sorted(unknown))} are not among the server's" if unknown else None

@@ -6,7 +6,6 @@ which of the two is the thief: so the grant ends, with every token that was made
 that record: it was done or it was not, and a program that can't know asks again within the time of grace.
 """
 
-import base64
 import hashlib
 import hmac
 import logging
@@ -19,6 +18,7 @@ import msgspec
 from dovetail.authserver.marks import Marks
 from dovetail.authserver.refusals import OAuthRefusal
 from dovetail.authserver.seals import Sealed, Seals
+from dovetail.protocol.base64url import encode_base64url
 from dovetail.state.base import StoreTrouble
 
 CODE_SECONDS = 60.0
@@ -112,11 +112,12 @@ class Grants:
             raise _bad_grant("The refresh token is not valid, or not any more")
         return token
 
-    async def revoke(self, id: str) -> None:
+    async def revoke(self, id: str, seconds: float | None = None) -> None:
         """Whatever else is being written: a use of what it was before finds another version. A program that acts for
-        itself has no record until then.
+        itself has no record until then, and needs one only for the `seconds` that its token may still live.
         """
-        await self._marks.put("grant", id, msgspec.msgpack.encode(GrantRecord(is_revoked=True)), self._kept)
+        kept = self._kept if seconds is None else seconds + MARGIN
+        await self._marks.put("grant", id, msgspec.msgpack.encode(GrantRecord(is_revoked=True)), kept)
 
     async def is_revoked(self, id: str) -> bool:
         return (await self._record(id))[0].is_revoked
@@ -153,8 +154,8 @@ def proves_challenge(verifier: str, challenge: str) -> bool:
     """S256, the only method here."""
     if not _VERIFIER.fullmatch(verifier):
         return False
-    digest = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=")
-    return hmac.compare_digest(digest, challenge.encode())
+    digest = encode_base64url(hashlib.sha256(verifier.encode()).digest())
+    return hmac.compare_digest(digest.encode(), challenge.encode())
 
 
 def _digest(text: str) -> bytes:

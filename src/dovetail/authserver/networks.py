@@ -2,26 +2,14 @@
 
 import ipaddress
 
+from dovetail.engine.networks import network_of
 from dovetail.transports.routes import PageRequest
 
-IPV6_NETWORK = 64  # bits; who has one address of it has all of them
-IPV6_CUSTOMER = 48  # who has one network of it may have all of them; IPv4 addresses are too dear for that
+IPV6_CUSTOMER = 48  # bits; who has one network of it may have all of them; IPv4 addresses are too dear for that
 
 
 def caller_of(request: PageRequest) -> str:
-    return network_of(request.client)
-
-
-def network_of(address: str | None) -> str:
-    try:
-        parsed = ipaddress.ip_address((address or "").partition("%")[0])
-    except ValueError:
-        return "unknown"
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.IPv6Network((parsed, IPV6_NETWORK), strict=False))
+    return network_of(request.client or "") or "unknown"
 
 
 def customer_of(network: str) -> str | None:

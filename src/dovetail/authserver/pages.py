@@ -37,6 +37,7 @@ class Consent(NamedTuple):
     program: str
     program_id: str
     scopes: Sequence[str]  # in words
+    redirect_uri: str
     redirect_host: str
     on_this_machine: bool
     days: float | None  # for which it may stay connected
@@ -66,7 +67,7 @@ def consent_page(asked: Consent, path: str, *, wrong: str | None = None) -> tupl
 <button name="answer" value="allow">Allow</button><button name="answer" value="deny" formnovalidate>Deny</button>
 </form>
 <p class="small">The program calls itself “{name}”; nobody has checked that.
-Its id is {escape(asked.program_id)}.</p>"""
+Its id is {escape(asked.program_id)}. The answer goes to {escape(asked.redirect_uri)}.</p>"""
     return _document("Allow access?", body), 403 if wrong else 200
 
 

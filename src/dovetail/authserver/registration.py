@@ -8,7 +8,8 @@ import msgspec
 
 from dovetail.authserver.allowances import Allowance
 from dovetail.authserver.client_metadata import ClientMetadata, as_client
-from dovetail.authserver.clients import Clients
+from dovetail.authserver.client_record import REGISTERED
+from dovetail.authserver.clients import KnownClients
 from dovetail.authserver.marks import Marks
 from dovetail.authserver.networks import caller_of
 from dovetail.authserver.refusals import FOR_ANY_ORIGIN, NOT_KEPT, OAuthRefusal, for_programs
@@ -17,13 +18,12 @@ from dovetail.transports.routes import PageRequest, PageResponse
 USUAL_METHOD = "client_secret_basic"  # RFC 7591, 2
 REGISTRATIONS = Allowance("registrations", "registrations", 3600.0, per_network=30, per_customer=60, for_all=200)
 MAX_BYTES = 8 * 1024  # of one; not all of it is kept
-ID_PREFIX = "dcr-"
 
 
 class Registration:
     """The endpoint `/register`."""
 
-    def __init__(self, clients: Clients, marks: Marks, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clients: KnownClients, marks: Marks, clock: Callable[[], float] = time.time) -> None:
         self._clients = clients
         self._marks = marks
         self._clock = clock
@@ -35,7 +35,7 @@ class Registration:
             raise OAuthRefusal("invalid_client_metadata", f"The metadata have more than {MAX_BYTES} bytes", status=413)
         said = ClientMetadata.read(body)
         method = said.token_endpoint_auth_method or USUAL_METHOD
-        client = as_client(said, ID_PREFIX + secrets.token_urlsafe(18), method)
+        client = as_client(said, REGISTERED + secrets.token_urlsafe(18), method)
         await REGISTRATIONS.take(self._marks, caller_of(request))
         secret = secrets.token_urlsafe(32) if method.startswith("client_secret") else None
         client = msgspec.structs.replace(client, secret=secret)  # which keeps a digest

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 
 from dovetail.auth.signing import require_library
 from dovetail.auth.verifier import Verifier
-from dovetail.authserver.access import AccessTokens, OwnTokens
+from dovetail.authserver.access_tokens import AccessTokens, OwnTokens
 from dovetail.authserver.authorize import Authorization
 from dovetail.authserver.cimd import PublishedClients
 from dovetail.authserver.client_proofs import ClientProofs
 from dovetail.authserver.client_record import OAuthClient
-from dovetail.authserver.clients import Clients, checked_clients
+from dovetail.authserver.clients import KnownClients, checked_clients
 from dovetail.authserver.forms import MAX_BYTES
 from dovetail.authserver.grants import Grants
 from dovetail.authserver.keyring import Keyring
@@ -24,7 +24,7 @@ from dovetail.authserver.registration import Registration
 from dovetail.authserver.seals import Seals
 from dovetail.authserver.signins import SignIns
 from dovetail.authserver.targets import Target
-from dovetail.authserver.tokens import TokenDesk
+from dovetail.authserver.token_desk import TokenDesk
 from dovetail.authserver.users import Users
 from dovetail.engine.keys import secrets_in
 from dovetail.errors import SetupError
@@ -83,7 +83,7 @@ class AuthServer:
         seals = Seals(keyring, clock)
         self._users = Users(users, static)
         published = PublishedClients(marks, allow_loopback=allow_loopback_cimd) if cimd else None
-        known = Clients(marks, static, published, registration=registration)
+        known = KnownClients(marks, static, published, registration=registration)
         self._grants = Grants(seals, marks, refresh_seconds, access_seconds)
         self._tokens = AccessTokens(issuer, resource, access_seconds, keyring, clock)
         proofs = ClientProofs(known, marks, frozenset({issuer, places.url("token")}), clock)
@@ -113,7 +113,7 @@ class AuthServer:
 
     def verifier(self) -> Verifier:
         """For `Server(auth=...)`: it knows its own tokens without asking anybody over HTTP."""
-        return OwnTokens(self.issuer, self._tokens, self._grants, self._marks)
+        return OwnTokens(self._tokens, self._grants, self._marks)
 
     async def close(self) -> None:
         """Let go of a state that was opened here, by a URL. What is asked for later opens another."""

@@ -37,8 +37,9 @@ class SignIns:
         mine = f"known {name}"
         if not is_known_browser or await self._marks.count(TRIES, mine, WINDOW) > AT_KNOWN_BROWSERS:
             mine = f"both {network} {name}"
+            is_known_browser = False
             await self._count(network, name, mine)
-        if not await self._users.accepts(name, password):
+        if not await self._users.accepts(name, password, is_known_browser=is_known_browser):
             log.info("somebody at %s could not sign in", network)
             return False
         await self._marks.forget(TRIES, mine)  # and no more: who has one account may try to guess another

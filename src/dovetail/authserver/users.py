@@ -5,7 +5,6 @@ password. A file is read again when it was changed; one that is broken then chan
 """
 
 import asyncio
-import base64
 import hashlib
 import hmac
 import logging
@@ -17,7 +16,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dovetail.authserver.client_record import REGISTERED
+from dovetail.authserver.turns import Turns
 from dovetail.errors import SetupError
+from dovetail.protocol.base64url import decode_base64url, encode_base64url
 
 COST = 2**15  # with 8 and 3: what OWASP recommends for 32 MiB
 BLOCK = 8
@@ -28,7 +30,6 @@ MAX_NAME = 200
 MAX_FILE = 4 * 1024 * 1024
 HASH = "python -m dovetail.authserver hash"
 BEGIN = f'Write {{}} into it, which is nobody, or {{"ann": "scrypt:..."}}, with what this prints: {HASH}'
-AT_ONCE = 2  # passwords that are checked at the same time: each takes 32 MiB and a core
 
 _HASH = re.compile(r"scrypt:([0-9]{1,8}):([0-9]{1,2}):([0-9]{1,2}):([A-Za-z0-9_-]{16,100}):([A-Za-z0-9_-]{43})")
 
@@ -65,7 +66,7 @@ def hash_password(password: str, *, cost: int = COST) -> str:
         raise SetupError(f"A password has 1 to {MAX_PASSWORD} characters")
     salt = os.urandom(SALT)
     digest = _scrypt(password, _Hash(cost, BLOCK, PARALLEL, salt, b""))
-    return f"scrypt:{cost}:{BLOCK}:{PARALLEL}:{_spelled(salt)}:{_spelled(digest)}"
+    return f"scrypt:{cost}:{BLOCK}:{PARALLEL}:{encode_base64url(salt)}:{encode_base64url(digest)}"
 
 
 class Users:
@@ -74,19 +75,19 @@ class Users:
     def __init__(self, given: "str | os.PathLike[str] | Mapping[str, str]", reserved: Collection[str] = ()) -> None:
         self._reserved = reserved
         self._path = None if isinstance(given, Mapping) else Path(given)
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = Turns()
         if self._path is None:
             self._read = _Read(None, self._checked(given))
         else:
             self._read = self._look(self._path, _stamp(self._path))
 
-    async def accepts(self, name: str, password: str) -> bool:
-        """It takes as long for a name that nobody has."""
+    async def accepts(self, name: str, password: str, *, is_known_browser: bool = False) -> bool:
+        """It takes as long for a name that nobody has. Raises OAuthRefusal if too many wait for this."""
         if len(password) > MAX_PASSWORD:
             return False
         text = (await self._known()).get(name)
         known = self._like_any() if text is None else _parsed(text)
-        async with self._turns:
+        async with self._turns.turn(is_known=is_known_browser):
             digest = await asyncio.to_thread(_scrypt, password, known)
         return hmac.compare_digest(digest, known.digest) and text is not None
 
@@ -143,7 +144,7 @@ class Users:
         for name, text in given.items():
             if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
                 raise SetupError(f"AuthServer: users: a name has 1 to {MAX_NAME} printable characters")
-            if name in self._reserved or name.startswith(("https://", "http://", "dcr-")):
+            if name in self._reserved or name.startswith(("https://", "http://", REGISTERED)):
                 raise SetupError(f"AuthServer: users: {name!r} is the name of a program; no user may bear it")
             if not isinstance(text, str) or not _is_hash(text):
                 raise SetupError(f"AuthServer: users: {name!r} has no hash of a password; make one: {HASH}")
@@ -159,28 +160,23 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 def _is_hash(text: str) -> bool:
-    if _HASH.fullmatch(text) is None:
+    try:
+        cost, block, parallel, *_ = _parsed(text)
+    except ValueError:
         return False
-    cost, block, parallel, *_ = _parsed(text)
     return cost.bit_count() == 1 and 2 <= cost <= 2**20 and 1 <= block <= 16 and 1 <= parallel <= 16
 
 
 def _parsed(text: str) -> _Hash:
+    """Raises ValueError for what is none."""
     found = _HASH.fullmatch(text)
-    assert found is not None
+    if found is None:
+        raise ValueError("no hash of a password")
     cost, block, parallel, salt, digest = found.groups()
-    return _Hash(int(cost), int(block), int(parallel), _bytes(salt), _bytes(digest))
+    return _Hash(int(cost), int(block), int(parallel), decode_base64url(salt), decode_base64url(digest))
 
 
 def _scrypt(password: str, how: _Hash) -> bytes:
     room = 128 * how.block * (how.cost + how.parallel + 2) + 1024 * 1024
     secret = password.encode("utf-8", "surrogatepass")
     return hashlib.scrypt(secret, salt=how.salt, n=how.cost, r=how.block, p=how.parallel, maxmem=room, dklen=32)
-
-
-def _spelled(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def _bytes(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

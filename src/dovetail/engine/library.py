@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from dovetail.errors import ArgumentError, NotFound
 from dovetail.protocol.definitions import ResourceDefinition
 from dovetail.protocol.outbound import CacheHint
 from dovetail.protocol.results import Contents
+from dovetail.protocol.uri import LONGEST_URI, normal
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.invocation import Invocation
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.engine.watch import Watcher
+    from dovetail.protocol.uri import Value
     from dovetail.registry.access import AccessRule
     from dovetail.registry.files import FileEntry
-    from dovetail.registry.guards import FileGuard, UriGuard
+    from dovetail.registry.guards import FileGuard, Found, UriGuard
     from dovetail.registry.resources import Resource, Template
 
 MAX_CACHED = 1_000  # contents of resources that asked to be kept
@@ -65,53 +66,40 @@ class Library:
     def __contains__(self, uri: str) -> bool:
         return self.get(uri) is not None
 
-    def _find(self, uri: str) -> "tuple[Resource | Template, dict[str, Any]]":
+    def _find(self, uri: str) -> "Found":
         """What a URI stands for: a static one before any template, and the first template that its values fit.
 
-        If it is another spelling for something that has a rule, it stands for that. A file that a folder has listed
-        gives way to a function's template with a rule as if it were not listed: the first of the templates has it.
+        A template with a rule goes before those without, and if the URI is another spelling for something that has a
+        rule, it stands for that. A file that a folder has listed gives way as if it were not listed.
         """
+        if len(uri) > LONGEST_URI:  # without an echo of it
+            raise NotFound(f"Resource not found: its URI is longer than {LONGEST_URI:,} characters")
         resource = self.resources.get(uri)
+        if resource is not None and resource.folder is None:
+            return resource, {}
+        guard = self._uri_guard()
         if resource is not None:
-            if resource.folder is None or not self._has_rules():
-                return resource, {}
-            return self._guarded_instead(resource, [uri, registry.guards.plainest(uri)]) or (resource, {})
-        template, values = self._fitting(uri)
-        if not self._has_rules():
+            found = None if guard is None else guard.instead(resource, (uri, registry.guards.plainest(uri)))
+            return found or (resource, {})
+        template, texts, values = self._fitting(uri)
+        if guard is None:
             return template, values
-        guarded = self._uri_guard().with_values(template, values)
+        guarded = guard.with_values(template, values)
         if guarded is not None:
             return guarded, {}
         spellings = registry.guards.other_spellings(uri, template, values)
-        return self._guarded_instead(template, spellings, fits=uri) or (template, values)
+        aligned = guard.templates.other_texts(template, texts, values)
+        return guard.instead(template, (uri, *spellings, *aligned)) or (template, values)
 
-    def _guarded_instead(
-        self, source: "Resource | Template", spellings: Sequence[str], *, fits: str | None = None
-    ) -> "tuple[Resource | Template, dict[str, Any]] | None":
-        """Something else that has a rule and one of these spellings; `fits` is one that the source has itself."""
-        guard = self._uri_guard()
-        for spelling in spellings:
-            guarded = guard.resources.get(spelling)
-            if guarded is not None and registry.guards.is_rival(guarded, source):
-                return guarded, {}
-            if spelling == fits or not guard.may_have_template(spelling, source):
-                continue
-            with suppress(NotFound):
-                other, values = self._fitting(spelling)
-                if registry.guards.is_rival(other, source):
-                    return other, values
-        return None
-
-    def _fitting(self, uri: str) -> "tuple[Template, dict[str, Any]]":
+    def _fitting(self, uri: str) -> "tuple[Template, dict[str, Value], dict[str, Any]]":
         misfit: ArgumentError | None = None
+        text = normal(uri)
         for template in self.templates.all():
-            values = template.template.match(uri)
-            if values is None:
-                continue
-            if template.directory is not None and not template.directory.spells(uri, str(values["path"])):
+            texts = template.texts_in(text)
+            if texts is None:
                 continue
             try:
-                return template, template.decode(values)
+                return template, texts, template.decode(texts)
             except ArgumentError as failure:  # it has the template's shape, but names nothing there
                 if template.access is None:  # else not everybody may know that there is such a template
                     misfit = misfit or failure
@@ -120,12 +108,18 @@ class Library:
     def _has_rules(self) -> bool:
         return self.resources.edition.rules is not None or self.templates.edition.rules is not None
 
-    def _uri_guard(self) -> "UriGuard":
+    def _uri_guard(self) -> "UriGuard | None":
+        """None if everybody may read everything. In any thread."""
+        if not self._has_rules():
+            return None
         editions = self.resources.edition, self.templates.edition
         known = self._guarded
         if known is None or known[0] is not editions[0] or known[1] is not editions[1]:
-            guard = registry.guards.UriGuard(editions[0].items, editions[1].items)
-            self._guarded = known = (*editions, guard)
+            if known is not None and known[1] is editions[1]:  # files come and go more often than templates
+                strict = known[2].templates
+            else:
+                strict = registry.guards.StrictTemplates(editions[1].items)
+            self._guarded = known = (*editions, registry.guards.UriGuard(editions[0].items, strict))
         return known[2]
 
     def get(self, uri: str) -> "Resource | Template | None":
@@ -207,8 +201,7 @@ class Library:
         self.templates.add(folder.uri, folder)
         others = self._folders() if folder.access is not None else []  # which may have listed what is guarded now
         for each in [*(other for other in others if other is not folder), folder]:
-            assert each.directory is not None
-            self._sync(each, each.directory.entries())
+            self._sync(each, *self._files_of(each))
 
     def _folders(self) -> "list[Template]":
         return [template for template in self.templates.all() if template.directory is not None]
@@ -235,18 +228,23 @@ class Library:
             assert resource.describe is not None
             self._relist(resource, await self._threads.run(resource.describe, label=f"file {resource.uri}"))
         for folder in folders:
-            assert folder.directory is not None
-            entries = await self._threads.run(folder.directory.entries, label=f"directory {folder.uri}")
+            guard, entries = await self._threads.run(partial(self._files_of, folder), label=f"directory {folder.uri}")
             if self.templates.get(folder.uri) is folder:  # it may have been removed meanwhile
-                self._sync(folder, entries)
+                self._sync(folder, guard, entries)
 
     def _relist(self, resource: "Resource", definition: ResourceDefinition) -> None:
         if definition != resource.definition and self.resources.get(resource.uri) is resource:
             self.resources.replace(resource.uri, msgspec.structs.replace(resource, definition=definition))
 
-    def _sync(self, folder: "Template", entries: "Sequence[FileEntry]") -> None:
-        has_rules = self._has_rules()
-        there = {entry.uri: entry for entry in entries if not (has_rules and self._is_anothers(folder, entry.uri))}
+    def _files_of(self, folder: "Template") -> "tuple[UriGuard | None, Sequence[FileEntry]]":
+        """Those that the folder may list, and who said so. In any thread: there may be many."""
+        assert folder.directory is not None
+        entries, guard = folder.directory.entries(), self._uri_guard()
+        return guard, _left_by(guard, folder, entries)
+
+    def _sync(self, folder: "Template", guard: "UriGuard | None", entries: "Sequence[FileEntry]") -> None:
+        newest = self._uri_guard()
+        there = {entry.uri: entry for entry in (entries if newest is guard else _left_by(newest, folder, entries))}
         for resource in self.resources.all():
             if resource.folder == folder.uri and resource.uri not in there:
                 self.resources.remove(resource.uri)
@@ -256,9 +254,6 @@ class Library:
                 self.resources.add(uri, registry.resources.compile_entry(folder, entry))
             elif known.folder == folder.uri:
                 self._relist(known, registry.resources.entry_definition(entry))
-
-    def _is_anothers(self, folder: "Template", uri: str) -> bool:
-        return self._guarded_instead(folder, [uri, registry.guards.plainest(uri)]) is not None
 
     # ── watching ──
 
@@ -286,3 +281,11 @@ class Library:
         if self._watcher is not None:
             watcher, self._watcher = self._watcher, None
             await watcher.close()
+
+
+def _left_by(guard: "UriGuard | None", folder: "Template", entries: "Sequence[FileEntry]") -> "Sequence[FileEntry]":
+    """The files whose URIs are the folder's own: no other URI or template with a rule has them."""
+    if guard is None:
+        return entries
+    plainest = registry.guards.plainest
+    return [entry for entry in entries if guard.instead(folder, (entry.uri, plainest(entry.uri))) is None]

@@ -10,9 +10,7 @@ not give up with none. While the store is in trouble each worker counts for itse
 """
 
 import asyncio
-import functools
 import hashlib
-import ipaddress
 import logging
 import math
 import time
@@ -24,6 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dovetail.engine.exchange import Exchange
+from dovetail.engine.networks import network_of
 from dovetail.errors import RateLimited
 from dovetail.protocol.results import Result
 from dovetail.registry.rates import Per, Rate
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
 
 MAX_CALLERS = 10_000  # that one limit keeps in mind; then it forgets whoever was silent longest
 PAUSE = 5.0  # seconds from one try to reach a store that is in trouble to the next
+TELL_SECONDS = 60.0  # between two lines of the log on a store that is full
 ROUND_SECONDS = 86_400.0  # for which it is known that a call has gone on
-IPV6_NETWORK = 64  # bits of an address that name its network; the others are free for whoever has it
 MOMENT = 0.001  # seconds
 
 # What counts towards the server's limit: whatever may run a user's function.
@@ -67,21 +66,7 @@ def _principal(exchange: Exchange) -> str:
 
 
 def _address(exchange: Exchange) -> str:
-    return "anonymous" if exchange.address is None else f"address {_network(exchange.address)}"
-
-
-@functools.lru_cache(maxsize=MAX_CALLERS)
-def _network(address: str) -> str:
-    """Who has an IPv6 address has a whole network of them, and counts once."""
-    if ":" not in address:
-        return address
-    try:
-        parsed = ipaddress.IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.IPv6Network((parsed, IPV6_NETWORK), strict=False))
+    return "anonymous" if exchange.address is None else f"address {network_of(exchange.address) or exchange.address}"
 
 
 WHO: dict[Per, Callable[[Exchange], str]] = {
@@ -199,6 +184,7 @@ class SharedCounts:
         self._clock = clock
         self._is_away = False
         self._ask_again = 0.0
+        self._tell_again = -math.inf
 
     @contextmanager
     def asking(self) -> Iterator[StateBackend]:
@@ -210,12 +196,21 @@ class SharedCounts:
             self._ask_again = now + PAUSE  # others do not wait for it meanwhile
         try:
             yield self._state
-        except (StoreTrouble, NoRoom) as trouble:
+        except StoreTrouble as trouble:
             self._lost(trouble)
+            raise Away from None
+        except NoRoom as trouble:  # for this caller: those who are counted there already need none
+            self._tell_full(trouble)
             raise Away from None
         self._found()
 
-    def _lost(self, trouble: StoreTrouble | NoRoom) -> None:
+    def _tell_full(self, trouble: NoRoom) -> None:
+        now = self._clock()
+        if now >= self._tell_again:
+            self._tell_again = now + TELL_SECONDS
+            log.warning("some callers' rates are counted by each worker for itself: %s", trouble)
+
+    def _lost(self, trouble: StoreTrouble) -> None:
         self._ask_again = self._clock() + PAUSE
         if not self._is_away:
             self._is_away = True

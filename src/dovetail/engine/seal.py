@@ -9,13 +9,13 @@ wears a secret out. Version and key id are authenticated as they stand; the salt
 key. Here, and only here, the `cryptography` package is used; it is loaded by the first seal.
 """
 
-import base64
 import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dovetail.engine.keys import Secrets
+from dovetail.protocol.base64url import decode_base64url, encode_base64url
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -67,7 +67,7 @@ class Sealer:
         header, secret = next(iter(self._by_header.items()))
         salt = os.urandom(_SALT)
         cipher, nonce = _cipher(secret, salt)
-        return _spelled(header + salt + cipher.encrypt(nonce, data, header))
+        return encode_base64url(header + salt + cipher.encrypt(nonce, data, header))
 
     def open(self, token: str) -> bytes:
         """The data that a token holds; raises BadSeal."""
@@ -112,19 +112,14 @@ def _derived(secret: Secrets, salt: bytes, purpose: bytes, size: int) -> bytes:
     return HKDF(SHA256(), size, salt, b"dovetail seal " + VERSION + purpose).derive(secret[0])
 
 
-def _spelled(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
 def _read(token: str) -> bytes:
     """The bytes of a token that looks like ours: length, spelling and version."""
     if len(token) > MAX_TOKEN:
         raise BadSeal(TOO_LONG)
     try:
-        raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        raw = decode_base64url(token)
     except ValueError:
         raise BadSeal(NOT_OURS) from None
-    # Spelled again and compared: Base64 has several spellings of the same bytes, and only ours is valid.
-    if len(raw) < OVERHEAD or not raw.startswith(VERSION) or _spelled(raw) != token:
+    if len(raw) < OVERHEAD or not raw.startswith(VERSION):
         raise BadSeal(NOT_OURS)
     return raw

@@ -38,6 +38,7 @@ RESERVED = frozenset(_RESERVED_TEXT)
 UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 SEGMENT = UNRESERVED | frozenset("!$&'()*+,;=:@%")  # raw in a path segment; % begins an escape
 EVERYTHING = UNRESERVED | RESERVED | {"%"}
+LONGEST_URI = 8_192  # characters; what is longer is not looked at
 LONGEST_MATCHABLE = 1_000  # characters; the search for two readings is quadratic
 
 
@@ -84,7 +85,7 @@ def is_template(text: str) -> bool:
     return "{" in text or "}" in text
 
 
-def valid_uri(text: str, *, max_length: int = 8_192) -> bool:
+def valid_uri(text: str, *, max_length: int = LONGEST_URI) -> bool:
     """Tell whether the text is a URI with a scheme; other scripts may come raw, spaces and controls may not."""
     return len(text) <= max_length and _URI.fullmatch(text) is not None
 
@@ -139,6 +140,7 @@ class UriTemplate:
     def __init__(self, text: str) -> None:
         self.text = text
         self._parts = tuple(_parse(text))
+        self.lead = next((normal(part) for part in self._parts[:1] if isinstance(part, str)), "")
         expressions = [part for part in self._parts if isinstance(part, Expression)]
         found = [(variable, part.operator.named) for part in expressions for variable in part.variables]
         self.variables = tuple(dict.fromkeys(variable.name for variable, _ in found))
@@ -154,15 +156,15 @@ class UriTemplate:
 
     def match(self, uri: str) -> dict[str, Value] | None:
         """Find the values that expand to this URI, or None; takes time in proportion to the URI's length."""
-        matcher = self._matcher
-        try:
-            found = matcher.pattern.fullmatch(_normal(uri))
-        except UnicodeEncodeError:  # half a surrogate pair
-            return None
+        return self.match_normal(normal(uri))
+
+    def match_normal(self, text: str) -> dict[str, Value] | None:
+        """The same for a URI that is `normal` already, as it is when many templates are tried."""
+        found = self._matcher.pattern.fullmatch(text) if text.startswith(self.lead) else None
         if found is None:
             return None
         values: dict[str, Value] = {}
-        for reader, text in zip(matcher.readers, found.groups(), strict=True):
+        for reader, text in zip(self._matcher.readers, found.groups(), strict=True):
             if text is not None:
                 read = reader.read(text)
                 if read is None:
@@ -220,11 +222,11 @@ def _keep_reserved(text: str) -> str:
     return _ESCAPE_OR_TEXT.sub(lambda found: found[1] or quote(found[0], safe=_RESERVED_TEXT), text)
 
 
-def _normal(uri: str) -> str:
-    """Bring equal spellings together: other scripts escaped, escapes in capitals, none where none is needed."""
+def normal(uri: str) -> str:
+    """Bring equal spellings together: others' scripts (and half characters) escaped, in capitals, only where needed."""
     if "%" in uri:
         uri = _ESCAPE.sub(_normal_escape, uri)
-    return uri if uri.isascii() else _NOT_ASCII.sub(lambda found: quote(found[0]), uri)
+    return uri if uri.isascii() else _NOT_ASCII.sub(lambda found: quote(found[0], errors="surrogatepass"), uri)
 
 
 def _normal_escape(found: re.Match[str]) -> str:
@@ -312,7 +314,7 @@ def _row(parts: Sequence[str | Expression]) -> list[Cell]:
     stops: frozenset[str] = frozenset()
     for part in reversed(parts):
         if isinstance(part, str):
-            cells = _literal(_normal(part))
+            cells = _literal(normal(part))
             stops |= RESERVED.intersection(part)
         elif part.operator.named:
             operator, owner = part.operator, ", ".join(variable.name for variable in part.variables)
@@ -390,7 +392,7 @@ def _readers(expression: Expression) -> Iterator[_Run | _Pairs]:
     if operator.named:
         exploded = [variable.name for variable in variables if variable.exploded]
         rest = exploded[0] if len(exploded) == 1 else None
-        yield _Pairs(operator, {_normal(variable.name): variable for variable in variables}, rest)
+        yield _Pairs(operator, {normal(variable.name): variable for variable in variables}, rest)
         return
     for name, _, is_list in variables:
         takes_slash = operator.keeps_reserved or (operator.first == "/" and is_list)

@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 
 from dovetail.errors import NotFound, ProtocolError, SetupError
+from dovetail.protocol.uri import LONGEST_URI
 from dovetail.registry.guards import FileGuard, is_spelled_so
 from dovetail.registry.mime_types import guess_mime_type as guess_mime_type
 
@@ -140,9 +141,10 @@ class Directory:
 
     def uri_of(self, relative: str) -> str:
         """The URI of a relative path, whether or not there is a file."""
-        if not _RELATIVE.fullmatch(relative):
+        uri = self.prefix + quote(relative) if _RELATIVE.fullmatch(relative) else ""
+        if not uri or len(uri) > LONGEST_URI:  # nobody could ask for it
             raise _missing(relative)
-        return self.prefix + quote(relative)
+        return uri
 
     def path_of(self, uri: str) -> Path | None:
         """The file behind a URI, the root for the directory's own URI, or None."""
@@ -212,10 +214,10 @@ class Directory:
             if not self.offers(_split(name)):
                 return None
             path = self.resolve(name) if item.is_symlink() else Path(item.path)
-            status = os.lstat(path)
+            uri, status = self.uri_of(name), os.lstat(path)
         except (OSError, ValueError, NotFound):
             return None
-        return _entry(self.uri_of(name), name, path, status) if stat.S_ISREG(status.st_mode) else None
+        return _entry(uri, name, path, status) if stat.S_ISREG(status.st_mode) else None
 
     def _say_cut(self) -> None:
         if not self._said_cut:
@@ -373,7 +375,7 @@ def _checked_patterns(option: str, patterns: Sequence[str]) -> Sequence[str]:
 
 
 def _checked_uri(uri: str) -> str:
-    if not _URI.fullmatch(uri):
+    if len(uri) > LONGEST_URI or not _URI.fullmatch(uri):
         raise SetupError(f"{uri!r} is not a URI: write a scheme, a colon and a path, such as 'docs://handbook'")
     return uri
 

@@ -7,7 +7,8 @@ asked for by the plainest spelling of a URI, by the values that a template reads
 Where two things can't be told apart for sure, they count as the same, and the one that has a rule is meant.
 
 What this can't know: that a file has a hard link outside of a folder that is guarded as a whole, and what a function
-makes of its values (if it takes capitals for small letters, or opens a path, it has to look where that leads).
+makes of its values (if it takes capitals for small letters, or opens a path, it has to look where that leads), nor all
+texts of a value that is no string if a template with a rule has only a part of it as its own text.
 """
 
 import os
@@ -24,6 +25,9 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from dovetail.errors import ArgumentError
+from dovetail.protocol.uri import Value, normal
+from dovetail.registry import alignments
+from dovetail.registry.alignments import Texts
 
 if TYPE_CHECKING:
     from dovetail.registry.access import AccessRule
@@ -40,6 +44,8 @@ _FIELD_TABLES = ("__dataclass_fields__", "__struct_fields__", "model_fields")  #
 _SIMPLE = frozenset((str, int, float, bool, type(None)))  # most values
 
 Identity = tuple[int, int]
+Found = tuple["Resource | Template", dict[str, Any]]  # with its values
+FixedTexts = dict[tuple[str, ...], dict[Hashable, list[Texts]]]  # by the names of variables, and by their values
 
 
 # ── URIs ──
@@ -49,12 +55,16 @@ def plainest(uri: str) -> str:
     """The spelling with the fewest escapes. Different things may share it, but no thing has two."""
     if _PLAIN.fullmatch(uri):
         return uri
-    try:
-        plain = quote(unquote(uri, errors="strict"), safe=_RAW)
-    except UnicodeError:  # no text at all: it is no spelling of anything else
-        return uri
+    plain = _with_few_escapes(uri)
     scheme = _SCHEME.match(plain)
     return plain if scheme is None else scheme[0].lower() + plain[scheme.end() :]
+
+
+def _with_few_escapes(text: str) -> str:
+    try:
+        return quote(unquote(text, errors="strict"), safe=_RAW)
+    except UnicodeError:  # no text at all: it is no spelling of anything else
+        return text
 
 
 def other_spellings(uri: str, template: "Template", values: Mapping[str, Any]) -> list[str]:
@@ -114,7 +124,7 @@ def _word(value: Any) -> str:
         return ""
 
 
-def comparable(value: Any, depth: int = 0) -> Hashable:
+def comparable_value(value: Any, depth: int = 0) -> Hashable:
     """What is the same for values that are the same, and can be looked up. When in doubt, more is the same."""
     if depth == _DEEPEST:
         return None
@@ -122,11 +132,13 @@ def comparable(value: Any, depth: int = 0) -> Hashable:
     if kind in _SIMPLE or isinstance(value, Enum):
         return value if value == value else repr(value)  # a NaN is never equal, but it is the same
     if isinstance(value, Mapping):
-        return frozenset((comparable(key, depth + 1), comparable(item, depth + 1)) for key, item in value.items())
+        return frozenset(
+            (comparable_value(key, depth + 1), comparable_value(item, depth + 1)) for key, item in value.items()
+        )
     if isinstance(value, list | tuple):
-        return tuple(comparable(item, depth + 1) for item in value)
+        return tuple(comparable_value(item, depth + 1) for item in value)
     if isinstance(value, set | frozenset):
-        return frozenset(comparable(item, depth + 1) for item in value)
+        return frozenset(comparable_value(item, depth + 1) for item in value)
     settings = getattr(kind, "__struct_config__", None)  # only this tells whether a Struct has an equality of its own
     if kind.__eq__ is not object.__eq__ and (settings is None or settings.eq):
         try:
@@ -135,7 +147,7 @@ def comparable(value: Any, depth: int = 0) -> Hashable:
             pass
         else:
             return value if value == value else repr(value)
-    return kind, tuple(comparable(getattr(value, name, None), depth + 1) for name in _fields(kind))
+    return kind, tuple(comparable_value(getattr(value, name, None), depth + 1) for name in _fields(kind))
 
 
 def _fields(kind: type) -> list[str]:
@@ -147,12 +159,23 @@ def _fields(kind: type) -> list[str]:
 class UriGuard:
     """All that has a rule at one moment, and how to find which of it is meant."""
 
-    def __init__(self, resources: Iterable["Resource"], templates: Iterable["Template"]) -> None:
+    def __init__(self, resources: Iterable["Resource"], templates: "StrictTemplates") -> None:
         strict = [each for each in resources if each.access is not None]
+        self.templates = templates
         self._chosen = [each for each in strict if each.folder is None]
-        self.resources = {plainest(each.uri): each for each in (*strict, *self._chosen)}  # by the plainest spelling
-        self._templates = [each for each in templates if each.access is not None]
+        self._resources = {plainest(each.uri): each for each in (*strict, *self._chosen)}  # by the plainest spelling
         self._by_values: dict[str, dict[Hashable, Resource]] = {}  # for each template that was asked
+
+    def instead(self, source: "Resource | Template", spellings: Iterable[str]) -> "Found | None":
+        """What has a rule and one of these spellings, if that is not the source: that is meant, and not the source."""
+        for spelling in dict.fromkeys(spellings):
+            resource = self._resources.get(spelling)
+            if resource is not None and is_rival(resource, source):
+                return resource, {}
+            found = self.templates.instead(source, spelling)
+            if found is not None:
+                return found
+        return None
 
     def with_values(self, template: "Template", values: Mapping[str, Any]) -> "Resource | None":
         """The one in whose URI the template reads the same values, whatever text they have there."""
@@ -161,19 +184,83 @@ class UriGuard:
         known = self._by_values.get(template.uri)
         if known is None:
             known = self._by_values[template.uri] = dict(self._read_by(template))
-        return known.get(comparable(values)) if known else None
+        return known.get(comparable_value(values)) if known else None
 
     def _read_by(self, template: "Template") -> "Iterator[tuple[Hashable, Resource]]":
         for each in self._chosen:
             values = template.template.match(each.uri)
             if values is not None:
                 try:
-                    yield comparable(template.decode(values)), each
+                    yield comparable_value(template.decode(values)), each
                 except ArgumentError:
                     continue
 
-    def may_have_template(self, spelling: str, source: "Resource | Template") -> bool:
-        return any(is_rival(each, source) and each.template.match(spelling) is not None for each in self._templates)
+
+class StrictTemplates:
+    """The templates that have a rule at one moment, and which of them is meant."""
+
+    def __init__(self, templates: Iterable["Template"]) -> None:
+        strict = [each for each in templates if each.access is not None]
+        self._forms = [(form.template.lead, each, form) for each in strict for form in _forms(each)]
+        self._fixed: dict[str, FixedTexts] = {}  # for each template that was asked
+
+    def instead(self, source: "Resource | Template", spelling: str) -> "Found | None":
+        """The first one that the spelling fits, unless the source, or the folder that lists it, comes before it."""
+        text = normal(spelling)
+        for lead, template, form in self._forms:
+            if not text.startswith(lead):
+                continue
+            is_own = template is source or (template.folder is not None and template.folder == source.folder)
+            texts = form.texts_in(text) if is_own or is_rival(template, source) else None
+            if texts is not None:
+                try:
+                    values = template.decode(texts)
+                except ArgumentError:
+                    continue
+                return None if is_own else (template, values)
+        return None
+
+    def other_texts(
+        self, template: "Template", texts: Mapping[str, Value], values: Mapping[str, Any]
+    ) -> "Iterator[str]":
+        """The URIs with the same values, but with the texts that those have in templates with a rule."""
+        if not self._forms or template.directory is not None:
+            return
+        known = self._fixed.get(template.uri)
+        if known is None:
+            known = self._fixed[template.uri] = self._fixed_for(template, texts)
+        for names, found in known.items():
+            for fixed in found.get(_picked(values, names), ()):
+                uri = template.template.expand(alignments.together(texts, fixed))
+                plain = plainest(uri)
+                yield from (uri, plain, _without_detours(plain))
+
+    def _fixed_for(self, template: "Template", texts: Mapping[str, Value]) -> "FixedTexts":
+        """What others have as mere text where the template has values; `texts` are some that it can read."""
+        known: FixedTexts = {}
+        for _, other, form in self._forms:
+            fixed = alignments.fixed_texts(template.template, form.template) if other is not template else None
+            if fixed:
+                try:
+                    values = template.decode(alignments.together(texts, fixed))
+                except ArgumentError:
+                    continue
+                same = known.setdefault(tuple(fixed), {}).setdefault(_picked(values, fixed), [])
+                if fixed not in same:
+                    same.append(fixed)
+        return known
+
+
+def _picked(values: Mapping[str, Any], names: Iterable[str]) -> Hashable:
+    return comparable_value([values.get(name) for name in names])
+
+
+def _forms(template: "Template") -> "Iterator[Template]":
+    """The template, and how it reads URIs in the plainest spelling if that is not how it is written itself."""
+    yield template
+    plain = alignments.respelled(template.uri, _with_few_escapes)
+    if plain is not None:
+        yield msgspec.structs.replace(template, template=plain)
 
 
 def is_rival(other: "Resource | Template", source: "Resource | Template") -> bool:

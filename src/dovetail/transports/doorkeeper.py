@@ -43,7 +43,8 @@ REFUSED_SECONDS = 3.0  # for which a bad token need not be verified again
 MOST_TOKENS = 10_000  # that are remembered, good and bad ones each
 DIGEST_BYTES = 16
 VERIFY_SECONDS = 10.0
-MOST_QUESTIONS = 1000  # to the verifiers at the same time
+MOST_QUESTIONS = 1000  # to the verifiers at the same time; and as many again about tokens that were good
+TELL_SECONDS = 10.0  # between two lines of the log on tokens that nobody can tell about
 PAUSE_SECONDS = 0.05  # at least, between two looks at the token of a stream
 ASKING_PAUSE = 1.0  # the same, where each look asks a verifier that wants no answer to be kept
 TROUBLE_PAUSE = 5.0  # seconds between them, while nobody can tell whether it is good
@@ -109,17 +110,18 @@ class Doorkeeper:
         claim = (lambda key, seconds: state.claim(key, b"", seconds)) if state.shared else None
         self._dpop = auth.dpop_check(claim, lambda: engine.secrets)
         self._schemes = (b"bearer",) if self._dpop is None else (b"bearer", DPOP)
-        self._key = secrets.token_bytes(32)
+        self._digest = partial(blake2b, digest_size=DIGEST_BYTES, key=secrets.token_bytes(32))  # of a header
         self._good: OrderedDict[bytes, Verified] = OrderedDict()
         self._bad: OrderedDict[bytes, Verified] = OrderedDict()  # apart, so that guesses drive out no good ones
         self._asking: dict[bytes, asyncio.Task[Verified | int]] = {}
+        self._tell_again = -math.inf
 
     def before(self, place: Place) -> Place:
         """The same place, for those who may go there. Not a coroutine where the token is known.
 
         What comes after the door does not see the credentials: they are for this server, and for nobody else.
         """
-        good, key, challenge, watch = self._good, self._key, self._challenge, self.watch
+        good, digested, challenge, watch = self._good, self._digest, self._challenge, self.watch
 
         def enter(visit: Visit) -> Awaitable[None]:
             scope = visit.scope
@@ -128,7 +130,7 @@ class Doorkeeper:
             header = raw.pop(b"authorization", b"")
             raw.pop(DPOP, None)
             visit.watch = partial(watch, header)
-            digest = blake2b(header, digest_size=DIGEST_BYTES, key=key).digest()
+            digest = digested(header).digest()
             known = good.get(digest)
             if known is None or not known.passes or known.good_until <= monotonic() or scope.get("query_string"):
                 return self._admit(visit, place, header, digest)
@@ -171,8 +173,8 @@ class Doorkeeper:
         assert self._dpop is not None
         proof = self._auth.proof_in(visit.scope["headers"])
         url = self._urls.target(visit.scope, visit.route)
-        token, claims = presented.token, principal.claims
-        await self._dpop.check(proof, method=visit.method, url=url, token=token, claims=claims)
+        token, claims, caller = presented.token, principal.claims, principal.key
+        await self._dpop.check(proof, method=visit.method, url=url, token=token, claims=claims, caller=caller)
 
     def _challenge(self, scope: Scope, route: str, refusal: Unauthorized) -> RawHeaders:
         nonce = None if self._dpop is None or refusal.http_status != 401 else self._dpop.nonce
@@ -199,7 +201,8 @@ class Doorkeeper:
             return known
         asking = self._asking.get(digest)
         if asking is None:
-            if len(self._asking) >= MOST_QUESTIONS:
+            most = 2 * MOST_QUESTIONS if digest in self._good else MOST_QUESTIONS
+            if len(self._asking) >= most:
                 raise _trouble(503)
             asking = self._asking[digest] = asyncio.get_running_loop().create_task(self._ask(presented))
             asking.add_done_callback(lambda _: self._asking.pop(digest, None))
@@ -216,7 +219,9 @@ class Doorkeeper:
             return self._remember(presented, found)
         except (late_auth.VerifierTrouble, TimeoutError) as failure:
             words = str(failure).replace(presented.token, "[redacted]") or f"no answer within {VERIFY_SECONDS:g} s"
-            log.warning("a token can't be verified at the moment: %s", words)
+            if (now := monotonic()) >= self._tell_again:  # anybody can cause it
+                self._tell_again = now + TELL_SECONDS
+                log.warning("a token can't be verified at the moment: %s", words)
             return 503
         except Exception as failure:
             where = "".join(traceback.format_tb(failure.__traceback__))
@@ -257,8 +262,7 @@ class Doorkeeper:
 
     async def watch(self, header: bytes, visit: Visit, end: Callable[[], object]) -> None:
         """Ends a stream when its token is not good any more, or means something else than when it was opened."""
-        digest = blake2b(header, digest_size=DIGEST_BYTES, key=self._key).digest()
-        presented, opened_by = self._presented(header, digest), visit.principal
+        presented, opened_by = self._presented(header, self._digest(header).digest()), visit.principal
         try:
             rights = _rights(opened_by)
             while (now := await self._still(presented, opened_by)) is not None:

@@ -24,8 +24,8 @@ class AccessTokens:
     def __init__(
         self, issuer: str, resource: str, seconds: float, keyring: Keyring, clock: Callable[[], float] = time.time
     ) -> None:
-        self._issuer = issuer
-        self._resource = resource
+        self.issuer = issuer
+        self.resource = resource
         self.seconds = seconds
         self._keyring = keyring
         self._clock = clock
@@ -34,9 +34,9 @@ class AccessTokens:
         """Of a program that acts for itself, the subject is the program."""
         now = int(self._clock())
         claims = {
-            "iss": self._issuer,
+            "iss": self.issuer,
             "sub": subject,
-            "aud": self._resource,
+            "aud": self.resource,
             "client_id": client,
             "scope": " ".join(sorted(scopes)),
             "iat": now,
@@ -49,7 +49,7 @@ class AccessTokens:
     async def read(self, token: str) -> dict[str, Any] | None:
         """The claims, if it is one of ours, for this resource, and not over; whether it was revoked is not asked."""
         claims = (await self._keyring.signing()).read(token, TYPE)
-        if claims is None or claims.get("iss") != self._issuer or claims.get("aud") != self._resource:
+        if claims is None or claims.get("iss") != self.issuer or claims.get("aud") != self.resource:
             return None
         ends = claims.get("exp")
         return claims if isinstance(ends, int) and self._clock() < ends else None
@@ -58,11 +58,12 @@ class AccessTokens:
 class OwnTokens:
     """A verifier for the servers that this authorization server is mounted in: it asks nobody."""
 
-    def __init__(
-        self, issuer: str, tokens: AccessTokens, grants: Grants, marks: Marks, state: StateBackend | None = None
-    ) -> None:
+    binds_keys = False
+
+    def __init__(self, tokens: AccessTokens, grants: Grants, marks: Marks, state: StateBackend | None = None) -> None:
         """`state`: where the app remembers that it is for, if it is for one."""
-        self.issuer = issuer
+        self.issuer = tokens.issuer
+        self.resource = tokens.resource
         self._tokens = tokens
         self._grants = grants
         self._marks = marks
@@ -71,7 +72,7 @@ class OwnTokens:
     def for_app(self, state: StateBackend) -> "OwnTokens":
         """Called by each app that starts, with where it remembers."""
         self._marks.enter(state)
-        return OwnTokens(self.issuer, self._tokens, self._grants, self._marks, state)
+        return OwnTokens(self._tokens, self._grants, self._marks, state)
 
     async def leave(self) -> None:
         """Called by that app when it ends."""

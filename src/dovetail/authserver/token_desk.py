@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from dovetail.authserver.access import GRANT, AccessTokens
+from dovetail.authserver.access_tokens import GRANT, AccessTokens
 from dovetail.authserver.client_proofs import ClientProofs
 from dovetail.authserver.client_record import CODE, CREDENTIALS, REFRESH, OAuthClient
 from dovetail.authserver.forms import form_fields
@@ -104,7 +104,8 @@ class TokenDesk:
         elif refresh is None:
             claims = await self._tokens.read(token)
             if claims is not None and claims["client_id"] == client.id:
-                await self._grants.revoke(claims[GRANT])
+                acts_for_itself = claims["sub"] == client.id
+                await self._grants.revoke(claims[GRANT], self._tokens.seconds if acts_for_itself else None)
         return PageResponse({}, 200, {**NOT_KEPT, **FOR_ANY_ORIGIN})
 
 

@@ -1,0 +1,21 @@
+"""Whom an address counts for: an IP address comes in, and the network that is one caller goes out."""
+
+import functools
+import ipaddress
+
+IPV6_NETWORK = 64  # bits of an address that name its network; the others are free for whoever has it
+KEPT = 10_000  # addresses that need not be read again
+
+
+@functools.lru_cache(maxsize=KEPT)
+def network_of(address: str) -> str | None:
+    """Who has an IPv6 address has a whole network of them, and counts once. None if it is no address."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((parsed, IPV6_NETWORK), strict=False))
