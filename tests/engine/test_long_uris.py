@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from dovetail import Context, NotFound, Server, ToolError
-from dovetail.protocol.uri import LONGEST_URI, UriTemplate, normal
+from dovetail.protocol.definitions import LONGEST_URI
+from dovetail.protocol.uri import UriTemplate, normal
 from dovetail.registry.files import Directory
 from wire import MODERN, Wire
 
@@ -30,7 +31,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return normal(uri)
 
     monkeypatch.setattr(UriTemplate, "match_normal", counted)
-    monkeypatch.setattr("dovetail.engine.library.normal", spelled)
+    monkeypatch.setattr("dovetail.registry.resources.normal", spelled)
     return lengths
 
 

@@ -11,10 +11,9 @@ from dovetail import engine as late
 from dovetail import registry
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import ArgumentError, NotFound
-from dovetail.protocol.definitions import ResourceDefinition
+from dovetail.protocol.definitions import LONGEST_URI, ResourceDefinition
 from dovetail.protocol.outbound import CacheHint
 from dovetail.protocol.results import Contents
-from dovetail.protocol.uri import LONGEST_URI, normal
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.invocation import Invocation
 
@@ -93,8 +92,9 @@ class Library:
 
     def _fitting(self, uri: str) -> "tuple[Template, dict[str, Value], dict[str, Any]]":
         misfit: ArgumentError | None = None
-        text = normal(uri)
-        for template in self.templates.all():
+        templates = self.templates.all()
+        text = registry.resources.matchable(uri) if templates else uri
+        for template in templates:
             texts = template.texts_in(text)
             if texts is None:
                 continue

@@ -10,6 +10,7 @@ from dovetail.protocol.revisions import Revision
 
 WRAPPED_KEY = "dovetail/wrapped"  # in a tool's `_meta`: its structured values come as {"result": value}
 TAGS_KEY = "dovetail/tags"  # in the `_meta` of anything: the words its author sorted it under
+LONGEST_URI = 8_192  # characters; what is longer is not looked at
 CacheScope = Literal["public", "private"]
 
 

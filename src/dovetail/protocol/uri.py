@@ -29,6 +29,7 @@ from urllib.parse import quote, unquote
 
 from dovetail.errors import SetupError
 from dovetail.protocol.ambiguity import Cell, two_readings
+from dovetail.protocol.definitions import LONGEST_URI
 
 Value = str | list[str] | dict[str, str]
 Expandable = str | Sequence[str] | Mapping[str, str] | None
@@ -38,7 +39,6 @@ RESERVED = frozenset(_RESERVED_TEXT)
 UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 SEGMENT = UNRESERVED | frozenset("!$&'()*+,;=:@%")  # raw in a path segment; % begins an escape
 EVERYTHING = UNRESERVED | RESERVED | {"%"}
-LONGEST_URI = 8_192  # characters; what is longer is not looked at
 LONGEST_MATCHABLE = 1_000  # characters; the search for two readings is quadratic
 
 

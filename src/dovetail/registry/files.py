@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 
 from dovetail.errors import NotFound, ProtocolError, SetupError
-from dovetail.protocol.uri import LONGEST_URI
+from dovetail.protocol.definitions import LONGEST_URI
 from dovetail.registry.guards import FileGuard, is_spelled_so
 from dovetail.registry.mime_types import guess_mime_type as guess_mime_type
 
