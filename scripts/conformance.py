@@ -1,7 +1,7 @@
-"""`make conformance`: runs the official suite against servers/conformance, leg by leg, under a strict rule.
+"""`make conformance`: runs the official suite against servers/conformance and our client, under a strict rule.
 
-In: the suite in .cache/node, the server, the two lists beside it. Out: a line for each leg, all problems at the end,
-exit code 1 if there are any. What the suite and the server wrote stays in build/conformance/<leg>.
+In: the suite in .cache/node, the server, the lists beside it, the client's program. Out: a line for each leg, all
+problems at the end, exit code 1 if there are any. What was written stays in build/conformance/<leg>.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import conformance_client
 import conformance_fixtures
 import conformance_verdict as verdict
 import node_tools
@@ -68,6 +69,7 @@ LEGS = {
     )
 }
 NAMES = [FIXTURES, *LEGS]
+CLIENT_NAMES = list(conformance_client.LEGS)
 
 
 class Result(NamedTuple):
@@ -87,7 +89,10 @@ def run_leg(name: str, *, url: str | None = None, scenario: str | None = None, f
     folder = folder or OUTPUT / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if url is not None:
+    if name in CLIENT_NAMES:
+        problems, found = conformance_client.judge(name, folder, run_suite)
+        summary = _summary(found)
+    elif url is not None:
         problems, summary = _judge(name, url, folder, scenario)
     else:
         problems, summary = _judge_own_server(name, folder, scenario)
@@ -138,8 +143,10 @@ def run_suite(*arguments: str, log: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run the official conformance suite under a strict rule.")
-    parser.add_argument("--leg", action="append", choices=NAMES, help="only this leg; may be repeated")
-    parser.add_argument("--scenario", help="only this scenario, on every leg that has it")
+    parser.add_argument(
+        "--leg", action="append", choices=[*NAMES, *CLIENT_NAMES], help="only this leg; may be repeated"
+    )
+    parser.add_argument("--scenario", help="only this scenario of a server, on every leg that has it")
     parser.add_argument("--url", help="test the server that listens there, instead of starting our own")
     options = parser.parse_args()
     try:
@@ -147,7 +154,8 @@ def main() -> int:
     except node_tools.NodeMissing as missing:
         print(f"! {missing}", file=sys.stderr)
         return 1
-    names = options.leg or (list(LEGS) if options.scenario else NAMES)
+    every = NAMES if options.url else [*NAMES, *CLIENT_NAMES]
+    names = options.leg or (list(LEGS) if options.scenario else every)
     results = []
     # With servers of their own two legs do not disturb each other; a shared one changes its lists while it is tested.
     with ThreadPoolExecutor(1 if options.url else min(2, os.cpu_count() or 1)) as pool:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 FINE = frozenset({"SUCCESS", "INFO"})
 NEVER_EXCUSED = frozenset({"wire-schema-valid"})  # by a scenario that may fail: no message is ever malformed
 KINDS = ("capabilities", "tools", "prompts", "resources", "templates")
-_FOLDER = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d{3}Z")
-_LISTED = re.compile(r"^ +- ([\w.-]+)(.*)$", re.MULTILINE)
+OTHER_SIDE = {"server": "client", "client": "server"}
+_FOLDER = re.compile(r"(?:server-)?(.+)-\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d{3}Z")
+_LISTED = re.compile(r"^ +- ([\w./-]+)(.*)$", re.MULTILINE)
 
 
 class Check(NamedTuple):
@@ -33,6 +34,11 @@ class Check(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.scenario}:{self.id}"
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """By which it may be excused: for whatever status it has, or for this one alone."""
+        return self.name, f"{self.name}:{self.status}"
 
     def __str__(self) -> str:
         return f"{self.status} {self.name} {self.message}".rstrip()
@@ -57,20 +63,27 @@ def read_expected(path: Path, leg: str) -> Expected:
     return Expected(failing, absent)
 
 
-def read_listing(printed: str) -> set[str]:
-    """The server scenarios that `list --server` printed; those of clients may stand beside them."""
-    without_clients = re.sub(r"^Client scenarios.*?(?=^\S|\Z)", "", printed, flags=re.MULTILINE | re.DOTALL)
-    return {name for name, note in _LISTED.findall(without_clients) if "[client]" not in note}
+def read_listing(printed: str, side: str = "server") -> set[str]:
+    """The scenarios that `list` printed for servers or for clients; those of the other side may stand beside them."""
+    other = OTHER_SIDE[side]
+    ours = re.sub(rf"^{other.title()} scenarios.*?(?=^\S|\Z)", "", printed, flags=re.MULTILINE | re.DOTALL)
+    return {name for name, note in _LISTED.findall(ours) if f"[{other}]" not in note}
 
 
 def read_checks(folder: Path) -> dict[str, list[Check]]:
     """The checks of every scenario that got as far as writing them."""
     found: dict[str, list[Check]] = {}
-    for path in sorted(folder.glob("*/checks.json")):
-        named = _FOLDER.fullmatch(path.parent.name)
-        if named is not None:
-            found.setdefault(named[1], []).extend(_check(named[1], entry) for entry in json.loads(path.read_text()))
+    for path in sorted(folder.rglob("checks.json")):
+        scenario = scenario_of(path.parent, folder)
+        if scenario is not None:
+            found.setdefault(scenario, []).extend(_check(scenario, entry) for entry in json.loads(path.read_text()))
     return found
+
+
+def scenario_of(path: Path, folder: Path) -> str | None:
+    """Whose results lie there, in the folder of a run."""
+    named = _FOLDER.fullmatch(path.relative_to(folder).as_posix())
+    return None if named is None else named[1]
 
 
 def _check(scenario: str, entry: Mapping[str, Any]) -> Check:
@@ -84,7 +97,7 @@ def judge_scenarios(wanted: Collection[str], found: Mapping[str, list[Check]], f
     checks = [check for name in sorted(found) for check in found[name]]
     bad = [check for check in checks if not check.is_fine]
     unexpected = [str(check) for check in bad if not _is_excused(check, failing)]
-    failed = {name for check in bad for name in (check.scenario, check.name)}
+    failed = {name for check in bad for name in (check.scenario, *check.names)}
     ran = {name for name in wanted if found.get(name)}
     recovered = [
         f"PASSES {name}, though it is listed as failing ({reason})"
@@ -95,7 +108,9 @@ def judge_scenarios(wanted: Collection[str], found: Mapping[str, list[Check]], f
 
 
 def _is_excused(check: Check, failing: Collection[str]) -> bool:
-    return check.name in failing or (check.scenario in failing and check.id not in NEVER_EXCUSED)
+    if any(name in failing for name in check.names):
+        return True
+    return check.scenario in failing and check.id not in NEVER_EXCUSED
 
 
 def count_passing(found: Mapping[str, list[Check]]) -> int:

@@ -1,4 +1,4 @@
-"""Installs what the tests need of Node into .cache/node: Node 22, the official conformance suite, the official client.
+"""Installs what the tests need of Node into .cache/node: Node 22, the official suite, client and everything-server.
 
 In: tests/node/package.json and its lock file, the machine's npm. Out: `.cache/node/node_modules`, and the commands to
 run what is in it. Without npm a plain sentence says what is missing: tests are then skipped, and fail where CI=true.

@@ -148,7 +148,7 @@ def test_the_options_of_http_are_told_with_their_defaults_and_variables() -> Non
 
 # ── programs ──
 
-CLIENTS = ("client", "client_listen")  # programs that are no servers
+CLIENTS = ("client", "client_listen", "client_several", "client_sign_in")  # programs that are no servers
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -395,6 +395,7 @@ SCENARIOS: dict[str, list[Step]] = {
             "prompts/get", name="statement", arguments={"account": "carol"}, says="There is no account carol (-32602)"
         ),
     ],
+    "console": [call("forecast", city="Rome", gives="Sun in Rome.")],
     "context": [use_the_context],
     "context_threads": [call("search", text="an", gives=["banana"]), call("nap", seconds=0.001, gives="rested")],
     "context_lifespan": [call("add_note", text="one", gives=1), call("add_note", text="two", gives=2)],

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dovetail.client import ListPage as ListPage
     from dovetail.client import LogMessage as LogMessage
     from dovetail.client import SamplingRequest as SamplingRequest
+    from dovetail.client.clients import Clients as Clients
+    from dovetail.console import Console as Console
     from dovetail.engine.audit import AuditEvent as AuditEvent
     from dovetail.engine.context import ClientInfo as ClientInfo
     from dovetail.engine.context import Context as Context
@@ -32,11 +34,13 @@ if TYPE_CHECKING:
     from dovetail.errors import MissingCapability as MissingCapability
     from dovetail.errors import NotApproved as NotApproved
     from dovetail.errors import NotFound as NotFound
+    from dovetail.errors import NotSignedIn as NotSignedIn
     from dovetail.errors import ProtocolError as ProtocolError
     from dovetail.errors import QuestionFailed as QuestionFailed
     from dovetail.errors import ServerError as ServerError
     from dovetail.errors import SetupError as SetupError
     from dovetail.errors import ToolError as ToolError
+    from dovetail.errors import TooManyRequests as TooManyRequests
     from dovetail.errors import UrlElicitationRequired as UrlElicitationRequired
     from dovetail.protocol.content import Annotations as Annotations
     from dovetail.protocol.content import Audio as Audio
@@ -91,6 +95,8 @@ _HOMES = {
         "LogMessage",
         "SamplingRequest",
     ],
+    "client.clients": ["Clients"],
+    "console": ["Console"],
     "engine.audit": ["AuditEvent"],
     "engine.context": ["ClientInfo", "Context"],
     "engine.dispatch": ["CallNext"],
@@ -106,10 +112,12 @@ _HOMES = {
         "MissingCapability",
         "NotApproved",
         "NotFound",
+        "NotSignedIn",
         "ProtocolError",
         "QuestionFailed",
         "ServerError",
         "SetupError",
+        "TooManyRequests",
         "ToolError",
         "UrlElicitationRequired",
     ],

@@ -16,9 +16,11 @@ DovetailError
   UrlElicitationRequired  raised by users: the user has to open a URL before the call can be made
   SetupError              a wrong registration; names the function, the parameter and the fix
   ServerError             (client side) the server answered with a JSON-RPC error
+    TooManyRequests       the server takes no more for now, and has begun nothing; says when to try again
   BadAnswer               (client side) the server answered with something that can't be used
   ConnectionLost          (client side) the server went away before it answered
   NotApproved             (client side) `approve=` said no, so the tool was not called
+  NotSignedIn             (client side) the server wants a token, and there is none to be had; says why
 """
 
 import operator
@@ -186,6 +188,14 @@ class ServerError(DovetailError):
         self.data = data
 
 
+class TooManyRequests(ServerError):
+    """The server takes no more for now, and has begun nothing; good again in `retry_after` seconds, if it says so."""
+
+    def __init__(self, code: int, message: str, data: Any = None, *, retry_after: float | None = None) -> None:
+        super().__init__(code, message, data)
+        self.retry_after = retry_after
+
+
 class ConnectionLost(DovetailError):
     """The server went away before it answered."""
 
@@ -196,3 +206,7 @@ class BadAnswer(DovetailError):
 
 class NotApproved(DovetailError):
     """`approve=` said no, so the tool was not called."""
+
+
+class NotSignedIn(DovetailError):
+    """The server wants a token, and there is none to be had. The message says why, and holds no secret."""

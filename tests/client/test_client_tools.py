@@ -66,6 +66,26 @@ async def test_only_what_was_wrapped_is_unwrapped(client: Client) -> None:
         assert (added.structured, added.data) == ({"result": 3}, 3)
 
 
+@pytest.mark.parametrize(("marked", "data"), [(True, 3), (False, {"result": 3}), ("yes", {"result": 3})])
+async def test_fastmcp_says_in_its_schema_that_it_wraps(
+    marked: Any, data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(message: dict[str, Any]) -> list[dict[str, Any]]:
+        match message["method"]:
+            case "server/discover":
+                value: Any = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+            case "tools/list":
+                schema = {"type": "object", "x-fastmcp-wrap-result": marked}
+                value = {"tools": [{"name": "add", "inputSchema": {"type": "object"}, "outputSchema": schema}]}
+            case _:
+                value = {"content": [], "structuredContent": {"result": 3}}
+        return [result(message, {"resultType": "complete", **value})]
+
+    monkeypatch.setattr("dovetail.client.client.link_to", lambda *target, **options: ScriptedLink(answer))
+    async with Client(["any"]) as client:
+        assert (await client.call_tool("add")).data == data
+
+
 @every_revision
 async def test_null_is_a_value(client: Client) -> None:
     result = await client.call_tool("nothing")

@@ -141,6 +141,27 @@ async def test_nothing_in_common(data: Any) -> None:
     assert link.methods() == ["server/discover"]
 
 
+@pytest.mark.parametrize("pinned", [None, "2026-07-28"])
+async def test_a_server_that_refuses_what_it_speaks_is_asked_once_more(pinned: str | None) -> None:
+    refusals = iter([{"supported": ["2026-07-28"], "requested": "2026-07-28"}])
+
+    def waver(message: dict[str, Any]) -> list[dict[str, Any]]:
+        refusal = next(refusals, None)
+        return [result(message, DISCOVERED) if refusal is None else error(message, -32022, "unsupported", refusal)]
+
+    link = server(waver)
+    assert (await settle(link, pinned)).revision is revisions.R2026_07_28
+    assert link.methods() == ["server/discover", "server/discover"]
+
+
+@pytest.mark.parametrize("pinned", [None, "2026-07-28"])
+async def test_but_not_for_ever(pinned: str | None) -> None:
+    link = server(lambda message: [error(message, -32022, "unsupported", {"supported": ["2026-07-28"]})])
+    with pytest.raises(ServerError, match="unsupported"):
+        await settle(link, pinned)
+    assert link.methods() == ["server/discover", "server/discover"]
+
+
 @pytest.mark.parametrize("code", [-32020, -32021])
 async def test_a_modern_refusal_is_not_taken_for_an_old_server(code: int) -> None:
     link = server(lambda message: [error(message, code, "modern")])

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from served_http import Scripted, Visit, handshake, until
 
 from dovetail import Client
 from dovetail.client import posting, requests
-from dovetail.errors import BadAnswer, ConnectionLost, ServerError
+from dovetail.errors import BadAnswer, ConnectionLost, ServerError, TooManyRequests
 
 pytestmark = pytest.mark.usefixtures("brisk", "tidy")
 
@@ -89,11 +91,11 @@ STRANGE: dict[str, tuple[Any, type[Exception], str]] = {
     "another": (lambda visit: visit.answer(200, {"jsonrpc": "2.0", "id": 77, "result": {}}), BadAnswer, "no answer"),
     "nameless error": (lambda visit: visit.error(-32700, 200, "what?", id=False), ServerError, "what"),
     "404": (lambda visit: visit.error(-32601, 404, "Method not found"), ServerError, r"Method not found \(-32601\)"),
-    "401": (lambda visit: visit.answer(401), ServerError, r"tools/call: the server answered 401 Unauthorized \(401\)"),
+    "401": (lambda visit: visit.answer(401), ServerError, "tools/call: .* 401 Unauthorized: it wants a token"),
     "403, in words": (lambda visit: visit.error(-32000, 403, "Origin", id=False), ServerError, r"Origin \(-32000\)"),
     "413": (lambda visit: visit.answer(413, b"<html>", "text/html"), ServerError, "413"),
     "418": (lambda visit: visit.answer(499), ServerError, "answered the status 499"),
-    "429": (lambda visit: visit.answer(429), ConnectionLost, "answered 429 Too Many Requests$"),
+    "429": (lambda visit: visit.answer(429), TooManyRequests, "tools/call: the server answered 429 Too Many Requests"),
     "500": (lambda visit: visit.error(-32603, 500, "sorry"), ServerError, r"sorry \(-32603\)"),
     "503, in words": (lambda visit: visit.error(-32603, 503, "busy"), ConnectionLost, "503 Service Unavailable: busy$"),
     "no error": (lambda visit: visit.answer(400, {"jsonrpc": "2.0", "error": 7}), BadAnswer, "can't be read"),
@@ -116,6 +118,48 @@ async def test_an_answer_that_is_none(reply: Any, kind: type[Exception], words: 
         with pytest.raises(kind, match=words):
             await client.call_tool("strange")
         assert (await client.call_tool("plain")).text == "called"
+
+
+def _later(seconds: int) -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+
+
+TOO_MANY: dict[str, tuple[Any, int, tuple[float, float] | None]] = {
+    "in seconds": (lambda visit: visit.answer(429, Retry_After="7"), 429, (7, 7)),
+    "at a time": (lambda visit: visit.answer(429, Retry_After=_later(100)), 429, (90, 100)),
+    "in the past": (lambda visit: visit.answer(429, Retry_After=_later(-100)), 429, (0, 0)),
+    "in a hundred years": (lambda visit: visit.answer(429, Retry_After="9" * 400), 429, (86_400, 86_400)),
+    "soon": (lambda visit: visit.answer(429, Retry_After="soon"), 429, None),
+    "never": (lambda visit: visit.answer(429, Retry_After="-7"), 429, None),
+    "not said": (lambda visit: visit.error(-32000, 429, "slow down"), -32000, None),
+    "in the body": (lambda visit: visit.error(-32603, 429, "busy", data={"retryAfter": 3}), -32603, (3, 3)),
+    "in the body of a success": (
+        lambda visit: visit.error(-32603, 200, "busy", data={"retryAfter": 2}),
+        -32603,
+        (2, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize(("reply", "code", "wait"), TOO_MANY.values(), ids=TOO_MANY.keys())
+async def test_when_to_try_again(reply: Any, code: int, wait: tuple[float, float] | None) -> None:
+    def behave(visit: Visit) -> None:
+        reply(visit) if visit.method == "tools/call" else modern()(visit)
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(TooManyRequests) as refused:
+            await client.call_tool("any")
+    seconds = refused.value.retry_after
+    assert refused.value.code == code
+    assert seconds is None if wait is None else seconds is not None and wait[0] <= seconds <= wait[1]
+
+
+async def test_a_server_that_is_busy_is_not_taken_for_an_old_one() -> None:
+    async with Scripted(lambda visit: visit.answer(429, Retry_After="1")) as server:
+        with pytest.raises(TooManyRequests, match="server/discover: the server answered 429"):
+            async with Client(server.url):
+                pass
+        assert server.said() == ["POST server/discover"]
 
 
 async def test_a_refusal_in_words_is_in_the_transcript() -> None:

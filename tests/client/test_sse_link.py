@@ -199,6 +199,18 @@ async def test_questions_are_answered() -> None:
         await until(lambda: server.visits[-1].message == {"jsonrpc": "2.0", "id": "p", "result": {}})
 
 
+async def test_a_question_does_not_limit_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit for its opening is over, whatever holds the limits of requests meanwhile."""
+    monkeypatch.setattr(sse, "ENDPOINT_SECONDS", 0.2)
+    behave = Old()
+    async with Scripted(behave) as server, Client(f"{server.origin}/sse", roots=["/x"]) as client:
+        behave.say({"jsonrpc": "2.0", "id": "q", "method": "roots/list"})
+        await until(lambda: any("roots" in (visit.message or {}).get("result", {}) for visit in server.visits))
+        await asyncio.sleep(0.3)
+        assert (await client.call_tool("any")).text == "old"
+        assert len(behave.streams) == 1
+
+
 async def test_closing_leaves_the_stream() -> None:
     behave = Old()
     async with Scripted(behave) as server:

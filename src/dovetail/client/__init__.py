@@ -1,4 +1,7 @@
-"""A small client over the same protocol core: for tests, in process, and for servers behind a pipe."""
+"""A small client over the same protocol core: for a server in process, behind a pipe or a URL."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from dovetail.client.client import Client
 from dovetail.client.elicitation import ElicitQuestion, ElicitReply
@@ -6,13 +9,30 @@ from dovetail.client.listening import Listening
 from dovetail.client.results import CallResult, ListPage, LogMessage
 from dovetail.client.sampling import SamplingRequest
 
+if TYPE_CHECKING:
+    from dovetail.client.oauth import ClientCredentials as ClientCredentials
+    from dovetail.client.oauth import MemoryTokens as MemoryTokens
+    from dovetail.client.oauth import OAuth as OAuth
+    from dovetail.client.oauth import TokenFile as TokenFile
+
+_SIGNING_IN = frozenset({"ClientCredentials", "MemoryTokens", "OAuth", "TokenFile"})  # loaded by those who need it
 __all__ = [
     "CallResult",
     "Client",
+    "ClientCredentials",
     "ElicitQuestion",
     "ElicitReply",
     "ListPage",
     "Listening",
     "LogMessage",
+    "MemoryTokens",
+    "OAuth",
     "SamplingRequest",
+    "TokenFile",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SIGNING_IN:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.oauth"), name)

@@ -16,6 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from dovetail.client.answering import Answering
 from dovetail.client.backoff import Backoff
+from dovetail.client.caching import ResponseCache
 from dovetail.client.conversation import Conversation, ProgressHandler, Transcript
 from dovetail.client.era import Agreement, Identity, agree, begin_session
 from dovetail.client.links import Link
@@ -25,10 +26,12 @@ from dovetail.client.results import ListPage, LogHandler, LogMessage, read, read
 from dovetail.client.rounds import METHODS, Send, in_rounds
 from dovetail.engine.streams import Change
 from dovetail.errors import (
+    INVALID_PARAMS,
     METHOD_NOT_FOUND,
     BadAnswer,
     ConnectionLost,
     DovetailError,
+    NotSignedIn,
     ProtocolError,
     ServerError,
     SetupError,
@@ -69,6 +72,7 @@ class Channel:
         log_handler: LogHandler | None,
         on_change: Callable[[Change], None],
         max_rounds: int,
+        cache: ResponseCache,
     ) -> None:
         self._link = link
         self._identity = identity
@@ -79,7 +83,8 @@ class Channel:
         self._transcript = transcript
         self._log_handler = log_handler
         self._on_change = on_change
-        self._feed = ChangeFeed()
+        self.cache = cache
+        self._feed = ChangeFeed(self._doubt)
         self._conversation: Conversation | None = None
         self._agreement: Agreement | None = None
         self._session = asyncio.Lock()  # of the one who opens a new one
@@ -93,6 +98,7 @@ class Channel:
         if self._conversation is not None:
             raise SetupError("Client: it is open already; make another one for another connection")
         self._session_over, self._session_log_level = False, None
+        self.cache.clear()
         self._conversation = Conversation(self._link, self, self._transcript)
         try:
             await self._conversation.open()
@@ -146,8 +152,22 @@ class Channel:
         stamped = self._stamped(params, log_level)
         return await self.conversation.ask(method, stamped, timeout=seconds, on_progress=progress_handler)
 
-    async def ask(self, method: str, params: Mapping[str, Any], shape: type[T]) -> T:
-        return read(method, await self.finish(method, params, partial(self.send, method)), shape)
+    async def fetch(self, method: str, params: Mapping[str, Any], *, fresh: bool = False) -> Raw:
+        """What the server said before, as long as that holds; else what it says now. `fresh` asks it in any case."""
+        if not self.revision.result_type:
+            return await self.send(method, params)  # there is nothing that says how long it would hold
+        self.cache.belongs_to(self._link.identity)
+        kept = None if fresh else self.cache.find(method, params)
+        if kept is not None:
+            return kept
+        changes = self.cache.changes
+        raw = await self.send(method, params)
+        self.cache.keep(method, params, raw, changes)
+        return raw
+
+    async def ask(self, method: str, params: Mapping[str, Any], shape: type[T], *, fresh: bool = False) -> T:
+        raw = await self.finish(method, params, partial(self.fetch, method, fresh=fresh))
+        return read(method, raw, shape)
 
     async def finish(self, method: str, params: Mapping[str, Any], send: Send) -> Raw:
         """The result of a request that may take several rounds of questions; `send` makes one of them."""
@@ -174,7 +194,7 @@ class Channel:
         """The next request opens another one; if somebody listens, that can't wait for a request."""
         log.info("%s", reason)
         self._session_over = True
-        self._on_change(Change("tools"))  # whatever is known of them may be old
+        self._doubt()
         if self._feed.is_read and (self._renewal is None or self._renewal.done()):
             self._renewal = asyncio.create_task(self._renew_for_listeners())
 
@@ -184,6 +204,9 @@ class Channel:
             await asyncio.sleep(backoff.seconds())
             try:
                 await self._renew("listen", self._timeout)
+            except NotSignedIn as failure:
+                log.warning("nothing more is heard until the next request: %s", failure)
+                return
             except (DovetailError, TimeoutError) as failure:
                 log.info("no new session yet: %s", failure)
 
@@ -222,18 +245,29 @@ class Channel:
 
     # ── lists ──
 
-    async def page(self, method: str, key: str, item: type[T], cursor: str | None) -> ListPage[T]:
-        page = read_page(method, await self.send(method, {} if cursor is None else {"cursor": cursor}), key, item)
+    async def page(
+        self, method: str, key: str, item: type[T], cursor: str | None, *, fresh: bool = False
+    ) -> ListPage[T]:
+        raw = await self.fetch(method, {} if cursor is None else {"cursor": cursor}, fresh=fresh)
+        page = read_page(method, raw, key, item)
         if page.next_cursor == "" and self.revision.handshake:  # later an empty cursor is a live one
             return ListPage(page.items, None)
         return page
 
-    async def pages(self, method: str, key: str, item: type[T]) -> list[T]:
+    async def pages(self, method: str, key: str, item: type[T], *, fresh: bool = False) -> list[T]:
         """The items of all pages."""
+        try:
+            return await self._follow_pages(method, key, item, fresh)
+        except ServerError as refused:
+            if refused.code != INVALID_PARAMS or fresh or not self.cache.forget_list(method):
+                raise
+        return await self._follow_pages(method, key, item, True)  # the cursor of a kept page may be too old
+
+    async def _follow_pages(self, method: str, key: str, item: type[T], fresh: bool) -> list[T]:
         items: list[T] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
-            page = await self.page(method, key, item, cursor)
+            page = await self.page(method, key, item, cursor, fresh=fresh)
             items += page.items
             cursor = page.next_cursor
             if cursor is None:
@@ -295,7 +329,12 @@ class Channel:
 
     def missed(self) -> None:
         """Something may have changed unheard."""
+        self._doubt()
         self._feed.suspect_all()
+
+    def _doubt(self) -> None:
+        """Whatever is known of the server may be old."""
+        self.cache.clear()
         self._on_change(Change("tools"))
 
     def hear(self, method: str, params: Raw) -> None:
@@ -304,6 +343,7 @@ class Channel:
         elif method == "notifications/elicitation/complete":
             self._hear_of_visit(params)
         elif (change := self._feed.hear(method, params)) is not None:
+            self.cache.forget(change)  # before anybody who listens can read again
             self._on_change(change)
 
     def _hear_log(self, params: Raw) -> None:

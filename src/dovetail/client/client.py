@@ -15,9 +15,11 @@ from msgspec import UNSET, Raw
 
 from dovetail import __version__
 from dovetail.client.answering import Answering
+from dovetail.client.caching import DISCOVER, READ, ResponseCache
 from dovetail.client.calling import outcome_of
 from dovetail.client.channel import Channel, Seconds
 from dovetail.client.conversation import ProgressHandler, Transcript
+from dovetail.client.credentials import ClientAuth
 from dovetail.client.elicitation import ElicitationCompleteHandler, ElicitationHandler
 from dovetail.client.era import Identity, pinned_revision
 from dovetail.client.listening import Listening
@@ -44,6 +46,7 @@ from dovetail.protocol.results import PromptResult
 Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]
 
 MAX_LISTINGS = 5  # of tools that change while they are listed
+FASTMCP_WRAPS = "x-fastmcp-wrap-result"  # in an output schema; FastMCP wraps in every revision
 CLIENT_INFO = {"name": "dovetail", "version": __version__}
 TOOLS = ("tools/list", "tools", ToolDefinition)
 RESOURCES = ("resources/list", "resources", ResourceDefinition)
@@ -69,8 +72,9 @@ class Client:
     `approve` is asked before a tool runs, `timeout` bounds every request, `transcript` sees every message as it was
     sent or received. Handlers may be `def` or `async def`. What the server asks is answered by `elicitation_handler`,
     `sampling_handler` and `roots`, in at most `max_rounds` rounds of a request. `env` is added to the environment of a
-    command, `headers` go out with every request to a URL, and `transport` says "http" or "sse" where that should not be
-    found out.
+    command, `headers` go out with every request to a URL, `auth` is a token for it or a way to sign in (`OAuth()`,
+    `ClientCredentials(...)` of `dovetail.client.oauth`), and `transport` says "http" or "sse" where that should not be
+    found out. With `cache`, lists and resources are used again for as long as the server allows; `fresh=True` asks it.
     """
 
     def __init__(
@@ -90,9 +94,11 @@ class Client:
         sampling_handler: SamplingHandler | None = None,
         roots: RootSource | None = None,
         max_rounds: int = 32,
+        cache: bool = True,
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         headers: Mapping[str, str] | None = None,
+        auth: ClientAuth | None = None,
         transport: WebTransport | None = None,
     ) -> None:
         pinned = pinned_revision(protocol_version)
@@ -106,7 +112,7 @@ class Client:
             capabilities=capabilities,
         )
         self._channel = Channel(
-            link_to(target, env=env, cwd=cwd, headers=headers, transport=transport, pinned=pinned),
+            link_to(target, env=env, cwd=cwd, headers=headers, auth=auth, transport=transport, pinned=pinned),
             Identity(client_info or CLIENT_INFO, self._answering.declared),
             self._answering,
             pinned=pinned,
@@ -115,6 +121,7 @@ class Client:
             log_handler=log_handler,
             on_change=self._changed,
             max_rounds=max_rounds,
+            cache=ResponseCache() if cache else ResponseCache(max_entries=0),
         )
         self._approve = approve
         self._progress_handler = progress_handler
@@ -159,21 +166,21 @@ class Client:
         """Up to 2025-11-25."""
         await self.request("ping")
 
-    async def discover(self) -> dict[str, Any]:
+    async def discover(self, *, fresh: bool = False) -> dict[str, Any]:
         """What the server says about itself; since 2026-07-28."""
-        return await self.request("server/discover")
+        return read_object(DISCOVER, await self._channel.fetch(DISCOVER, {}, fresh=fresh))
 
     # ── tools ──
 
-    async def list_tools(self) -> list[ToolDefinition]:
+    async def list_tools(self, *, fresh: bool = False) -> list[ToolDefinition]:
         changes = self._changes
-        tools = self._channel.usable(await self._channel.pages(*TOOLS))
+        tools = self._channel.usable(await self._channel.pages(*TOOLS, fresh=fresh))
         if changes == self._changes:  # else the list may be older than the change
             self._tools = {tool.name: tool for tool in tools}
         return tools
 
-    async def list_tools_page(self, cursor: str | None = None) -> ListPage[ToolDefinition]:
-        page = await self._channel.page(*TOOLS, cursor)
+    async def list_tools_page(self, cursor: str | None = None, *, fresh: bool = False) -> ListPage[ToolDefinition]:
+        page = await self._channel.page(*TOOLS, cursor, fresh=fresh)
         return ListPage(self._channel.usable(page.items), page.next_cursor)
 
     async def call_tool(
@@ -262,34 +269,39 @@ class Client:
             if name in self._tools:
                 return self._tools[name]
             changes = self._changes
-            await self.list_tools()
+            await self.list_tools(fresh=True)
             if changes == self._changes:
                 return self._tools.get(name)
         return None
 
     async def _wraps(self, name: str) -> bool:
         """Whether the tool's structured content is only the wrapping of a value that is no object."""
-        if self._channel.revision.any_structured_output:
-            return False
         tool = await self._tool(name)
-        return tool is not None and bool((tool.meta or {}).get(WRAPPED_KEY))
+        if tool is None:
+            return False
+        ours = not self._channel.revision.any_structured_output and bool((tool.meta or {}).get(WRAPPED_KEY))
+        return ours or (tool.output_schema or {}).get(FASTMCP_WRAPS) is True
 
     # ── resources ──
 
-    async def list_resources(self) -> list[ResourceDefinition]:
-        return await self._channel.pages(*RESOURCES)
+    async def list_resources(self, *, fresh: bool = False) -> list[ResourceDefinition]:
+        return await self._channel.pages(*RESOURCES, fresh=fresh)
 
-    async def list_resources_page(self, cursor: str | None = None) -> ListPage[ResourceDefinition]:
-        return await self._channel.page(*RESOURCES, cursor)
+    async def list_resources_page(
+        self, cursor: str | None = None, *, fresh: bool = False
+    ) -> ListPage[ResourceDefinition]:
+        return await self._channel.page(*RESOURCES, cursor, fresh=fresh)
 
-    async def list_resource_templates(self) -> list[TemplateDefinition]:
-        return await self._channel.pages(*TEMPLATES)
+    async def list_resource_templates(self, *, fresh: bool = False) -> list[TemplateDefinition]:
+        return await self._channel.pages(*TEMPLATES, fresh=fresh)
 
-    async def list_resource_templates_page(self, cursor: str | None = None) -> ListPage[TemplateDefinition]:
-        return await self._channel.page(*TEMPLATES, cursor)
+    async def list_resource_templates_page(
+        self, cursor: str | None = None, *, fresh: bool = False
+    ) -> ListPage[TemplateDefinition]:
+        return await self._channel.page(*TEMPLATES, cursor, fresh=fresh)
 
-    async def read_resource(self, uri: str) -> list[ResourceContents]:
-        return (await self._channel.ask("resources/read", {"uri": uri}, _Read)).contents
+    async def read_resource(self, uri: str, *, fresh: bool = False) -> list[ResourceContents]:
+        return (await self._channel.ask(READ, {"uri": uri}, _Read, fresh=fresh)).contents
 
     async def subscribe(self, uri: str) -> None:
         """Up to 2025-11-25. `listen(uris=[...])` does it for you, in every revision."""
@@ -301,11 +313,11 @@ class Client:
 
     # ── prompts and completion ──
 
-    async def list_prompts(self) -> list[PromptDefinition]:
-        return await self._channel.pages(*PROMPTS)
+    async def list_prompts(self, *, fresh: bool = False) -> list[PromptDefinition]:
+        return await self._channel.pages(*PROMPTS, fresh=fresh)
 
-    async def list_prompts_page(self, cursor: str | None = None) -> ListPage[PromptDefinition]:
-        return await self._channel.page(*PROMPTS, cursor)
+    async def list_prompts_page(self, cursor: str | None = None, *, fresh: bool = False) -> ListPage[PromptDefinition]:
+        return await self._channel.page(*PROMPTS, cursor, fresh=fresh)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> PromptResult:
         params: dict[str, Any] = {"name": name}

@@ -19,7 +19,7 @@ from dovetail.client.links import Link
 from dovetail.client.open_questions import Answer, OpenQuestions
 from dovetail.client.patience import Patience
 from dovetail.client.results import in_client_words
-from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ProtocolError, ServerError
+from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ProtocolError, ServerError, TooManyRequests
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
 from dovetail.protocol.methods import CancelledParams, RequestId
@@ -28,6 +28,8 @@ from dovetail.protocol.revisions import Revision
 Direction = Literal["sent", "received"]
 Transcript = Callable[[Direction, bytes], Any]
 ProgressHandler = Callable[[float, float | None, str | None], Awaitable[None] | None]
+
+LONGEST_RETRY = 24 * 3600.0  # seconds that a server may ask to be left alone for
 
 log = logging.getLogger("dovetail.client")
 
@@ -86,8 +88,8 @@ class Conversation:
         self._ids = itertools.count(1)
         self._pending: dict[RequestId, Pending] = {}
         self._handlers: set[asyncio.Task[None]] = set()
-        self._patience = Patience()
-        self._questions = OpenQuestions(self.write, self._patience)
+        self.patience = Patience()
+        self._questions = OpenQuestions(self.write, self.patience)
         self._over: str | None = None  # why it is over
         self.answers_ping = True
 
@@ -119,7 +121,7 @@ class Conversation:
         pending = self.start(method, params, on_progress)
         try:
             async with asyncio.timeout(timeout) as limit:
-                with self._patience.counting(limit):
+                with self.patience.counting(limit):
                     await self._link.drain()
                     return await pending.answer
         except TimeoutError:
@@ -328,4 +330,7 @@ def failure_of(method: str, error: Any) -> ServerError | BadAnswer:
         failure = msgspec.json.decode(error, type=_Failure)
     except UNREADABLE as bad:
         return BadAnswer(f"{method}: the server's error can't be read: {in_client_words(bad)}")
+    seconds = failure.data.get("retryAfter") if isinstance(failure.data, dict) else None
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds >= 0:
+        return TooManyRequests(failure.code, failure.message, failure.data, retry_after=min(seconds, LONGEST_RETRY))
     return ServerError(failure.code, failure.message, failure.data)

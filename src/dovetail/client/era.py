@@ -20,6 +20,7 @@ from dovetail.errors import (
     ConnectionLost,
     ServerError,
     SetupError,
+    TooManyRequests,
 )
 from dovetail.protocol import revisions
 from dovetail.protocol.definitions import Implementation
@@ -86,25 +87,42 @@ async def agree(
     conversation: Conversation, identity: Identity, pinned: Revision | None, timeout: float | None
 ) -> Agreement:
     if pinned is not None and not pinned.handshake:
-        return await discover(conversation, identity, pinned, timeout)
+        return await _discover_pinned(conversation, identity, pinned, timeout)
     if pinned is not None or not conversation.modern:
         return await begin_session(conversation, identity, pinned or revisions.LATEST_HANDSHAKE, pinned, timeout)
     probe = PROBE_SECONDS if timeout is None else min(timeout, PROBE_SECONDS)
-    fallback = revisions.LATEST_HANDSHAKE
-    for revision in reversed(revisions.MODERN.values()):
+    revision = revisions.LATEST
+    for last in (False, True):
         try:
             return await discover(conversation, identity, revision, probe)
         except ServerError as refusal:
+            if isinstance(refusal, TooManyRequests):
+                raise
             if refusal.code not in MODERN_REFUSALS:
                 break
-            fallback = _next_best(refusal)
+            revision = _next_best(refusal)
+            if revision.handshake:
+                return await initialize(conversation, identity, revision, timeout)
+            if last:
+                raise
         except (BadAnswer, TimeoutError):
             break
         except ConnectionLost:
             if conversation.is_over:
                 raise
             break  # the request is lost, but not yet the server
-    return await initialize(conversation, identity, fallback, timeout)
+    return await initialize(conversation, identity, revisions.LATEST_HANDSHAKE, timeout)
+
+
+async def _discover_pinned(
+    conversation: Conversation, identity: Identity, pinned: Revision, timeout: float | None
+) -> Agreement:
+    try:
+        return await discover(conversation, identity, pinned, timeout)
+    except ServerError as refusal:
+        if pinned.name not in _supported(refusal):
+            raise
+    return await discover(conversation, identity, pinned, timeout)  # refused, and named as the one to use
 
 
 async def begin_session(
@@ -122,16 +140,21 @@ async def begin_session(
 
 
 def _next_best(refusal: ServerError) -> Revision:
-    """The newest revision with a handshake that a modern server also speaks."""
+    """The newest revision that a modern server speaks, by its own word; it may be the one that it has just refused."""
     if refusal.code != UNSUPPORTED_VERSION:
         raise refusal
-    supported = refusal.data.get("supported") if isinstance(refusal.data, dict) else None
-    names = supported if isinstance(supported, list) else []
+    names = _supported(refusal)
     for revision in reversed(revisions.ALL):
-        if revision.handshake and revision.name in names:
+        if revision.name in names:
             return revision
-    theirs = ", ".join(str(name) for name in names[:20]) or "not said which"
+    theirs = ", ".join(str(name)[:100] for name in names[:20]) or "not said which"
     raise BadAnswer(f"No common protocol revision: the server speaks {theirs}") from refusal
+
+
+def _supported(refusal: ServerError) -> list[Any]:
+    known = refusal.code == UNSUPPORTED_VERSION and isinstance(refusal.data, dict)
+    supported = refusal.data.get("supported") if known else None
+    return supported if isinstance(supported, list) else []
 
 
 async def discover(

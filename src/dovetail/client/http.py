@@ -87,7 +87,7 @@ class HttpLink(PostingLink):
 
     async def _post(self, out: Outgoing) -> None:
         session = self._session
-        async with self._requests.send("POST", self._headers(out), out.body) as reply:
+        async with self._requests.send("POST", self._headers(out), out.body, attended=out.is_attended) as reply:
             if session is not None and not session.check(reply):
                 return
             if not reply.ok:

@@ -6,6 +6,7 @@ A link carries whole messages both ways. What arrives goes to its `Receiver`, wh
 from abc import ABC, abstractmethod
 from typing import Protocol
 
+from dovetail.client.patience import Patience
 from dovetail.errors import DovetailError
 from dovetail.protocol.headers import HeaderParameter
 from dovetail.protocol.methods import RequestId
@@ -14,6 +15,8 @@ from dovetail.protocol.revisions import Revision
 
 class Receiver(Protocol):
     """The end of a link that listens."""
+
+    patience: Patience  # the time limits of the requests that wait for answers
 
     def receive(self, message: bytes, about: RequestId | None = None) -> None:
         """Take one message; never raises. `about`: the request that it is the only answer to, whatever its id says."""
@@ -63,6 +66,11 @@ class Link(ABC):
     def abandon(self, id: RequestId) -> bool:  # noqa: ARG002
         """Nobody waits for this answer any more. True if that alone tells the server to stop."""
         return False
+
+    @property
+    def identity(self) -> str | None:
+        """For whom messages go out, where that can change. It is secret."""
+        return None
 
     @property
     def hears(self) -> bool:

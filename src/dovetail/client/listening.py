@@ -14,18 +14,19 @@ from msgspec import Raw
 
 from dovetail.client.backoff import Backoff
 from dovetail.client.conversation import Conversation, Pending
+from dovetail.client.outgoing import LISTEN
 from dovetail.client.refusals import passes
 from dovetail.engine.streams import LIST_KINDS, MAX_URIS, Change, ChangeKind
-from dovetail.errors import ConnectionLost, DovetailError, ServerError
+from dovetail.errors import ConnectionLost, DovetailError, ServerError, TooManyRequests
 from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE
 from dovetail.protocol.methods import ListenFilter, RequestId
 from dovetail.protocol.outbound import SUBSCRIPTION_KEY
 
 Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+Doubt = Callable[[], None]  # hears that changes may have been missed
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 CANCELLED = "notifications/cancelled"
-LISTEN = "subscriptions/listen"
 KINDS: dict[str, ChangeKind] = {Change(kind).method: kind for kind in LIST_KINDS}
 UPDATED = Change("updated", "any").method
 
@@ -51,8 +52,9 @@ class Listening:
     when the server ends it. If the server is lost for good, reading raises ConnectionLost.
     """
 
-    def __init__(self, wanted: ListenFilter, request: Pending | None) -> None:
+    def __init__(self, wanted: ListenFilter, request: Pending | None, on_doubt: Doubt = lambda: None) -> None:
         self.wanted = wanted
+        self._on_doubt = on_doubt
         self.honoured = wanted  # the part of what was asked for that the server serves
         self.request = request  # the listen request, in revisions that have one
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -101,6 +103,7 @@ class Listening:
 
     def honour_again(self, honoured: ListenFilter) -> None:
         """Nobody listened for a while; whatever could be told may have changed."""
+        self._on_doubt()
         self.suspect_all()
         self.honoured = honoured
         self.suspect_all()
@@ -147,7 +150,8 @@ class Listening:
 class ChangeFeed:
     """All listenings of a client, and the way of a notification to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_doubt: Doubt = lambda: None) -> None:
+        self._on_doubt = on_doubt
         self._listenings: set[Listening] = set()
 
     def hear(self, method: str, params: Raw) -> Change | None:
@@ -197,7 +201,7 @@ class ChangeFeed:
         """Since 2026-07-28: a request that stays open as long as somebody listens."""
         params = {**params, "notifications": wanted}
         request = conversation.start(LISTEN, params)
-        listening = Listening(wanted, request)
+        listening = Listening(wanted, request, self._on_doubt)
         self._listenings.add(listening)
         keeper = asyncio.create_task(_keep_open(listening, request, params, conversation))
         try:
@@ -216,7 +220,7 @@ class ChangeFeed:
 
         `capabilities` are those of the session that `send` sends in.
         """
-        listening = Listening(wanted, None)
+        listening = Listening(wanted, None, self._on_doubt)
         listening.honoured = _announced(wanted, capabilities)
         self._listenings.add(listening)  # first, so that no change is missed
         try:
@@ -252,6 +256,7 @@ async def _keep_open(
         may_go_on = conversation.reconnects and not conversation.is_over and listening.is_acknowledged
         if not may_go_on or (failure is not None and not passes(failure)):
             return listening.end(failure)
+        backoff.retry = failure.retry_after if isinstance(failure, TooManyRequests) else None
         backoff.lasted(clock() - begun)
         await asyncio.sleep(backoff.seconds())
         try:

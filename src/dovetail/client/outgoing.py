@@ -16,6 +16,7 @@ from dovetail.protocol.methods import NO_META, Params, RequestId
 
 POST_HEADERS = {"Accept": f"{JSON}, {EVENTS}", "Content-Type": JSON}
 INITIALIZE, INITIALIZED, CANCELLED = "initialize", "notifications/initialized", "notifications/cancelled"
+LISTEN = "subscriptions/listen"
 _params = msgspec.json.Decoder(Params).decode
 _text = msgspec.json.Decoder(str).decode
 _arguments = msgspec.json.Decoder(dict[str, object]).decode
@@ -46,6 +47,11 @@ class Outgoing(NamedTuple):
         id = None if envelope.id is UNSET else envelope.id
         assert not isinstance(id, msgspec.UnsetType)
         return cls(message, id, method, envelope.params, _version(envelope.params))
+
+    @property
+    def is_attended(self) -> bool:
+        """Somebody waits for the answer; what is heard by listening may come at night."""
+        return self.id is not None and self.method != LISTEN
 
     @property
     def is_told(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from dovetail.client.links import Link, Receiver
 from dovetail.client.outgoing import CANCELLED, Outgoing
 from dovetail.client.requests import HttpRequests
-from dovetail.errors import BadAnswer, ConnectionLost, ServerError
+from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, ServerError, SetupError
 from dovetail.protocol.methods import RequestId
 
 LEAVE_SECONDS = 2.0  # for the last words: what is still on its way, and the end of the session
@@ -33,6 +33,11 @@ class PostingLink(Link):
 
     def attach(self, receiver: Receiver) -> None:
         self._receiver = receiver
+        self._requests.patience = receiver.patience
+
+    @property
+    def identity(self) -> str | None:
+        return self._requests.identity
 
     async def open(self, receiver: Receiver) -> None:
         self.attach(receiver)
@@ -114,7 +119,7 @@ class PostingLink(Link):
             self._receiver.failed(None, ConnectionLost(f"{out.subject}: not delivered within {ERRAND_SECONDS:g} s"))
         except (ConnectionLost, BadAnswer) as failure:
             self._receiver.failed(out.id, type(failure)(f"{out.subject}: {failure}"))
-        except ServerError as failure:
+        except (ServerError, NotSignedIn, SetupError) as failure:
             self._receiver.failed(out.id, failure)
         except Exception:  # or somebody would wait for ever
             log.exception("%s could not be sent", out.subject)

@@ -1,19 +1,23 @@
 """What a status other than success means: a reply comes in, the failure of its request goes out.
 
-The server's own words are used if it sent a JSON-RPC error. Statuses that pass by themselves become ConnectionLost, all
-others ServerError, with the JSON-RPC code or, without one, the status as its code.
+The server's own words are used if it sent a JSON-RPC error. 429 becomes TooManyRequests, other statuses that pass by
+themselves ConnectionLost, and all others ServerError, with the JSON-RPC code or, without one, the status as its code.
 """
+
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 from msgspec import Raw
 
-from dovetail.client.conversation import failure_of
+from dovetail.client.conversation import LONGEST_RETRY, failure_of
 from dovetail.client.outgoing import Outgoing
 from dovetail.client.requests import HttpReply
-from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ServerError
+from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ServerError, TooManyRequests
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 
-PASSING = frozenset({408, 425, 429, 502, 503, 504})
+BUSY = 429
+PASSING = frozenset({408, 425, BUSY, 502, 503, 504})
 
 
 async def refusal(out: Outgoing, reply: HttpReply) -> tuple[DovetailError, bytes | None]:
@@ -21,13 +25,31 @@ async def refusal(out: Outgoing, reply: HttpReply) -> tuple[DovetailError, bytes
     said = await _message(reply)
     if said is None:
         text = f"{out.subject}: the server answered {reply.words}"
+        if reply.status == BUSY:
+            return TooManyRequests(BUSY, text, retry_after=_retry_after(reply)), None
         return (ConnectionLost(text) if reply.status in PASSING else ServerError(reply.status, text)), None
     body, error = said
     failure = failure_of(out.subject, error.error)
     if reply.status not in PASSING:
         return failure, body
     words = failure.message if isinstance(failure, ServerError) else str(failure)
+    if reply.status == BUSY and isinstance(failure, ServerError):
+        told = failure.retry_after if isinstance(failure, TooManyRequests) else None
+        seconds = _retry_after(reply)
+        return TooManyRequests(
+            failure.code, words, failure.data, retry_after=told if seconds is None else seconds
+        ), body
     return ConnectionLost(f"{out.subject}: the server answered {reply.words}: {words}"), body
+
+
+def _retry_after(reply: HttpReply) -> float | None:
+    """Seconds, from either form of the header; None if there is none, or none that can be read."""
+    text = (reply.header("Retry-After") or "").strip()
+    try:
+        seconds = float(text) if text.isdecimal() else (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return min(max(seconds, 0.0), LONGEST_RETRY)
 
 
 async def _message(reply: HttpReply) -> tuple[bytes, Envelope] | None:
@@ -46,4 +68,6 @@ async def _message(reply: HttpReply) -> tuple[bytes, Envelope] | None:
 
 def passes(failure: DovetailError) -> bool:
     """Whether the same request may succeed a little later."""
-    return isinstance(failure, ConnectionLost) or (isinstance(failure, ServerError) and failure.code >= 500)
+    if isinstance(failure, (ConnectionLost, TooManyRequests)):
+        return True
+    return isinstance(failure, ServerError) and failure.code >= 500

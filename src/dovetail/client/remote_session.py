@@ -13,7 +13,7 @@ from dovetail.client.events import EventReader
 from dovetail.client.links import Receiver
 from dovetail.client.refusals import PASSING
 from dovetail.client.requests import EVENTS, HttpReply, HttpRequests
-from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ServerError
+from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, NotSignedIn, ServerError
 from dovetail.protocol.revisions import Revision
 
 NO_STREAM = frozenset({404, 405})  # the second is right, but servers without a page for GET say the first
@@ -76,7 +76,7 @@ class RemoteSession:
             while not self.over:
                 try:
                     await self._connect(reader, lambda: self.over, self._listens)
-                except (BadAnswer, ServerError) as bad:
+                except (BadAnswer, NotSignedIn, ServerError) as bad:
                     if not reader.connections:
                         return self._is_deaf(bad)
                     log.warning("the session's own stream broke: %s", bad)
@@ -96,7 +96,7 @@ class RemoteSession:
         if reader.last_id:
             headers["Last-Event-ID"] = reader.last_id
         with contextlib.suppress(ConnectionLost):
-            async with self._requests.send("GET", headers) as reply:
+            async with self._requests.send("GET", headers, attended=False) as reply:
                 if reply.ok and reply.kind == EVENTS:
                     if reader.connections and not reader.last_id:
                         self._receiver.missed()  # nothing is replayed
@@ -119,5 +119,5 @@ class RemoteSession:
         """Tell the server; whether it likes that or not."""
         if self.id is not None and not self.over:
             with contextlib.suppress(DovetailError):
-                async with self._requests.send("DELETE", self.headers):
+                async with self._requests.send("DELETE", self.headers, attended=False):
                     pass

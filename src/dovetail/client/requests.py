@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail import __version__
 from dovetail.client.address import ServerAddress
+from dovetail.client.credentials import AUTHORIZATION, Challenged, Credentials, Sending
+from dovetail.client.patience import Patience
 from dovetail.errors import BadAnswer, ConnectionLost, SetupError
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ IDLE_SECONDS = 4.0  # of a kept connection: common servers close theirs after 5,
 PROBE_SECONDS = 30  # of silence, after which the system looks whether the other side is still there
 FINISH_SECONDS = 1.0  # for the end of a body that nobody wants
 MAX_REDIRECTS = 5
+MAX_TRIES = 4  # of a request that is refused for want of a token, or of another one
+MAX_REFUSAL_BYTES = 64 * 1024
+UNWELCOME = frozenset({401, 403})
 EVENTS, JSON = "text/event-stream", "application/json"
 
 
@@ -36,7 +41,8 @@ class HttpReply:
         self._response = response
         self._requests = requests
         self.status: int = response.status
-        self.detail = ""  # why a redirect was not followed
+        self._held = b""  # of the body, read before it was wanted
+        self.detail = ""  # why a redirect was not followed, or what would help
         self.ok = 200 <= self.status < 300
         self.kind = response.content_type.lower()
 
@@ -52,8 +58,22 @@ class HttpReply:
     def header(self, name: str) -> str | None:
         return self._response.headers.get(name)
 
+    def headers(self, name: str) -> list[str]:
+        return self._response.headers.getall(name, [])
+
+    async def hold(self) -> None:
+        """Read what there is of a short body, so that the connection need not stay open until it is wanted."""
+        with contextlib.suppress(TimeoutError, ConnectionLost):
+            async with asyncio.timeout(FINISH_SECONDS):
+                while len(self._held) < MAX_REFUSAL_BYTES and (piece := await self._read_piece()):
+                    self._held += piece
+
     async def next(self) -> bytes:
         """The next piece of the body; empty at its end."""
+        held, self._held = self._held, b""
+        return held or await self._read_piece()
+
+    async def _read_piece(self) -> bytes:
         try:
             return await self._response.content.readany()
         except self._requests.failures as failure:
@@ -77,13 +97,24 @@ class HttpReply:
 
 
 class HttpRequests:
-    """A pool of connections, and the headers that go out with every request."""
+    """A pool of connections, and what goes out with every request: headers of the user's, and credentials."""
 
-    def __init__(self, address: ServerAddress, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, address: ServerAddress, headers: Mapping[str, str], credentials: Credentials | None = None
+    ) -> None:
         self.address = address
+        self.patience = Patience()  # of those who wait for answers
+        self._sent_as: str | None = None
         self._headers = headers
+        self._credentials = credentials
         self._session: aiohttp.ClientSession | None = None
         self.failures: tuple[type[Exception], ...] = ()
+
+    @property
+    def identity(self) -> str | None:
+        """For whom requests go out: by the word of the credentials, else as the latest one did. It is secret."""
+        known: str | None = getattr(self._credentials, "identity", self._sent_as)
+        return known
 
     async def open(self) -> None:
         if self._session is not None:
@@ -103,21 +134,49 @@ class HttpRequests:
 
     @asynccontextmanager
     async def send(
-        self, verb: str, headers: Mapping[str, str], body: bytes | None = None, *, url: str | None = None
+        self,
+        verb: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        url: str | None = None,
+        attended: bool = True,
     ) -> AsyncIterator[HttpReply]:
-        """One request. Leaving before the end of its body closes the connection, which tells the server."""
-        target = url or self.address.url
-        for hop in range(MAX_REDIRECTS + 1):
-            response = await self._once(verb, target, headers, body)
+        """One request. Leaving before the end of its body closes the connection, which tells the server.
+
+        One that is refused for want of a token has not run, and is sent again once there is one. `attended`: somebody
+        may be asked to sign in for it.
+        """
+        request = Sending(verb, url or self.address.url, attended, self.patience.standing_still)
+        hops = tries = 0
+        while True:
+            added = {} if self._credentials is None else await self._credentials.headers(request)
+            self._sent_as = added.get(AUTHORIZATION)
+            response = await self._once(verb, request.url, {**headers, **added}, body)
             try:
                 reply = HttpReply(response, self)
-                following = self._redirected(reply, target) if 300 <= reply.status < 400 else None
-                if following is None or hop == MAX_REDIRECTS:
+                if reply.status in UNWELCOME and tries < MAX_TRIES and await self._let_in(request, reply, added):
+                    tries += 1
+                    continue
+                following = self._redirected(reply, request.url) if 300 <= reply.status < 400 else None
+                if following is None or hops == MAX_REDIRECTS:
                     yield reply
                     return
-                target = following
+                request, hops = request._replace(url=following), hops + 1
             finally:
                 response.release()
+
+    async def _let_in(self, request: Sending, reply: HttpReply, added: Mapping[str, str]) -> bool:
+        """Whether a refused request is worth another try. No request ever leaves its origin, so no token does."""
+        if self._credentials is None:
+            if reply.status == 401 and not any(name.lower() == AUTHORIZATION.lower() for name in self._headers):
+                reply.detail = "it wants a token; give the client auth=OAuth(), or a token as auth="
+            return False
+        await reply.hold()
+        nonce = reply.header("DPoP-Nonce")
+        return await self._credentials.refused(
+            request, Challenged(reply.status, reply.headers("WWW-Authenticate"), nonce, added)
+        )
 
     async def _once(
         self, verb: str, url: str, headers: Mapping[str, str], body: bytes | None

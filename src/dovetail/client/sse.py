@@ -3,6 +3,7 @@ that the stream names first. The session lives as long as the stream; a new hand
 """
 
 import asyncio
+from contextlib import AsyncExitStack
 
 from dovetail.client import requests as limits
 from dovetail.client.outgoing import INITIALIZE, POST_HEADERS, Outgoing
@@ -42,7 +43,8 @@ class SseLink(PostingLink):
     async def _post(self, out: Outgoing) -> None:
         if self._endpoint is None:
             raise ConnectionLost("there is no session")
-        async with self._requests.send("POST", POST_HEADERS, out.body, url=self._endpoint) as reply:
+        attended = out.is_attended
+        async with self._requests.send("POST", POST_HEADERS, out.body, url=self._endpoint, attended=attended) as reply:
             if reply.status == 404:
                 self._end("the session ended: the server does not know it any more")
             elif not reply.ok:
@@ -66,23 +68,28 @@ class SseLink(PostingLink):
     async def _read(self, handshake: Outgoing) -> None:
         decoder = SseDecoder(max_bytes=limits.MAX_MESSAGE_BYTES)
         try:
-            async with asyncio.timeout(ENDPOINT_SECONDS) as patience:
-                async with self._requests.send("GET", {"Accept": EVENTS}) as reply:
-                    if not reply.ok:
-                        raise (await refusal(handshake, reply))[0]
-                    if reply.kind != EVENTS:
-                        raise BadAnswer(f"the server answered {reply.words} with {reply.kind}, and not with a stream")
-                    while piece := await reply.next():
-                        for event in decoder.feed(piece):
-                            self._take(event, handshake)
-                        if self._endpoint is not None:
-                            patience.reschedule(None)
+            async with asyncio.timeout(ENDPOINT_SECONDS) as limit:
+                await self._read_stream(decoder, handshake, limit)
         except TimeoutError:
             raise BadAnswer(f"the stream did not name the URL for messages within {ENDPOINT_SECONDS:g} s") from None
         except ProtocolError as too_long:
             raise BadAnswer(too_long.message) from None
         if self._endpoint is None:
             raise BadAnswer("the stream ended before it named the URL for messages")
+
+    async def _read_stream(self, decoder: SseDecoder, handshake: Outgoing, limit: asyncio.Timeout) -> None:
+        async with AsyncExitStack() as connection:
+            with self._receiver.patience.counting(limit):  # somebody may have to sign in first
+                reply = await connection.enter_async_context(self._requests.send("GET", {"Accept": EVENTS}))
+            if not reply.ok:
+                raise (await refusal(handshake, reply))[0]
+            if reply.kind != EVENTS:
+                raise BadAnswer(f"the server answered {reply.words} with {reply.kind}, and not with a stream")
+            while piece := await reply.next():
+                for event in decoder.feed(piece):
+                    self._take(event, handshake)
+                if self._endpoint is not None:
+                    limit.reschedule(None)
 
     def _take(self, event: Event, handshake: Outgoing) -> None:
         if event.event == "message" and event.data:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dovetail.client.address import ServerAddress, checked_headers
+from dovetail.client.credentials import ClientAuth, credentials_for
 from dovetail.client.http import HttpLink
 from dovetail.client.inprocess import InProcessLink
 from dovetail.client.links import Link
@@ -25,17 +26,21 @@ def link_to(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     headers: Mapping[str, str] | None = None,
+    auth: ClientAuth | None = None,
     transport: WebTransport | None = None,
     pinned: Revision | None = None,
 ) -> Link:
-    """A `Server` is reached in process, a command as a child process over stdio, a URL over HTTP."""
+    """A `Server` is reached in process, a command as a child process over stdio, a URL over HTTP; a link as it is."""
     web = isinstance(target, str) and "://" in target
-    if not web and (headers is not None or transport is not None):
-        raise SetupError('Client: headers= and transport= are for a URL such as "http://127.0.0.1:8000/mcp"')
+    if not web and not (headers is None and auth is None and transport is None):
+        raise SetupError('Client: headers=, auth= and transport= are for a URL such as "http://127.0.0.1:8000/mcp"')
     if web:
         if env is not None or cwd is not None:
             raise SetupError("Client: env= and cwd= are for a command; a URL is a server that runs elsewhere")
-        return _web_link(HttpRequests(ServerAddress.of(target), checked_headers(headers or {})), transport, pinned)
+        address, given = ServerAddress.of(target), checked_headers(headers or {})
+        return _web_link(HttpRequests(address, given, credentials_for(auth, address, given)), transport, pinned)
+    if isinstance(target, Link):
+        return target
     engine = getattr(target, "engine", None)
     if isinstance(engine, Engine):
         if env is not None or cwd is not None:

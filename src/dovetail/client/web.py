@@ -50,6 +50,10 @@ class WebLink(Link):
         return self._link.abandon(id)
 
     @property
+    def identity(self) -> str | None:
+        return self._requests.identity
+
+    @property
     def hears(self) -> bool:
         return self._link.hears
 

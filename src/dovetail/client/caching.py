@@ -1,0 +1,134 @@
+"""Answers that may be used again: what a server said comes in, and comes out again for as long as the server allows.
+
+Only results with a `ttlMs` are kept, as they came over the wire, so that nobody can change them. All of it belongs to
+one client and one identity, and is bounded: the answer that was used longest ago makes room.
+"""
+
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from dovetail.engine.streams import Change
+from dovetail.protocol.jsonrpc import UNREADABLE, encode
+
+MAX_ENTRIES = 1_000
+MAX_BYTES = 16 * 1024 * 1024
+LONGEST_MS = 24 * 3600 * 1000  # even if the server says that it holds for longer
+READ, DISCOVER = "resources/read", "server/discover"
+LISTS = {  # what a changed list makes old
+    "tools": ("tools/list",),
+    "prompts": ("prompts/list",),
+    "resources": ("resources/list", "resources/templates/list"),
+}
+CACHEABLE = frozenset({READ, DISCOVER, *(method for methods in LISTS.values() for method in methods)})
+OF_ONE_ROUND = frozenset({"inputResponses", "requestState"})  # params of a request that was made before
+
+_Key = tuple[str, bytes]
+
+
+class _Hints(msgspec.Struct, frozen=True, rename="camel"):
+    """Of a result; whatever else a server writes there is no reason to refuse the result."""
+
+    ttl_ms: Any = None
+    result_type: Any = "complete"
+
+
+class _Kept(NamedTuple):
+    raw: Raw
+    uri: str  # of a resource, else empty
+    until: float
+    size: int
+
+
+class ResponseCache:
+    """`max_entries=0` keeps nothing."""
+
+    def __init__(self, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._kept: dict[_Key, _Kept] = {}  # the one used longest ago first
+        self._bytes = 0
+        self._owner: str | None = None
+        self.changes = 0  # how often something was forgotten: an answer that was asked for before may be old
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def belongs_to(self, identity: str | None) -> None:
+        """What was said to one is nothing for another; nor is it after a new token, which may be anybody's."""
+        if identity != self._owner:
+            self._owner = identity
+            self.clear()
+
+    def find(self, method: str, params: Mapping[str, Any]) -> Raw | None:
+        """What the server said to this very request, if that still holds."""
+        key = (method, encode(params))
+        kept = self._drop(key)
+        if kept is None or monotonic() >= kept.until:
+            return None
+        self._put(key, kept)
+        return kept.raw
+
+    def keep(self, method: str, params: Mapping[str, Any], raw: Raw, changes: int) -> None:
+        """Keep an answer, if it may be kept. `changes` is what it was when the request was made."""
+        seconds = _holds_for(raw)
+        if seconds <= 0 or changes != self.changes or method not in CACHEABLE or OF_ONE_ROUND & params.keys():
+            return
+        key = (method, encode(params))
+        self._drop(key)
+        size = len(raw) + len(key[1])
+        self._put(key, _Kept(raw.copy(), str(params.get("uri", "")), monotonic() + seconds, size))
+        while len(self._kept) > self._max_entries or self._bytes > self._max_bytes:
+            self._drop(next(iter(self._kept)))
+
+    def forget(self, change: Change) -> None:
+        """The server says that something has changed."""
+        self.changes += 1
+        methods = LISTS.get(change.kind, ())
+        old = [
+            key
+            for key, kept in self._kept.items()
+            if key[0] in methods or (change.uri and kept.uri and _touches(change.uri, kept.uri))
+        ]
+        for key in old:
+            self._drop(key)
+
+    def forget_list(self, method: str) -> bool:
+        """Whether there was any page of it."""
+        pages = [key for key in self._kept if key[0] == method]
+        for key in pages:
+            self._drop(key)
+        return bool(pages)
+
+    def clear(self) -> None:
+        self.changes += 1
+        self._kept.clear()
+        self._bytes = 0
+
+    def _put(self, key: _Key, kept: _Kept) -> None:
+        self._kept[key] = kept
+        self._bytes += kept.size
+
+    def _drop(self, key: _Key) -> _Kept | None:
+        kept = self._kept.pop(key, None)
+        self._bytes -= kept.size if kept is not None else 0
+        return kept
+
+
+def _holds_for(raw: Raw) -> float:
+    """Seconds; none if the server does not say so, or says it in a way that can't be meant."""
+    try:
+        hints = msgspec.json.decode(raw, type=_Hints)
+    except UNREADABLE:
+        return 0.0
+    if type(hints.ttl_ms) is not int or hints.ttl_ms <= 0 or hints.result_type != "complete":
+        return 0.0
+    return min(hints.ttl_ms, LONGEST_MS) / 1000
+
+
+def _touches(changed: str, kept: str) -> bool:
+    """A resource, its parts and what it is a part of."""
+    return changed == kept or changed.startswith(f"{kept.rstrip('/')}/") or kept.startswith(f"{changed.rstrip('/')}/")

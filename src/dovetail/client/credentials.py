@@ -1,0 +1,91 @@
+"""Who the client is to a server behind a URL: `auth=` comes in, and headers for each request go out.
+
+A request that was refused with 401 or 403 has not run. The credentials are told of it, may do something about it, and
+say whether it is worth another try. They only ever see requests to the origin that the user named.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+from dovetail.client.address import ServerAddress
+from dovetail.errors import SetupError
+
+AUTHORIZATION = "Authorization"
+MAX_TOKEN = 64 * 1024  # characters
+_TOKEN = re.compile(r"[!-~]+")
+FIX = 'give it a token as text, or OAuth(), or ClientCredentials("id", "secret") from dovetail.client.oauth'
+
+
+class Sending(NamedTuple):
+    """A request that is about to be sent."""
+
+    method: str
+    url: str
+    attended: bool  # somebody waits for its answer, and so may be asked to sign in for it
+    waiting: Callable[[], AbstractContextManager[None]]  # inside, the time limits of requests stand still
+
+
+class Challenged(NamedTuple):
+    """The refusal of a request: the `WWW-Authenticate` headers, and what the credentials had added to the request."""
+
+    status: int
+    challenges: Sequence[str]
+    nonce: str | None  # of `DPoP-Nonce`
+    sent: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"Challenged({self.status})"  # what was sent is secret
+
+
+class Credentials(Protocol):
+    """What `auth=` may be, besides a text."""
+
+    async def headers(self, request: Sending) -> Mapping[str, str]:
+        """What the request has to carry; nothing, if nothing is known yet."""
+
+    async def refused(self, request: Sending, challenged: Challenged) -> bool:
+        """The request was refused with 401 or 403. True if it is worth another try. Raises NotSignedIn."""
+
+
+class CredentialsSource(Protocol):
+    """Or this: what has credentials for any server, as `OAuth()` has."""
+
+    def for_server(self, url: str) -> Credentials: ...
+
+
+ClientAuth = str | Credentials | CredentialsSource
+
+
+class BearerToken:
+    """A token that the user has, and that nobody can renew."""
+
+    def __init__(self, token: str) -> None:
+        if len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token):
+            raise SetupError("Client: auth= is no token: it holds spaces, line breaks or other odd characters")
+        self._headers = {AUTHORIZATION: f"Bearer {token}"}
+
+    async def headers(self, request: Sending) -> Mapping[str, str]:  # noqa: ARG002
+        return self._headers
+
+    async def refused(self, request: Sending, challenged: Challenged) -> bool:  # noqa: ARG002
+        return False
+
+
+def credentials_for(auth: ClientAuth | None, address: ServerAddress, headers: Mapping[str, str]) -> Credentials | None:
+    """What `auth=` means for one server. `headers`: those of the user's own."""
+    if auth is None:
+        return None
+    if any(name.lower() == AUTHORIZATION.lower() for name in headers):
+        raise SetupError("Client: auth= and an Authorization header are two answers to one question; keep one of them")
+    if isinstance(auth, str):
+        return BearerToken(auth)
+    given: Any = auth
+    if callable(getattr(given, "for_server", None)):
+        made: Credentials = given.for_server(address.url)
+        return made
+    if callable(getattr(given, "headers", None)) and callable(getattr(given, "refused", None)):
+        own: Credentials = given
+        return own
+    raise SetupError(f"Client: auth={type(given).__name__} can't be used; {FIX}")

@@ -1,0 +1,151 @@
+"""The servers that other programs are told of: an `mcp.json` comes in, and how to reach each of its servers goes out.
+
+It is the file that Claude, Cursor and VS Code write: names with a command or a URL, under `mcpServers` or `servers`.
+What is wrong with the file is a SetupError; what is wrong with one server is kept for it, so that others can be used.
+No value of the file gets into an error: it may be a secret.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dovetail.errors import SetupError
+
+MAX_BYTES = 1024 * 1024
+MAX_SERVERS = 100
+NEWLINE = b"\n"
+TRANSPORTS = {
+    None: None,
+    "http": "http",
+    "streamable-http": "http",
+    "streamableHttp": "http",
+    "sse": "sse",
+}
+_REFERENCE = re.compile(r"\$\{([^}]*)\}")
+_VARIABLE = re.compile(r"(?:env:)?([A-Za-z_]\w*)(?::-(.*))?", re.DOTALL)
+
+
+class ListedServer(NamedTuple):
+    """What `Client` needs to reach it, or why it can't be reached."""
+
+    target: Any
+    options: Mapping[str, Any]
+    problem: str = ""
+
+    @property
+    def needs_auth(self) -> bool:
+        """Whether it is a URL, and does not bring an `Authorization` of its own."""
+        headers = self.options.get("headers")
+        return headers is not None and not any(name.lower() == "authorization" for name in headers)
+
+
+class _Entry(msgspec.Struct, frozen=True, rename="camel"):
+    type: str | None = None
+    command: str | None = None
+    args: list[str] = []
+    env: dict[str, str | int | float | bool | None] = {}
+    env_file: str | None = None
+    cwd: str | None = None
+    url: str | None = None
+    http_url: str | None = None  # as Gemini CLI has it
+    headers: dict[str, str] = {}
+    disabled: bool = False
+
+
+def read_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServer]:
+    """Those that are not switched off, by name."""
+    if isinstance(source, Mapping):
+        shown, config, folder = "the configuration", dict(source), Path.cwd()
+    else:
+        path = Path(source)
+        shown, config, folder = str(path), _read_file(path), _workspace(path)
+    servers = config.get("mcpServers", config.get("servers"))
+    if not isinstance(servers, Mapping):
+        raise SetupError(f'{shown} names no servers: it needs "mcpServers" (or "servers") with a name for each')
+    if len(servers) > MAX_SERVERS:
+        raise SetupError(f"{shown} names {len(servers)} servers; no more than {MAX_SERVERS} are opened at once")
+    found = {str(name): _listed(str(name), entry, folder) for name, entry in servers.items()}
+    return {name: listed for name, listed in found.items() if listed is not None}
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as failure:
+        raise SetupError(f"{path} can't be read: {failure.strerror or 'it is no file'}") from None
+    if len(content) > MAX_BYTES:
+        raise SetupError(f"{path} is longer than {MAX_BYTES} bytes, which no list of servers is")
+    try:
+        return msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf"), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as bad:
+        byte = re.search(r"byte (\d+)", str(bad))
+        line = "" if byte is None else f" near line {content.count(NEWLINE, 0, int(byte[1])) + 1}"
+        raise SetupError(f"{path} is no JSON object{line}; it must not hold comments or trailing commas") from None
+
+
+def _workspace(path: Path) -> Path:
+    """The folder that a project's file is about: `project/.vscode/mcp.json` is about `project`."""
+    folder = path.absolute().parent
+    return folder.parent if folder.name in (".vscode", ".cursor", ".gemini") else folder
+
+
+def _listed(name: str, given: Any, folder: Path) -> ListedServer | None:
+    try:
+        entry = msgspec.convert(given, _Entry)
+        return None if entry.disabled else _reached(entry, folder)
+    except msgspec.ValidationError as bad:
+        return ListedServer(None, {}, f"The server {name!r} can't be read: {_where(bad)}")
+    except SetupError as bad:
+        return ListedServer(None, {}, f"The server {name!r} can't be used: {bad}")
+
+
+def _where(bad: msgspec.ValidationError) -> str:
+    path = re.search(r"`\$\.?([\w.\[\]]*)", str(bad))
+    return f"`{path[1]}` has the wrong type" if path and path[1] else "it is no object"
+
+
+def _reached(entry: _Entry, folder: Path) -> ListedServer:
+    url = entry.http_url or entry.url
+    if (entry.command is None) == (url is None):
+        raise SetupError('it needs a "command" or a "url", and not both')
+    if url is not None:
+        transport = TRANSPORTS.get(entry.type, "unknown") if entry.http_url is None else "http"
+        if transport == "unknown":
+            raise SetupError('its "type" is unknown; use "http" or "sse", or leave it out')
+        headers = {name: _expanded(value, folder) for name, value in entry.headers.items()}
+        return ListedServer(_expanded(url, folder), {"headers": headers, "transport": transport})
+    if entry.env_file is not None:
+        raise SetupError('"envFile" is not read here; write the variables under "env"')
+    command = [_expanded(part, folder) for part in (entry.command or "", *entry.args)]
+    env = {name: _expanded(_as_text(value), folder) for name, value in entry.env.items() if value is not None}
+    cwd = None if entry.cwd is None else folder / Path(_expanded(entry.cwd, folder)).expanduser()
+    return ListedServer(command, {"env": env, "cwd": cwd})
+
+
+def _as_text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _expanded(text: str, folder: Path) -> str:
+    """`${NAME}`, `${env:NAME}` and `${NAME:-default}` stand for variables of the environment."""
+    return _REFERENCE.sub(lambda reference: _meaning(reference[1], folder), text)
+
+
+def _meaning(reference: str, folder: Path) -> str:
+    places = {"workspaceFolder": folder, "userHome": Path.home()}
+    if reference in places:
+        return str(places[reference])
+    if reference.startswith("input:"):
+        raise SetupError(f"${{{reference}}} asks a person; use ${{env:NAME}} and set that variable")
+    variable = _VARIABLE.fullmatch(reference)
+    if variable is None:
+        raise SetupError(f"${{{reference[:100]}}} is not understood; use ${{NAME}} or ${{env:NAME}}")
+    value = os.environ.get(variable[1], variable[2])
+    if value is None:
+        raise SetupError(f"${{{reference}}}: the variable {variable[1]} is not set in the environment")
+    return value

@@ -1,0 +1,183 @@
+"""The user's browser: a page to sign in at is opened, and what it is sent back with goes out.
+
+A listener on this machine waits for the browser, for a while, on a port that nobody knows before. It believes only a
+visit with the right `state`, and answers with a page that says that one can go back.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import html
+import inspect
+import logging
+import sys
+import threading
+import webbrowser
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from dovetail.client.oauth.responses import parameters_of
+from dovetail.errors import NotSignedIn
+
+HOST = "127.0.0.1"
+PATH = "/callback"
+MAX_HEAD = 16 * 1024  # bytes of one visit
+VISIT_SECONDS = 10.0
+MAX_VISITS = 20  # at once
+LEAVE_SECONDS = 0.5
+
+OpenBrowser = Callable[[str], Any]
+log = logging.getLogger("dovetail.client")
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>body{{font:1.1rem system-ui,sans-serif;max-width:32rem;margin:20vh auto;padding:0 1rem;color-scheme:light dark}}
+</style><h1>{title}</h1><p>{text}</p></html>"""
+_HEADERS = (
+    "Content-Type: text/html; charset=utf-8",
+    "Cache-Control: no-store",
+    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "Referrer-Policy: no-referrer",
+    "Connection: close",
+)
+
+
+def show_and_open(url: str) -> None:
+    """Also where there is no browser, or on another machine: whoever sees the URL can open it."""
+    sys.stderr.write(f"Sign in with your browser; if it does not open by itself, open\n{url}\n")
+    sys.stderr.flush()
+    webbrowser.open(url)
+
+
+class RedirectListener:
+    """Waits at `uri` for one browser that comes with the right state."""
+
+    def __init__(self, path: str = PATH) -> None:
+        self._path = path
+        self._visits: set[asyncio.Task[None]] = set()
+        self._state = ""
+        self._came: asyncio.Future[str] | None = None
+        self.uri = ""
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, redirect_uri: str | None) -> AsyncIterator["RedirectListener"]:
+        """At this URI; without a port in it, on any. Raises NotSignedIn if somebody else is there."""
+        parts = urlsplit(redirect_uri or f"http://{HOST}{PATH}")
+        host = "::1" if parts.hostname == "::1" else HOST
+        listener = cls(parts.path or "/")
+        try:
+            server = await asyncio.start_server(listener._visit, host, parts.port or 0, limit=MAX_HEAD)
+        except OSError:
+            raise NotSignedIn(f"Port {parts.port} is in use, where the browser should come back to") from None
+        port = server.sockets[0].getsockname()[1]
+        listener.uri = parts.geturl() if parts.port else f"http://{parts.netloc}:{port}{parts.path}"
+        try:
+            yield listener
+        finally:
+            server.close()
+            await listener._leave()
+
+    async def visit(self, url: str, state: str, open_browser: OpenBrowser, seconds: float) -> str:
+        """The URL that the browser came back to."""
+        came: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._came = came
+        self._state = state
+        opening = asyncio.create_task(_opened(open_browser, url, came))
+        try:
+            async with asyncio.timeout(seconds):
+                back = await came
+            await asyncio.wait([opening], timeout=LEAVE_SECONDS)  # it may want to see the last page
+            return back
+        except TimeoutError:
+            raise NotSignedIn(f"Nobody signed in within {seconds:g} s") from None
+        finally:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+
+    # ── visits ──
+
+    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._visits.add(task)
+        try:
+            async with asyncio.timeout(VISIT_SECONDS):
+                if len(self._visits) <= MAX_VISITS:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(self._answer(head.decode("latin-1").partition("\r\n")[0]))
+                    await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whatever it was, it was not the user's browser
+        finally:
+            self._visits.discard(task)
+            writer.close()
+
+    async def _leave(self) -> None:
+        """Whoever is being answered gets the whole page; all others have come in vain."""
+        if self._visits:
+            await asyncio.wait(self._visits, timeout=LEAVE_SECONDS)
+        left = tuple(self._visits)
+        for visit in left:
+            visit.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def _answer(self, line: str) -> bytes:
+        method, _, rest = line.partition(" ")
+        target = rest.partition(" ")[0]
+        if method != "GET" or target.partition("?")[0] != self._path or len(target) > MAX_HEAD // 2:
+            return _page(404, "Nothing here", "This is where a sign-in ends. There is nothing else to see.")
+        found = parameters_of(target) or {}
+        if self._came is None or not hmac.compare_digest(found.get("state", "").encode(), self._state.encode()):
+            return _page(400, "Not this one", "This page does not belong to the sign-in that is going on.")
+        if not self._came.done():
+            self._came.set_result(f"{self.uri}?{target.partition('?')[2]}")
+        if "error" in found:
+            return _page(200, "Not signed in", "You can close this page and go back to the program.")
+        return _page(200, "That is all", "You can close this page and go back to the program.")
+
+
+async def _opened(open_browser: OpenBrowser, url: str, came: "asyncio.Future[str]") -> None:
+    """Some browsers keep whoever opened them waiting, so a plain function runs in a thread."""
+    try:
+        if inspect.iscoroutinefunction(open_browser):
+            await open_browser(url)
+        else:
+            await _in_a_thread(open_browser, url)
+    except Exception:
+        log.exception("open_browser= failed")
+        if not came.done():
+            came.set_exception(NotSignedIn("The page to sign in at could not be opened; the log says why"))
+
+
+async def _in_a_thread(function: OpenBrowser, url: str) -> None:
+    """Of its own: the end of the process must not wait until somebody closes a browser."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(failure: Exception | None) -> None:
+        if done.done():
+            return
+        if failure is None:
+            done.set_result(None)
+        else:
+            done.set_exception(failure)
+
+    def run() -> None:
+        failure = None
+        try:
+            function(url)
+        except Exception as raised:
+            failure = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, failure)
+
+    threading.Thread(target=run, name="dovetail-browser", daemon=True).start()
+    await done
+
+
+def _page(status: int, title: str, text: str) -> bytes:
+    body = _PAGE.format(title=html.escape(title), text=html.escape(text)).encode()
+    phrase = {200: "OK", 400: "Bad Request", 404: "Not Found"}[status]
+    head = "\r\n".join((f"HTTP/1.1 {status} {phrase}", *_HEADERS, f"Content-Length: {len(body)}"))
+    return f"{head}\r\n\r\n".encode() + body

@@ -1,0 +1,156 @@
+"""Where tokens for a server come from: its URL and its challenge come in, a `Provider` goes out, or NotSignedIn.
+
+First what the MCP server says of itself (RFC 9728), then what the authorization server does that it names (RFC 8414,
+or OpenID Connect Discovery). A server of 2025-03-26 says nothing of itself: there its own origin is asked, and if that
+says nothing either, the endpoints have the names that this revision gave them.
+"""
+
+from urllib.parse import urlsplit
+
+from dovetail.auth.fetch import is_loopback_host
+from dovetail.client.address import ServerAddress
+from dovetail.client.oauth.documents import IssuerMetadata, Provider, ResourceMetadata
+from dovetail.client.oauth.web import OAuthWeb, plain, shown
+from dovetail.errors import NotSignedIn, SetupError
+
+RESOURCE = "/.well-known/oauth-protected-resource"
+OAUTH = "/.well-known/oauth-authorization-server"
+OPENID = "/.well-known/openid-configuration"
+S256 = "S256"
+
+
+async def discover(
+    web: OAuthWeb, server_url: str, metadata_url: str | None, *, only: str | None = None, before: str | None = None
+) -> Provider:
+    """`metadata_url`: as the challenge says. `only`: the issuer that the user names. `before`: that of last time."""
+    described = await _resource(web, server_url, metadata_url)
+    if described is None:
+        return await _of_its_own_origin(web, server_url, only)
+    if not fits(described.resource, server_url):
+        raise NotSignedIn(
+            f"{shown(server_url)} says that it is {shown(described.resource)!r}; a token for that one is not for this"
+        )
+    offered = described.authorization_servers or ()
+    wanted = next((each for each in (only, before) if each is not None and each in offered), None)
+    if only is not None and wanted != only:
+        raise NotSignedIn(f"{shown(server_url)} does not take tokens of {only}, but of {_listed(offered)}")
+    issuer = wanted or next(iter(offered), None)
+    if issuer is None:
+        raise NotSignedIn(f"{shown(server_url)} does not say where its tokens come from")
+    metadata = await _issuer(web, issuer, metadata_urls(issuer), {issuer})
+    if metadata is None:
+        raise NotSignedIn(f"{shown(issuer)}, where tokens should come from, has no metadata of an authorization server")
+    return Provider(metadata, described.resource, described.scopes_supported)
+
+
+async def _resource(web: OAuthWeb, server_url: str, metadata_url: str | None) -> ResourceMetadata | None:
+    """Behind a proxy, a server may not know its own URL: if what it names can't be read, the usual places are asked."""
+    origin, path = _origin_and_path(server_url)
+    failed = None
+    for place in dict.fromkeys(filter(None, (metadata_url, f"{origin}{RESOURCE}{path}", f"{origin}{RESOURCE}"))):
+        try:
+            if (found := await web.document(place, ResourceMetadata)) is not None:
+                return found
+        except NotSignedIn as failure:
+            if place != metadata_url:
+                raise
+            failed = failure
+    if failed is not None:
+        raise failed
+    return None
+
+
+async def _of_its_own_origin(web: OAuthWeb, server_url: str, only: str | None) -> Provider:
+    """As in 2025-03-26: the server is its own authorization server."""
+    origin, _ = _origin_and_path(server_url)
+    metadata = await _issuer(web, origin, [origin + OAUTH], {origin, f"{origin}/"})
+    if metadata is None:
+        metadata = IssuerMetadata(
+            issuer=origin,
+            authorization_endpoint=f"{origin}/authorize",
+            token_endpoint=f"{origin}/token",
+            registration_endpoint=f"{origin}/register",
+            code_challenge_methods_supported=(S256,),
+        )
+    if only is not None and metadata.issuer != only:
+        raise NotSignedIn(f"{shown(server_url)} does not say that it takes tokens of {only}")
+    return Provider(metadata, server_url.partition("?")[0], None)
+
+
+async def _issuer(web: OAuthWeb, issuer: str, places: list[str], names: set[str]) -> IssuerMetadata | None:
+    """The first document that is there. One that names another issuer is never used."""
+    other = None
+    for place in places:
+        found = await web.document(place, IssuerMetadata)
+        if found is not None and found.issuer in names:
+            return _checked(found)
+        other = found or other
+    if other is not None:
+        raise NotSignedIn(f"The metadata of {shown(issuer)} are those of another issuer, {shown(other.issuer)!r}")
+    return None
+
+
+def _checked(found: IssuerMetadata) -> IssuerMetadata:
+    """Where secrets are sent has to be a place."""
+    for url in filter(None, (found.token_endpoint, found.registration_endpoint)):
+        try:
+            ServerAddress.of(url)
+        except SetupError:
+            raise NotSignedIn(f"{shown(found.issuer)} names {plain(url)!r}, which is no URL of the web") from None
+    return found
+
+
+def metadata_urls(issuer: str) -> list[str]:
+    """In the order in which they have to be tried."""
+    try:
+        parts = urlsplit(issuer)
+    except ValueError:
+        raise NotSignedIn(f"{plain(issuer)!r} can't be an issuer: it is no URL") from None
+    if parts.query or parts.fragment:
+        raise NotSignedIn(f"{shown(issuer)} can't be an issuer: it has a query or a fragment")
+    origin, path = _origin_and_path(issuer)
+    if not path:
+        return [origin + OAUTH, origin + OPENID]
+    return [f"{origin}{OAUTH}{path}", f"{origin}{OPENID}{path}", f"{origin}{path}{OPENID}"]
+
+
+def fits(resource: str, server_url: str) -> bool:
+    """Whether it is the server, or all of its origin, or a folder above it."""
+    try:
+        theirs, ours = ServerAddress.of(resource), ServerAddress.of(server_url)
+    except SetupError:
+        return False
+    above, path = urlsplit(theirs.url).path.rstrip("/"), urlsplit(ours.url).path.rstrip("/")
+    return theirs.origin == ours.origin and (path == above or path.startswith(f"{above}/"))
+
+
+def authorization_url(provider: Provider, *, is_local: bool) -> str:
+    """Where the browser goes; only to a page that is safe to open, and that knows PKCE. Raises NotSignedIn."""
+    metadata = provider.metadata
+    url = metadata.authorization_endpoint
+    if url is None:
+        raise NotSignedIn(f"{shown(provider.issuer)} has no page to sign in at")
+    try:
+        address = ServerAddress.of(url)
+    except SetupError:
+        raise NotSignedIn(f"{shown(provider.issuer)} names a page to sign in at that is no URL of the web") from None
+    scheme, host, _ = address.origin
+    if not url.isascii():
+        raise NotSignedIn(f"{shown(url)!r}, the page to sign in at, has odd characters")
+    if scheme != "https" and not (is_local and is_loopback_host(host)):
+        raise NotSignedIn(f"{shown(url)}, the page to sign in at, is not https")
+    if S256 not in (metadata.code_challenge_methods_supported or ()):
+        raise NotSignedIn(
+            f"{shown(provider.issuer)} does not support PKCE with S256, without which codes can be stolen"
+        )
+    return url
+
+
+def _origin_and_path(url: str) -> tuple[str, str]:
+    """The path without a slash at its end."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+
+
+def _listed(offered: tuple[str, ...]) -> str:
+    return ", ".join(shown(each) for each in offered[:5]) or "nobody"

@@ -1,0 +1,216 @@
+"""`OAuth`: a person signs in with a browser, and the program gets tokens for it: codes with PKCE (RFC 7636)."""
+
+import base64
+import hashlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from dovetail.auth.fetch import is_loopback_host
+from dovetail.client.calling import outcome_of
+from dovetail.client.credentials import Credentials
+from dovetail.client.oauth.browser import OpenBrowser, RedirectListener, show_and_open
+from dovetail.client.oauth.discovery import S256, authorization_url
+from dovetail.client.oauth.keys import ClientKey, require_keys
+from dovetail.client.oauth.registration import register
+from dovetail.client.oauth.responses import code_in
+from dovetail.client.oauth.server_tokens import PerServer
+from dovetail.client.oauth.source import TokenErrand
+from dovetail.client.oauth.token_endpoint import TokenDoor, method_for
+from dovetail.client.oauth.tokens import MemoryTokens, RegisteredClient, TokenSet, TokenStore
+from dovetail.errors import DovetailError, NotSignedIn, SetupError
+from dovetail.protocol.scopes import checked_scopes
+
+SIGN_IN_SECONDS = 300.0
+log = logging.getLogger("dovetail.client")
+RedirectHandler = Callable[[str], str | Awaitable[str]]
+
+
+class OAuth:
+    """Signing in as a person.
+
+    async with Client("https://notes.example.com/mcp", auth=OAuth()) as client: ...
+
+    The browser opens when the server first asks for a token. `client_id` and `client_secret` (or `private_key`, as PEM
+    or JWK): those of a program that is known there; `client_metadata_url`: of a program whose metadata are published;
+    without them it registers itself as `client_name`. `scopes`: what to ask for besides what the server names.
+    `issuer`: the only authorization server that may be asked. `tokens`: where they are kept.
+
+    `open_browser` gets the URL to open. An app with pages of its own gives `redirect_uri`, and a `redirect_handler`
+    that gets the URL to send the user to, and returns the URL that they came back to. `dpop`: bind tokens to a key.
+    """
+
+    interactive = True
+
+    def __init__(
+        self,
+        *,
+        client_id: str | None = None,
+        client_secret: str | None = None,
+        private_key: str | bytes | Mapping[str, Any] | None = None,
+        client_metadata_url: str | None = None,
+        client_name: str = "Dovetail",
+        scopes: Iterable[str] = (),
+        issuer: str | None = None,
+        tokens: TokenStore | None = None,
+        open_browser: OpenBrowser = show_and_open,
+        redirect_uri: str | None = None,
+        redirect_handler: RedirectHandler | None = None,
+        sign_in_seconds: float = SIGN_IN_SECONDS,
+        dpop: bool = False,
+    ) -> None:
+        if client_id is None and (client_secret is not None or private_key is not None):
+            raise SetupError("OAuth: client_secret= and private_key= belong to a client_id=; give that too")
+        if redirect_handler is not None and redirect_uri is None:
+            raise SetupError("OAuth: redirect_handler= needs the redirect_uri= that the browser is sent back to")
+        if redirect_uri is not None:
+            _check_redirect(redirect_uri, handled=redirect_handler is not None)
+        if client_metadata_url is not None and not _is_document(client_metadata_url):
+            raise SetupError("OAuth: client_metadata_url= must be https and have a path")
+        self.issuer = issuer
+        self.scopes = checked_scopes(scopes, "OAuth")
+        self.dpop = dpop
+        if dpop:
+            require_keys("OAuth: dpop=True")
+        self.key = None if private_key is None else ClientKey(private_key)
+        self.store: TokenStore = tokens or MemoryTokens()
+        self._id, self._secret = client_id, client_secret
+        self._document = client_metadata_url
+        self._name = client_name
+        self._open_browser = open_browser
+        self._redirect_uri = redirect_uri
+        self._redirect_handler = redirect_handler
+        self._seconds = sign_in_seconds
+        self._per_server = PerServer(self)
+
+    def __repr__(self) -> str:
+        return f"OAuth({'' if self._id is None else f'client_id={self._id!r}'})"
+
+    def for_server(self, url: str) -> Credentials:
+        """Of all clients of one server: they share its tokens."""
+        return self._per_server.at(url)
+
+    @property
+    def who(self) -> str:
+        return f"OAuth {self._id or self._document or 'registered'}"
+
+    @property
+    def bound_to_issuer(self) -> bool:
+        return self._id is not None
+
+    def completed(self, client: RegisteredClient) -> RegisteredClient:
+        if self._id is None or client.id != self._id:
+            return client
+        return RegisteredClient(client.id, self._secret, client.method, client.redirect_uri)
+
+    async def obtain(self, errand: TokenErrand) -> TokenSet:
+        page = authorization_url(errand.door.provider, is_local=errand.door.web.is_local)
+        async with AsyncExitStack() as open_here:
+            listener = None
+            if self._redirect_handler is None:
+                listener = await self._listener(open_here, errand.client)
+            redirect_uri = self._redirect_uri if listener is None else listener.uri
+            assert redirect_uri is not None
+            client = await self._client(errand, redirect_uri)
+            question = SignInQuestion(client, redirect_uri, secrets.token_urlsafe(32), secrets.token_urlsafe(48))
+            url = question.url(page, errand)
+            if listener is None:
+                came = await self._handled(url)
+            else:
+                came = await listener.visit(url, question.state, self._open_browser, self._seconds)
+        return await _redeemed(errand, question, code_in(came, errand.door.provider, question.state))
+
+    async def _listener(self, open_here: AsyncExitStack, known: RegisteredClient | None) -> RedirectListener:
+        """Where this program was registered with, if that is free; only its name for this machine may be given."""
+        before = None if known is None else known.redirect_uri
+        if self._redirect_uri is None and before is not None and before.startswith("http://"):
+            try:
+                return await open_here.enter_async_context(RedirectListener.opened(before))
+            except NotSignedIn:
+                pass  # it registers again, with another port
+        return await open_here.enter_async_context(RedirectListener.opened(self._redirect_uri))
+
+    async def _client(self, errand: TokenErrand, redirect_uri: str) -> RegisteredClient:
+        provider = errand.door.provider
+        if self._id is not None:
+            method = method_for(provider, secret=self._secret is not None, key=self.key is not None)
+            return RegisteredClient(self._id, self._secret, method)
+        if self._document is not None and provider.metadata.client_id_metadata_document_supported:
+            return RegisteredClient(self._document)
+        if errand.client is not None and errand.client.redirect_uri == redirect_uri:
+            return errand.client
+        native = is_loopback_host(urlsplit(redirect_uri).hostname or "")
+        return await register(errand.door.web, provider, self._name, redirect_uri, native=native)
+
+    async def _handled(self, url: str) -> str:
+        assert self._redirect_handler is not None
+        try:
+            came = await outcome_of(self._redirect_handler, url)
+        except DovetailError:
+            raise
+        except Exception:
+            log.exception("redirect_handler= failed")
+            raise NotSignedIn("redirect_handler= failed; the log says why") from None
+        if not isinstance(came, str):
+            raise SetupError("OAuth: redirect_handler must return the URL that the browser came back to")
+        return came
+
+
+class SignInQuestion(NamedTuple):
+    """What one browser is sent to ask, and what only we know of it."""
+
+    client: RegisteredClient
+    redirect_uri: str
+    state: str
+    verifier: str
+
+    def __repr__(self) -> str:
+        return "SignInQuestion()"
+
+    def url(self, page: str, errand: TokenErrand) -> str:
+        digest = hashlib.sha256(self.verifier.encode()).digest()
+        door = errand.door
+        fields = {
+            "response_type": "code",
+            "client_id": self.client.id,
+            "redirect_uri": self.redirect_uri,
+            "state": self.state,
+            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge_method": S256,
+            "resource": door.provider.resource,
+            **errand.scope_field,
+            **({} if door.proving is None else {"dpop_jkt": door.proving.key.thumbprint}),
+            **({"prompt": "consent"} if "offline_access" in errand.scopes else {}),  # OpenID Connect Core, 11
+        }
+        return f"{page}{'&' if '?' in page else '?'}{urlencode(fields)}"
+
+
+async def _redeemed(errand: TokenErrand, question: SignInQuestion, code: str) -> TokenSet:
+    form = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "redirect_uri": question.redirect_uri,
+        "code_verifier": question.verifier,
+    }
+    door: TokenDoor = errand.door
+    return await door.ask(question.client, form, errand.scopes)
+
+
+def _check_redirect(uri: str, *, handled: bool) -> None:
+    parts = urlsplit(uri)
+    local = parts.scheme == "http" and is_loopback_host(parts.hostname or "") and not parts.query
+    if not handled and not local:
+        raise SetupError(
+            'OAuth: redirect_uri= must be on this machine, such as "http://127.0.0.1:8123/callback"; '
+            "for pages of your own, give redirect_handler= too"
+        )
+    if handled and parts.scheme in ("", "http") and not local:
+        raise SetupError("OAuth: redirect_uri= must be https, or on this machine")
+
+
+def _is_document(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme == "https" and len(parts.path) > 1

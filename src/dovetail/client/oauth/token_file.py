@@ -1,0 +1,173 @@
+"""Tokens in a file that only its owner can read: they outlive the program, and several programs may use them.
+
+The file is written beside its place and then put there, so that nobody ever sees half of it. One that others can read
+is not used, and one that can't be read is kept aside.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dovetail.client.oauth.tokens import TokenSet
+from dovetail.errors import NotSignedIn
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+log = logging.getLogger("dovetail.client")
+NAME = "tokens.json"
+MAX_BYTES = 4 * 1024 * 1024
+LOCK_SECONDS = 30.0
+LOOK_SECONDS = 0.02
+HAS_OWNERS = os.name == "posix"  # elsewhere the user's own folders are private already
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    tokens: dict[str, TokenSet]
+    version: int = 1
+
+
+class TokenFile:
+    """`TokenFile()` is in the user's data folder, `TokenFile("tokens.json")` anywhere else."""
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = usual_place() if path is None else Path(path).expanduser().absolute()
+        self._inside = asyncio.Lock()  # of this process
+
+    def __repr__(self) -> str:
+        return f"TokenFile({str(self.path)!r})"
+
+    async def load(self, key: str) -> TokenSet | None:
+        return self._read().get(key)
+
+    async def save(self, key: str, tokens: TokenSet | None) -> None:
+        kept = self._read()
+        if tokens is None:
+            kept.pop(key, None)
+        else:
+            kept[key] = tokens
+        self._write(msgspec.json.format(msgspec.json.encode(_Kept(kept))))
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        async with self._inside:
+            self._make_folder()
+            lock = self._open_lock()
+            try:
+                await self._locked(lock)
+                yield
+            finally:
+                os.close(lock)  # which gives it free
+
+    def _open_lock(self) -> int:
+        place = self.path.with_name(f".{self.path.name}.lock")
+        try:
+            return os.open(place, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
+        except OSError as failure:
+            raise NotSignedIn(f"{place}: it can't be opened: {failure.strerror}") from None
+
+    async def _locked(self, lock: int) -> None:
+        end = time.monotonic() + LOCK_SECONDS
+        while not _try_lock(lock):
+            if time.monotonic() > end:
+                raise NotSignedIn(f"{self.path}: another program has been changing it for {LOCK_SECONDS:g} s")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    # ── the file ──
+
+    def _read(self) -> dict[str, TokenSet]:
+        try:
+            file = os.open(self.path, os.O_RDONLY | _NO_LINK)
+        except FileNotFoundError:
+            return {}
+        except OSError as failure:
+            raise NotSignedIn(f"{self.path}: it can't be opened: {failure.strerror}") from None
+        with open(file, "rb") as opened:
+            self._check_owner(os.fstat(opened.fileno()))
+            data = opened.read(MAX_BYTES + 1)
+        try:
+            if len(data) > MAX_BYTES:
+                raise ValueError
+            return dict(msgspec.json.decode(data, type=_Kept).tokens)
+        except (ValueError, RecursionError):
+            return self._put_aside()
+
+    def _check_owner(self, found: os.stat_result) -> None:
+        if not HAS_OWNERS:
+            return
+        if not stat.S_ISREG(found.st_mode):
+            raise NotSignedIn(f"{self.path}: that is not a file; move it away")
+        if found.st_uid != os.geteuid():
+            raise NotSignedIn(f"{self.path}: it belongs to somebody else; remove it, and sign in again")
+        if found.st_mode & 0o077:
+            raise NotSignedIn(f'{self.path}: others can read the tokens in it; run: chmod 600 "{self.path}"')
+
+    def _put_aside(self) -> dict[str, TokenSet]:
+        """As if there were nothing; but whoever wants to look what it was can."""
+        aside = self.path.with_name(f"{self.path.name}.broken-{int(time.time())}")
+        with contextlib.suppress(FileNotFoundError):
+            self.path.replace(aside)
+        log.warning("%s could not be read, and is now %s; you will have to sign in again", self.path, aside.name)
+        return {}
+
+    def _write(self, data: bytes) -> None:
+        self._make_folder()
+        beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
+        try:
+            file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o600)  # so it is ours
+            with open(file, "wb") as opened:
+                opened.write(data)
+                opened.flush()
+                os.fsync(opened.fileno())
+            beside.replace(self.path)
+        except OSError as failure:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise NotSignedIn(f"{self.path}: the tokens can't be kept: {failure.strerror}") from None
+
+    def _make_folder(self) -> None:
+        folder = self.path.parent
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as failure:
+            raise NotSignedIn(f"{folder}: the tokens can't be kept there: {failure.strerror}") from None
+
+
+_NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+
+
+def usual_place() -> Path:
+    """In the folder that the user's system has for such things."""
+    home = Path.home()
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Application Support"
+    else:
+        base = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
+    return base / "dovetail" / NAME
+
+
+def _try_lock(file: int) -> bool:
+    system: Any = sys.platform
+    try:
+        if system == "win32":
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, name-defined, unused-ignore]
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,87 @@
+"""Tokens and where they are kept: what a sign-in came to goes in under a name, and comes out again for the next one."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+
+import msgspec
+
+_TOKEN = re.compile(r"[!-~]{1,65536}")
+
+
+class RegisteredClient(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who this program is to one authorization server. A `repr` shows no secret."""
+
+    id: str
+    secret: str | None = None
+    method: str = "none"  # how it proves that to the token endpoint
+    redirect_uri: str | None = None  # that it was registered with
+
+    def __repr__(self) -> str:
+        return f"RegisteredClient({self.id!r})"
+
+
+class TokenSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one sign-in came to. A `repr` shows no token."""
+
+    access_token: str
+    token_type: str  # "Bearer" or "DPoP"
+    issuer: str
+    client: RegisteredClient
+    requested: tuple[str, ...] = ()  # scopes
+    granted: tuple[str, ...] = ()
+    expires_at: float | None = None  # seconds since 1970, a little before its end
+    refresh_token: str | None = None
+    proof_key: dict[str, str] | None = None  # that it is bound to
+
+    def __repr__(self) -> str:
+        return f"TokenSet({self.token_type} of {self.issuer!r})"
+
+    @property
+    def authorization(self) -> str:
+        return f"{self.token_type} {self.access_token}"
+
+    def is_over(self, now: float) -> bool:
+        return self.expires_at is not None and now >= self.expires_at
+
+
+class TokenStore(Protocol):
+    """Where tokens are kept. A key names a server and a client."""
+
+    async def load(self, key: str) -> TokenSet | None: ...
+
+    async def save(self, key: str, tokens: TokenSet | None) -> None:
+        """None takes them away. Only called inside `exclusive`."""
+
+    def exclusive(self) -> AbstractAsyncContextManager[None]:
+        """Inside, nobody else changes anything: a refresh token is good for one use only."""
+        ...
+
+
+class MemoryTokens:
+    """Kept for as long as this object lives."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, TokenSet] = {}
+
+    def __repr__(self) -> str:
+        return f"MemoryTokens({len(self._kept)})"
+
+    async def load(self, key: str) -> TokenSet | None:
+        return self._kept.get(key)
+
+    async def save(self, key: str, tokens: TokenSet | None) -> None:
+        if tokens is None:
+            self._kept.pop(key, None)
+        else:
+            self._kept[key] = tokens
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        yield  # there is one user for each key, which does one thing at a time
+
+
+def is_token(text: str | None) -> bool:
+    """Whether it can travel in a header."""
+    return text is not None and _TOKEN.fullmatch(text) is not None

@@ -1,0 +1,118 @@
+"""An MCP server and its authorization server in one, which say whatever a test wants, and remember what they heard."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from served_http import DISCOVERED, Scripted, Visit
+
+from dovetail.client.oauth import OAuth
+
+CALLBACK = "http://127.0.0.1:9/callback"
+PRM = "/.well-known/oauth-protected-resource/mcp"
+METADATA = "/.well-known/oauth-authorization-server"
+SECRETS = ("good-token", "the-code", "refresh-1", "app-secret")
+
+
+class Realm:
+    """`pages` are answers by path: a document, a status, or a function of the visit."""
+
+    def __init__(self) -> None:
+        self.good = {"good-token"}  # tokens that the MCP server takes
+        self.pages: dict[str, Any] = {}
+        self.answer: Callable[[dict[str, str]], dict[str, str]] = lambda usual: usual  # of the browser
+        self.token: Any = {"access_token": "good-token", "token_type": "Bearer", "expires_in": 3600}
+        self.challenge = 'Bearer resource_metadata="{origin}' + PRM + '"'
+        self.forms: list[dict[str, str]] = []  # that the token endpoint got
+        self.headers: list[dict[str, str]] = []  # of MCP requests
+        self.asked: list[dict[str, str]] = []  # of the browser
+        self.registered: list[dict[str, Any]] = []
+        self.script = Scripted(self._behave)
+
+    @property
+    def url(self) -> str:
+        return self.script.url
+
+    def paths(self) -> list[str]:
+        return [visit.path for visit in self.script.visits]
+
+    def document(self, path: str) -> Any:
+        origin = self.script.origin
+        usual: dict[str, Any] = {
+            PRM: {"resource": f"{origin}/mcp", "authorization_servers": [origin]},
+            METADATA: {
+                "issuer": origin,
+                "authorization_endpoint": f"{origin}/authorize",
+                "token_endpoint": f"{origin}/token",
+                "registration_endpoint": f"{origin}/register",
+                "code_challenge_methods_supported": ["S256"],
+                "token_endpoint_auth_methods_supported": ["none"],
+            },
+        }
+        return usual.get(path)
+
+    def change(self, path: str, **changes: Any) -> None:
+        """Of a document; None takes a member away."""
+        found = {**self.document(path), **changes}
+        self.pages[path] = {name: value for name, value in found.items() if value is not None}
+
+    # ── what it does ──
+
+    def _behave(self, visit: Visit) -> Any:
+        page = self.pages.get(visit.path)
+        if callable(page):
+            return page(visit)
+        if page is None:
+            page = {"/mcp": self._mcp, "/token": self._token, "/register": self._register}.get(visit.path)
+            if page is not None:
+                return page(visit)
+            page = self.document(visit.path)
+        if isinstance(page, int) or page is None:
+            visit.answer(page or 404)
+        else:
+            visit.answer(200, page)
+        return None
+
+    def _mcp(self, visit: Visit) -> None:
+        self.headers.append(visit.headers)
+        if visit.headers.get("authorization", "").removeprefix("Bearer ") not in self.good:
+            told = self.challenge.format(origin=self.script.origin)
+            visit.answer(401, {"error": "invalid_token"}, **({"WWW_Authenticate": told} if told else {}))
+        else:
+            visit.result({**DISCOVERED, "tools": []})
+
+    def _token(self, visit: Visit) -> None:
+        self.forms.append({**dict(parse_qsl(visit.body.decode())), **_basic(visit)})
+        token = self.token(self.forms[-1]) if callable(self.token) else self.token
+        status, body = token if isinstance(token, tuple) else (200, token)
+        visit.answer(status, body)
+
+    def _register(self, visit: Visit) -> None:
+        self.registered.append(json.loads(visit.body))
+        visit.answer(201, {"client_id": f"app-{len(self.registered)}", **self.registered[-1]})
+
+    # ── who signs in ──
+
+    def oauth(self, **options: Any) -> OAuth:
+        usual = {"redirect_uri": CALLBACK, "redirect_handler": self.browse}
+        return OAuth(**{**usual, **options})
+
+    async def browse(self, url: str) -> str:
+        asked = dict(parse_qsl(urlsplit(url).query))
+        self.asked.append(asked)
+        usual = {"code": "the-code", "state": asked["state"]}
+        return f"{asked['redirect_uri']}?{urlencode(self.answer(usual))}"
+
+
+def _basic(visit: Visit) -> dict[str, str]:
+    header = visit.headers.get("authorization")
+    return {} if header is None else {"authorization": header}
+
+
+@asynccontextmanager
+async def realm() -> AsyncIterator[Realm]:
+    made = Realm()
+    async with made.script:
+        yield made

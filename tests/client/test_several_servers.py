@@ -1,0 +1,293 @@
+"""Several servers at once: how they open together, and what is called where."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from modern_script import modern
+from scripted_link import ScriptedLink, error, result
+from served_http import Scripted
+
+from dovetail import Clients, ConnectionLost, SetupError, ToolError
+from dovetail.client.credentials import BearerToken
+
+PROGRAM = """
+from dovetail import Server
+server = Server({name!r}, version="1")
+
+@server.tool
+def {tool}(text: str = "nothing") -> str:
+    return {name!r} + " says " + text
+
+server.run()
+"""
+
+
+# ── a group of scripted servers ──
+
+
+class Member(ScriptedLink):
+    """Answers with its own name."""
+
+    def __init__(self, name: str, tools: list[str], prompts: list[str], features: tuple[str, ...]) -> None:
+        super().__init__(self.reply)
+        self.name, self.tools, self.prompts = name, tools, prompts
+        self.features = features
+        self.silent = False
+        self.broken = False
+
+    def reply(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        params = message.get("params", {})
+        if self.silent:
+            return []
+        if self.broken and message["method"] != "server/discover":
+            return [error(message, -32603, "broken")]
+        match message["method"]:
+            case "server/discover":
+                offered = {feature: {} for feature in self.features}
+                value: Any = {"supportedVersions": ["2026-07-28"], "capabilities": offered}
+            case "tools/list":
+                value = {"tools": [{"name": tool, "inputSchema": {"type": "object"}} for tool in self.tools]}
+            case "prompts/list":
+                value = {"prompts": [{"name": prompt} for prompt in self.prompts]}
+            case "resources/list":
+                value = {"resources": [{"uri": "note://1", "name": "one"}]}
+            case "resources/templates/list":
+                value = {"resourceTemplates": [{"uriTemplate": "note://{id}", "name": "any"}]}
+            case "resources/read":
+                value = {"contents": [{"uri": params["uri"], "text": self.name}]}
+            case "tools/call":
+                value = {"content": [{"type": "text", "text": f"{self.name} {params['name']}"}]}
+            case "prompts/get":
+                text = {"type": "text", "text": f"{self.name} {params['name']}"}
+                value = {"messages": [{"role": "user", "content": text}]}
+            case _:
+                return []
+        return [result(message, {"resultType": "complete", **value})]
+
+
+class Group:
+    """Scripted servers by name, and the configuration that reaches them."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.given: dict[str, dict[str, Any]] = {}
+
+    def add(
+        self, name: str, *tools: str, prompts: tuple[str, ...] = (), features: tuple[str, ...] = ("tools", "prompts")
+    ) -> Member:
+        self.members[name] = Member(name, list(tools), list(prompts), features)
+        return self.members[name]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"mcpServers": {name: {"command": name} for name in self.members}}
+
+    def link(self, target: Any, **options: Any) -> Member:
+        name = target if isinstance(target, str) else target[0]
+        self.given[name] = options
+        return self.members[name]
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Group:
+    group = Group()
+    monkeypatch.setattr("dovetail.client.client.link_to", group.link)
+    return group
+
+
+async def test_tools_of_all_servers(group: Group) -> None:
+    group.add("weather", "forecast", "alerts")
+    group.add("my notes", "add")
+    group.add("silent", features=())
+    async with Clients(group.config) as clients:
+        assert list(clients) == ["weather", "my notes", "silent"]
+        names = [tool.name for tool in await clients.list_tools()]
+        assert names == ["weather_forecast", "weather_alerts", "my_notes_add"]
+        assert (await clients.call_tool("weather_forecast", {"city": "Rome"})).text == "weather forecast"
+        assert (await clients.call_tool("my_notes_add")).text == "my notes add"
+        assert (await clients["weather"].call_tool("alerts")).text == "weather alerts"
+    assert group.members["weather"].sent[-1]["params"]["name"] == "alerts"
+    assert "tools/list" not in group.members["silent"].methods()
+    assert all(member.closed == 1 for member in group.members.values())
+
+
+async def test_prompts_of_all_servers(group: Group) -> None:
+    group.add("weather", prompts=("daily",))
+    group.add("notes", prompts=("daily",))
+    async with Clients(group.config) as clients:
+        assert [prompt.name for prompt in await clients.list_prompts()] == ["weather_daily", "notes_daily"]
+        messages = (await clients.get_prompt("notes_daily")).messages
+        assert messages[0].content.text == "notes daily"  # type: ignore[union-attr]
+        with pytest.raises(SetupError, match="no prompt 'daily'"):
+            await clients.get_prompt("daily")
+
+
+async def test_resources_by_server_and_uri(group: Group) -> None:
+    group.add("a", features=("resources",))
+    group.add("b", features=("resources",))
+    async with Clients(group.config) as clients:
+        assert [(server, found.uri) for server, found in await clients.list_resources()] == [
+            ("a", "note://1"),
+            ("b", "note://1"),
+        ]
+        assert [server for server, _ in await clients.list_resource_templates()] == ["a", "b"]
+        assert (await clients.read_resource("b", "note://1"))[0].text == "b"
+        with pytest.raises(KeyError, match="there is no server 'c'; open are: a, b"):
+            await clients.read_resource("c", "note://1")
+
+
+async def test_a_tool_of_nobody_is_told_to_the_model(group: Group) -> None:
+    group.add("weather", "forecast")
+    async with Clients(group.config) as clients:
+        with pytest.raises(ToolError, match=r"no tool 'forecast': .* name of its server \(weather_\)"):
+            await clients.call_tool("forecast")
+
+
+async def test_names_that_begin_alike(group: Group) -> None:
+    group.add("git", "hub_search", "log")
+    group.add("git_hub", "search", "open")
+    async with Clients(group.config) as clients:
+        with pytest.raises(SetupError, match="'git' and 'git_hub' have both a tool that is called git_hub_search"):
+            await clients.list_tools()
+        assert (await clients.call_tool("git_hub_open")).text == "git_hub open"
+        assert (await clients.call_tool("git_log")).text == "git log"
+        with pytest.raises(SetupError, match="git_hub_search is a tool of 'git' and 'git_hub'"):
+            await clients.call_tool("git_hub_search")
+        assert (await clients.call_tool("git_hub_unlisted")).text == "git hub_unlisted"
+
+
+def test_servers_that_can_not_be_told_apart(group: Group) -> None:
+    group.add("my notes")
+    group.add("my.notes")
+    with pytest.raises(SetupError, match=r"'my notes' and 'my\.notes' are both my_notes_ here"):
+        Clients(group.config)
+
+
+async def test_options_for_all_and_for_one(group: Group) -> None:
+    group.add("a")
+    group.add("b")
+
+    def named(server: str) -> dict[str, Any]:
+        return {"client_info": {"name": server, "version": "1"}}
+
+    async with Clients(group.config, options_for=named, roots=["."]):
+        pass
+    for name, member in group.members.items():
+        meta = member.sent[0]["params"]["_meta"]
+        assert meta["io.modelcontextprotocol/clientInfo"]["name"] == name
+        assert "roots" in meta["io.modelcontextprotocol/clientCapabilities"]
+
+
+async def test_signing_in_is_for_urls_that_have_no_token(group: Group) -> None:
+    for name in ("program", "http://open/mcp", "http://known/mcp"):
+        group.add(name)
+    token = {"authorization": "Bearer x"}
+    servers = {
+        "program": {"command": "program"},
+        "open": {"url": "http://open/mcp"},
+        "known": {"url": "http://known/mcp", "headers": token},
+    }
+    signing_in = BearerToken("mine")
+    async with Clients({"mcpServers": servers}, auth=signing_in) as clients:
+        assert list(clients) == ["program", "open", "known"]
+    assert {name: options["auth"] for name, options in group.given.items()} == {
+        "program": None,
+        "http://open/mcp": signing_in,
+        "http://known/mcp": None,
+    }
+
+
+def test_one_token_is_not_shown_to_all() -> None:
+    with pytest.raises(SetupError, match="would be shown to every server"):
+        Clients({"mcpServers": {}}, auth="s3cret")
+
+
+# ── failures ──
+
+
+async def test_one_that_does_not_answer_stops_nobody(group: Group) -> None:
+    group.add("good", "work")
+    group.add("late").silent = True
+    config = group.config
+    config["mcpServers"]["odd"] = {}
+    async with Clients(config, connect_timeout=0.05) as clients:
+        assert list(clients) == ["good"]
+        assert {name: type(why) for name, why in clients.failures.items()} == {
+            "late": TimeoutError,
+            "odd": SetupError,
+        }
+        assert str(clients.failures["late"]) == "'late' did not open within 0.05 s"
+        assert (await clients.call_tool("good_work")).text == "good work"
+        with pytest.raises(ConnectionLost, match="late_work: the server 'late' can't be used: 'late' did not open"):
+            await clients.call_tool("late_work")
+        with pytest.raises(KeyError, match="'late' could not be opened"):
+            clients["late"]
+    assert group.members["late"].closed == 1
+
+
+async def test_unless_one_insists(group: Group) -> None:
+    group.add("good")
+    group.add("late").silent = True
+    with pytest.raises(TimeoutError, match="'late' did not open") as failed:
+        async with Clients(group.config, connect_timeout=0.05, strict=True):
+            pass
+    assert failed.value.__notes__ == ["This is about the server 'late'."]
+    assert [member.closed for member in group.members.values()] == [1, 1]
+
+
+async def test_whoever_stops_waiting_leaves_nothing_open(group: Group) -> None:
+    group.add("good")
+    group.add("late").silent = True
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05), Clients(group.config):
+            pass
+    assert [member.closed for member in group.members.values()] == [1, 1]
+
+
+async def test_one_that_breaks_later_is_left_out_until_it_is_back(group: Group) -> None:
+    group.add("a", "x")
+    group.add("b", "y")
+    async with Clients(group.config) as clients:
+        group.members["b"].broken = True
+        assert [tool.name for tool in await clients.list_tools()] == ["a_x"]
+        assert "broken" in str(clients.failures["b"])
+        group.members["b"].broken = False
+        assert len(await clients.list_tools()) == 2
+        assert not clients.failures
+
+
+async def test_open_again(group: Group) -> None:
+    group.add("a", "x")
+    clients = Clients(group.config)
+    for _ in range(2):
+        async with clients:
+            assert len(clients) == 1
+            with pytest.raises(SetupError, match="open already"):
+                await clients.__aenter__()
+    assert not clients
+    assert repr(clients) == "Clients(a)"
+
+
+# ── real ones ──
+
+
+@pytest.mark.slow
+async def test_programs_and_urls_together(tmp_path: Path) -> None:
+    for name, tool in (("alpha", "first"), ("beta", "second")):
+        (tmp_path / f"{name}.py").write_text(PROGRAM.format(name=name, tool=tool))
+    tools = [{"name": "third", "inputSchema": {"type": "object"}}]
+    async with Scripted(modern(tools)) as web:
+        path = tmp_path / "mcp.json"
+        servers = {name: {"command": sys.executable, "args": [f"{tmp_path}/{name}.py"]} for name in ("alpha", "beta")}
+        gone = {"command": str(tmp_path / "no-such-command")}
+        path.write_text(json.dumps({"mcpServers": {**servers, "web": {"url": web.url}, "gone": gone}}))
+        async with Clients(path) as clients:
+            assert list(clients) == ["alpha", "beta", "web"]
+            assert "there is no such command" in str(clients.failures["gone"])
+            assert (await clients.call_tool("alpha_first", {"text": "hi"})).data == "alpha says hi"
+            assert (await clients.call_tool("beta_second")).data == "beta says nothing"
+            assert (await clients["web"].call_tool("third")).text == "called"
