@@ -10,6 +10,8 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import browser
+
 import nodejs
 import official
 import stores
@@ -55,6 +57,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(missing, red=True, bold=True)
     if (missing := nodejs.why_missing()) is not None:
         terminalreporter.section("no conformance suite, no TypeScript client", sep="!", red=True, bold=True)
+        terminalreporter.write_line(missing, red=True, bold=True)
+    if (missing := browser.why_missing()) is not None:
+        terminalreporter.section("no browser", sep="!", red=True, bold=True)
         terminalreporter.write_line(missing, red=True, bold=True)
 
 

@@ -77,7 +77,7 @@ def endpoint_of(app: Any) -> Endpoint:
 
 
 def sessions_of(app: Any) -> Sessions:
-    return endpoint_of(app)._sessions
+    return endpoint_of(app).sessions
 
 
 async def settle(turns: int = 20) -> None:

@@ -197,7 +197,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_line(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     ran: list[dict[str, Any]] = []
     monkeypatch.setattr(Server, "run", lambda self, transport="stdio", **options: ran.append(options))
-    result = CliRunner().invoke(main, ["run", *words.split()])
+    result = CliRunner().invoke(main, ["run", "--no-console", *words.split()])
     assert result.exit_code == 0, result.output
     assert ran == [{"trusted_proxies": ["10.0.0.1", "unix"]}]
 

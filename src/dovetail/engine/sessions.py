@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from heapq import nlargest
 from typing import Any
 
 import msgspec
@@ -91,6 +92,11 @@ class Sessions:
     @property
     def _opened_here(self) -> int:
         return len(self._new) + len(self._old)
+
+    def glance(self, most: int) -> tuple[int, list[tuple[str, float, float]]]:
+        """How many are known here; and of those used last the id, and how many seconds ago each was met and used."""
+        now, last = self._clock(), nlargest(most, self._known.items(), key=lambda item: item[1].used)
+        return len(self._known), [(id, now - known.met, now - known.used) for id, known in last]
 
     # ── room for one more ──
 
@@ -273,7 +279,8 @@ class Sessions:
     def _meet(self, record: Session, now: float) -> "_Known":
         """It was opened elsewhere, or before this process has forgotten all."""
         line = self._guests if self._state.shared else self._old
-        known = _Known(self._engine.hub, now - self._timeout, line)
+        known = _Known(self._engine.hub, now, line)
+        known.used = known.touched = now - self._timeout  # so that the backend hears of it
         known.watch(record.subscriptions)
         self._stand_last(record.id, known, line)
         if len(self._guests) > self._most:
@@ -344,7 +351,7 @@ class Sessions:
 class _Known:
     """What this process remembers of a session: when it was used, and which resources are watched for its sake."""
 
-    __slots__ = ("_hub", "_watched", "line", "record", "touched", "used", "version")
+    __slots__ = ("_hub", "_watched", "line", "met", "record", "touched", "used", "version")
 
     def __init__(self, hub: Hub, now: float, line: "_Line") -> None:
         self.record: Session | None = None  # decoded, where it is kept so
@@ -352,8 +359,7 @@ class _Known:
         self._hub = hub
         self._watched: frozenset[str] = frozenset()
         self.line = line  # where it stands
-        self.used = now
-        self.touched = now
+        self.met = self.used = self.touched = now
 
     def watch(self, uris: frozenset[str]) -> None:
         if uris == self._watched:

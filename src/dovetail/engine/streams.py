@@ -176,6 +176,11 @@ class Hub:
         if self._finds_go_to is subscription:
             self._finds_go_to = None
 
+    @property
+    def wishes(self) -> int:
+        """How often any URI is subscribed to."""
+        return sum(self._wanted.values())
+
     def uri_wanted(self, uri: str) -> None:
         self._wanted[uri] = self._wanted.get(uri, 0) + 1
         if self._wanted[uri] == 1:

@@ -53,7 +53,7 @@ class Endpoint:
         self._beat = min(options.keep_alive, options.session_timeout / 3)
         self._member = Member(state)
         self._changes = ChangeLog(engine, state, self._member)
-        self._sessions = Sessions(engine, state, timeout=options.session_timeout, most=options.max_sessions)
+        self.sessions = Sessions(engine, state, timeout=options.session_timeout, most=options.max_sessions)
         self._logs = EventLogs(state, ttl=options.event_timeout, member=self._member)
         self._way_back = WayBack(state, session_timeout=options.session_timeout, beat=self._beat)
         self._tails = Tails(self._changes, self._logs, self._way_back, traffic, keep_alive=self._beat)
@@ -66,7 +66,7 @@ class Endpoint:
         self._changes.start()
         self._calls.start()
         if self._state.shared:
-            self._engine.elicitations.far = VisitLogs(self._state, self._sessions, self._way_back)
+            self._engine.elicitations.far = VisitLogs(self._state, self.sessions, self._way_back)
 
     def stop_asking(self) -> None:
         """Answers are refused from now on: whoever waits for one is told."""
@@ -78,7 +78,7 @@ class Endpoint:
         await self._calls.stop()
         await self._logs.stop()
         await self._member.stop()
-        self._sessions.forget_all()
+        self.sessions.forget_all()
 
     def __call__(self, visit: Visit) -> Awaitable[None]:
         verb = self._verbs.get(visit.method)
@@ -201,14 +201,14 @@ class Endpoint:
     def _session(self, visit: Visit) -> Awaitable[HeldSession | None]:
         """The session that the request names, if there is one and it is the caller's."""
         id = visit.headers.raw.get(SESSION_HEADER, b"")
-        return self._sessions.find(id.strip(b" \t").decode("latin-1"), visit.owner)
+        return self.sessions.find(id.strip(b" \t").decode("latin-1"), visit.owner)
 
     async def _open_session(self, visit: Visit, request: Request) -> HeldSession | None:
         if self._options.stateless:
             return None
         assert isinstance(request.params, InitializeParams)
         position = await self._changes.position()
-        held = await self._sessions.open(request.params, request.revision, owner=visit.owner, unheard_since=position)
+        held = await self.sessions.open(request.params, request.revision, owner=visit.owner, unheard_since=position)
         request.session = held.record
         return held
 
@@ -258,7 +258,7 @@ class Endpoint:
         assert call.session is not None
         session = call.session.record.id
         if call.failed:
-            await self._sessions.end(session)
+            await self.sessions.end(session)
         else:
             call.answer.response.add_headers([(SESSION_HEADER, session.encode())])
         await call.answer.finish(message, status)
@@ -336,7 +336,7 @@ class Endpoint:
             await visit.refuse_method(WITHOUT_SESSIONS, "There is no session to DELETE here")
             return
         session = (await self._own_session(visit)).record.id
-        await self._sessions.end(session)
+        await self.sessions.end(session)
         self._calls.end(session)
         await visit.response.empty(204)
 

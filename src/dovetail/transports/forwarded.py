@@ -59,9 +59,10 @@ class TrustedProxies:
         """The address that a request comes from; None if that is not known."""
         client = scope.get("client")
         peer: str | None = client[0] if client else None
-        return self._behind(peer, scope["headers"]) if self.are_any and self._trusts(peer) else peer
+        return self._behind(peer, scope["headers"]) if self.are_any and self.trusts(peer) else peer
 
-    def _trusts(self, peer: str | None) -> bool:
+    def trusts(self, peer: str | None) -> bool:
+        """Whether what this address says of others is believed."""
         if peer is None:
             return self._trusts_unix
         hop = self._hop(peer.encode("utf-8", "replace"))

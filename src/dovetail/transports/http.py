@@ -27,8 +27,9 @@ from dovetail.transports.forwarded import TrustedProxies
 from dovetail.transports.guard import Guard
 from dovetail.transports.mount_point import mount, route_of
 from dovetail.transports.options import HttpOptions, Identify
+from dovetail.transports.overview import Overview
 from dovetail.transports.process import beside_signals
-from dovetail.transports.routes import BODIES, PROXIES, STATE, RouteTable
+from dovetail.transports.routes import BODIES, OVERVIEW, PROXIES, STATE, RouteTable
 from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
 from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import ClientLeft, Place, Visit
@@ -147,7 +148,7 @@ class HttpApp:
         traffic = stay.traffic
         # Not the shorter way to the wire: what stands between would be passed by.
         others = {name: offer for name, offer in (visit.scope.get("extensions") or {}).items() if name != WHOLE}
-        ours = {BODIES: traffic.bodies, PROXIES: self._proxies, STATE: stay.state}
+        ours = {BODIES: traffic.bodies, PROXIES: self._proxies, STATE: stay.state, OVERVIEW: stay.overview}
         scope = {**visit.scope, "extensions": others, **ours}
         task = asyncio.current_task()
         assert task is not None
@@ -303,6 +304,7 @@ class _Stay:
         self.traffic = Traffic(options.max_streams, options.max_body_bytes)
         self._engine = engine
         self._endpoint = Endpoint(engine, options, state, self.traffic)
+        self.overview = Overview(engine, options, state, self.traffic, self._endpoint.sessions)
         self._options = options
         self._documents = documents
         self._auth: Auth | None = None  # with verifiers of its own, while it is open

@@ -31,6 +31,7 @@ JSON = "application/json"
 BODIES = "dovetail.bodies"  # where the scope says what bodies are being read; a page by itself counts its own
 PROXIES = "dovetail.proxies"  # and whose word on callers is believed
 STATE = "dovetail.state"  # and where the app remembers
+OVERVIEW = "dovetail.overview"  # and what is going on in it
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
@@ -103,6 +104,17 @@ class PageResponse:
         await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, *length]})
         body = b"" if bodiless or scope["method"] == "HEAD" else self.body
         await send({"type": "http.response.body", "body": body})
+
+
+class AnnouncedApp:
+    """An ASGI callable that people want to find: `run` tells where it is."""
+
+    def __init__(self, name: str, app: App) -> None:
+        self.name = name
+        self._app = app
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._app(scope, receive, send)
 
 
 class RunInThread(Protocol):

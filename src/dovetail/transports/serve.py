@@ -19,9 +19,11 @@ import msgspec
 
 from dovetail.engine.core import Engine
 from dovetail.transports.asgi import Receive, Scope, Send
+from dovetail.transports.handover import handed_over
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.process import StopSignal, refuse_running_loop, run_process
+from dovetail.transports.routes import MOUNT, AnnouncedApp
 from dovetail.transports.sockets import are_everywhere, bind, explained, port_of, url_of
 from dovetail.transports.sse import STREAM_ROUTE
 from dovetail.transports.stderr_log import log_to_stderr
@@ -41,7 +43,8 @@ def serve_http(engine: Engine, options: HttpOptions, *, owner: Any = None) -> No
     alone = options.workers == 1
     if alone:  # several set up their logs for themselves, for that takes a thread
         log_to_stderr(engine.redactor)
-    sockets = bind(options.host, options.port)
+    handover = handed_over()
+    sockets = (handover.sockets if handover else None) or bind(options.host, options.port)
     with contextlib.ExitStack() as stack:
         for each in sockets:
             stack.callback(each.close)
@@ -49,7 +52,7 @@ def serve_http(engine: Engine, options: HttpOptions, *, owner: Any = None) -> No
             options = msgspec.structs.replace(options, state=stack.enter_context(_private_state()))
         with contextlib.nullcontext() if alone else log_of_parent():
             app = HttpApp(engine, options, owner=owner, bound_to=options.host)
-        announce = partial(_announce, engine.info.name, options, sockets)
+        announce = handover.started if handover else partial(_announce, engine.info.name, options, sockets)
         work = partial(_work, engine, app, options, sockets)
         _allow_descriptors(options.max_connections)
         if alone:
@@ -94,8 +97,13 @@ def _announce(name: str, options: HttpOptions, sockets: list[Socket]) -> None:
     base = url_of("localhost" if everywhere else options.host, port_of(sockets))
     where = f" listens at all addresses ({options.host}) and" if everywhere else ""
     more = f" (HTTP+SSE at {base}{STREAM_ROUTE})" if options.sse else ""
+    pages = "".join(
+        f"{name} has its {app.name} at {base}{path.removesuffix(MOUNT)}/\n"
+        for path, app in options.routes.items()
+        if isinstance(app, AnnouncedApp)
+    )
     with contextlib.suppress(OSError, ValueError, AttributeError):  # a stderr that is closed, or that is not there
-        sys.stderr.write(f"{name}{where} serves MCP at {base}{options.path}{more}\n")
+        sys.stderr.write(f"{name}{where} serves MCP at {base}{options.path}{more}\n{pages}")
         sys.stderr.flush()
 
 

@@ -73,6 +73,10 @@ class Traffic:
 
     # ── streams: they are told to end ──
 
+    @property
+    def open_streams(self) -> int:
+        return len(self._streams)
+
     def open_stream(self, stream: object, end: Callable[[float], object], abandon: Callable[[], object]) -> None:
         """`end` is told how many seconds the calls get; `abandon` comes if that did not help."""
         self.refuse_if_closing()

@@ -44,7 +44,7 @@ class SchemeProxies(TrustedProxies):
     def scheme(self, scope: Scope) -> str:
         own: str = scope.get("scheme", "http")
         client = scope.get("client")
-        if not self.are_any or not self._trusts(client[0] if client else None):
+        if not self.are_any or not self.trusts(client[0] if client else None):
             return own
         said = [value for name, value in scope["headers"] if name == FORWARDED_SCHEME]
         last = b",".join(said).rpartition(b",")[2].strip(b" \t").decode("latin-1").lower()

@@ -1,0 +1,124 @@
+"""`Console`: a server comes in, the pages to hand in to `run(routes=…)` or `asgi(routes=…)` go out.
+
+    /console/            the page; `/console` leads there
+    /console/static/…    what it loads
+    /console/api/about   what it has to know of the server
+    /console/api/live    what is going on, told every second
+
+The page speaks MCP to the endpoint by itself, so nothing here can call anything.
+"""
+
+import platform
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from dovetail import __version__
+from dovetail.console.assets import PAGE, load_assets
+from dovetail.console.gauge import Gauge
+from dovetail.console.live import LiveFigures
+from dovetail.console.visitors import why_no_data, why_not
+from dovetail.errors import SetupError
+from dovetail.protocol import revisions
+from dovetail.server import Server
+from dovetail.transports.asgi import App
+from dovetail.transports.overview import Overview
+from dovetail.transports.routes import MOUNT, OVERVIEW, AnnouncedApp, PageRequest, PageResponse, route_app
+
+# Only what comes with the page runs in it, and only to the server itself does it speak.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src data: blob:; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+STATIC = "/static/"
+API = "/api/"
+
+_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
+
+Answer = PageResponse | App
+
+
+class Console:
+    """The console of one server, which measures its requests from now on.
+
+    `remote`: also for callers on other machines; then `allowed_hosts` must say which names the server has.
+    `target`: what `dovetail call` takes to reach this server, if that is not its URL.
+    """
+
+    def __init__(
+        self, server: Server, *, remote: bool = False, path: str = "/console", target: str | None = None
+    ) -> None:
+        if not _PATH.fullmatch(path):
+            raise SetupError(f'Console: path={path!r} is not possible; it must be like "/console"')
+        self._server = server
+        self._remote = remote
+        self._path = path
+        self._target = target
+        self._assets = load_assets()
+        gauge = Gauge()
+        server.middleware(gauge.measure)
+        self._live = LiveFigures(gauge, HEADERS)
+        self._data: dict[str, Callable[[PageRequest], Answer]] = {"about": self._about, "live": self._watch}
+
+    def routes(self) -> dict[str, App]:
+        """The pages, by their paths."""
+        app = route_app(self._answer, ["GET"], max_body_bytes=0, run_in_thread=_no_thread)
+        return {self._path + MOUNT: AnnouncedApp("console", app)}
+
+    async def _answer(self, request: PageRequest) -> Answer:
+        if (problem := why_not(request, remote=self._remote)) is not None:
+            return _refusal(403, problem)
+        place = request.path.removeprefix(request.scope["root_path"])
+        if not place:
+            return PageResponse(b"", 308, {**HEADERS, "location": self._path.rpartition("/")[2] + "/"})
+        if place.startswith(API):
+            return self._data_at(place.removeprefix(API), request)
+        name = PAGE if place == "/" else place.removeprefix(STATIC) if place.startswith(STATIC) else ""
+        asset = self._assets.get(name)
+        if asset is None:
+            return _refusal(404, f"There is nothing here; the console is at {self._path}/")
+        return asset.answer(request.headers.get("if-none-match", ""), HEADERS)
+
+    def _data_at(self, name: str, request: PageRequest) -> Answer:
+        if (problem := why_no_data(request)) is not None:
+            return _refusal(403, problem)
+        data = self._data.get(name)
+        return _refusal(404, "There is nothing here") if data is None else data(request)
+
+    def _about(self, request: PageRequest) -> Answer:
+        engine = self._server.engine
+        overview: Overview = request.scope[OVERVIEW]
+        about: dict[str, Any] = {
+            "endpoint": "../" * self._path.count("/") + overview.endpoint.removeprefix("/"),
+            "name": engine.info.name,
+            "title": engine.info.title,
+            "version": engine.info.version,
+            "revisions": list(revisions.SUPPORTED),
+            "auth": engine.options.auth is not None,
+            "python": platform.python_version(),
+            "dovetail": __version__,
+            "target": self._target,
+        }
+        return PageResponse(about, 200, HEADERS)
+
+    def _watch(self, request: PageRequest) -> Answer:
+        if request.method == "HEAD":  # which has no body to follow
+            return PageResponse(b"", 200, HEADERS, "text/event-stream")
+        return self._live
+
+
+def _refusal(status: int, problem: str) -> PageResponse:
+    return PageResponse(problem + "\n", status, HEADERS)
+
+
+async def _no_thread(function: Callable[[], Any], *, label: str) -> NoReturn:
+    raise AssertionError(f"{label} ({function}) is async, and needs no thread")

@@ -1,0 +1,212 @@
+// The page. In: `api/about`, the address, keys and buttons. Out: the sections, the one that the address names in view.
+
+import { Bench } from "./bench.js";
+import { ask } from "./dialog.js";
+import { button, el, fill, freshId, notice, show } from "./dom.js";
+import { HistorySection } from "./history.js";
+import { LiveSection } from "./live.js";
+import { promptSection } from "./prompts.js";
+import { ResourceSection } from "./resources.js";
+import { setUpTheme } from "./theme.js";
+import { toolSection } from "./tools.js";
+import { jsonTree } from "./tree.js";
+import { shortened, textOf } from "./words.js";
+
+const $ = (id) => document.getElementById(id);
+const STATES = { connecting: "Connecting…", open: "Connected", waiting: "Reconnecting…", failed: "Not connected" };
+const LEVELS = ["", "debug", "info", "notice", "warning", "error"];
+
+async function about() {
+  const response = await fetch("api/about", { headers: { "X-Dovetail-Console": "1" }, cache: "no-store" });
+  if (!response.ok) throw new Error(`The server answered ${response.status} ${response.statusText}.`);
+  return response.json();
+}
+
+async function start() {
+  setUpTheme();
+  try {
+    const bench = new Bench(await about());
+    furnish(bench);
+    await bench.connect();
+  } catch (failure) {
+    const again = button("Try again", () => location.reload());
+    fill($("main"), notice("The console can't reach its server.", `${failure.message} Is it still running?`, again));
+    showState({ state: "failed", words: "" });
+  }
+}
+
+function furnish(bench) {
+  bench.sections = {
+    tools: toolSection(bench),
+    resources: new ResourceSection(bench),
+    prompts: promptSection(bench),
+    live: new LiveSection(bench),
+    history: new HistorySection(bench),
+  };
+  fill(
+    $("main"),
+    Object.values(bench.sections).map((section) => section.element),
+  );
+  const { name, title, version } = bench.about;
+  $("server-name").textContent = title || name;
+  $("server-version").textContent = version ?? "";
+  document.title = `${title || name} – Dovetail console`;
+  bench.addEventListener("state", (event) => showState(event.detail));
+  bench.addEventListener("count", (event) => showCount(event.detail));
+  setUpRevision(bench);
+  setUpToken(bench);
+  $("settings").addEventListener("click", () => openSettings(bench));
+  $("about").addEventListener("click", () => openAbout(bench));
+  setUpKeys();
+  bench.history.open(`${name}@${bench.url}`);
+  window.addEventListener("hashchange", () => follow(bench));
+  window.addEventListener("pagehide", () => bench.connection?.close());
+  follow(bench);
+}
+
+// ── the address ──
+
+function follow(bench) {
+  const [name, ...rest] = location.hash.slice(1).split("/");
+  const current = Object.hasOwn(bench.sections, name) ? name : "tools";
+  for (const [each, section] of Object.entries(bench.sections)) show(section.element, each === current);
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.hash === `#${current}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  bench.sections.live.attend(current === "live");
+  bench.sections[current].select?.(rest.length ? decoded(rest.join("/")) : null);
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function showCount({ section, count }) {
+  const place = document.querySelector(`nav a[href="#${section}"] .count`);
+  if (place) place.textContent = count ? count.toLocaleString("en") : "";
+}
+
+function showState({ state, words }) {
+  const place = $("state");
+  place.textContent = STATES[state] ?? state;
+  place.dataset.state = state;
+  fill($("trouble"), shortened(words, 500));
+  show($("trouble"), Boolean(words));
+}
+
+// ── the controls ──
+
+function setUpRevision(bench) {
+  const picker = $("revision");
+  fill(
+    picker,
+    bench.revisions.map((name) => el("option", { value: name }, name)),
+  );
+  picker.value = bench.revision;
+  picker.addEventListener("change", () => {
+    bench.revision = picker.value;
+    bench.connect();
+  });
+}
+
+function setUpToken(bench) {
+  const bar = $("token-bar");
+  const open = () => {
+    show(bar, true);
+    $("token").focus();
+  };
+  show($("token-toggle"), Boolean(bench.about.auth));
+  $("token-toggle").addEventListener("click", () => (bar.hidden ? open() : show(bar, false)));
+  bench.addEventListener("token", () => (show($("token-toggle"), true), open()));
+  bar.addEventListener("submit", (event) => {
+    event.preventDefault();
+    bench.token = $("token").value.trim();
+    show(bar, false);
+    $("token-toggle").focus();
+    bench.connect();
+  });
+}
+
+async function openSettings(bench) {
+  const [level, roots] = [freshId("level"), freshId("roots")];
+  const picker = el(
+    "select",
+    { id: level },
+    LEVELS.map((name) => el("option", { value: name }, name || "none")),
+  );
+  picker.value = bench.settings.logLevel;
+  const lines = el("textarea", { id: roots, rows: 3, class: "code", placeholder: "file:///home/ann/project" });
+  lines.value = bench.settings.roots.join("\n");
+  const field = (id, label, control, help) =>
+    el(
+      "div",
+      { class: "field" },
+      el("label", { for: id, class: "field-label" }, label),
+      control,
+      el("p", { class: "field-help" }, help),
+    );
+  const pressed = await ask({
+    title: "Settings",
+    body: [
+      field(level, "Log level", picker, "The server is asked for log messages from this level on."),
+      field(roots, "Roots", lines, "What the server is told when it asks for roots: one file:// URI in each line."),
+    ],
+    buttons: ["Save", "Cancel"],
+  });
+  if (pressed !== "Save") return;
+  bench.settings.logLevel = picker.value;
+  bench.settings.roots = lines.value
+    .split("\n")
+    .map((line) => line.trim())
+    .filter((line) => line.startsWith("file://"));
+  await bench.connect();
+}
+
+async function openAbout(bench) {
+  const { info, capabilities, instructions } = bench.connection.server;
+  const rows = [
+    ["Server", `${textOf(info.name) || bench.about.name} ${textOf(info.version) || bench.about.version || ""}`],
+    ["Endpoint", bench.url],
+    ["Revision", `${bench.connection.revision}; it speaks ${bench.revisions.join(", ")}`],
+    ["Runs on", `Dovetail ${bench.about.dovetail}, Python ${bench.about.python}`],
+  ];
+  await ask({
+    title: "About this server",
+    body: [
+      el(
+        "dl",
+        { class: "facts" },
+        rows.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
+      ),
+      instructions && [el("h3", {}, "Instructions"), el("p", { class: "description" }, shortened(instructions, 4000))],
+      el("h3", {}, "Capabilities"),
+      jsonTree(capabilities),
+      el("h3", {}, "Keys"),
+      el("p", {}, "/ searches, arrows move in lists, Ctrl+Enter calls, Escape closes."),
+    ],
+    buttons: ["Close"],
+  });
+}
+
+function setUpKeys() {
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the address says which section is seen
+    $("main").focus();
+  });
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest?.("input, textarea, select, dialog");
+    if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const search = [...document.querySelectorAll("input[type=search]")].find((input) => input.checkVisibility());
+    if (!search) return;
+    event.preventDefault();
+    search.focus();
+    search.select();
+  });
+}
+
+start();

@@ -1,0 +1,156 @@
+// What all sections share: the connection to the server, and what is done over it. In: what `api/about` says.
+// Out: an open connection, news of its state, and helpers of the sections: suggestions, copies, replays.
+
+import { addressOf } from "./catalogue.js";
+import { ModernConnection } from "./modern.js";
+import { answerer } from "./questions.js";
+import { SessionConnection } from "./session.js";
+import { Transcript } from "./transcript.js";
+import { Wire } from "./wire.js";
+
+const FIRST_MODERN = "2026-07-28";
+const FIRST_WITH_CONTEXT = "2025-06-18"; // of completion
+const NO_CAPABILITY_YET = "2024-11-05"; // every server may complete
+
+export class Bench extends EventTarget {
+  constructor(about) {
+    super();
+    this.about = about;
+    this.url = new URL(about.endpoint, document.baseURI).href;
+    this.revisions = [...about.revisions].sort().reverse();
+    this.revision = this.revisions[0];
+    this.token = "";
+    this.settings = { logLevel: "debug", roots: [] };
+    this.traffic = new Transcript();
+    this.sections = {};
+  }
+
+  get history() {
+    return this.sections.history;
+  }
+
+  get isModern() {
+    return this.revision >= FIRST_MODERN;
+  }
+
+  /** Leave the connection before, open a new one and list everything. */
+  async connect() {
+    const watched = [...(this.connection?.watched ?? [])];
+    this.connection?.close();
+    const kind = this.isModern ? ModernConnection : SessionConnection;
+    const wire = new Wire(this.url, this.token);
+    const parts = { wire, revision: this.revision, settings: this.settings, traffic: this.traffic };
+    const connection = new kind({ ...parts, answer: answerer(this.settings) });
+    this.connection = connection;
+    this.listenTo(connection);
+    for (const section of this.listed()) section.wait();
+    this.say("connecting");
+    try {
+      await connection.open();
+    } catch (failure) {
+      if (connection === this.connection) this.refused(failure);
+      return;
+    }
+    if (connection !== this.connection) return;
+    this.say("open");
+    for (const uri of watched) connection.watch(uri).catch(() => {});
+    await Promise.all(this.listed().map((section) => section.load()));
+  }
+
+  listed() {
+    return [this.sections.tools, this.sections.resources, this.sections.prompts];
+  }
+
+  refused(failure) {
+    for (const section of this.listed()) section.catalogue.fail(failure, () => this.connect());
+    if (failure.status === 401) this.needToken(failure);
+    else this.say("failed", failure.message);
+  }
+
+  needToken(failure) {
+    this.dispatchEvent(new CustomEvent("token", { detail: failure.message }));
+    this.say("failed", "The server wants a token.");
+  }
+
+  say(state, words = "") {
+    this.dispatchEvent(new CustomEvent("state", { detail: { state, words } }));
+  }
+
+  listenTo(connection) {
+    connection.addEventListener("state", (event) => {
+      const { state, words } = event.detail;
+      if (connection !== this.connection || state === "closed") return;
+      if (state === "ended")
+        this.connect(); // the server has forgotten the session
+      else if (state === "open" && this.wasGone)
+        this.connect(); // what it offers may have changed
+      else this.say(state, words);
+      this.wasGone = state === "waiting";
+    });
+    connection.addEventListener("notification", (event) => {
+      if (connection === this.connection) this.changed(event.detail);
+    });
+  }
+
+  changed({ method, params }) {
+    const list = /^notifications\/(tools|resources|prompts)\/list_changed$/.exec(method);
+    if (list) this.sections[list[1]].changed();
+    if (method === "notifications/resources/updated" && typeof params.uri === "string")
+      this.sections.resources.updated(params.uri);
+  }
+
+  counted(section, count) {
+    this.dispatchEvent(new CustomEvent("count", { detail: { section, count } }));
+  }
+
+  /** Suggestions for one argument; null if the server makes none. */
+  suggester(ref, name, values) {
+    if (!this.connection.offers("completions") && this.revision !== NO_CAPABILITY_YET) return null;
+    return async (value) => {
+      const { [name]: _, ...others } = values();
+      const context =
+        this.revision >= FIRST_WITH_CONTEXT && Object.keys(others).length ? { context: { arguments: others } } : {};
+      const result = await this.connection.request("completion/complete", {
+        ref,
+        argument: { name, value },
+        ...context,
+      });
+      return Array.isArray(result.completion?.values) ? result.completion.values : [];
+    };
+  }
+
+  /** How a copy of an entry reaches the server. */
+  copyContext(entry) {
+    const revision = this.revisions.includes(entry.revision) ? entry.revision : this.revision;
+    const isModern = revision >= FIRST_MODERN;
+    return {
+      ...{ url: this.url, target: this.about.target, revision, isModern, isNewest: revision === this.revisions[0] },
+      ...{ token: Boolean(this.about.auth), stamp: isModern ? this.stamp(revision) : {} },
+      inputSchema:
+        entry.kind === "tool" ? this.sections.tools.definitions.get(entry.name)?.definition.inputSchema : undefined,
+    };
+  }
+
+  stamp(revision) {
+    return ModernConnection.prototype.stamp.call({ revision, settings: {} });
+  }
+
+  // ── ways from one section to another ──
+
+  openResource(uri) {
+    location.hash = addressOf("resources", uri);
+    const detail = this.sections.resources.select(uri);
+    detail.panel.start.focus();
+    detail.submit();
+  }
+
+  /** Show an earlier call with its arguments, and make it again. */
+  replay(entry, again) {
+    const name = `${entry.kind}s`;
+    location.hash = addressOf(name, entry.name);
+    const detail = this.sections[name].select(entry.name);
+    detail?.fill?.(entry.arguments);
+    detail?.panel.start.focus();
+    if (again) detail?.submit();
+  }
+}

@@ -1,0 +1,137 @@
+// One call at a time, and all there is to see of it: buttons, progress, logs, result, messages.
+// In: a request. Out: its result is shown; who asked for it gets the outcome too.
+
+import { announce, button, el, fill, show } from "./dom.js";
+import { MessagesView } from "./messages.js";
+import { ResultView } from "./result.js";
+import { Transcript } from "./transcript.js";
+import { isObject, milliseconds, shortened, textOf } from "./words.js";
+
+const MAX_LOGS = 500;
+const SPEAK_MS = 3000; // how often progress is said aloud
+const LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+
+export class CallPanel {
+  /** `kind`: tool, resource or prompt. `label`: of the button. `submit()` is what it does. */
+  constructor(bench, { kind, label, submit, idle }) {
+    this.bench = bench;
+    this.kind = kind;
+    this.running = null;
+    this.start = button(label, submit, { class: "primary", title: "Ctrl+Enter" });
+    this.stop = button("Cancel", () => this.cancel(), { hidden: true });
+    this.bar = el("progress", { "aria-label": "Progress" });
+    this.words = el("span", { class: "muted" });
+    this.progress = el("div", { class: "progress", hidden: true }, this.bar, this.words);
+    this.logs = el("ol", { class: "logs", role: "log", "aria-label": "Logs", tabindex: "0" });
+    this.logPane = el("details", { class: "log-pane", open: true, hidden: true }, el("summary", {}, "Logs"), this.logs);
+    this.result = new ResultView((uri) => bench.openResource(uri), idle);
+    this.messages = new MessagesView("Messages", "The raw messages of the call will be here.");
+    this.output = el(
+      "div",
+      { class: "output" },
+      this.progress,
+      this.logPane,
+      this.result.element,
+      this.messages.element,
+    );
+  }
+
+  /** The outcome is {result} or {failure}; undefined if another call is still running. */
+  async run({ method, params, inputSchema, quiet = false }) {
+    if (this.running) return undefined;
+    const started = performance.now();
+    const transcript = new Transcript(this.bench.traffic);
+    this.begin(transcript, quiet);
+    const options = { signal: this.running.signal, transcript, inputSchema };
+    const hearing = { onProgress: (news) => this.advance(news), onLog: (line) => this.log(line) };
+    let outcome;
+    try {
+      outcome = { result: await this.bench.connection.request(method, params, { ...options, ...hearing }) };
+      this.result.show(outcome.result, { kind: this.kind, ms: performance.now() - started });
+    } catch (failure) {
+      outcome = { failure };
+      this.result.fail(failure, performance.now() - started);
+      if (failure.status === 401) this.bench.needToken(failure);
+    }
+    this.end();
+    return { ...outcome, ms: performance.now() - started };
+  }
+
+  begin(transcript, quiet) {
+    this.running = new AbortController();
+    this.start.setAttribute("aria-disabled", "true");
+    this.spoken = performance.now();
+    this.bar.removeAttribute("value");
+    this.words.textContent = "";
+    this.messages.follow(transcript);
+    fill(this.logs);
+    show(this.stop, true);
+    show(this.logPane, false);
+    if (!quiet) this.result.wait();
+    this.patience = setTimeout(() => show(this.progress, true), 250); // quick calls need no bar
+  }
+
+  end() {
+    const wasOnCancel = document.activeElement === this.stop;
+    clearTimeout(this.patience);
+    this.running = null;
+    this.start.removeAttribute("aria-disabled");
+    show(this.stop, false);
+    show(this.progress, false);
+    if (wasOnCancel) this.start.focus();
+  }
+
+  cancel() {
+    this.running?.abort(new DOMException("The user cancelled it.", "AbortError"));
+  }
+
+  advance({ progress, total, message }) {
+    if (!this.running || !Number.isFinite(progress)) return;
+    show(this.progress, true);
+    if (Number.isFinite(total) && total > 0) {
+      this.bar.max = total;
+      this.bar.value = Math.min(progress, total);
+    }
+    const share = total > 0 ? `${Math.round((progress / total) * 100)} %` : String(progress);
+    this.words.textContent = [share, shortened(textOf(message), 200)].filter(Boolean).join(" · ");
+    if (performance.now() - this.spoken > SPEAK_MS) {
+      this.spoken = performance.now();
+      announce(`Progress: ${this.words.textContent}`);
+    }
+  }
+
+  log({ level, logger, data }) {
+    const known = LEVELS.includes(level) ? level : "info";
+    const words =
+      typeof data === "string"
+        ? data
+        : isObject(data) && typeof data.message === "string"
+          ? data.message
+          : JSON.stringify(data);
+    const name = logger ? el("span", { class: "muted" }, shortened(logger, 60)) : null;
+    this.logs.append(
+      el(
+        "li",
+        { class: `log ${known}` },
+        el("span", { class: "level" }, known),
+        name,
+        el("span", {}, shortened(words ?? "", 2000)),
+      ),
+    );
+    if (this.logs.children.length > MAX_LOGS) this.logs.firstChild.remove();
+    show(this.logPane, true);
+    this.logs.scrollTop = this.logs.scrollHeight;
+  }
+}
+
+/** What the history keeps of an outcome. */
+export function summaryOf({ result, failure, ms }) {
+  const ok = !failure && result.isError !== true;
+  const words = failure ? failure.message : ok ? "done" : "the tool failed";
+  return {
+    ok,
+    ms: Math.round(ms * 10) / 10,
+    words: shortened(failure?.name === "AbortError" ? "cancelled" : words, 200),
+    shown: milliseconds(ms),
+  };
+}

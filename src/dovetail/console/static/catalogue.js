@@ -1,0 +1,167 @@
+// A list to search and choose from. In: items as [{key, title, about, group, chips}]. Out: links `#section/key`.
+// Arrows move, typing in the search box narrows; of long lists only the first part is drawn.
+
+import { button, el, fill, notice, show } from "./dom.js";
+import { plural, shortened } from "./words.js";
+
+const AT_ONCE = 200;
+
+export function addressOf(section, key) {
+  return `#${section}/${encodeURIComponent(key)}`;
+}
+
+export class Catalogue {
+  /** `empty`: [title, advice] for a list without items. `noun`: what the items are called. */
+  constructor({ section, noun, empty }) {
+    this.section = section;
+    this.noun = noun;
+    this.empty = empty;
+    this.items = [];
+    this.current = null;
+    this.limit = AT_ONCE;
+    this.search = el("input", {
+      ...{ type: "search", placeholder: `Search ${noun}  /`, "aria-label": `Search ${noun}`, spellcheck: "false" },
+      oninput: () => this.searched(),
+      onkeydown: (event) => this.searchKey(event),
+    });
+    this.count = el("p", { class: "muted count", role: "status" });
+    this.place = el("div", {
+      class: "catalogue-items",
+      onkeydown: (event) => this.itemKey(event),
+      onfocusin: (event) => this.focused(event),
+    });
+    this.element = el(
+      "section",
+      { class: "catalogue", "aria-label": `All ${noun}` },
+      this.search,
+      this.place,
+      this.count,
+    );
+  }
+
+  wait() {
+    fill(this.place, el("p", { class: "muted idle" }, "Loading…"));
+    show(this.search, false);
+  }
+
+  fail(failure, again) {
+    show(this.search, false);
+    this.count.textContent = "";
+    fill(
+      this.place,
+      notice(`The ${this.noun} can't be listed.`, shortened(failure.message, 500), button("Try again", again)),
+    );
+  }
+
+  set(items) {
+    this.items = items.map((item) => ({ ...item, sought: `${item.key} ${item.title} ${item.about}`.toLowerCase() }));
+    show(this.search, items.length > 0);
+    this.draw();
+  }
+
+  select(key) {
+    this.current = key;
+    for (const link of this.links()) this.mark(link);
+    this.offer(this.links().find((link) => link.dataset.key === key) ?? this.links()[0]);
+  }
+
+  /** Tab stops at one link of the list, arrows go on from there: the form is not two hundred keys away. */
+  offer(chosen) {
+    for (const link of this.links()) link.tabIndex = link === chosen ? 0 : -1;
+  }
+
+  mark(link) {
+    if (link.dataset.key === this.current) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  }
+
+  searched() {
+    this.limit = AT_ONCE;
+    this.draw();
+  }
+
+  found() {
+    const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    return this.items.filter((item) => words.every((word) => item.sought.includes(word)));
+  }
+
+  draw() {
+    const found = this.found();
+    const shown = found.slice(0, this.limit);
+    fill(this.place, this.items.length ? this.groups(shown) : notice(...this.empty));
+    if (this.items.length && !found.length)
+      fill(this.place, notice("Nothing found.", "Try another word, or press Escape to see all."));
+    if (found.length > shown.length) this.place.append(button("Show more", () => this.showMore(), { class: "small" }));
+    this.offer(this.links().find((link) => link.dataset.key === this.current) ?? this.links()[0]);
+    const all = plural(this.items.length, this.noun.replace(/s$/, ""), this.noun);
+    this.count.textContent = !this.items.length
+      ? ""
+      : found.length === this.items.length
+        ? all
+        : `${found.length} of ${all}`;
+  }
+
+  showMore() {
+    const next = this.limit;
+    this.limit += AT_ONCE;
+    this.draw();
+    this.links()[next]?.focus();
+  }
+
+  groups(items) {
+    const names = [...new Set(items.map((item) => item.group ?? ""))];
+    return names.map((name) => [
+      name && el("h2", { class: "group-name" }, name),
+      el(
+        "ul",
+        { "aria-label": name || null },
+        items.filter((item) => (item.group ?? "") === name).map((item) => this.row(item)),
+      ),
+    ]);
+  }
+
+  row({ key, title, about, chips = [] }) {
+    const link = el(
+      "a",
+      { href: addressOf(this.section, key), "data-key": key },
+      el(
+        "span",
+        { class: "item-title" },
+        shortened(title, 100),
+        chips.map((chip) => el("span", { class: `chip ${chip.kind ?? ""}` }, chip.text)),
+      ),
+      about && el("span", { class: "item-about" }, shortened(about, 160)),
+    );
+    this.mark(link);
+    return el("li", {}, link);
+  }
+
+  links() {
+    return [...this.place.querySelectorAll("a")];
+  }
+
+  focused(event) {
+    if (event.target.matches("a")) this.offer(event.target);
+  }
+
+  searchKey(event) {
+    if (event.key === "Escape" && this.search.value) {
+      this.search.value = "";
+      this.searched();
+    } else if (event.key === "ArrowDown") this.links()[0]?.focus();
+    else if (event.key === "Enter") this.links()[0]?.click();
+    else return;
+    event.preventDefault();
+  }
+
+  itemKey(event) {
+    const links = this.links();
+    const at = links.indexOf(document.activeElement);
+    const targets = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: links.length - 1 };
+    if (at < 0 || !(event.key in targets)) return;
+    event.preventDefault();
+    const target = links[targets[event.key]];
+    if (target) target.focus();
+    else if (event.key === "ArrowUp") this.search.focus();
+  }
+}

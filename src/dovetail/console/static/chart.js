@@ -1,0 +1,93 @@
+// A line chart of the last minutes. In: samples [{time, values}]. Out: an SVG with its words for those who can't see it.
+
+import { el, fill, svg } from "./dom.js";
+
+const LEAST_WIDTH = 260; // in pixels, as the drawing is shown
+const HEIGHT = 140;
+const LEFT = 58;
+const BOTTOM = 18;
+const SPAN = 120; // seconds
+const GAP = 3; // seconds without a sample that break a line
+
+export class LineChart {
+  /** `lines`: names of the values; `write(number)`: a value in words. */
+  constructor({ title, lines, write }) {
+    Object.assign(this, { title, lines, write });
+    this.drawing = svg("svg", { role: "img", class: "chart" });
+    this.legend = el("p", { class: "legend" });
+    this.element = el(
+      "figure",
+      { class: "pane" },
+      el("figcaption", { class: "bar" }, el("h3", {}, title), el("span", { class: "push" }), this.legend),
+      this.drawing,
+    );
+  }
+
+  draw(samples) {
+    this.width = Math.max(LEAST_WIDTH, this.drawing.clientWidth - 16); // without its padding
+    this.drawing.setAttribute("viewBox", `0 0 ${this.width} ${HEIGHT}`);
+    const end = samples.at(-1)?.time ?? 0;
+    const recent = samples.filter((sample) => sample.time > end - SPAN);
+    const highest = niceCeiling(
+      Math.max(0, ...recent.flatMap((sample) => this.lines.map((name) => sample.values[name] ?? 0))),
+    );
+    const place = (sample, value) => [
+      LEFT + (1 - (end - sample.time) / SPAN) * (this.width - LEFT - 4),
+      6 + (1 - value / highest) * (HEIGHT - BOTTOM - 6),
+    ];
+    const paths = this.lines.map((name, at) =>
+      svg("path", { class: `line line-${at}`, d: pathOf(recent, name, place) }),
+    );
+    fill(this.drawing, this.grid(highest), paths);
+    this.describe(recent, highest);
+  }
+
+  grid(highest) {
+    const marks = [0, highest / 2, highest].map((value) => {
+      const y = 6 + (1 - value / highest) * (HEIGHT - BOTTOM - 6);
+      return [
+        svg("line", { class: "gridline", x1: LEFT, x2: this.width - 4, y1: y, y2: y }),
+        svg("text", { class: "axis", x: LEFT - 6, y: y + 4, "text-anchor": "end" }, value ? this.write(value) : "0"),
+      ];
+    });
+    const ends = [
+      ["2 min ago", LEFT, "start"],
+      ["now", this.width - 4, "end"],
+    ].map(([words, x, anchor]) => svg("text", { class: "axis", x, y: HEIGHT - 3, "text-anchor": anchor }, words));
+    return [...marks, ...ends];
+  }
+
+  describe(recent, highest) {
+    const latest = recent.at(-1)?.values ?? {};
+    const words = this.lines.map(
+      (name) => `${name} ${latest[name] === undefined || latest[name] === null ? "–" : this.write(latest[name])}`,
+    );
+    this.drawing.setAttribute(
+      "aria-label",
+      `${this.title}: now ${words.join(", ")}; the scale ends at ${this.write(highest)}.`,
+    );
+    fill(
+      this.legend,
+      words.map((text, at) => el("span", { class: `legend-${at}` }, text)),
+    );
+  }
+}
+
+function pathOf(samples, name, place) {
+  let path = "";
+  let before = null;
+  for (const sample of samples) {
+    const value = sample.values[name];
+    if (value === null || value === undefined) continue;
+    const [x, y] = place(sample, value);
+    path += `${before !== null && sample.time - before <= GAP ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    before = sample.time;
+  }
+  return path.replace(/M([\d.-]+) ([\d.-]+)(?=M|$)/g, "M$1 $2h0.01"); // a lone sample is a dot
+}
+
+function niceCeiling(value) {
+  if (!(value > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value);
+}

@@ -1,0 +1,126 @@
+// What both eras of MCP have in common. In: requests of the page. Out: results; progress, logs and changes on the way.
+// `modern.js` and `session.js` say how a request looks in their revisions.
+
+import { Transcript } from "./transcript.js";
+import { CallError, resultOf } from "./wire.js";
+import { isObject } from "./words.js";
+
+export const CLIENT_INFO = { name: "dovetail-console", title: "Dovetail console", version: "1" };
+const QUICK_MS = 30_000; // for requests that nobody can cancel by hand
+const MAX_PAGES = 1000;
+const MAX_ITEMS = 100_000;
+
+/** How one request is made; every part may be left out. */
+export function callWith({ signal, transcript, onProgress, onLog, inputSchema } = {}) {
+  return { signal: signal ?? AbortSignal.timeout(QUICK_MS), transcript, onProgress, onLog, inputSchema };
+}
+
+export class Connection extends EventTarget {
+  /** `answer(method, params, {signal})` gives the user's answer to a question of the server's. */
+  constructor({ wire, revision, settings, traffic, answer }) {
+    super();
+    this.wire = wire;
+    this.revision = revision;
+    this.settings = settings;
+    this.traffic = traffic;
+    this.answer = answer;
+    this.running = new Map(); // id: the call that waits for it
+    this.watched = new Set(); // URIs of resources
+    this.closing = new AbortController();
+    this.lastId = 0;
+    this.server = { info: {}, capabilities: {}, instructions: "" };
+  }
+
+  get closed() {
+    return this.closing.signal.aborted;
+  }
+
+  /** The result, after all questions are answered. */
+  async request(method, params = {}, options = {}) {
+    const call = callWith({ ...options, transcript: options.transcript ?? new Transcript(this.traffic) });
+    return this.complete(method, params, call);
+  }
+
+  /** All pages of a list; `member` is the name of its items in a result. */
+  async list(method, member) {
+    const items = [];
+    let cursor;
+    for (let page = 0; page < MAX_PAGES && items.length < MAX_ITEMS; page += 1) {
+      const result = await this.request(method, cursor === undefined ? {} : { cursor });
+      if (!Array.isArray(result[member])) throw new CallError(`${method}: the server's answer has no ${member}.`);
+      items.push(...result[member].filter(isObject));
+      if (typeof result.nextCursor !== "string" || result.nextCursor === cursor) break;
+      cursor = result.nextCursor;
+    }
+    return items;
+  }
+
+  offers(feature, part) {
+    const offered = this.server.capabilities?.[feature];
+    return isObject(offered) && (part === undefined || Boolean(offered[part]));
+  }
+
+  /** One request and its answer; `headers` and the shape of `params` are those of the era. */
+  async exchange(method, params, call, headers, onResponse) {
+    this.lastId += 1;
+    const id = this.lastId;
+    const meta = { ...params._meta, ...(call.onProgress ? { progressToken: id } : {}) };
+    const shaped = Object.keys(meta).length ? { ...params, _meta: meta } : params;
+    const message = { jsonrpc: "2.0", id, method, params: shaped };
+    this.running.set(id, call);
+    try {
+      const onMessage = (part) => this.hear(part, call);
+      const options = { signal: call.signal, transcript: call.transcript, onMessage, onResponse };
+      return resultOf(await this.answered(message, headers, options));
+    } catch (failure) {
+      if (call.signal.aborted) this.abandon(id);
+      throw readable(failure, call.signal);
+    } finally {
+      this.running.delete(id);
+    }
+  }
+
+  /** A session takes a broken stream up again; others can't. */
+  async answered(message, headers, options) {
+    return this.wire.ask(message, headers, options);
+  }
+
+  /** Where closing the connection is not enough, the server is told. */
+  abandon() {}
+
+  /** A message that is not the answer: a notification, or in a session a question. */
+  hear(message, call) {
+    if (!isObject(message) || typeof message.method !== "string") return;
+    if (message.id !== undefined) return this.asked(message, call);
+    const params = isObject(message.params) ? message.params : {};
+    if (message.method === "notifications/progress") {
+      this.running.get(params.progressToken)?.onProgress?.(params);
+    } else if (message.method === "notifications/message") {
+      for (const hearer of call ? [call] : this.running.values()) hearer.onLog?.(params);
+    } else {
+      this.dispatchEvent(new CustomEvent("notification", { detail: { method: message.method, params } }));
+    }
+  }
+
+  /** Only sessions can be asked something out of turn. */
+  asked() {}
+
+  say(state, words) {
+    if (!this.closed || state === "closed") this.dispatchEvent(new CustomEvent("state", { detail: { state, words } }));
+  }
+}
+
+function readable(failure, signal) {
+  if (signal.aborted && signal.reason?.name === "TimeoutError") {
+    return new CallError("The server did not answer in time.");
+  }
+  return failure;
+}
+
+/** Wait, but not longer than the signal lets. */
+export function pause(ms, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal?.addEventListener("abort", () => (clearTimeout(timer), reject(signal.reason)), { once: true });
+  });
+}

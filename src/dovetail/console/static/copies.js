@@ -1,0 +1,168 @@
+// A call as something to paste. In: an entry {kind, name, arguments}, and how the console is connected.
+// Out: a curl command, a Python program, a `dovetail` command. A token is never written, only the name of its variable.
+
+import { button, el, toast } from "./dom.js";
+import { mirroredHeaders } from "./mirror.js";
+import { isObject } from "./words.js";
+
+const VARIABLE = "DOVETAIL_CLIENT_TOKEN";
+// Only these two are read by the shell; everything else, above all what a server has named, is quoted so that it is not.
+const TOKEN_HEADER = `Authorization: Bearer $${VARIABLE}`;
+const SESSION_HEADER = "Mcp-Session-Id: $SESSION";
+const METHODS = { tool: "tools/call", resource: "resources/read", prompt: "prompts/get" };
+
+function paramsOf({ kind, name, arguments: values }) {
+  return kind === "resource" ? { uri: name } : { name, arguments: values };
+}
+
+function quoted(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+// ── curl ──
+
+export function asCurl(entry, { url, revision, isModern, stamp, token, inputSchema }) {
+  const method = METHODS[entry.kind];
+  const secret = token ? [TOKEN_HEADER] : [];
+  const shared = ["Content-Type: application/json", "Accept: application/json, text/event-stream", ...secret];
+  const params = paramsOf(entry);
+  if (isModern) {
+    const mirrored = Object.entries(mirroredHeaders(method, params, inputSchema)).map(
+      ([name, value]) => `${name}: ${value}`,
+    );
+    const { "io.modelcontextprotocol/logLevel": _, ...meta } = stamp;
+    const message = { jsonrpc: "2.0", id: 1, method, params: { ...params, _meta: meta } };
+    return post(url, [...shared, `MCP-Protocol-Version: ${revision}`, ...mirrored], message);
+  }
+  return inSession({ url, revision, shared, method, params });
+}
+
+/** Up to 2025-11-25 a session has to begin first. */
+function inSession({ url, revision, shared, method, params }) {
+  const clientInfo = { name: "curl", version: "1" };
+  const begin = {
+    jsonrpc: "2.0",
+    id: 1,
+    method: "initialize",
+    params: { protocolVersion: revision, capabilities: {}, clientInfo },
+  };
+  const headers = [...shared, `MCP-Protocol-Version: ${revision}`, SESSION_HEADER];
+  const initialized = { jsonrpc: "2.0", method: "notifications/initialized" };
+  return [
+    `SESSION=$(${post(url, shared, begin, "-si")} | tr -d '\\r' | sed -n 's/^mcp-session-id: //Ip')`,
+    post(url, headers, initialized),
+    post(url, headers, { jsonrpc: "2.0", id: 2, method, params }),
+  ].join("\n");
+}
+
+function post(url, headers, message, flags = "-sN") {
+  const isRead = (header) => header === TOKEN_HEADER || header === SESSION_HEADER;
+  const lines = headers.map((header) => `-H ${isRead(header) ? `"${header}"` : quoted(header)}`);
+  return [`curl ${flags} ${quoted(url)}`, ...lines, `-d ${quoted(JSON.stringify(message))}`].join(" \\\n  ");
+}
+
+// ── Python ──
+
+const PYTHON_CALLS = {
+  tool: ({ name, arguments: values }) => [
+    `result = await client.call_tool(${literal(name)}, ${literal(values)})`,
+    "print(result.data)",
+  ],
+  resource: ({ name }) => [`contents = await client.read_resource(${literal(name)})`, "print(contents)"],
+  prompt: ({ name, arguments: values }) => [
+    `prompt = await client.get_prompt(${literal(name)}, ${literal(values)})`,
+    "print(prompt)",
+  ],
+};
+
+export function asPython(entry, { url, revision, isNewest, token }) {
+  const options = [
+    literal(url),
+    ...(isNewest ? [] : [`protocol_version=${literal(revision)}`]),
+    ...(token ? [`auth=os.environ["${VARIABLE}"]`] : []),
+  ];
+  const body = PYTHON_CALLS[entry.kind](entry).map((line) => `        ${line}`);
+  return [
+    "import asyncio",
+    ...(token ? ["import os"] : []),
+    ...["", "from dovetail import Client", "", "", "async def main() -> None:"],
+    `    async with Client(${options.join(", ")}) as client:`,
+    ...[...body, "", "", "asyncio.run(main())", ""],
+  ].join("\n");
+}
+
+/** JSON as Python writes it. */
+function literal(value) {
+  if (value === null || value === undefined) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
+  if (isObject(value))
+    return `{${Object.entries(value)
+      .map(([name, part]) => `${literal(name)}: ${literal(part)}`)
+      .join(", ")}}`;
+  return JSON.stringify(value);
+}
+
+// ── the command line ──
+
+const COMMANDS = { tool: "call", resource: "read", prompt: "prompt" };
+
+export function asCommand(entry, { url, target, revision, isNewest }) {
+  const values = entry.kind === "resource" ? {} : (entry.arguments ?? {});
+  const words = isPlain(values)
+    ? Object.entries(values).map(([name, value]) => word(name, value))
+    : ["--args", quoted(JSON.stringify(values))];
+  const options = isNewest ? [] : ["--revision", revision];
+  return ["dovetail", COMMANDS[entry.kind], quoted(target ?? url), quoted(entry.name), ...words, ...options].join(" ");
+}
+
+/** Whether every name can stand before a `=`. */
+function isPlain(values) {
+  return Object.keys(values).every((name) => /^\w+$/.test(name));
+}
+
+function word(name, value) {
+  const simple =
+    typeof value === "string" ? !value.startsWith("@") : typeof value === "number" || typeof value === "boolean";
+  return quoted(simple ? `${name}=${value}` : `${name}:=${JSON.stringify(value)}`);
+}
+
+// ── buttons ──
+
+const FORMS = { "Copy as curl": asCurl, "Copy as Python": asPython, "Copy as command": asCommand };
+
+/** `read()` gives the entry, or null if there is none now. `onCopied(text)` sees what was copied. */
+export function copyButtons(bench, read, onCopied = () => {}) {
+  const copy = async (name) => {
+    const entry = read();
+    if (!entry) return;
+    const text = FORMS[name](entry, bench.copyContext(entry));
+    onCopied(text);
+    toast((await copied(text)) ? `${name.replace("Copy", "Copied")}.` : "The browser does not let the page copy.");
+  };
+  return el(
+    "div",
+    { class: "copies" },
+    Object.keys(FORMS).map((name) => button(name, () => copy(name), { class: "small quiet" })),
+  );
+}
+
+export async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return copiedByHand(text);
+  }
+}
+
+/** For pages that are not on this machine and come over plain HTTP. */
+function copiedByHand(text) {
+  const area = el("textarea", { class: "away" });
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  const done = document.execCommand("copy");
+  area.remove();
+  return done;
+}

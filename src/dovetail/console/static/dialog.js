@@ -1,0 +1,59 @@
+// Dialogs. In: what to show and which buttons. Out: a promise of the name of the button; Escape is the last one.
+// One at a time: others wait. The focus goes back where it was.
+
+import { button, el, freshId } from "./dom.js";
+
+let last = Promise.resolve();
+
+/** `onPress(name)` may return false to keep the dialog open. `signal` closes it with an AbortError. */
+export function ask(options) {
+  const turn = last.then(() => open(options));
+  last = turn.catch(() => {});
+  return turn;
+}
+
+function open({ title, body, buttons, primary = buttons[0], focus, signal, onPress = () => true }) {
+  if (signal?.aborted) return Promise.reject(abortError());
+  return new Promise((resolve, reject) => {
+    const id = freshId("dialog");
+    const before = document.activeElement;
+    const finish = (settle, value) => {
+      dialog.close();
+      dialog.remove();
+      before?.focus?.();
+      settle(value);
+    };
+    const press = (name) => onPress(name) !== false && finish(resolve, name);
+    const controls = buttons.map((name) =>
+      button(name, () => press(name), { class: name === primary ? "primary" : "" }),
+    );
+    const dialog = el(
+      "dialog",
+      { "aria-labelledby": id },
+      el("h2", { id }, title),
+      el("div", { class: "dialog-body" }, body),
+      el("footer", {}, controls),
+    );
+    dialog.addEventListener("cancel", (event) => {
+      event.preventDefault();
+      press(buttons.at(-1));
+    });
+    dialog.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) press(primary);
+    });
+    signal?.addEventListener("abort", () => dialog.isConnected && finish(reject, abortError()), { once: true });
+    document.body.append(dialog);
+    dialog.showModal();
+    (focus?.() ?? dialog.querySelector(".dialog-body :is(input, select, textarea)") ?? controls[0]).focus();
+  });
+}
+
+function abortError() {
+  return new DOMException("The question was withdrawn.", "AbortError");
+}
+
+/** Yes or no. */
+export async function confirmed(title, words, yes) {
+  const pressed = await ask({ title, body: el("p", {}, words), buttons: [yes, "Cancel"] });
+  return pressed === yes;
+}

@@ -1,0 +1,93 @@
+// Elements of the page. In: a tag, attributes, children. Out: an element.
+// Text always becomes a text node: nothing that a server says is ever read as markup.
+
+let counter = 0;
+
+/** An id that no other element has; for labels and descriptions. */
+export function freshId(stem = "e") {
+  counter += 1;
+  return `${stem}-${counter}`;
+}
+
+/** `on…` attributes are listeners, `true` is an empty attribute, `false`, `null` and `undefined` are none at all. */
+export function el(tag, attributes = {}, ...children) {
+  return furnish(document.createElement(tag), attributes, children);
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function svg(tag, attributes = {}, ...children) {
+  return furnish(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function furnish(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, String(value));
+  }
+  add(element, children);
+  return element;
+}
+
+/** Children may be elements, texts, lists of both; what is null or false is left out. */
+export function add(parent, children) {
+  for (const child of [children].flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    parent.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return parent;
+}
+
+export function fill(parent, ...children) {
+  parent.replaceChildren();
+  return add(parent, children);
+}
+
+export function show(element, visible) {
+  element.hidden = !visible;
+}
+
+export function button(label, onclick, attributes = {}) {
+  return el("button", { type: "button", onclick, ...attributes }, label);
+}
+
+/** A part of the page with a name that screen readers list. */
+export function region(name, className, ...children) {
+  return el("section", { "aria-label": name, class: className }, ...children);
+}
+
+/** What stands where there is nothing, or not yet, or not because of an error. */
+export function notice(title, advice, ...more) {
+  return el("div", { class: "notice" }, el("p", { class: "notice-title" }, title), advice && el("p", {}, advice), more);
+}
+
+/** A link out of the page: only for http and https, all others stay text. */
+export function outsideLink(url) {
+  if (!isWebUrl(url)) return el("code", {}, url);
+  return el("a", { href: url, target: "_blank", rel: "noopener noreferrer" }, url);
+}
+
+export function isWebUrl(url) {
+  try {
+    return ["http:", "https:"].includes(new URL(url).protocol);
+  } catch {
+    return false;
+  }
+}
+
+/** Says something to screen readers without moving the focus. */
+export function announce(text) {
+  document.getElementById("announcer").textContent = text;
+}
+
+let toastTimer = 0;
+
+/** A line at the bottom of the page that goes away by itself. */
+export function toast(text) {
+  const place = document.getElementById("toast");
+  place.textContent = text;
+  show(place, true);
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(() => show(place, false), 4000);
+}

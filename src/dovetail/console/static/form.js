@@ -1,0 +1,158 @@
+// A form made from a JSON Schema, as fields or as JSON. In: a schema, first values, problems that a server found.
+// Out: `read()`, the values, or null after every problem was written beside its field.
+
+import { button, el, fill, freshId, show } from "./dom.js";
+import { Unreadable } from "./field.js";
+import { freshBudget, GroupField } from "./fields.js";
+import { resolved } from "./schema.js";
+import { problemsOf } from "./validate.js";
+import { isObject, pretty } from "./words.js";
+
+export class Form {
+  /** `json`: whether the whole may also be written as JSON, which is sent unchecked. */
+  constructor(schema, { first, json = true } = {}) {
+    this.schema = resolved(schema, schema);
+    this.place = el("div");
+    this.id = freshId("json");
+    this.error = el("p", { class: "field-error", id: `${this.id}-error`, hidden: true });
+    this.text = el("textarea", {
+      ...{ id: this.id, class: "code", rows: 8, spellcheck: "false", "aria-describedby": `${this.id}-error` },
+      oninput: () => this.forgive(),
+    });
+    this.raw = el(
+      "div",
+      { class: "field", hidden: true },
+      el("label", { for: this.id, class: "field-label" }, "Arguments as JSON"),
+      this.text,
+      this.error,
+    );
+    this.toggle = json && button("As JSON", () => this.switchView(), { class: "small quiet", "aria-pressed": "false" });
+    this.element = el("div", { class: "form" }, this.place, this.raw);
+    this.load(first ?? {});
+  }
+
+  get isEmpty() {
+    return !this.group.fields.size;
+  }
+
+  load(values) {
+    this.group = new GroupField({
+      schema: this.schema,
+      root: this.schema,
+      path: [],
+      required: true,
+      depth: 0,
+      label: "",
+      budget: freshBudget(),
+    });
+    this.group.write(values);
+    fill(this.place, this.isEmpty ? el("p", { class: "muted" }, "No arguments.") : this.group.element);
+    this.text.value = pretty(values);
+  }
+
+  get asJson() {
+    return !this.raw.hidden;
+  }
+
+  switchView() {
+    if (this.asJson) {
+      const values = this.readJson();
+      if (!values) return;
+      this.load(values);
+    } else {
+      this.text.value = pretty(this.readFields(false) ?? {});
+    }
+    this.show(!this.asJson);
+  }
+
+  show(asJson) {
+    show(this.raw, asJson);
+    show(this.place, !asJson);
+    if (this.toggle) this.toggle.setAttribute("aria-pressed", String(asJson));
+  }
+
+  read() {
+    this.forgive();
+    return this.asJson ? this.readJson() : this.readFields(true);
+  }
+
+  readJson() {
+    try {
+      const values = JSON.parse(this.text.value.trim() || "{}");
+      if (isObject(values)) return values;
+      this.complainAll([{ path: [], message: 'must be an object, as in {"name": "value"}' }]);
+    } catch (failure) {
+      this.complainAll([{ path: [], message: `is not JSON: ${failure.message}` }]);
+    }
+    return null;
+  }
+
+  readFields(checked) {
+    let values;
+    try {
+      values = this.group.read() ?? {};
+    } catch (failure) {
+      if (!(failure instanceof Unreadable)) throw failure;
+      if (checked) this.complainAll([{ path: failure.path, message: failure.message }]);
+      return null;
+    }
+    const problems = checked ? problemsOf(values, this.schema) : [];
+    if (problems.length) this.complainAll(problems);
+    return problems.length ? null : values;
+  }
+
+  /** Every problem beside its field, and the focus on the first. */
+  complainAll(problems) {
+    for (const { path, message } of problems) this.complain(path, sentence(message));
+    this.element.querySelector("[aria-invalid='true']")?.focus();
+  }
+
+  complain(path, words) {
+    if (!this.asJson) return this.group.complain(path, words);
+    this.error.textContent = [path.join("."), words].filter(Boolean).join(": ");
+    show(this.error, true);
+    this.text.setAttribute("aria-invalid", "true");
+    return this.text;
+  }
+
+  forgive() {
+    this.group.forgive();
+    show(this.error, false);
+    this.text.removeAttribute("aria-invalid");
+  }
+}
+
+function sentence(words) {
+  const text = String(words);
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+}
+
+/** The problems that a server's refusal names, as far as they can be read: `- field: words`, or `data.errors`. */
+export function problemsNamed(text, data) {
+  const listed = Array.isArray(data?.errors) ? data.errors.slice(0, 50) : [];
+  const found = listed.map((error) =>
+    isObject(error) ? named(error.path ?? error.field, error.message) : line(String(error)),
+  );
+  const lines = String(text ?? "")
+    .split("\n")
+    .slice(1, 51);
+  return [
+    ...found,
+    ...(found.some(Boolean) ? [] : lines.map((each) => (each.startsWith("- ") ? line(each.slice(2)) : null))),
+  ].filter(Boolean);
+}
+
+function line(text) {
+  const parts = /^([\w.[\]-]{1,200}): (.+)$/s.exec(text);
+  return parts && named(parts[1], parts[2]);
+}
+
+function named(path, message) {
+  if (path === undefined || typeof message !== "string") return null;
+  const names = Array.isArray(path)
+    ? path.map(String)
+    : String(path)
+        .replace(/\[(\d+)\]/g, ".$1")
+        .split(".");
+  return { path: names.filter((name) => name !== ""), message };
+}

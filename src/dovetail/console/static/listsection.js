@@ -1,0 +1,110 @@
+// A section with a list on the left and one item on the right. In: what the server lists.
+// Out: details of the item that the address names. Details are kept, so that a call goes on while others are looked at.
+
+import { Catalogue } from "./catalogue.js";
+import { announce, el, fill, notice } from "./dom.js";
+
+const KEPT = 50;
+const SETTLE_MS = 200; // changes that come at once are one
+
+export class ListSection {
+  /** `lists`: rows of [method, member, group]; `entry(definition)` an item of the list; `makeDetail(definition)`. */
+  constructor(bench, { name, noun, lists, feature, entry, makeDetail, empty, welcome }) {
+    Object.assign(this, { bench, name, noun, lists, feature, entry, makeDetail, welcome });
+    this.catalogue = new Catalogue({ section: name, noun, empty });
+    this.definitions = new Map();
+    this.details = new Map(); // key: {definition, detail}
+    this.place = el("div", { class: "detail" });
+    this.element = el("div", { class: "section", hidden: true }, this.catalogue.element, this.place);
+    this.key = null;
+    this.isLoaded = false;
+  }
+
+  /** A new connection is being made. What is there stays until the new list has come, and forms keep their values. */
+  wait() {
+    if (!this.definitions.size) this.catalogue.wait();
+  }
+
+  async load() {
+    const connection = this.bench.connection;
+    try {
+      const found = await this.fetchAll(connection);
+      if (connection !== this.bench.connection) return;
+      this.definitions = new Map(found.map((item) => [item.entry.key, item]));
+      this.isLoaded = true;
+      this.catalogue.set([...this.definitions.values()].map((item) => item.entry));
+      this.bench.counted(this.name, this.definitions.size);
+      this.select(this.key);
+    } catch (failure) {
+      if (connection === this.bench.connection) this.catalogue.fail(failure, () => this.load());
+    }
+  }
+
+  async fetchAll(connection) {
+    const found = [];
+    if (!connection.offers(this.feature)) return found;
+    for (const [method, member, group] of this.lists) {
+      for (const definition of await connection.list(method, member)) {
+        found.push({ definition, entry: { ...this.entry(definition, group), group } });
+      }
+    }
+    return found;
+  }
+
+  /** The server says that the list has changed. */
+  changed() {
+    clearTimeout(this.settling);
+    this.settling = setTimeout(async () => {
+      await this.load();
+      announce(`The list of ${this.noun} has changed.`);
+    }, SETTLE_MS);
+  }
+
+  /** Show one item; without a key, the first. Out: its detail, if there is one. */
+  select(key) {
+    this.key = key ?? null;
+    if (!this.isLoaded) return null; // it is shown as soon as the list is there
+    const chosen = key ?? this.catalogue.items[0]?.key ?? null;
+    this.catalogue.select(chosen);
+    const detail = chosen === null ? null : this.detailOf(chosen);
+    fill(this.place, detail ? detail.element : this.nothing(chosen));
+    return detail;
+  }
+
+  nothing(key) {
+    if (key === null) return this.definitions.size ? null : notice(...this.welcome);
+    return notice(`There is no ${key} any more.`, "Choose another one from the list.");
+  }
+
+  detailOf(key) {
+    const definition = this.definitions.get(key)?.definition ?? this.unlisted(key);
+    if (!definition) return null;
+    const kept = this.details.get(key);
+    if (kept && JSON.stringify(kept.definition) === JSON.stringify(definition)) return kept.detail;
+    const detail = this.makeDetail(definition);
+    this.details.set(key, { definition, detail });
+    if (this.details.size > KEPT) this.details.delete(this.details.keys().next().value);
+    return detail;
+  }
+
+  /** Some things can be reached without being listed. */
+  unlisted() {
+    return null;
+  }
+}
+
+/** The head of a detail: name, title, description, marks. */
+export function detailHead({ name, title, description, chips = [] }) {
+  return el(
+    "header",
+    { class: "detail-head" },
+    el("h2", {}, title || name, title && title !== name && el("code", { class: "muted" }, name)),
+    chips.length > 0 &&
+      el(
+        "p",
+        { class: "chips" },
+        chips.map((chip) => el("span", { class: `chip ${chip.kind ?? ""}`, title: chip.title }, chip.text)),
+      ),
+    description && el("p", { class: "description" }, description),
+  );
+}

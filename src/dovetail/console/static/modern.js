@@ -1,0 +1,138 @@
+// MCP since 2026-07-28: no session, every request says all about itself, questions come as results, changes come on the
+// stream of `subscriptions/listen`. In: requests. Out: results.
+
+import { CLIENT_INFO, Connection, pause } from "./connection.js";
+import { mirroredHeaders } from "./mirror.js";
+import { Transcript } from "./transcript.js";
+import { CallError } from "./wire.js";
+import { isObject } from "./words.js";
+
+const META = "io.modelcontextprotocol/";
+const MAX_ROUNDS = 32;
+const MAX_QUESTIONS = 100;
+const LONGEST_PAUSE_MS = 5000;
+
+export class ModernConnection extends Connection {
+  async open() {
+    const found = await this.request("server/discover");
+    this.server = {
+      info: found._meta?.[`${META}serverInfo`] ?? {},
+      capabilities: found.capabilities ?? {},
+      instructions: found.instructions ?? "",
+    };
+    this.listen();
+  }
+
+  stamp() {
+    const level = this.settings.logLevel;
+    return {
+      [`${META}protocolVersion`]: this.revision,
+      [`${META}clientInfo`]: CLIENT_INFO,
+      [`${META}clientCapabilities`]: { elicitation: { form: {}, url: {} }, sampling: {}, roots: {} },
+      ...(level ? { [`${META}logLevel`]: level } : {}),
+    };
+  }
+
+  headers(method, params, inputSchema) {
+    return { "MCP-Protocol-Version": this.revision, ...mirroredHeaders(method, params, inputSchema) };
+  }
+
+  async complete(method, params, call) {
+    const stamped = { ...params, _meta: { ...params._meta, ...this.stamp() } };
+    const headers = this.headers(method, params, call.inputSchema);
+    let more = {};
+    for (let round = 0, waits = 0; round <= MAX_ROUNDS; round += 1) {
+      const result = await this.exchange(method, { ...stamped, ...more }, call, headers);
+      if (result.resultType !== "input_required") return result;
+      const asks = isObject(result.inputRequests) && Object.keys(result.inputRequests).length > 0;
+      if (!asks) await pause(Math.min(100 * 2 ** waits, LONGEST_PAUSE_MS), call.signal);
+      waits = asks ? 0 : waits + 1;
+      more = asks ? { inputResponses: await this.gather(result.inputRequests, call) } : {};
+      if (typeof result.requestState === "string") more.requestState = result.requestState;
+    }
+    throw new CallError(`The server still asks after ${MAX_ROUNDS} rounds; the call was given up.`);
+  }
+
+  /** All answers of one round; the user is asked one after the other. */
+  async gather(requests, call) {
+    const names = Object.keys(requests);
+    if (names.length > MAX_QUESTIONS) throw new CallError("The server asks too many questions at once.");
+    const answers = {};
+    for (const name of names) {
+      const { method, params } = requests[name] ?? {};
+      answers[name] = await this.answer(method, isObject(params) ? params : {}, { signal: call.signal });
+    }
+    return answers;
+  }
+
+  // ── changes ──
+
+  watch(uri) {
+    this.watched.add(uri);
+    return this.listen();
+  }
+
+  unwatch(uri) {
+    this.watched.delete(uri);
+    return this.listen();
+  }
+
+  wanted() {
+    const wanted = {};
+    for (const feature of ["tools", "prompts", "resources"]) {
+      if (this.offers(feature, "listChanged")) wanted[`${feature}ListChanged`] = true;
+    }
+    if (this.watched.size) wanted.resourceSubscriptions = [...this.watched];
+    return wanted;
+  }
+
+  /** Opens the stream for what is wanted now, and leaves the one before; done when the server has agreed. */
+  async listen() {
+    const before = this.listening;
+    const notifications = this.wanted();
+    this.listening = new AbortController();
+    if (Object.keys(notifications).length) await this.keepListening(notifications, this.listening.signal);
+    before?.abort();
+  }
+
+  keepListening(notifications, signal) {
+    return new Promise((resolve, reject) => {
+      const run = async () => {
+        for (let wait = 500; !signal.aborted && !this.closed; wait = Math.min(wait * 2, 15_000)) {
+          try {
+            await this.listenOnce(notifications, signal, () => {
+              wait = 500;
+              this.say("open");
+              resolve();
+            });
+          } catch (failure) {
+            if (signal.aborted || this.closed) break;
+            if (failure.code !== null && failure.code !== undefined) return reject(failure);
+            this.say("waiting", "The server is gone; trying again…");
+          }
+          await pause(wait, signal);
+        }
+        resolve();
+      };
+      run().catch(() => resolve());
+    });
+  }
+
+  async listenOnce(notifications, signal, onReady) {
+    const both = AbortSignal.any([signal, this.closing.signal]);
+    const call = { signal: both, transcript: new Transcript(this.traffic), onReady };
+    const params = { notifications, _meta: this.stamp() };
+    await this.exchange("subscriptions/listen", params, call, this.headers("subscriptions/listen", params));
+  }
+
+  hear(message, call) {
+    if (message?.method === "notifications/subscriptions/acknowledged") call.onReady?.();
+    else super.hear(message, call);
+  }
+
+  close() {
+    this.closing.abort();
+    this.listening?.abort();
+    this.say("closed");
+  }
+}

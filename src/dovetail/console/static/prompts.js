@@ -1,0 +1,97 @@
+// The section "Prompts". In: definitions of prompts. Out: fields for their arguments, with completion, and messages.
+
+import { CallPanel, summaryOf } from "./callpanel.js";
+import { CompletedField } from "./completion.js";
+import { copyButtons } from "./copies.js";
+import { el } from "./dom.js";
+import { problemsNamed } from "./form.js";
+import { detailHead, ListSection } from "./listsection.js";
+import { isObject, textOf } from "./words.js";
+
+export function promptSection(bench) {
+  return new ListSection(bench, {
+    name: "prompts",
+    noun: "prompts",
+    feature: "prompts",
+    lists: [["prompts/list", "prompts", ""]],
+    entry: (prompt) => ({
+      key: textOf(prompt.name),
+      title: textOf(prompt.name),
+      about: textOf(prompt.description) || textOf(prompt.title),
+    }),
+    makeDetail: (prompt) => new PromptDetail(bench, prompt),
+    empty: ["No prompts.", "This server offers none."],
+    welcome: ["No prompts here.", "Add one to the server with @server.prompt; the list follows by itself."],
+  });
+}
+
+class PromptDetail {
+  constructor(bench, prompt) {
+    this.bench = bench;
+    this.prompt = prompt;
+    this.panel = new CallPanel(bench, {
+      kind: "prompt",
+      label: "Get prompt",
+      submit: () => this.submit(),
+      idle: "Fill in the form and press Get prompt.",
+    });
+    const wanted = Array.isArray(prompt.arguments) ? prompt.arguments.filter(isObject).slice(0, 100) : [];
+    this.fields = new Map(wanted.map((argument) => [textOf(argument.name), this.field(argument)]));
+    this.required = wanted.filter((argument) => argument.required === true).map((argument) => textOf(argument.name));
+    const head = detailHead({
+      name: textOf(prompt.name),
+      title: textOf(prompt.title),
+      description: textOf(prompt.description),
+    });
+    const fields = [...this.fields.values()].map((field) => field.element);
+    const actions = el("div", { class: "actions" }, this.panel.start, this.panel.stop);
+    const copies = copyButtons(bench, () => this.entry());
+    const onkeydown = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && this.submit();
+    this.element = el(
+      "article",
+      { class: "columns", onkeydown },
+      el(
+        "div",
+        { class: "input" },
+        head,
+        fields.length ? fields : el("p", { class: "muted" }, "No arguments."),
+        actions,
+        copies,
+      ),
+      this.panel.output,
+    );
+  }
+
+  field({ name, title, description, required }) {
+    const suggest = this.bench.suggester({ type: "ref/prompt", name: this.prompt.name }, name, () => this.values());
+    return new CompletedField({ name: textOf(name), title, description, required: required === true, suggest });
+  }
+
+  values() {
+    return Object.fromEntries(
+      [...this.fields].map(([name, field]) => [name, field.value]).filter(([, value]) => value !== ""),
+    );
+  }
+
+  fill(values) {
+    for (const [name, field] of this.fields) field.value = textOf(values?.[name]);
+  }
+
+  entry() {
+    return { kind: "prompt", name: textOf(this.prompt.name), arguments: this.values() };
+  }
+
+  async submit() {
+    const missing = this.required.filter((name) => !this.fields.get(name).value);
+    const places = missing.map((name) => this.fields.get(name).complain("Is required."));
+    places[0]?.focus();
+    if (missing.length) return;
+    const params = { name: this.prompt.name, arguments: this.values() };
+    const outcome = await this.panel.run({ method: "prompts/get", params });
+    if (!outcome) return;
+    for (const { path, message } of problemsNamed(outcome.failure?.message, outcome.failure?.data)) {
+      this.fields.get(path[0])?.complain(`The server says: ${message}`);
+    }
+    this.bench.history.add({ ...this.entry(), ...summaryOf(outcome) });
+  }
+}

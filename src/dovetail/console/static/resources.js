@@ -1,0 +1,217 @@
+// The section "Resources". In: resources and templates that the server lists. Out: what is in them, and what changes.
+
+import { CallPanel, summaryOf } from "./callpanel.js";
+import { CompletedField } from "./completion.js";
+import { pause } from "./connection.js";
+import { copyButtons } from "./copies.js";
+import { announce, button, el, isWebUrl, outsideLink, show, toast } from "./dom.js";
+import { detailHead, ListSection } from "./listsection.js";
+import { expanded, isOptional, variablesOf } from "./templates.js";
+import { bytes, clock, plural, textOf } from "./words.js";
+
+const BUSY_MS = 200;
+
+export class ResourceSection extends ListSection {
+  constructor(bench) {
+    super(bench, {
+      name: "resources",
+      noun: "resources",
+      feature: "resources",
+      lists: [
+        ["resources/list", "resources", "Resources"],
+        ["resources/templates/list", "resourceTemplates", "Templates"],
+      ],
+      entry: (definition) => ({
+        key: textOf(definition.uri) || textOf(definition.uriTemplate),
+        title: textOf(definition.title) || textOf(definition.name) || textOf(definition.uri),
+        about: textOf(definition.uri) || textOf(definition.uriTemplate),
+      }),
+      makeDetail: (definition) =>
+        definition.uriTemplate ? new TemplateDetail(bench, definition) : new ResourceDetail(bench, definition),
+      empty: ["No resources.", "This server offers none."],
+      welcome: ["No resources here.", "Add one to the server with @server.resource; the list follows by itself."],
+    });
+  }
+
+  /** A link may lead to a resource that is in no list. */
+  unlisted(key) {
+    return {
+      uri: key,
+      name: key,
+      description: "This resource is in no list of the server; it may exist all the same.",
+    };
+  }
+
+  /** The server says that a resource has changed. */
+  updated(uri) {
+    for (const { detail } of this.details.values()) detail.heardOf?.(uri);
+  }
+}
+
+/** Reading one URI, which may be watched. */
+class Reading {
+  constructor(bench) {
+    this.bench = bench;
+    this.updates = 0;
+    this.panel = new CallPanel(bench, {
+      kind: "resource",
+      label: "Read",
+      submit: () => this.submit(),
+      idle: "Press Read to see what is in it.",
+    });
+    this.watcher = button("Subscribe", () => this.toggleWatch());
+    this.state = el("span", { class: "muted", role: "status" });
+    show(this.watcher, bench.connection.offers("resources", "subscribe"));
+    this.watchedUri = null;
+  }
+
+  actions() {
+    return el("div", { class: "actions" }, this.panel.start, this.panel.stop, this.watcher, this.state);
+  }
+
+  copies() {
+    return copyButtons(this.bench, () => this.entry());
+  }
+
+  entry() {
+    const uri = this.uri();
+    return uri && { kind: "resource", name: uri, arguments: {} };
+  }
+
+  async submit() {
+    const uri = this.uri();
+    if (!uri) return;
+    const outcome = await this.panel.run({ method: "resources/read", params: { uri } });
+    if (outcome) this.bench.history.add({ ...this.entry(), ...summaryOf(outcome) });
+  }
+
+  async toggleWatch() {
+    const { connection } = this.bench;
+    const uri = this.watchedUri ?? this.uri();
+    if (!uri || this.watcher.getAttribute("aria-disabled")) return;
+    this.watcher.setAttribute("aria-disabled", "true");
+    try {
+      if (this.watchedUri) await connection.unwatch(uri);
+      else await connection.watch(uri);
+      this.watchedUri = this.watchedUri ? null : uri;
+      this.state.textContent = this.watchedUri ? "Subscribed; waiting for changes." : "";
+    } catch (failure) {
+      toast(`Not possible: ${failure.message}`);
+    }
+    this.watcher.removeAttribute("aria-disabled");
+    this.watcher.textContent = this.watchedUri ? "Unsubscribe" : "Subscribe";
+  }
+
+  /** A change of the resource, or of a part of it, is read at once. */
+  async heardOf(uri) {
+    const mine = this.watchedUri;
+    if (!mine || (uri !== mine && !uri.startsWith(mine.endsWith("/") ? mine : `${mine}/`))) return;
+    this.updates += 1;
+    this.state.textContent = `Subscribed; ${plural(this.updates, "update")}, the last at ${clock(Date.now())}.`;
+    announce(`${mine} has changed.`);
+    this.isStale = true;
+    if (!this.refreshing) await this.refresh(mine);
+  }
+
+  /** Reads until nothing has changed meanwhile. */
+  async refresh(uri) {
+    this.refreshing = true;
+    while (this.isStale) {
+      this.isStale = false;
+      const outcome = await this.panel.run({ method: "resources/read", params: { uri }, quiet: true });
+      if (outcome) continue;
+      this.isStale = true; // the user is reading it at the moment
+      await pause(BUSY_MS);
+    }
+    this.refreshing = false;
+    this.panel.result.remark(`Updated at ${clock(Date.now())}`);
+  }
+}
+
+class ResourceDetail extends Reading {
+  constructor(bench, resource) {
+    super(bench);
+    this.resource = resource;
+    const chips = [resource.mimeType, Number.isFinite(resource.size) ? bytes(resource.size) : ""]
+      .filter(Boolean)
+      .map((text) => ({ text: textOf(text) }));
+    const head = detailHead({
+      name: textOf(resource.name),
+      title: textOf(resource.title),
+      description: textOf(resource.description),
+      chips,
+    });
+    const uri = el(
+      "p",
+      { class: "uri" },
+      isWebUrl(resource.uri) ? outsideLink(resource.uri) : el("code", {}, textOf(resource.uri)),
+    );
+    this.element = el(
+      "article",
+      { class: "columns" },
+      el("div", { class: "input" }, head, uri, this.actions(), this.copies()),
+      this.panel.output,
+    );
+  }
+
+  uri() {
+    return textOf(this.resource.uri);
+  }
+}
+
+class TemplateDetail extends Reading {
+  constructor(bench, template) {
+    super(bench);
+    this.template = textOf(template.uriTemplate);
+    const chips = template.mimeType ? [{ text: textOf(template.mimeType) }] : [];
+    const head = detailHead({
+      name: textOf(template.name),
+      title: textOf(template.title),
+      description: textOf(template.description),
+      chips,
+    });
+    this.shown = el("code", { role: "status", "aria-label": "URI" });
+    this.fields = new Map(variablesOf(this.template).map((name) => [name, this.field(name)]));
+    const fields = [...this.fields.values()].map((field) => field.element);
+    const onkeydown = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && this.submit();
+    this.element = el(
+      "article",
+      { class: "columns", onkeydown },
+      el(
+        "div",
+        { class: "input" },
+        head,
+        el("p", { class: "uri" }, el("code", { class: "muted" }, this.template)),
+        fields,
+        el("p", { class: "uri" }, this.shown),
+        this.actions(),
+        this.copies(),
+      ),
+      this.panel.output,
+    );
+    this.drawUri();
+  }
+
+  field(name) {
+    const ref = { type: "ref/resource", uri: this.template };
+    const suggest = this.bench.suggester(ref, name, () => this.values());
+    const field = new CompletedField({ name, required: !isOptional(this.template, name), suggest });
+    field.onChange(() => this.drawUri());
+    return field;
+  }
+
+  values() {
+    return Object.fromEntries([...this.fields].map(([name, field]) => [name, field.value]));
+  }
+
+  drawUri() {
+    this.shown.textContent = expanded(this.template, this.values());
+  }
+
+  uri() {
+    const missing = [...this.fields].filter(([name, field]) => !field.value && !isOptional(this.template, name));
+    const places = missing.map(([, field]) => field.complain("Is required."));
+    places[0]?.focus();
+    return missing.length ? null : expanded(this.template, this.values());
+  }
+}

@@ -1,0 +1,186 @@
+// MCP up to 2025-11-25: a handshake begins a session, in which the server may ask and tell at any time.
+// In: requests. Out: results; questions of the server are answered by requests of their own.
+
+import { CLIENT_INFO, Connection, pause } from "./connection.js";
+import { Transcript } from "./transcript.js";
+import { BrokenStream, CallError } from "./wire.js";
+import { isObject } from "./words.js";
+
+const RESUMES = 20;
+const URL_REQUIRED = -32042;
+const QUESTIONS = ["elicitation/create", "sampling/createMessage", "roots/list"];
+
+export class SessionConnection extends Connection {
+  constructor(options) {
+    super(options);
+    this.id = null;
+    this.questions = new Map(); // id of a question: what withdraws it
+  }
+
+  capabilities() {
+    const offers = { sampling: {}, roots: { listChanged: false } };
+    if (this.revision >= "2025-11-25") offers.elicitation = { form: {}, url: {} };
+    else if (this.revision >= "2025-06-18") offers.elicitation = {};
+    return offers;
+  }
+
+  async open() {
+    const call = { signal: AbortSignal.timeout(30_000), transcript: new Transcript(this.traffic) };
+    const params = { protocolVersion: this.revision, capabilities: this.capabilities(), clientInfo: CLIENT_INFO };
+    const onResponse = (response) => (this.id = response.headers.get("Mcp-Session-Id"));
+    const found = await this.exchange("initialize", params, call, {}, onResponse);
+    if (found.protocolVersion !== this.revision) {
+      throw new CallError(`The server does not speak ${this.revision}; it offers ${found.protocolVersion}.`);
+    }
+    this.server = {
+      info: found.serverInfo ?? {},
+      capabilities: found.capabilities ?? {},
+      instructions: found.instructions ?? "",
+    };
+    await this.tell("notifications/initialized");
+    this.listen();
+    if (this.offers("logging") && this.settings.logLevel) {
+      await this.request("logging/setLevel", { level: this.settings.logLevel }).catch(() => {});
+    }
+  }
+
+  headers() {
+    return { "MCP-Protocol-Version": this.revision, ...(this.id ? { "Mcp-Session-Id": this.id } : {}) };
+  }
+
+  async complete(method, params, call) {
+    for (let attempt = 0; ; attempt += 1) {
+      try {
+        return await this.exchange(method, params, call, this.headers());
+      } catch (failure) {
+        this.noticeEnd(failure);
+        const pages = failure.code === URL_REQUIRED ? failure.data?.elicitations : null;
+        if (!Array.isArray(pages) || attempt >= 3) throw failure;
+        await this.visit(pages.slice(0, 10), call, failure);
+      }
+    }
+  }
+
+  /** Pages that have to be visited before the call can be made again. */
+  async visit(pages, call, failure) {
+    for (const page of pages) {
+      const reply = await this.answer("elicitation/create", { ...page, mode: "url" }, { signal: call.signal });
+      if (reply.action !== "accept") throw failure;
+    }
+  }
+
+  noticeEnd(failure) {
+    if (failure.status === 404 && this.id) this.say("ended", "The session has ended.");
+  }
+
+  /** A stream that breaks before its answer is taken up again where it broke. */
+  async answered(message, headers, options) {
+    try {
+      return await this.wire.ask(message, headers, options);
+    } catch (failure) {
+      if (!(failure instanceof BrokenStream) || !failure.lastId || !this.id) throw failure;
+      return this.resume(failure, message.id, options);
+    }
+  }
+
+  async resume(broken, id, options) {
+    for (let attempt = 0; attempt < RESUMES; attempt += 1) {
+      await pause(Math.min(broken.retry ?? 500, 30_000), options.signal);
+      try {
+        const headers = { ...this.headers(), Accept: "text/event-stream", "Last-Event-ID": broken.lastId };
+        const response = await this.wire.send("GET", headers, options);
+        return await this.wire.follow(response, { ...options, id });
+      } catch (failure) {
+        if (options.signal.aborted || failure.status) throw failure;
+        broken = { lastId: failure.lastId ?? broken.lastId, retry: failure.retry ?? broken.retry };
+      }
+    }
+    throw new CallError("The connection broke too often before the answer came. Try again.");
+  }
+
+  async tell(method, params, transcript = new Transcript(this.traffic)) {
+    const message = { jsonrpc: "2.0", method, ...(params ? { params } : {}) };
+    await this.wire.tell(message, this.headers(), { signal: AbortSignal.timeout(30_000), transcript });
+  }
+
+  abandon(id) {
+    const transcript = this.running.get(id)?.transcript;
+    this.tell("notifications/cancelled", { requestId: id, reason: "the user cancelled it" }, transcript).catch(
+      () => {},
+    );
+  }
+
+  // ── what the server says unasked ──
+
+  async listen() {
+    const transcript = new Transcript(this.traffic);
+    const options = { signal: this.closing.signal, transcript, onMessage: (message) => this.hear(message, null) };
+    let lastId = null;
+    for (let wait = 500; !this.closed; wait = Math.min(wait * 2, 15_000)) {
+      try {
+        const resumed = lastId ? { "Last-Event-ID": lastId } : {};
+        const headers = { ...this.headers(), Accept: "text/event-stream", ...resumed };
+        const response = await this.wire.send("GET", headers, options);
+        this.say("open");
+        wait = 500;
+        await this.wire.follow(response, options);
+      } catch (failure) {
+        if (this.closed) return;
+        if (failure.status === 405) return; // it has nothing to say
+        if (failure.status && failure.status < 500) return this.noticeEnd(failure);
+        lastId = failure.lastId ?? lastId;
+        if (!(failure instanceof BrokenStream)) this.say("waiting", "The server is gone; trying again…");
+      }
+      await pause(wait, this.closing.signal).catch(() => {});
+    }
+  }
+
+  hear(message, call) {
+    if (message?.method === "notifications/cancelled" && message.id === undefined) {
+      this.questions.get(message.params?.requestId)?.abort();
+    } else {
+      super.hear(message, call);
+    }
+  }
+
+  async asked(message, call) {
+    const withdrawal = new AbortController();
+    this.questions.set(message.id, withdrawal);
+    const signal = AbortSignal.any([withdrawal.signal, this.closing.signal, ...(call ? [call.signal] : [])]);
+    const reply = await this.replyTo(message, signal);
+    this.questions.delete(message.id);
+    if (signal.aborted || !reply) return;
+    const transcript = call?.transcript ?? new Transcript(this.traffic);
+    const envelope = { jsonrpc: "2.0", id: message.id, ...reply };
+    await this.wire.tell(envelope, this.headers(), { signal, transcript }).catch(() => {});
+  }
+
+  async replyTo({ method, params }, signal) {
+    if (method === "ping") return { result: {} };
+    if (!QUESTIONS.includes(method)) return { error: { code: -32601, message: "Method not found" } };
+    try {
+      return { result: await this.answer(method, isObject(params) ? params : {}, { signal }) };
+    } catch (failure) {
+      return { error: { code: failure.code ?? -32603, message: failure.message } };
+    }
+  }
+
+  // ── changes ──
+
+  async watch(uri) {
+    await this.request("resources/subscribe", { uri });
+    this.watched.add(uri);
+  }
+
+  async unwatch(uri) {
+    this.watched.delete(uri);
+    await this.request("resources/unsubscribe", { uri });
+  }
+
+  close() {
+    const leaving = { signal: AbortSignal.timeout(2000), transcript: new Transcript(this.traffic) };
+    this.closing.abort();
+    if (this.id) this.wire.send("DELETE", this.headers(), leaving).catch(() => {});
+    this.say("closed");
+  }
+}

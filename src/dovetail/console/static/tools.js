@@ -1,0 +1,144 @@
+// The section "Tools". In: definitions of tools. Out: a form for each, and calls.
+
+import { CallPanel, summaryOf } from "./callpanel.js";
+import { copyButtons } from "./copies.js";
+import { confirmed } from "./dialog.js";
+import { el } from "./dom.js";
+import { Form, problemsNamed } from "./form.js";
+import { detailHead, ListSection } from "./listsection.js";
+import { withoutSecrets } from "./schema.js";
+import { jsonTree } from "./tree.js";
+import { shortened, textOf } from "./words.js";
+
+const MARKS = [
+  ["readOnlyHint", true, { text: "read-only", title: "It changes nothing." }],
+  [
+    "destructiveHint",
+    true,
+    { text: "destructive", kind: "bad", title: "It may destroy something. You are asked before it is called." },
+  ],
+  ["idempotentHint", true, { text: "idempotent", title: "Calling it twice does no more than calling it once." }],
+  ["openWorldHint", true, { text: "open world", title: "It deals with the world outside of the server." }],
+];
+
+export function toolSection(bench) {
+  return new ListSection(bench, {
+    name: "tools",
+    noun: "tools",
+    feature: "tools",
+    lists: [["tools/list", "tools", ""]],
+    entry: (tool) => ({
+      key: textOf(tool.name),
+      title: textOf(tool.name),
+      about: textOf(tool.description) || titleOf(tool),
+      chips: isDestructive(tool) ? [{ text: "destructive", kind: "bad" }] : [],
+    }),
+    makeDetail: (tool) => new ToolDetail(bench, tool),
+    empty: ["No tools.", "This server offers none."],
+    welcome: ["No tools here.", "Add one to the server with @server.tool; the list follows by itself."],
+  });
+}
+
+function titleOf(tool) {
+  return textOf(tool.title) || textOf(tool.annotations?.title);
+}
+
+function isDestructive(tool) {
+  return tool.annotations?.destructiveHint === true && tool.annotations?.readOnlyHint !== true;
+}
+
+class ToolDetail {
+  constructor(bench, tool) {
+    this.bench = bench;
+    this.tool = tool;
+    this.form = new Form(tool.inputSchema);
+    this.panel = new CallPanel(bench, {
+      kind: "tool",
+      label: "Call",
+      submit: () => this.submit(),
+      idle: "Fill in the form and press Call.",
+    });
+    const chips = MARKS.filter(([hint, value]) => tool.annotations?.[hint] === value).map(([, , chip]) => chip);
+    const head = detailHead({
+      name: textOf(tool.name),
+      title: titleOf(tool),
+      description: shortened(textOf(tool.description), 4000),
+      chips,
+    });
+    const copies = copyButtons(bench, () => this.entry(this.form.read()));
+    const actions = el(
+      "div",
+      { class: "actions" },
+      this.panel.start,
+      this.panel.stop,
+      el("span", { class: "push" }),
+      this.form.toggle,
+    );
+    this.element = el(
+      "article",
+      { class: "columns", onkeydown: (event) => this.pressed(event) },
+      el("div", { class: "input" }, head, this.form.element, actions, copies, schemas(tool)),
+      this.panel.output,
+    );
+  }
+
+  pressed(event) {
+    const wanted = event.key === "Enter" && (event.ctrlKey || event.metaKey || isPlainInput(event.target));
+    if (!wanted || event.defaultPrevented) return;
+    event.preventDefault();
+    this.submit();
+  }
+
+  /** Put these arguments into the form. */
+  fill(values) {
+    this.form.load(values ?? {});
+  }
+
+  async submit() {
+    const values = this.form.read();
+    if (!values || this.panel.running) return;
+    if (isDestructive(this.tool) && !(await this.isMeant())) return;
+    const { name, inputSchema } = this.tool;
+    const outcome = await this.panel.run({ method: "tools/call", params: { name, arguments: values }, inputSchema });
+    if (!outcome) return;
+    this.explain(outcome);
+    this.bench.history.add({ ...this.entry(values), ...summaryOf(outcome) });
+  }
+
+  isMeant() {
+    return confirmed(`Call ${this.tool.name}?`, "The server says that this tool may destroy something.", "Call anyway");
+  }
+
+  entry(values) {
+    return values && { kind: "tool", name: this.tool.name, arguments: withoutSecrets(this.tool.inputSchema, values) };
+  }
+
+  /** What the server found wrong with the arguments goes beside the fields. */
+  explain({ result, failure }) {
+    const said = failure ? failure.message : result.isError === true ? textOf(result.content?.[0]?.text) : "";
+    for (const { path, message } of problemsNamed(said, failure?.data))
+      this.form.complain(path, `The server says: ${message}`);
+  }
+}
+
+function isPlainInput(target) {
+  return target instanceof HTMLInputElement && !["checkbox", "search"].includes(target.type);
+}
+
+function schemas(tool) {
+  const parts = [
+    ["Input schema", tool.inputSchema],
+    ["Output schema", tool.outputSchema],
+    ["Annotations", tool.annotations],
+  ];
+  return parts.filter(([, schema]) => schema).map(([name, schema]) => lazyTree(name, schema));
+}
+
+export function lazyTree(name, value) {
+  const place = el("details", { class: "schema" }, el("summary", {}, name));
+  place.addEventListener(
+    "toggle",
+    () => place.open && place.children.length === 1 && place.append(jsonTree(value, { open: 3 })),
+  );
+  return place;
+}

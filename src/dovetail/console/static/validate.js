@@ -1,0 +1,157 @@
+// Does a value fit a schema? In: value and schema. Out: problems as [{path, message}], in words for whoever fills in a form.
+// A subset of JSON Schema; what is not understood is left to the server.
+
+import { choicesOf, resolved, typesOf } from "./schema.js";
+import { isObject } from "./words.js";
+
+const MAX_DEPTH = 40;
+const MAX_PROBLEMS = 50;
+const MAX_CHECKS = 50_000; // a schema may refer to itself in many ways; the rest is left to the server
+const LONGEST_MATCHED = 2000; // characters that a pattern is tried on
+const RISKY_PATTERN = /\([^)]*[+*}][^)]*\)\s*[+*{]/; // repeats of repeats can take for ever
+
+export function problemsOf(value, schema, root = schema) {
+  const problems = [];
+  check(value, schema, { root, problems, path: [], depth: 0, budget: { left: MAX_CHECKS } });
+  return problems;
+}
+
+function check(value, given, at) {
+  at.budget.left -= 1;
+  if (at.budget.left < 0 || at.depth > MAX_DEPTH || at.problems.length >= MAX_PROBLEMS || given === true) return;
+  if (value === null && allowsNull(given, at.root)) return;
+  const schema = resolved(given, at.root);
+  const report = (message) => at.problems.push({ path: at.path, message });
+  if (!hasType(value, schema)) return report(`must be ${article(typesOf(schema))}`);
+  const choices = choicesOf(schema);
+  if (choices && !choices.some((choice) => same(choice.value, value))) {
+    return report(
+      `must be one of ${choices
+        .slice(0, 10)
+        .map((choice) => choice.title)
+        .join(", ")}`,
+    );
+  }
+  if (!choices && !fitsAny(value, schema, at)) return report("fits none of the allowed forms");
+  if (typeof value === "string") checkText(value, schema, report);
+  else if (typeof value === "number") checkNumber(value, schema, report);
+  else if (Array.isArray(value)) checkList(value, schema, at, report);
+  else if (isObject(value)) checkObject(value, schema, at, report);
+}
+
+function allowsNull(schema, root) {
+  const parts = [schema, ...(schema?.anyOf ?? []), ...(schema?.oneOf ?? [])];
+  return parts.some((part) => [part?.type].flat().includes("null") || resolved(part, root).const === null);
+}
+
+const TYPE_CHECKS = {
+  string: (value) => typeof value === "string",
+  number: (value) => typeof value === "number",
+  integer: (value) => Number.isInteger(value),
+  boolean: (value) => typeof value === "boolean",
+  array: Array.isArray,
+  object: isObject,
+};
+
+function hasType(value, schema) {
+  const types = typesOf(schema).filter((type) => Object.hasOwn(TYPE_CHECKS, type));
+  return !types.length || types.some((type) => TYPE_CHECKS[type](value));
+}
+
+const NOUNS = {
+  string: "text",
+  number: "a number",
+  integer: "a whole number",
+  boolean: "true or false",
+  array: "a list",
+  object: "an object",
+};
+
+function article(types) {
+  return types.map((type) => NOUNS[type] ?? type).join(" or ");
+}
+
+function fitsAny(value, schema, at) {
+  for (const list of [schema.anyOf, schema.oneOf]) {
+    if (!Array.isArray(list) || !list.length) continue;
+    const fits = list.slice(0, 50).some((part) => {
+      const inner = { ...at, problems: [], depth: at.depth + 1 };
+      check(value, part, inner);
+      return !inner.problems.length;
+    });
+    if (!fits) return false;
+  }
+  return true;
+}
+
+function checkText(text, schema, report) {
+  const length = [...text].length;
+  if (length < schema.minLength) report(`must have at least ${schema.minLength} characters`);
+  if (length > schema.maxLength) report(`must have at most ${schema.maxLength} characters`);
+  if (!matches(text, schema.pattern)) report(`must match ${schema.pattern}`);
+  const format = FORMATS[schema.format];
+  if (format && !format.test(text)) report(format.words);
+}
+
+function matches(text, pattern) {
+  if (typeof pattern !== "string" || text.length > LONGEST_MATCHED || RISKY_PATTERN.test(pattern)) return true;
+  try {
+    return new RegExp(pattern, "u").test(text);
+  } catch {
+    return true; // another dialect: the server knows
+  }
+}
+
+const FORMATS = {
+  email: { test: (text) => /^[^\s@]+@[^\s@]+$/.test(text), words: "must be an e-mail address, as in ann@example.com" },
+  uri: { test: (text) => URL.canParse(text), words: "must be a URL, as in https://example.com/" },
+  date: { test: (text) => /^\d{4}-\d\d-\d\d$/.test(text), words: "must be a date, as in 2026-07-28" },
+  "date-time": {
+    test: (text) => !Number.isNaN(Date.parse(text)),
+    words: "must be a date and time, as in 2026-07-28T12:00:00Z",
+  },
+};
+
+function checkNumber(number, schema, report) {
+  const { minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf } = schema;
+  if (number < minimum) report(`must be at least ${minimum}`);
+  if (number > maximum) report(`must be at most ${maximum}`);
+  if (number <= exclusiveMinimum) report(`must be more than ${exclusiveMinimum}`);
+  if (number >= exclusiveMaximum) report(`must be less than ${exclusiveMaximum}`);
+  if (Number.isInteger(number) && !Number.isSafeInteger(number))
+    report("is too large for a browser; use the command line");
+  if (multipleOf > 0 && Math.abs(number / multipleOf - Math.round(number / multipleOf)) > 1e-9) {
+    report(`must be a multiple of ${multipleOf}`);
+  }
+}
+
+function checkList(list, schema, at, report) {
+  if (list.length < schema.minItems) report(`must have at least ${schema.minItems} entries`);
+  if (list.length > schema.maxItems) report(`must have at most ${schema.maxItems} entries`);
+  if (schema.uniqueItems === true && new Set(list.map((item) => JSON.stringify(item))).size < list.length) {
+    report("must not have the same entry twice");
+  }
+  if (isObject(schema.items)) {
+    list.forEach((item, place) => check(item, schema.items, below(at, String(place))));
+  }
+}
+
+function checkObject(object, schema, at, report) {
+  const properties = isObject(schema.properties) ? schema.properties : {};
+  for (const name of Array.isArray(schema.required) ? schema.required : []) {
+    if (!Object.hasOwn(object, name)) at.problems.push({ path: [...at.path, name], message: "is required" });
+  }
+  for (const [name, value] of Object.entries(object)) {
+    if (Object.hasOwn(properties, name)) check(value, properties[name], below(at, name));
+    else if (isObject(schema.additionalProperties)) check(value, schema.additionalProperties, below(at, name));
+    else if (schema.additionalProperties === false) report(`has no field ${name}`);
+  }
+}
+
+function below(at, name) {
+  return { ...at, path: [...at.path, name], depth: at.depth + 1 };
+}
+
+function same(one, other) {
+  return one === other || JSON.stringify(one) === JSON.stringify(other);
+}

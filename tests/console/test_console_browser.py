@@ -1,0 +1,390 @@
+"""The console in a real browser: what its user does, and what is then seen. The short form; the long one is in soak."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from console_page import PROBE, ConsolePage
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = "<script>document.title = 'taken over'</script>"
+MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
+
+
+# ── listing ──
+
+
+def test_everything_is_listed(tab: ConsolePage) -> None:
+    for section, names in {
+        "tools": ["order", "slow", "invite", "wipe"],
+        "resources": ["Counter", "City"],
+        "prompts": ["greeting"],
+    }.items():
+        tab.open(section)
+        listed = tab.region(f"All {section}")
+        for name in names:
+            listed.get_by_role("link", name=re.compile(f"^{name}")).wait_for()
+
+
+def test_a_list_can_be_searched(tab: ConsolePage) -> None:
+    tab.open("tools")
+    tab.page.get_by_role("searchbox", name="Search tools").fill("silence")
+    links = tab.region("All tools").get_by_role("link")
+    tab.region("All tools").get_by_text(re.compile("1 of")).wait_for()
+    assert links.count() == 1
+
+
+@pytest.mark.parametrize("section", ["tools/order", "resources/counter%3A%2F%2Fvalue", "prompts/greeting"])
+def test_a_link_leads_to_one_thing_at_once(tab: ConsolePage, section: str) -> None:
+    tab.start_again(section)
+    tab.page.get_by_role("article").get_by_role("heading", name=re.compile("Order|Counter|Greeting")).wait_for()
+
+
+# ── calls ──
+
+
+def test_a_form_says_what_is_wrong_and_calls_when_all_is_right(tab: ConsolePage) -> None:
+    tab.tool("order")
+    tab.field("item").fill("x")
+    tab.button("Call").click()
+    item, amount = tab.field("item"), tab.field("amount")
+    for field in (item, amount):
+        assert field.get_attribute("aria-invalid") == "true"
+        assert field.evaluate("it => document.getElementById(it.getAttribute('aria-describedby').split(' ').at(-1))"
+                              ".textContent.trim().length > 5")  # fmt: skip
+    assert item.evaluate("it => it === document.activeElement")  # the first that is wrong
+    item.fill("teapot")
+    amount.fill("2")
+    tab.field("colour").select_option(label="blue")
+    tab.field("gift").check()
+    tab.button("Call").click()
+    tab.sees(tab.result, "Done")
+    for shown in ("teapot", "blue"):
+        tab.sees(tab.result, shown)
+    assert item.get_attribute("aria-invalid") is None
+
+
+def test_arguments_may_be_written_as_json(tab: ConsolePage) -> None:
+    tab.tool("order")
+    tab.write_json('{"item": "lamp", "amount": 3, "address": {"street": "Elm", "number": 5}}')
+    tab.button("Call").click()
+    tab.sees(tab.result, "Elm 5")
+
+
+def test_the_server_is_the_one_that_judges(tab: ConsolePage) -> None:
+    """What is written as JSON is sent as it is; the server's own words are shown."""
+    tab.tool("order")
+    tab.write_json('{"item": "lamp", "amount": 300}')
+    tab.button("Call").click()
+    tab.sees(tab.result, "The tool failed")
+    tab.sees(tab.result, "amount")
+
+
+def test_progress_and_logs_are_shown_while_it_runs_and_it_can_be_cancelled(tab: ConsolePage) -> None:
+    tab.call("cancellations")
+    before = int(tab.result.locator(".block").first.inner_text())
+    tab.tool("slow")
+    tab.button("Call").click()
+    bar = tab.page.get_by_role("progressbar", name="Progress")
+    bar.wait_for()
+    tab.page.get_by_text(re.compile("step [2-9] of 50")).wait_for()
+    assert 0 < bar.evaluate("it => it.value / it.max") < 1
+    tab.page.get_by_role("log", name="Logs").get_by_text("step 1 done").wait_for()
+    tab.button("Cancel").click()
+    tab.sees(tab.result, "Cancelled")
+    assert not bar.is_visible()
+    tab.call("cancellations")
+    tab.sees(tab.result, str(before + 1))
+
+
+def test_a_tool_that_destroys_is_called_after_a_second_thought_only(tab: ConsolePage) -> None:
+    tab.tool("wipe")
+    tab.field("path").fill("/tmp")
+    tab.button("Call").click()
+    tab.dialog.get_by_role("button", name="Cancel").click()
+    assert "gone" not in tab.result.inner_text()
+    tab.button("Call").click()
+    tab.dialog.get_by_role("button", name="Call anyway").click()
+    tab.sees(tab.result, "/tmp is gone")
+
+
+@pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
+def test_a_question_of_the_server_is_answered_in_the_page(tab: ConsolePage, revision: str) -> None:
+    tab.speak(revision)
+    tab.tool("invite")
+    tab.button("Call").click()
+    tab.sees(tab.dialog, "Who is coming?")
+    tab.dialog.get_by_role("button", name="Accept").click()  # with nothing in it
+    name = tab.field("name", tab.dialog)
+    assert name.get_attribute("aria-invalid") == "true"
+    name.fill("Ada")
+    tab.field("meal", tab.dialog).select_option(label="cake")
+    tab.dialog.get_by_role("button", name="Accept").click()
+    tab.sees(tab.result, "Ada gets cake")
+    tab.button("Call").click()
+    tab.dialog.get_by_role("button", name="Decline").click()
+    tab.sees(tab.result, "Nobody: decline")
+
+
+def test_results_of_every_kind_are_shown_as_what_they_are(tab: ConsolePage) -> None:
+    tab.call("picture")
+    picture = tab.result.get_by_role("img").first
+    picture.wait_for()
+    assert picture.evaluate("it => it.decode().then(() => it.naturalWidth)") == 1
+    tab.call("sound")
+    tab.result.locator("audio[controls]").wait_for()
+    tab.call("table")
+    tab.result.get_by_role("table").get_by_role("cell", name="Turku").wait_for()
+    tab.call("link")
+    tab.result.get_by_role("button", name="Open resource").click()
+    tab.page.get_by_role("heading", name=re.compile("Counter")).wait_for()
+    tab.call("fail", reason="of rain")
+    tab.sees(tab.result, "It failed: of rain")
+
+
+def test_what_a_server_says_stays_text(tab: ConsolePage) -> None:
+    """In names, descriptions, forms, results; and nothing is loaded from where it says."""
+    asked: list[str] = []
+    tab.page.on("request", lambda request: asked.append(request.url))
+    tab.call("ill")
+    tab.sees(tab.result, SCRIPT)
+    tab.tool("ill_links")
+    tab.sees(tab.page.get_by_role("article"), SCRIPT)
+    tab.field(SCRIPT).wait_for()
+    tab.button("Call").click()
+    tab.sees(tab.result, "javascript:")
+    tab.button("As JSON").last.click()
+    tab.open("resources", "stage://ill.html")
+    tab.button("Read").click()
+    tab.sees(tab.result, SCRIPT)
+    tab.open("prompts", "ill_prompt")
+    tab.button("Get prompt").click()
+    tab.sees(tab.result, SCRIPT)
+    assert "taken over" not in tab.page.title()
+    assert not tab.page.locator("[src='x'], [href^='javascript:']").count()
+    assert {url for url in asked if not url.startswith((tab.base, "data:", "blob:"))} == set()
+
+
+def test_the_raw_messages_are_there_with_their_times(tab: ConsolePage) -> None:
+    tab.call("fail")
+    tab.sees(tab.result, "It failed")
+    messages = tab.region("Messages").get_by_role("listitem")
+    sent = messages.filter(has_text="tools/call").first
+    sent.wait_for()
+    assert re.search(r"\+[\d.]+", sent.inner_text())
+    sent.get_by_text("tools/call").click()
+    tab.sees(sent, "jsonrpc")
+    assert messages.count() >= 2
+
+
+# ── resources and prompts ──
+
+
+def count_up(stage: str) -> Request:
+    """Somebody else calls a tool, which changes the resource."""
+    meta = {f"io.modelcontextprotocol/{key}": value for key, value in
+            {"protocolVersion": MODERN, "clientCapabilities": {}}.items()}  # fmt: skip
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "count_up", "_meta": meta}}
+    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "count_up"}
+    return Request(f"{stage}/mcp", json.dumps(call).encode(), {"Content-Type": "application/json", **headers})
+
+
+@pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
+def test_a_resource_that_is_subscribed_to_follows_its_changes(tab: ConsolePage, revision: str, stage: str) -> None:
+    tab.speak(revision)
+    tab.open("resources", "counter://value")
+    tab.button("Read").click()
+    tab.sees(tab.result, "count is")
+    before = tab.count_shown()
+    tab.button("Subscribe").click()
+    tab.button("Unsubscribe").wait_for()
+    with urlopen(count_up(stage), timeout=10) as answered:
+        assert answered.status == 200
+    tab.sees(tab.result, f"count is {before + 1}")  # without having been asked again
+    tab.button("Unsubscribe").click()
+    tab.button("Subscribe").wait_for()
+
+
+def test_a_template_is_filled_in_with_suggestions(tab: ConsolePage) -> None:
+    tab.open("resources", "city://{country}/{name}")
+    country = tab.field("country")
+    country.click()
+    country.press_sequentially("f")
+    options = tab.page.get_by_role("listbox").get_by_role("option")
+    tab.page.get_by_role("option", name="spain").wait_for(state="hidden")  # which was there before anything was typed
+    tab.page.get_by_role("option", name="france").wait_for()
+    assert options.all_inner_texts() == ["france", "finland"]
+    country.press("ArrowDown")
+    country.press("Enter")
+    assert country.input_value() == "france"
+    tab.field("name").fill("lyon")
+    tab.button("Read").click()
+    tab.sees(tab.result, "Lyon is in France")
+
+
+def test_a_prompt_with_completion(tab: ConsolePage) -> None:
+    tab.open("prompts", "greeting")
+    tab.button("Get prompt").click()
+    assert tab.field("who").get_attribute("aria-invalid") == "true"
+    tab.field("who").fill("Ada")
+    language = tab.field("language")
+    language.click()
+    language.press_sequentially("fin")
+    tab.page.get_by_role("option", name="finnish").click()
+    assert language.input_value() == "finnish"
+    tab.button("Get prompt").click()
+    tab.sees(tab.result, "Greet Ada in finnish.")
+
+
+# ── history ──
+
+PASTED = {
+    "curl": ["sh", "-c"],
+    "Python": [sys.executable, "-c"],
+    "command": ["sh", "-c"],
+}
+
+
+def pasted(form: str, text: str) -> str:
+    """What it prints where it is pasted."""
+    beside = str(Path(sys.executable).parent)
+    path = f"{beside}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [*PASTED[form], text], env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_call_can_be_made_again_and_taken_elsewhere(tab: ConsolePage) -> None:
+    tab.call("order", item="teapot", amount="7")
+    tab.sees(tab.result, "Done")
+    tab.open("history")
+    tab.page.get_by_role("article").get_by_role("heading", name="order").wait_for()
+    copied = {}
+    for form in ("curl", "Python", "command"):
+        tab.button(f"Copy as {form}").click()
+        tab.page.get_by_text(f"Copied as {form}.").wait_for()
+        copied[form] = tab.page.evaluate("navigator.clipboard.readText()")
+    assert "item=teapot" in copied["command"]
+    if shutil.which("curl") is None:
+        del copied["curl"]
+    assert {form for form, text in copied.items() if "teapot" in pasted(form, text)} == copied.keys()
+    tab.button("Replay").click()
+    tab.sees(tab.result, "Done")
+    tab.sees(tab.result, "teapot")
+
+
+# ── the server at work ──
+
+
+def test_requests_sessions_and_subscriptions_are_watched_live(tab: ConsolePage) -> None:
+    tab.speak(HANDSHAKE)
+    tab.open("resources", "counter://value")
+    tab.button("Subscribe").click()
+    tab.button("Unsubscribe").wait_for()
+    tab.switch("Live")
+    main = tab.page.get_by_role("main")
+    tab.sees(main, "dovetail-console")
+    main.get_by_title("counter://value").wait_for()
+    tab.sees(main, "memory")
+    assert main.get_by_role("img").count() >= 1  # a chart that can be read aloud
+
+
+# ── looks and hands ──
+
+
+def brightness(tab: ConsolePage) -> float:
+    """Of the ground that everything stands on."""
+    colour = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return sum(float(each) for each in re.findall(r"[\d.]+", colour)[:3])
+
+
+def test_light_and_dark(tab: ConsolePage) -> None:
+    """As the system wishes, until the user chooses."""
+    tab.page.emulate_media(color_scheme="dark")
+    tab.button("Light").wait_for()  # what a press gives
+    dark = brightness(tab)
+    tab.button("Light").click()
+    tab.button("Dark").wait_for()
+    light = brightness(tab)
+    assert dark < 150 < 600 < light
+    tab.page.reload()
+    tab.connected()
+    assert brightness(tab) == light
+    tab.page.emulate_media(color_scheme="light")
+    tab.start_again()
+
+
+def test_the_main_way_needs_no_mouse(tab: ConsolePage) -> None:
+    tab.open("tools")
+    keys = tab.page.keyboard
+    tab.page.get_by_role("searchbox", name="Search tools").wait_for()
+    keys.press("/")
+    keys.type("order")
+    keys.press("Enter")
+    tab.page.get_by_role("heading", name=re.compile("Order")).wait_for()
+    tab.reach("item")
+    keys.type("kettle")
+    tab.reach("amount")
+    keys.type("1")
+    keys.press("Control+Enter")
+    tab.sees(tab.result, "Done")
+    tab.sees(tab.result, "kettle")
+
+
+@pytest.mark.parametrize("section", ["tools", "live"])
+def test_nothing_is_in_the_way_of_people_with_disabilities(tab: ConsolePage, axe: str, section: str) -> None:
+    if section == "tools":
+        tab.call("order", item="teapot", amount="7")
+        tab.sees(tab.result, "Done")
+    else:
+        tab.open(section)
+        tab.page.wait_for_timeout(1500)
+    assert not tab.violations(axe)
+
+
+# ── others ──
+
+
+def test_only_the_page_itself_can_read_and_call(tab: ConsolePage) -> None:
+    """What the tests below try is possible from here."""
+    assert tab.page.evaluate(PROBE, tab.base) == ["about", "live", "call"]
+    assert len(tab.complaints) <= 2  # the browser tells of those that were refused
+    tab.complaints.clear()
+
+
+@pytest.mark.parametrize(
+    ("host", "read"),
+    [
+        ("evil.example", []),
+        ("localhost", ["call"]),  # another page of this machine: the endpoint lets it in, the console does not
+    ],
+)
+def test_a_page_from_elsewhere_can_not(chromium: Any, stage: str, foreign: str, host: str, read: list[str]) -> None:
+    page = chromium.new_page()
+    page.goto(f"http://{host}:{foreign}/")
+    assert page.evaluate(PROBE, stage) == read
+    page.close()
+
+
+def test_a_page_from_elsewhere_can_neither_frame_it_nor_be_its_own_origin(
+    chromium: Any, stage: str, foreign: str
+) -> None:
+    page = chromium.new_page()
+    page.goto(f"http://evil.example:{foreign}/")
+    page.evaluate("base => { document.body.append(Object.assign(document.createElement('iframe'), {src: base})) }",
+                  f"{stage}/console/")  # fmt: skip
+    page.wait_for_timeout(500)
+    assert page.frames[1].url in ("chrome-error://chromewebdata/", "")
+    port = stage.rpartition(":")[2]
+    answer = page.goto(f"http://evil.example:{port}/console/")  # a name that was made to point here
+    assert answer.status == 403
+    page.close()
