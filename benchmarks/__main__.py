@@ -37,6 +37,7 @@ QUESTIONS = (
     "large_results",
     "cold_start",
     "import_time",
+    "command",
     "memory",
     "fan_out",
     "features",

@@ -20,7 +20,7 @@ from starlette.routing import Mount
 
 from documented import REVISIONS, ROOT, load, served
 from dovetail import Client
-from dovetail.cli.run import run
+from dovetail.cli.run import command as run
 from hosting import hosted
 from official import Witness
 

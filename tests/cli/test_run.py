@@ -170,15 +170,57 @@ def test_a_program_that_serves_when_it_is_imported(write: Write, call: str) -> N
         sys.modules.pop("server", None)
 
 
+@pytest.fixture
+def _own_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console measures its server from then on, so each test has a bundled server of its own."""
+    monkeypatch.setattr("dovetail.cli.run.BUNDLED", "dovetail.reference:create_server")
+
+
+@pytest.mark.usefixtures("_own_bundled")
 def test_the_bundled_server(ran: list) -> None:
-    assert run().exit_code == 0
-    assert run("--port", "9000").exit_code == 0
+    assert run("--no-console").exit_code == 0
+    assert run("--port", "9000", "--no-console").exit_code == 0
     assert run("--transport", "stdio").exit_code == 0
     assert [(transport, options) for _, transport, options in ran] == [
         ("http", {}),
         ("http", {"port": 9000}),
         ("stdio", {}),
     ]
+
+
+# ── the console ──
+
+
+@pytest.mark.usefixtures("_own_bundled")
+@pytest.mark.parametrize(
+    ("words", "has_console"),
+    [
+        ("", True),
+        ("--no-console", False),
+        ("--console-remote", True),
+        ("server.py --transport http", False),
+        ("server.py --transport http --console", True),
+        ("server.py --transport http --console-remote", True),
+        ("server.py", False),
+        ("server.py --no-console", False),
+    ],
+)
+def test_a_console_is_there_if_asked_for_and_for_the_bundled_server(
+    write: Write, ran: list, words: str, has_console: bool
+) -> None:
+    write(PLAIN)
+    assert run(*words.split()).exit_code == 0
+    ((_, _, options),) = ran
+    assert list(options.get("routes", ())) == (["/console/*"] if has_console else [])
+
+
+@pytest.mark.parametrize("flag", ["--console", "--console-remote"])
+def test_a_console_needs_http(write: Write, ran: list, flag: str) -> None:
+    write(PLAIN)
+    refused = run("server.py", flag)
+    assert refused.exit_code == 2
+    assert f"{flag}: only with --transport http" in refused.output
+    assert not ran
 
 
 # ── options ──

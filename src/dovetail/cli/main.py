@@ -1,18 +1,82 @@
 """The `dovetail` command: the words of a command line come in, one of its commands is run.
 
-Exit codes: 0 fine, 1 it failed, 2 the command line is wrong.
+A command is a module of this folder with a `command` in it; it is loaded when it is asked for, and not to be named.
 """
 
 import click
+from click.shell_completion import CompletionItem
 
-from dovetail import __version__
-from dovetail.cli.run import run
+from dovetail import __version__, cli
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+COMMANDS = {
+    "run": "Serve a server, over stdio or HTTP.",
+    "dev": "Serve it while you work on it: restart on every change, with the console.",
+    "new": "Begin a project.",
+    "install": "Add a server to Claude, Cursor, VS Code or Gemini.",
+    "list": "List what a server offers.",
+    "call": "Call a tool.",
+    "read": "Read a resource.",
+    "prompt": "Get a prompt.",
+    "complete": "Ask for completions of an argument.",
+    "inspect": "Tell what a server is and can do.",
+    "lint": "Find what clients and models will stumble over.",
+    "bench": "Load a server, and tell how fast it is.",
+    "doctor": "Look at this machine, and say what to fix.",
+}
+
+EXAMPLES = """
+\b
+Examples:
+  dovetail run                              the bundled reference server, with its console in the browser
+  dovetail list server.py                   what the server in server.py offers
+  dovetail call server.py add a=2 b=3       call a tool of it
+  dovetail call https://example.com/mcp add a=2 b=3
+  dovetail call get-sum a=2 b=3 -- npx -y @modelcontextprotocol/server-everything
+
+\b
+Exit codes:
+  0 fine   1 it failed   2 the command line is wrong   3 no connection   4 no answer in time   5 declined
+  130 interrupted
+"""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class Commands(click.Group):
+    """Knows its commands by name and one line each."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(cli, name).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            import difflib  # slow to load, and seldom needed
+
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else "`dovetail --help` lists the commands"
+            raise click.UsageError(f"there is no command {name}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Of names from the table alone: who presses Tab waits for it."""
+        found = [CompletionItem(name, help=words) for name, words in COMMANDS.items() if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
+@click.group(cls=Commands, context_settings=SETTINGS, epilog=EXAMPLES)
 @click.version_option(__version__, prog_name="dovetail", message="%(prog)s %(version)s")
 def main() -> None:
     """Plain Python functions, served to every MCP client."""
-
-
-main.add_command(run)

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+import dovetail
 from dovetail.cli.target import BadTarget, load_target
 from dovetail.errors import SetupError
 from dovetail.registry.options import NAMES, SWITCH, TEXT, Kind
@@ -15,10 +16,11 @@ BUNDLED = "dovetail.reference:server"
 EXAMPLES = """
 \b
 Examples:
-  dovetail run                                     the bundled reference server, http://127.0.0.1:8000/mcp
+  dovetail run                                     the bundled reference server, http://127.0.0.1:8000/console/
   dovetail run server.py                           the Server object in server.py, over stdio
   dovetail run server.py:weather                   the one of that name, or made by the function of that name
   dovetail run package.module:server --transport http --port 9000
+  dovetail run server.py --transport http --console
   dovetail run server.py --transport http --host 0.0.0.0 --workers 4 --allowed-hosts mcp.example.com
   dovetail run server.py --transport http --state redis://127.0.0.1:6379/0
 
@@ -57,17 +59,17 @@ HELP = {
 ALSO = {"trusted_proxies": ["--trusted-proxy"]}  # other spellings
 DEFAULTS = HttpOptions()
 
-Command = Callable[..., Any]
+Function = Callable[..., Any]
 
 
-def http_options(command: Command) -> Command:
+def http_options(function: Function) -> Function:
     """One option of the command line for each that `Server.run` has, in the order of HELP."""
     for name in reversed(HELP):
-        command = _option(name, KINDS[name])(command)
-    return command
+        function = _option(name, KINDS[name])(function)
+    return function
 
 
-def _option(name: str, kind: Kind) -> Callable[[Command], Command]:
+def _option(name: str, kind: Kind) -> Callable[[Function], Function]:
     flag, default = f"--{name.replace('_', '-')}", getattr(DEFAULTS, name)
     text = HELP[name] if default in (None, ()) else f"{HELP[name]} [default: {_shown(default)}]"
     if kind is SWITCH:
@@ -95,24 +97,46 @@ def _read(_context: click.Context, option: click.Parameter, given: Any) -> Any:
         raise click.UsageError(str(failure)) from None
 
 
-@click.command(epilog=EXAMPLES)
+def console_options(function: Function) -> Function:
+    """Whether there is a console, and for whom."""
+    on = click.option(
+        "--console/--no-console", default=None, envvar="DOVETAIL_CONSOLE",
+        help="A page to try the server out, at /console. [default: off; on for the bundled server]",
+    )  # fmt: skip
+    remote = click.option(
+        "--console-remote", is_flag=True, envvar="DOVETAIL_CONSOLE_REMOTE",
+        help="The same for callers on other machines: whoever reaches it sees what clients do. Needs --allowed-hosts.",
+    )  # fmt: skip
+    return on(remote(function))
+
+
+@click.command("run", epilog=EXAMPLES)
 @click.argument("target", required=False)
 @click.option(
     "--transport", type=click.Choice(["stdio", "http"]), envvar="DOVETAIL_TRANSPORT",
     help="How clients reach it. [default: stdio; http for the bundled server]",
 )  # fmt: skip
+@console_options
 @http_options
-def run(target: str | None, transport: str | None, **options: Any) -> None:
+def command(
+    target: str | None, transport: str | None, console: bool | None, console_remote: bool, **options: Any
+) -> None:
     """Serve TARGET: a Python file, file.py:name or package.module:name.
 
     Without TARGET the bundled reference server is served.
     """
     transport = transport or ("stdio" if target else "http")
     given = {name: value for name, value in options.items() if value is not None}
-    if given and transport != "http":
-        raise click.UsageError(f"{_flags(given)}: only with --transport http")
+    asked = given | {name: True for name, on in (("console", console), ("console_remote", console_remote)) if on}
+    if asked and transport != "http":
+        raise click.UsageError(f"{_flags(asked)}: only with --transport http")
+    if console is None:
+        console = console_remote or (target is None and transport == "http")
     try:
-        load_target(target or BUNDLED).run(transport, **given)  # type: ignore[arg-type]  # click has checked it
+        server = load_target(target or BUNDLED)
+        if console:
+            given["routes"] = dovetail.Console(server, remote=console_remote).routes()
+        server.run(transport, **given)  # type: ignore[arg-type]  # click has checked it
     except BadTarget as failure:
         raise click.UsageError(str(failure)) from None
     except SetupError as failure:

@@ -1,0 +1,285 @@
+"""`key=value` words and a schema come in; JSON values of the types that the schema asks for go out.
+
+a=2             by the schema: 2, "2" or [2]
+a=1 a=2         a list
+a.b=1           {"a": {"b": 1}}
+a:='{"b": 1}'   JSON, as it is
+a=@notes.txt    the text of a file
+"""
+
+import difflib
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dovetail.cli.exits import WRONG_USE, Ending
+from dovetail.cli.schemas import (
+    ANYTHING,
+    Schema,
+    choices,
+    described,
+    inside,
+    is_open,
+    items,
+    properties,
+    required,
+    types,
+)
+from dovetail.cli.terminal import aligned, in_line
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+class Misread(Exception):
+    """The text is not what the schema asks for; the message says what is."""
+
+
+class Argument(NamedTuple):
+    """One word of the command line."""
+
+    key: str
+    text: str
+    is_json: bool = False
+
+    @classmethod
+    def of(cls, word: str) -> "Argument":
+        key, sign, text = word.partition("=")
+        is_json = key.endswith(":")
+        key = key.removesuffix(":")
+        if not sign or not key:
+            raise Ending(f"{word}: write arguments as KEY=VALUE, or KEY:=JSON", WRONG_USE)
+        if text.startswith("@") and not is_json:
+            text = text_of_file(text[1:])
+        return cls(key, text, is_json)
+
+
+# ── text that comes from elsewhere ──
+
+
+def text_of_file(name: str) -> str:
+    try:
+        with Path(name).open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise Ending(f"@{name}: it is larger than {MAX_FILE_BYTES >> 20} MiB", WRONG_USE)
+        return content.decode()
+    except OSError as failure:
+        raise Ending(f"@{name}: {failure.strerror}", WRONG_USE) from None
+    except UnicodeDecodeError:
+        raise Ending(f"@{name}: it is no text in UTF-8", WRONG_USE) from None
+
+
+def json_object(given: str, option: str) -> dict[str, Any]:
+    """Of an option that takes JSON, `@file`, or `-` for stdin."""
+    text = sys.stdin.read(MAX_FILE_BYTES) if given == "-" else text_of_file(given[1:]) if given[:1] == "@" else given
+    try:
+        value = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as failure:
+        raise Ending(f"{option}: this is not JSON: {failure}", WRONG_USE) from None
+    if not isinstance(value, dict):
+        raise Ending(f"{option}: a JSON object is needed, as in '{{\"a\": 1}}'", WRONG_USE)
+    return value
+
+
+# ── all of them ──
+
+
+def read_arguments(
+    words: Iterable[str], whole: str | None, schema: Schema, tool: str, option: str = "--args"
+) -> dict[str, Any]:
+    """What the tool is called with. What comes with --args is taken as it is; the words are checked."""
+    given = {} if whole is None else json_object(whole, option)
+    typed = typed_arguments([Argument.of(word) for word in words], schema, tool)
+    if whole is None and (missing := [name for name in required(schema) if name not in typed]):
+        raise _refused(f"{tool} needs {', '.join(map(in_line, missing))}", schema)
+    return given | typed
+
+
+def typed_arguments(arguments: Sequence[Argument], schema: Schema, tool: str) -> dict[str, Any]:
+    grouped: dict[tuple[str, ...], list[Argument]] = {}
+    for argument in arguments:
+        grouped.setdefault(_path(argument.key, schema), []).append(argument)
+    typed: dict[str, Any] = {}
+    for path, same in grouped.items():
+        place = _schema_at(path, schema, tool)
+        try:
+            _put(typed, path, _value(same, place, schema))
+        except Misread as misread:
+            raise _refused(f"{in_line(same[0].key)}: {misread}", schema) from None
+    return typed
+
+
+def _path(key: str, schema: Schema) -> tuple[str, ...]:
+    """A dot leads into an object, unless it is a part of a name."""
+    return (key,) if key in properties(schema) else tuple(key.split("."))
+
+
+def _schema_at(path: Sequence[str], schema: Schema, tool: str) -> Schema:
+    here, known = schema, properties(schema)
+    for depth, name in enumerate(path):
+        if name not in known:
+            if is_open(here) or (depth and not known):
+                return ANYTHING
+            near = difflib.get_close_matches(name, known, n=1)
+            advice = f"; did you mean {near[0]}?" if near else ""
+            raise _refused(f"{tool} takes no {in_line('.'.join(path))}{advice}", schema)
+        here, known = known[name], inside(known[name], schema)
+    return here
+
+
+def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    *above, last = path
+    for name in above:
+        into = into.setdefault(name, {})
+        if not isinstance(into, dict):
+            raise Misread("it is given twice, as a value and as an object")
+    if last in into:
+        raise Misread("it is given twice, as a value and as an object")
+    into[last] = value
+
+
+def _value(same: Sequence[Argument], schema: Schema, root: Schema) -> Any:
+    if len(same) == 1:
+        return _one(same[0], schema, root)
+    allowed = types(schema, root)
+    if allowed and "array" not in allowed:
+        raise Misread(f"it is given {len(same)} times, but takes {described(schema, root)}")
+    inner = items(schema, root)
+    return [_one(argument, inner, root) for argument in same]
+
+
+def _one(argument: Argument, schema: Schema, root: Schema) -> Any:
+    return _json(argument.text) if argument.is_json else typed_value(argument.text, schema, root)
+
+
+def _refused(problem: str, schema: Schema) -> Ending:
+    takes = parameter_lines(schema)
+    return Ending(problem, WRONG_USE, "It takes:\n" + "\n".join(takes) if takes else "It takes no arguments.")
+
+
+def parameter_lines(schema: Schema) -> list[str]:
+    """What a tool takes, a line for each."""
+    needed = required(schema)
+    rows = [
+        (in_line(name), described(part, schema), "required" if name in needed else _default(part), _words(part))
+        for name, part in properties(schema).items()
+    ]
+    return [f"  {line}" for line in aligned(rows)]
+
+
+def _default(part: Schema) -> str:
+    return f"default {in_line(json.dumps(part['default'], ensure_ascii=False), 30)}" if "default" in part else ""
+
+
+def _words(part: Schema) -> str:
+    return in_line(part["description"], 100) if isinstance(part.get("description"), str) else ""
+
+
+# ── one value ──
+
+
+def typed_value(text: str, schema: Schema, root: Schema) -> Any:
+    """The value that is meant by a text. Raises Misread."""
+    named = choices(schema, root)
+    for choice in named:
+        if text == (choice if isinstance(choice, str) else json.dumps(choice)):
+            return choice
+    allowed = types(schema, root, unlisted=True)
+    if not allowed and not named:
+        return _guessed(text)
+    for kind in allowed:
+        try:
+            return _READERS[kind](text, schema, root)
+        except (Misread, KeyError, ValueError, RecursionError):
+            continue
+    raise Misread(f"expected {described(schema, root)}, got {in_line(text, 60)!r}")
+
+
+def _guessed(text: str) -> Any:
+    """Where anything goes, JSON is JSON and all else is text."""
+    try:
+        return _json(text)
+    except Misread:
+        return text
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as failure:
+        raise Misread(f"this is not JSON: {failure}") from None
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _null(text: str, _schema: Schema, _root: Schema) -> None:
+    if text != "null":
+        raise Misread
+
+
+def _boolean(text: str, _schema: Schema, _root: Schema) -> bool:
+    return SWITCHES[text.lower()]
+
+
+def _integer(text: str, _schema: Schema, _root: Schema) -> int:
+    return int(text)
+
+
+def _number(text: str, _schema: Schema, _root: Schema) -> float:
+    value = _json(text)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Misread
+    return value
+
+
+def _array(text: str, schema: Schema, root: Schema) -> list[Any]:
+    if text.lstrip().startswith("["):
+        value = _json(text)
+        assert isinstance(value, list)
+        return value
+    if "string" in types(schema, root):
+        raise Misread  # it may be either, so a single word is a string
+    return [typed_value(text, items(schema, root), root)]
+
+
+def _object(text: str, _schema: Schema, _root: Schema) -> dict[str, Any]:
+    value = _json(text)
+    if not isinstance(value, dict):
+        raise Misread
+    return value
+
+
+def _string(text: str, _schema: Schema, _root: Schema) -> str:
+    return text
+
+
+_READERS: Mapping[str, Callable[[str, Schema, Schema], Any]] = {
+    "null": _null,
+    "boolean": _boolean,
+    "integer": _integer,
+    "number": _number,
+    "array": _array,
+    "object": _object,
+    "string": _string,
+}
+
+
+def text_arguments(words: Iterable[str], allowed: Mapping[str, bool] | None = None, owner: str = "") -> dict[str, str]:
+    """Of a prompt or a template: all values are text. `allowed` says which there are, and whether they are needed."""
+    found: dict[str, str] = {}
+    for argument in map(Argument.of, words):
+        found[argument.key] = argument.text
+    if allowed is None:
+        return found
+    wrong = [f"takes no {name}" for name in found if name not in allowed]
+    wrong += [f"needs {in_line(name)}" for name, needed in allowed.items() if needed and name not in found]
+    if wrong:
+        needed = [name for name, is_needed in allowed.items() if is_needed]
+        schema: Schema = {"properties": {name: {"type": "string"} for name in allowed}, "required": needed}
+        raise _refused(f"{owner} {wrong[0]}", schema)
+    return found

@@ -1,0 +1,114 @@
+"""One call of a tool: its name and arguments come in as words; the result is shown, and how it ended goes out."""
+
+import difflib
+import sys
+from typing import Any
+
+from dovetail.cli import showing
+from dovetail.cli.arguments import read_arguments
+from dovetail.cli.exits import DECLINED, FAILED, WRONG_USE, Ending
+from dovetail.cli.keyboard import ask, confirm
+from dovetail.cli.meanwhile import Meanwhile
+from dovetail.cli.reaching import ServerAt
+from dovetail.cli.talking import Talk, talking
+from dovetail.cli.terminal import as_json, can_ask, in_line, out_json, plain, tell
+from dovetail.client import CallResult, Client, ElicitQuestion
+from dovetail.client.address import readable_url
+from dovetail.errors import URL_ELICITATION_REQUIRED, ServerError
+from dovetail.protocol.definitions import ToolDefinition
+
+MAX_NAMED = 20  # tools that an error lists
+LONGEST_ARGUMENTS = 2_000  # characters that are shown before a yes
+
+
+async def call_tool(
+    server: ServerAt,
+    name: str,
+    words: tuple[str, ...],
+    whole: str | None,
+    meanwhile: Meanwhile,
+    *,
+    is_confirmed: bool,
+    output: str | None,
+    as_document: bool,
+) -> None:
+    async with talking(server, meanwhile) as talk:
+        tool = await _tool(talk.client, name)
+        arguments = read_arguments(words, whole, tool.input_schema, name)
+        if not is_confirmed and tool.annotations is not None and tool.annotations.destructive_hint:
+            await _ask_before(tool, arguments)
+        result = await _result(talk, tool, arguments)
+        talk.line.clear()
+        _show(result, output, as_document)
+
+
+async def _tool(client: Client, name: str) -> ToolDefinition:
+    tools = {tool.name: tool for tool in await client.list_tools()}
+    if name in tools:
+        return tools[name]
+    near = difflib.get_close_matches(name, tools, n=1)
+    names = ", ".join(in_line(each, 60) for each in list(tools)[:MAX_NAMED])
+    hint = f"did you mean {near[0]}?" if near else f"it has {names}" if tools else "it has no tools at all"
+    raise Ending(f"there is no tool {name}; {hint}", WRONG_USE)
+
+
+async def _ask_before(tool: ToolDefinition, arguments: dict[str, Any]) -> None:
+    """A tool that its server calls destructive runs only after a yes."""
+    if not can_ask():
+        raise Ending(
+            f"{tool.name} is marked destructive, and nobody is here to agree", DECLINED, "--yes calls it all the same"
+        )
+    shown = as_json(arguments, indent=True)[:LONGEST_ARGUMENTS]
+    tell(f"{in_line(tool.name)} is marked destructive. It would be called with {shown}", fg="yellow")
+    if not await confirm("Call it?"):
+        raise Ending(f"{tool.name} was not called", DECLINED)
+
+
+async def _result(talk: Talk, tool: ToolDefinition, arguments: dict[str, Any]) -> CallResult:
+    try:
+        return await _once(talk, tool, arguments)
+    except ServerError as refusal:
+        if refusal.code != URL_ELICITATION_REQUIRED or not await _visited(talk, refusal):
+            raise
+    return await _once(talk, tool, arguments)
+
+
+async def _once(talk: Talk, tool: ToolDefinition, arguments: dict[str, Any]) -> CallResult:
+    return await talk.client.call_tool(tool.name, arguments, progress_handler=talk.line.show, raise_on_error=False)
+
+
+async def _visited(talk: Talk, refusal: ServerError) -> bool:
+    """Whether the person has been at all the pages that a server of 2025-11-25 wants to be opened first."""
+    listed = refusal.data.get("elicitations") if isinstance(refusal.data, dict) else None
+    pages = [page for page in listed if isinstance(page, dict)] if isinstance(listed, list) else []
+    for page in pages:
+        url, message = page.get("url"), page.get("message")
+        if not isinstance(url, str) or not readable_url(url):
+            return False
+        question = ElicitQuestion(message=str(message or "open a page first"), mode="url", url=url)
+        if (await talk.respondent.elicit(question)).action != "accept":
+            return False
+    return bool(pages) and await ask("Press Enter when you are done there: ") is not None
+
+
+def _show(result: CallResult, output: str | None, as_document: bool) -> None:
+    if as_document:
+        out_json(_document(result))
+    elif not result.is_error:
+        showing.show(showing.pieces_of_result(result), output)
+    if result.is_error:
+        words = result.text or "The tool failed and did not say why"
+        raise Ending("the tool failed" if as_document else plain(words), FAILED)
+    sys.stdout.flush()
+
+
+def _document(result: CallResult) -> dict[str, Any]:
+    """As it came over the wire."""
+    document: dict[str, Any] = {"content": result.content}
+    if result.structured is not None:
+        document["structuredContent"] = result.structured
+    if result.is_error:
+        document["isError"] = True
+    if result.meta:
+        document["_meta"] = result.meta
+    return document

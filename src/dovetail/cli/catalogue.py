@@ -1,0 +1,108 @@
+"""What a server lists comes in, as it came over the wire; the lines that a person reads go out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dovetail.cli.schemas import Schema, described, mapping, properties, required
+from dovetail.cli.terminal import aligned, as_json, columns, in_line, out, plain, styled, width_of
+
+LONGEST_NAME = 100
+LONGEST_ARGUMENTS = 60
+LONGEST_SUMMARY, SHORTEST_SUMMARY = 500, 20
+GAP = 2
+LONGEST_DESCRIPTION = 20_000
+NAMES = {"resources": "uri", "templates": "uriTemplate"}  # what each is called by; all others by their name
+SCHEMAS = ("inputSchema", "outputSchema", "arguments")
+HINTS = (  # of tools: which hint, which value, the word for it, its colour
+    ("destructiveHint", True, "destructive", "red"),
+    ("readOnlyHint", True, "read-only", "green"),
+)
+
+Definition = Mapping[str, Any]
+
+
+def show(found: Mapping[str, Sequence[Definition]], *, verbose: bool) -> None:
+    is_first = True
+    for kind, listed in found.items():
+        if not listed:
+            continue
+        if not is_first:
+            out()
+        is_first = False
+        out(styled(kind.capitalize(), bold=True))
+        for line in details(kind, listed) if verbose else lines(kind, listed):
+            out(line)
+
+
+def lines(kind: str, listed: Sequence[Definition]) -> list[str]:
+    """One for each: name, arguments, and what it is. On a terminal, as much of it as fits beside."""
+    width = columns()
+    longest = LONGEST_ARGUMENTS if width is None else width // 3
+    names = [in_line(_name(kind, each), LONGEST_NAME) for each in listed]
+    arguments = [in_line(_arguments(kind, each), longest) for each in listed]
+    taken = sum(max(map(width_of, column)) + GAP for column in (names, arguments))
+    room = LONGEST_SUMMARY if width is None else max(width - taken - GAP, SHORTEST_SUMMARY)
+    rows = [
+        (f"  {styled(name, fg='cyan')}", given, _summary(each, room))
+        for name, given, each in zip(names, arguments, listed, strict=True)
+    ]
+    return aligned(rows, " " * GAP)
+
+
+def _name(kind: str, each: Definition) -> str:
+    return _text(each, NAMES.get(kind, "name")) or "?"
+
+
+def _text(each: Definition, key: str) -> str:
+    value = each.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _summary(each: Definition, room: int) -> str:
+    """Hints, title and the first line of the description."""
+    first = next((line for line in _text(each, "description")[:LONGEST_DESCRIPTION].splitlines() if line.strip()), "")
+    title = _text(each, "title") or _text(mapping(each.get("annotations")), "title")
+    hints = "".join(f"{hint} " for hint in _hints(each))
+    words = f"{title}: {first}" if title and first else title or first
+    return (hints + in_line(words, max(room - width_of(hints), 1))).rstrip()
+
+
+def _hints(each: Definition) -> list[str]:
+    said = mapping(each.get("annotations"))
+    return [styled(f"[{word}]", fg=colour) for hint, value, word, colour in HINTS if said.get(hint) is value]
+
+
+def _arguments(kind: str, each: Definition) -> str:
+    """In short: `a: integer, [b: string]`, those in brackets may be left out."""
+    if kind == "tools":
+        schema = mapping(each.get("inputSchema"))
+        needed = required(schema)
+        return ", ".join(_argument(name, part, schema, name in needed) for name, part in properties(schema).items())
+    if kind == "prompts":
+        listed = each.get("arguments")
+        rows = [mapping(row) for row in listed] if isinstance(listed, list) else []
+        return ", ".join(
+            _text(row, "name") if row.get("required") is True else f"[{_text(row, 'name')}]" for row in rows
+        )
+    return in_line(_text(each, "mimeType"), 60)
+
+
+def _argument(name: str, part: Schema, root: Schema, is_needed: bool) -> str:
+    shown = f"{name}: {described(part, root)}"
+    return shown if is_needed else f"[{shown}]"
+
+
+def details(kind: str, listed: Sequence[Definition]) -> list[str]:
+    """All that is known of each."""
+    found: list[str] = []
+    for each in listed:
+        title = _text(each, "title")
+        name = styled(in_line(_name(kind, each), 200), fg="cyan", bold=True)
+        found.append(f"  {name} " + " ".join(filter(None, (in_line(title, 200), *_hints(each)))))
+        description = plain(_text(each, "description")[:LONGEST_DESCRIPTION])
+        found += [f"    {line}" for line in description.splitlines()]
+        for key in SCHEMAS:
+            if key in each:
+                found.append(styled(f"    {key}:", dim=True))
+                found += [f"      {line}" for line in as_json(each[key], indent=True).splitlines()]
+    return [line.rstrip() for line in found]

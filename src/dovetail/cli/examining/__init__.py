@@ -1,0 +1,1 @@
+"""What `dovetail doctor` looks at: each module has examinations, which give notes."""

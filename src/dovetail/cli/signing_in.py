@@ -1,0 +1,35 @@
+"""Signing in to a server behind a URL: the person at the terminal is asked first, then the browser opens.
+
+The tokens are kept in the user's own file, so that the next command needs nobody.
+"""
+
+import webbrowser
+from urllib.parse import urlsplit
+
+from dovetail.cli.keyboard import confirm
+from dovetail.cli.terminal import can_ask, in_line, tell
+from dovetail.client.oauth import OAuth, TokenFile, TokenSet
+from dovetail.client.oauth.source import TokenErrand
+from dovetail.errors import NotSignedIn
+
+ADVICE = "run the command in a terminal to sign in, or give a token with --token"
+
+
+class TerminalSignIn(OAuth):
+    """`OAuth` that does nothing without a yes."""
+
+    def __init__(self) -> None:
+        super().__init__(client_name="Dovetail command line", tokens=TokenFile(), open_browser=_open)
+
+    async def obtain(self, errand: TokenErrand) -> TokenSet:
+        host = in_line(urlsplit(errand.door.provider.issuer).netloc, 200)
+        if not can_ask():
+            raise NotSignedIn(f"The server wants somebody to sign in at {host}; {ADVICE}")
+        if not await confirm(f"The server wants you to sign in at {host}. Open the browser?", default=True):
+            raise NotSignedIn("Not signed in")
+        return await super().obtain(errand)
+
+
+def _open(url: str) -> None:
+    tell(f"If the browser does not open by itself, open\n{in_line(url, 10_000)}", dim=True)
+    webbrowser.open(url)

@@ -1,0 +1,217 @@
+"""`key=value` words and schemas: which values come out, and what is said about those that do not fit."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.cli.arguments import Misread, parameter_lines, read_arguments, text_arguments, typed_value
+from dovetail.cli.exits import WRONG_USE, Ending
+from dovetail.cli.schemas import described
+from stable_ids import stable
+
+PLACE = {"type": "object", "properties": {"shop": {"type": "string"}, "floor": {"type": "integer"}}}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "whole": {"type": "integer"},
+        "part": {"type": "number"},
+        "on": {"type": "boolean"},
+        "text": {"type": "string"},
+        "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+        "either": {"type": ["integer", "string"]},
+        "numbers": {"type": "array", "items": {"type": "integer"}},
+        "texts": {"type": "array", "items": {"type": "string"}},
+        "list_or_text": {"type": ["array", "string"], "items": {"type": "string"}},
+        "size": {"enum": ["S", "M", 3, True]},
+        "fixed": {"const": 7},
+        "place": {"$ref": "#/$defs/Place"},
+        "maybe_place": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]},
+        "free": {"type": "object"},
+        "open": {"type": "object", "additionalProperties": True},
+        "anything": {},
+        "dotted.name": {"type": "integer"},
+        "odd": True,
+    },
+    "$defs": {"Place": PLACE},
+}
+
+
+def read(*words: str, whole: str | None = None, schema: Any = SCHEMA) -> dict[str, Any]:
+    return read_arguments(words, whole, schema, "buy")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["whole=5"], {"whole": 5}),
+        (["whole=-5"], {"whole": -5}),
+        (["part=5"], {"part": 5}),
+        (["part=5.5e3"], {"part": 5500.0}),
+        (["on=true"], {"on": True}),
+        (["on=No"], {"on": False}),
+        (["text=5"], {"text": "5"}),
+        (["text="], {"text": ""}),
+        (["text=a=b"], {"text": "a=b"}),
+        (["text=null"], {"text": "null"}),
+        (["maybe=null"], {"maybe": None}),
+        (["maybe=5"], {"maybe": 5}),
+        (["either=5"], {"either": 5}),
+        (["either=x"], {"either": "x"}),
+        (["numbers=1", "numbers=2"], {"numbers": [1, 2]}),
+        (["numbers=1"], {"numbers": [1]}),
+        (["numbers=[1, 2]"], {"numbers": [1, 2]}),
+        (["numbers=[]"], {"numbers": []}),
+        (["texts=1", "texts=a"], {"texts": ["1", "a"]}),
+        (["list_or_text=a"], {"list_or_text": "a"}),
+        (["list_or_text=a", "list_or_text=b"], {"list_or_text": ["a", "b"]}),
+        (["size=M"], {"size": "M"}),
+        (["size=3"], {"size": 3}),
+        (["size=true"], {"size": True}),
+        (["fixed=7"], {"fixed": 7}),
+        (["place.shop=1", "place.floor=1"], {"place": {"shop": "1", "floor": 1}}),
+        (["maybe_place.floor=1"], {"maybe_place": {"floor": 1}}),
+        (['place={"floor": 2}'], {"place": {"floor": 2}}),
+        (["free.a.b=1"], {"free": {"a": {"b": 1}}}),
+        (["open.a=x"], {"open": {"a": "x"}}),
+        (["anything=5"], {"anything": 5}),
+        (["anything=five"], {"anything": "five"}),
+        (["anything=[1"], {"anything": "[1"}),
+        (["dotted.name=5"], {"dotted.name": 5}),
+        (["odd=x"], {"odd": "x"}),
+        (['text:="@x"'], {"text": "@x"}),
+        (["numbers:=[1, null]"], {"numbers": [1, None]}),
+        (["whole:=1.5"], {"whole": 1.5}),  # raw JSON is the user's own business
+    ],
+    ids=stable,
+)
+def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str, Any]) -> None:
+    found = read(*words)
+    assert json.dumps(found) == json.dumps(expected)  # 1 is not 1.0, and not True
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["whole=x"], "whole: expected integer, got 'x'"),
+        (["whole=1.5"], "whole: expected integer, got '1.5'"),
+        (["part=NaN"], "part: expected number"),
+        (["on=maybe"], "on: expected boolean"),
+        (["size=L"], "size: expected S|M|3|True, got 'L'"),
+        (["place=Rome"], "place: expected object"),
+        (["numbers=1", "numbers=x"], "numbers: expected integer, got 'x'"),
+        (["text=1", "text=2"], "text: it is given 2 times, but takes string"),
+        (["whoel=1"], "buy takes no whoel; did you mean whole?"),
+        (["zzz=1"], "buy takes no zzz"),
+        (["place.street=1"], "buy takes no place.street"),
+        (["place.floor=1", "place={}"], "given twice"),
+        (["whole:={"], "whole: this is not JSON"),
+        (["part:=NaN"], "NaN is no number"),
+        (["whole"], "write arguments as KEY=VALUE"),
+        (["=5"], "write arguments as KEY=VALUE"),
+        (["text=@nowhere.txt"], "@nowhere.txt: No such file"),
+    ],
+    ids=stable,
+)
+def test_what_does_not_fit_is_told(words: list[str], told: str) -> None:
+    with pytest.raises(Ending) as ended:
+        read(*words)
+    assert told in ended.value.message
+    assert ended.value.exit_code == WRONG_USE
+
+
+def test_what_is_missing_is_told_with_all_that_it_takes() -> None:
+    schema = {
+        "properties": {
+            "a": {"type": "integer", "description": "The\nfirst \x1b[1m one."},
+            "b": {"type": "array", "items": {"type": "string"}, "default": ["x"]},
+        },
+        "required": ["a"],
+    }
+    with pytest.raises(Ending) as ended:
+        read(schema=schema)
+    assert ended.value.message.splitlines() == [
+        "buy needs a",
+        "It takes:",
+        "  a  integer         required       The first �[1m one.",
+        '  b  list of string  default ["x"]',
+    ]
+
+
+def test_a_tool_without_arguments_says_so() -> None:
+    with pytest.raises(Ending, match="It takes no arguments"):
+        read("a=1", schema={"type": "object"})
+
+
+def test_whole_arguments_are_taken_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "arguments.json"
+    file.write_text('{"whole": "x", "new": 1}')
+    assert read("part=2", whole=f"@{file}") == {"whole": "x", "new": 1, "part": 2}
+    with pytest.raises(Ending, match="--args: this is not JSON"):
+        read(whole="{")
+    with pytest.raises(Ending, match="--args: a JSON object is needed"):
+        read(whole="[1]")
+    with pytest.raises(Ending, match="--args: this is not JSON"):
+        read(whole="[" * 100_000)
+
+
+def test_the_text_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("5")
+    (tmp_path / "b").write_bytes(b"\xff")
+    assert read(f"whole=@{tmp_path / 'a'}", f"text=@{tmp_path / 'a'}") == {"whole": 5, "text": "5"}
+    with pytest.raises(Ending, match="no text in UTF-8"):
+        read(f"text=@{tmp_path / 'b'}")
+
+
+HOSTILE: list[Any] = [
+    {"$ref": "#/properties/a"},  # itself
+    {"anyOf": [{"$ref": "#/properties/a"}] * 3},
+    {"$ref": "https://example.com/schema"},
+    {"$ref": "#/$defs/none/at/all"},
+    {"type": 5},
+    {"type": [None, {}]},
+    {"enum": 5},
+    {"anyOf": 5, "items": 7, "properties": []},
+    [],
+    None,
+]
+
+
+@pytest.mark.parametrize("part", HOSTILE, ids=stable)
+def test_no_schema_is_too_strange(part: Any) -> None:
+    schema = {"properties": {"a": part}, "required": "a"}
+    with contextlib.suppress(Ending):
+        assert read("a=1", schema=schema).keys() == {"a"}
+    assert parameter_lines(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "array", "items": {"type": ["integer", "string"]}}, "list of integer or string"),
+        ({"type": "array"}, "list"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "string"),
+        ({"enum": list(range(20))}, "0|1|2|3|4|5|6|7|…"),
+        ({}, "anything"),
+    ],
+    ids=stable,
+)
+def test_types_in_words(schema: dict[str, Any], words: str) -> None:
+    assert described(schema, schema) == words
+
+
+def test_one_value_alone() -> None:
+    assert typed_value("5", {"type": "integer"}, {}) == 5
+    with pytest.raises(Misread):
+        typed_value("five", {"type": "integer"}, {})
+
+
+def test_arguments_that_are_all_text() -> None:
+    assert text_arguments(["a=1", "b=@"[:-1]]) == {"a": "1", "b": ""}
+    assert text_arguments(["a=1"], {"a": True, "b": False}, "greet") == {"a": "1"}
+    with pytest.raises(Ending, match="greet needs a"):
+        text_arguments([], {"a": True}, "greet")
+    with pytest.raises(Ending, match="greet takes no c"):
+        text_arguments(["a=1", "c=1"], {"a": True}, "greet")

@@ -1,0 +1,157 @@
+"""`dovetail bench`: what it asks, whom it refuses to load, and its figures."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from command_stage import Run, furnish, running, typed
+from server_process import serving
+
+from dovetail import Server, ToolError
+from dovetail.cli.exits import DECLINED, FAILED, WRONG_USE
+from dovetail.cli.loading import ROWS, Measurement
+
+QUICKLY = ("--seconds", "0.1", "--clients", "2")
+
+
+@pytest.fixture
+def asked() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def run(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    server = Server("loaded")
+
+    @server.tool
+    def send_letters() -> None:
+        asked.append("send_letters")
+
+    @server.tool(annotations={"readOnlyHint": True})
+    def look(what: str = "sky") -> str:
+        asked.append(f"look {what}")
+        return what
+
+    @server.tool(annotations={"destructiveHint": True})
+    def wreck() -> None:
+        asked.append("wreck")
+
+    @server.tool
+    def fail_later() -> None:
+        asked.append("fail_later")
+        if len(asked) > 3:
+            raise ToolError("no \x1b[31mmore")
+
+    return running(server, monkeypatch)
+
+
+def document(done: Result) -> Any:
+    return json.loads(done.stdout)
+
+
+def test_what_is_marked_read_only_is_called_by_itself(run: Run, asked: list[str]) -> None:
+    done = run("bench", *QUICKLY, "--json")
+    found = document(done)
+    assert (done.exit_code, found["asked"], found["errors"]) == (0, "look", 0)
+    assert set(asked) == {"look sky"}
+    assert 0 < found["calls"] < len(asked)  # the warm-up does not count
+    assert sum(each["calls"] for each in found["distribution"]) == found["calls"]
+    latency = found["latencyMs"]
+    assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["max"]
+    assert found["callsPerSecond"] == pytest.approx(found["calls"] / found["seconds"], rel=0.01)
+
+
+def test_nothing_that_might_do_something_is_called_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, called = Server("loaded"), []
+    server.add_tool(lambda: called.append(1), name="send_letters")
+    found = document(running(server, monkeypatch)("bench", *QUICKLY, "--json"))
+    assert (found["asked"], called) == ("tools/list", [])
+
+
+def test_a_tool_with_arguments(run: Run, asked: list[str]) -> None:
+    done = run("bench", *QUICKLY, "--tool", "look", "--args", '{"what": "sea"}')
+    assert done.exit_code == 0
+    assert set(asked) == {"look sea"}
+    assert " calls/s " in done.stdout
+    assert "p99" in done.stdout
+    assert " ms  #" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--tool", "lok"], WRONG_USE, "there is no tool lok; there are: "),
+        (["--tool", "wreck"], DECLINED, "marked destructive; --yes calls it"),
+        (["--tool", "look", "--args", "[1]"], WRONG_USE, "no JSON object"),
+        (["--args", "{}"], WRONG_USE, "only with --tool"),
+        (["--clients", "0"], WRONG_USE, "0 is not in the range"),
+        (["--seconds", "0"], WRONG_USE, "0.0 is not in the range"),
+    ],
+)
+def test_what_is_refused(run: Run, asked: list[str], words: list[str], code: int, told: str) -> None:
+    done = run("bench", *words)
+    assert (done.exit_code, asked) == (code, [])
+    assert told in done.stderr
+
+
+def test_what_destroys_is_called_after_a_yes(run: Run, asked: list[str]) -> None:
+    assert run("bench", *QUICKLY, "--tool", "wreck", "--yes").exit_code == 0
+    assert asked
+
+
+def test_errors_are_counted_and_told_without_their_colours(run: Run) -> None:
+    done = run("bench", *QUICKLY, "--tool", "fail_later")
+    assert done.exit_code == FAILED
+    assert "ToolError: no \ufffd[31mmore" in done.stderr
+    assert "0 calls/s" in done.stdout
+
+
+@pytest.mark.parametrize("url", ["https://example.com/mcp", "http://10.0.0.7:8000/mcp", "http://127.0.0.1.example.com"])
+def test_other_machines_are_not_loaded_by_accident(tmp_path: Path, url: str) -> None:
+    done = typed(tmp_path, "bench", url)
+    assert (done.returncode, done.stdout) == (DECLINED, b"")
+    assert b"another machine; --yes loads it" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_running_server_and_a_program(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    words = ("--tool", "add", "--args", '{"a": 2, "b": 3}', *QUICKLY, "--json")
+    program = ["-m", "dovetail.cli", "run", str(tmp_path / "server.py"), "--transport", "http"]
+    with serving(program, tmp_path / "log") as at:
+        for target in (f"{at.origin}/mcp", "server.py"):
+            done = typed(tmp_path, "bench", target, *words)
+            found = json.loads(done.stdout)
+            assert (done.returncode, found["errors"], found["revision"]) == (0, 0, "2026-07-28")
+            assert found["calls"] > 0
+            assert b"2 in flight" in done.stderr
+    assert at.complaints == []
+
+
+# ── figures ──
+
+
+@pytest.mark.parametrize(
+    "milliseconds",
+    [[1.0], [0.0001] * 3, [0.2, 0.3, 5.0, 9_999.0], [float(each) for each in range(1, 101)], [0.0, 1e9]],
+    ids=["one", "quick", "spread", "even", "absurd"],
+)
+def test_every_call_has_its_place_in_the_plot(milliseconds: list[float]) -> None:
+    found = Measurement()
+    found.times.extend(each / 1e3 for each in reversed(milliseconds))
+    found.close(2.0)
+    slots = found.plot()
+    assert 1 <= len(slots) <= ROWS
+    assert sum(slot.calls for slot in slots) == len(milliseconds)
+    assert all(before.end == after.begin for before, after in pairwise(slots))
+    assert found.percentiles()["max"] == pytest.approx(milliseconds[-1])
+    assert found.rate == len(milliseconds) / 2
+
+
+def test_without_an_answer_there_are_no_figures() -> None:
+    found = Measurement()
+    found.close(1.0)
+    assert (found.plot(), found.percentiles(), found.rate) == ([], {}, 0.0)

@@ -1,0 +1,234 @@
+"""`dovetail call`: results, questions without a person, and the numbers that a script sees."""
+
+import json
+from pathlib import Path
+
+import example_server
+import pytest
+from command_stage import Run, furnish, running, typed
+
+from dovetail.cli.exits import DECLINED, FAILED, LATE, UNREACHED, WRONG_USE
+
+pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
+
+
+@pytest.fixture(params=["2025-11-25", "2026-07-28"])
+def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    monkeypatch.chdir(tmp_path)
+    return running(example_server.server, monkeypatch, protocol_version=request.param)
+
+
+# ── results ──
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["add", "a=2", "b=3"], "5\n"),
+        (["add", "--args", '{"a": 2}', "b=3"], "5\n"),
+        (["summarise", "text=two words"], "2 words\n"),
+        (
+            ["search", "words=red", "words=blue", "where.shop=Rome"],
+            "word  shop  floor  open\nred   Rome  0      true\nblue  Rome  0      true\n",
+        ),
+        (["search", "words=red"], "word  shop  floor  open\nred         0      true\n"),
+        (
+            ["echo", "whole=5", "size=3", "numbers=1"],
+            '{\n  "whole": 5,\n  "part": 0.5,\n  "on": false,\n  "size": 3,\n  "numbers": [\n    1\n  ]\n}\n',
+        ),
+        (["bake"], "A cake.\n"),
+        (
+            ["paint"],
+            "[image/png, 2.0 KB; --output FILE saves it]\n[audio/wav, 4 bytes; --output FILE saves it]\n"
+            "All notes: notes://all (text/plain)\nThat was it.\n",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_result_is_shown(run: Run, words: list[str], shown: str) -> None:
+    done = run("call", *words)
+    assert (done.exit_code, done.stdout) == (0, shown), done.stderr
+
+
+def test_the_whole_result_as_json(run: Run) -> None:
+    found = json.loads(run("call", "paint", "--json").stdout)
+    assert [block["type"] for block in found["content"]] == ["image", "audio", "resource_link", "text"]
+    assert "isError" not in found
+    done = run("call", "break_down", "--json")
+    assert done.exit_code == FAILED
+    assert json.loads(done.stdout)["isError"] is True
+
+
+def test_arguments_from_stdin(run: Run) -> None:
+    assert run("call", "add", "--args", "-", input='{"a": 2, "b": 3}').stdout == "5\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "files"),
+    [("art.png", {"art-1.png", "art-2.png"}), ("art/", {"art/image.png", "art/audio.wav"})],
+)
+def test_what_is_no_text_is_saved(run: Run, output: str, files: set[str]) -> None:
+    done = run("call", "paint", "--output", output)
+    assert {str(path) for path in Path().rglob("*.*")} == files
+    assert min(files, key=lambda name: -Path(name).stat().st_size) in done.stderr
+    assert "That was it." in done.stdout
+    assert example_server.PNG in {Path(name).read_bytes() for name in files}
+
+
+def test_text_is_saved_where_there_is_nothing_else(run: Run) -> None:
+    done = run("call", "summarise", "text=a", "--output", "said.txt")
+    assert (done.stdout, Path("said.txt").read_text()) == ("", "1 words")
+    done = run("call", "summarise", "text=a", "--output", "no/such/folder")
+    assert done.exit_code == FAILED
+    assert "No such file" in done.stderr
+
+
+def test_a_tool_that_fails(run: Run) -> None:
+    done = run("call", "break_down")
+    assert (done.exit_code, done.stdout) == (FAILED, "")
+    assert "Error: it is broken: safe \N{REPLACEMENT CHARACTER}[31mred" in done.stderr
+
+
+def test_a_call_asks_no_more_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+
+    def see(direction: str, message: bytes) -> None:
+        if direction == "sent":
+            sent.append(json.loads(message)["method"])
+
+    running(example_server.server, monkeypatch, transcript=see)("call", "add", "a=2", "b=3")
+    assert sent == ["server/discover", "tools/list", "tools/call"]
+
+
+# ── before the call ──
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["addd"], "there is no tool addd; did you mean add?"),
+        (["zzz"], "there is no tool zzz; it has add, get-sum, search,"),
+        (["add", "a=1"], "add needs b\nIt takes:\n  a  integer  required\n  b  integer  required\n"),
+        (["add", "a=1", "b=2", "c=3"], "add takes no c"),
+        (["add", "a=1", "b"], "write arguments as KEY=VALUE"),
+        (["book", "--answer", "nights"], "write arguments as KEY=VALUE"),
+        (["book", "--answers", "[]"], "--answers: a JSON object is needed"),
+    ],
+    ids=str,
+)
+def test_wrong_use_is_told_before_the_call(run: Run, words: list[str], told: str) -> None:
+    done = run("call", *words)
+    assert (done.exit_code, done.stdout) == (WRONG_USE, "")
+    assert told in done.stderr
+
+
+def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
+    done = run("call", "forget", "note=old")
+    assert (done.exit_code, done.stdout) == (DECLINED, "")
+    assert "forget is marked destructive" in done.stderr
+    assert "--yes" in done.stderr
+    assert run("call", "forget", "note=old", "--yes").stdout == "Forgot old.\n"
+
+
+# ── meanwhile ──
+
+
+def test_logs_are_lines_on_stderr(run: Run) -> None:
+    assert "info oven: the oven is hot" in run("call", "bake").stderr
+    everything = run("call", "bake", "--log-level", "debug")
+    assert "debug: very hot" in everything.stderr
+    assert run("call", "bake", "--log-level", "error").stderr == ""
+    assert run("call", "bake", "--quiet").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "result"),
+    [
+        (["--answer", "nights=3"], "3 nights, double, breakfast True, None.\n"),
+        (["-a", "nights=3", "-a", "breakfast=no", "-a", "size=single"], "3 nights, single, breakfast False, None.\n"),
+        (["--answers", '{"nights": 3, "other": 1}'], "3 nights, double, breakfast True, None.\n"),
+    ],
+)
+def test_a_form_is_answered_beforehand(run: Run, options: list[str], result: str) -> None:
+    done = run("call", "book", *options)
+    assert done.stdout == result
+    assert "asks: How would you like to stay?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "Nobody is here to answer, so it is cancelled. --answer nights=… answers it."),
+        (["--answer", "size=single"], "Nobody is here to answer"),
+        (["--answer", "nights=30"], "No answer is sent: nights"),
+        (["--answer", "nights=x"], "No answer is sent: nights: expected integer"),
+    ],
+)
+def test_a_form_without_a_person_is_cancelled(run: Run, options: list[str], told: str) -> None:
+    done = run("call", "book", *options)
+    assert done.stdout == "Nothing booked: cancel.\n"
+    assert told in done.stderr
+
+
+def test_a_page_and_a_model_need_a_person(run: Run) -> None:
+    done = run("call", "visit")
+    assert done.stdout == "cancel\n"
+    assert "  https://example.com/sign-in\n" in done.stderr
+    done = run("call", "think")
+    assert done.exit_code == FAILED
+    assert "nobody is here to answer for it: refused" in done.stderr
+
+
+def test_no_text_of_a_server_steers_the_terminal(run: Run) -> None:
+    for words in (["steer"], ["break_down"]):
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(run("call", *words).stderr)
+    assert run("call", "steer").stdout == example_server.STEERING + "\n"  # what is piped is what came
+
+
+# ── as users type it ──
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    furnish(tmp_path)
+    return tmp_path
+
+
+def test_results_and_words_go_different_ways(folder: Path) -> None:
+    done = typed(folder, "call", "server.py", "bake")
+    assert (done.returncode, done.stdout) == (0, b"A cake.\n")
+    assert done.stderr == b"info oven: the oven is hot\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["nowhere.py", "add"], WRONG_USE, b"there is no file nowhere.py"),
+        (["server.py:none", "add"], UNREACHED, b"server.py has no none; it has server"),
+        (["broken.py", "add"], UNREACHED, b"broken.py exited with code 1"),
+        (["http://127.0.0.1:1/mcp", "add"], UNREACHED, b"can't connect"),
+        (["server.py", "bake", "seconds=20", "--timeout", "0.5"], LATE, b"no answer within 0.5 s\n--timeout SECONDS"),
+        (["server.py", "add", "a=1", "b=2", "--header", "X: y"], WRONG_USE, b"headers"),
+        (["add", "a=1", "b=2", "--", "no-such-command"], WRONG_USE, b"there is no such command"),
+        (["add", "--"], WRONG_USE, b"after -- comes the command"),
+        (["add", "a=1", "b=2", "--", "python", "server.py"], 0, b""),
+        (["server.py", "add", "a=1", "b=2", "--revision", "2024-11-05"], 0, b""),
+    ],
+    ids=str,
+)
+def test_exit_codes(folder: Path, words: list[str], code: int, told: bytes) -> None:
+    (folder / "broken.py").write_text("raise SystemExit(1)")
+    done = typed(folder, "call", *words)
+    assert done.returncode == code, done.stderr
+    assert told in done.stderr
+    assert done.stdout == (b"" if code else b"3\n")
+    assert b"Traceback" not in done.stderr
+
+
+def test_variables_for_the_program(folder: Path) -> None:
+    (folder / "asks.py").write_text(
+        "import os\nfrom dovetail import Server\nserver = Server('asks')\n"
+        "@server.tool\ndef mood() -> str:\n    return os.environ['MOOD']\n"
+    )
+    done = typed(folder, "call", "asks.py", "mood", "--env", "MOOD=fine")
+    assert done.stdout == b"fine\n"

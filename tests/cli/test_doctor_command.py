@@ -1,0 +1,149 @@
+"""`dovetail doctor`: each of its notes, with what is wrong made wrong."""
+
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_stage import furnish, typed
+
+from dovetail.cli.examining import environment, machine, programs
+from dovetail.cli.examining.notes import OK, PROBLEM, WARNING, HealthNote
+
+
+def only(notes: Iterable[HealthNote]) -> HealthNote:
+    (note,) = list(notes)
+    return note
+
+
+@pytest.mark.slow
+def test_all_of_it_as_it_is_typed(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    done = typed(tmp_path, "doctor", "server.py", "--json", **home, DOVETAIL_SECRET="x" * 40)
+    found = json.loads(done.stdout)
+    notes = {note["subject"]: note for note in found["notes"]}
+    assert (done.returncode, found["problems"]) == (0, 0)
+    assert notes["Command"]["level"] == OK
+    assert notes["server.py"]["text"].startswith("example answers and has ")
+    assert notes["DOVETAIL_SECRET"]["text"] == "set"
+    done = typed(tmp_path, "doctor", "nowhere.py", **home, DOVETAIL_STATE="redis://:hush@127.0.0.1:1/0")
+    assert done.returncode == 1
+    assert b"2 problems" in done.stdout
+    assert b"nowhere.py" in done.stdout
+    assert b"fix: see that the store runs" in done.stdout
+    assert b"hush" not in done.stdout + done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "level", "told"),
+    [
+        ("DOVETAIL_PORT", "9000", OK, "set"),
+        ("DOVETAIL_HOSTS", "a", WARNING, "did you mean DOVETAIL_HOST?"),
+        ("DOVETAIL_ZZZZZZZ", "a", WARNING, "unset it"),
+        ("DOVETAIL_PORT", "tcp://10.0.0.1:80", PROBLEM, "Kubernetes"),
+        ("DOVETAIL_WORKERS", "hush", PROBLEM, "a whole number"),
+        ("DOVETAIL_TOKEN", "hush", OK, "set"),
+        ("DOVETAIL_STATE", "redis://:hush@host/0", OK, "set"),
+    ],
+)
+def test_variables(name: str, value: str, level: str, told: str) -> None:
+    note = only(environment.variables({name: value, "HOME": "/"}))
+    assert (note.level, note.subject) == (level, name)
+    assert told in note.text + note.fix
+    assert "hush" not in note.text + note.fix
+
+
+def test_every_variable_that_the_package_reads_is_known() -> None:
+    source = Path(environment.__file__).parents[2]
+    text = "".join(path.read_text() for path in source.rglob("*.py"))
+    assert set(re.findall(r"DOVETAIL_([A-Z_]*[A-Z])", text)) <= environment.KNOWN
+
+
+def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(note.level == OK for note in environment.packages())
+    monkeypatch.setattr(environment, "_version", lambda name: None)
+    notes = {note.subject: note for note in environment.packages()}
+    assert (notes["msgspec"].level, notes["msgspec"].fix) == (PROBLEM, "pip install msgspec")
+    assert (notes["redis"].level, "pip install 'dovetail[redis]'" in notes["redis"].text) == (OK, True)
+
+
+def test_another_command_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "not on the PATH" in only(environment.on_path()).text
+    (tmp_path / "dovetail").write_text("#!/bin/sh\n")
+    (tmp_path / "dovetail").chmod(0o755)
+    note = only(environment.on_path())
+    assert (note.level, str(tmp_path) in note.text) == (WARNING, True)
+
+
+def test_a_port_and_who_has_it() -> None:
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        note = only(machine.port(number))
+        assert note.level == WARNING
+        assert not sys.platform.startswith("linux") or f"(process {os.getpid()})" in note.text
+    assert only(machine.port(number)).level == OK
+
+
+@pytest.mark.parametrize(
+    ("addresses", "level"),
+    [(["127.0.0.1", "::1"], OK), (["::1"], WARNING), (["127.0.0.1", "10.0.0.9"], PROBLEM), ([], PROBLEM)],
+)
+def test_localhost(monkeypatch: pytest.MonkeyPatch, addresses: list[str], level: str) -> None:
+    def found(*_given: Any, **_options: Any) -> list[Any]:
+        if not addresses:
+            raise socket.gaierror("unknown")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 0)) for each in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    assert only(machine.localhost()).level == level
+
+
+@pytest.mark.parametrize(
+    ("url", "level", "told"),
+    [
+        (None, OK, "none is set"),
+        ("sqlite:///{folder}/state.db", OK, "answers"),
+        ("sqlite:///{folder}/no/such/state.db", PROBLEM, "there is no folder"),
+        ("carrier-pigeon://hush", PROBLEM, "carrier-pigeon: is not known"),
+        ("redis://:hush@127.0.0.1:1/0", PROBLEM, "does not answer"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_state(tmp_path: Path, url: str | None, level: str, told: str) -> None:
+    note = only(machine.state(url and url.format(folder=str(tmp_path).lstrip("/"))))
+    assert (note.level, told in note.text) == (level, True)
+    assert "hush" not in note.text + note.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "told"),
+    [
+        ('{"mcpServers": {"a": {"command": "sh"}, "b": {"url": "https://x"}}}', OK, "2 servers"),
+        ('{"mcpServers": {"a": {"command": "/no/such/program", "env": {"KEY": "hush"}}}}', WARNING, "/no/such/program"),
+        ('{"mcpServers": {"a": {"command": "sh", "args": ["run", "/no/server.py"]}}}', WARNING, "/no/server.py"),
+        ('{"mcpServers": {', PROBLEM, "line 1"),
+        ("", OK, "0 servers"),
+    ],
+)
+def test_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, level: str, told: str) -> None:
+    for name in ("HOME", "XDG_CONFIG_HOME", "USERPROFILE", "APPDATA"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert "none that" in only(programs.hosts()).text
+    file = tmp_path / ".mcp.json"
+    file.write_text(text)
+    note = only(programs.hosts())
+    assert (note.level, note.subject, told in note.text) == (level, "Claude Code", True), note
+    assert "hush" not in note.text + note.fix
+    assert file.read_text() == text

@@ -1,0 +1,112 @@
+"""`dovetail inspect`: what a server is, speaks and offers, of servers of every age and over every transport."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from command_stage import PROGRAM, typed
+from server_process import serving
+
+from dovetail import Client, Server
+from dovetail.cli.main import main
+from dovetail.cli.reaching import ServerAt
+from dovetail.protocol.revisions import SUPPORTED
+
+OLD = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    params, answer = asked.get("params") or {}, {"jsonrpc": "2.0", "id": asked["id"]}
+    results = {
+        "initialize": {
+            "protocolVersion": "2025-06-18", "serverInfo": {"name": "old\\x1b[31m", "version": "0.1"},
+            "capabilities": {"tools": {}, "tasks": {}, "experimental": {"x": {}}}, "instructions": "one\\ntwo\\x07",
+        },
+        "ping": {},
+        "tools/list": {"tools": [{"name": "a"}], "nextCursor": "2"} if "cursor" not in params else {"tools": [{}]},
+    }
+    if asked["method"] in results:
+        answer["result"] = results[asked["method"]]
+    else:
+        answer["error"] = {"code": -32601, "message": "no such method"}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def test_a_server_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("bakery", version="2.0.0", title="The Bakery", instructions="Bread first.\n" * 13)
+
+    @server.tool
+    def bake(minutes: int) -> str:
+        """Bake it."""
+        return "bread" * minutes
+
+    def client(self: ServerAt, handlers: dict[str, Any]) -> Client:
+        kept = {key: value for key, value in handlers.items() if key != "transport"}
+        return Client(server, **{"timeout": self.options["timeout"], **kept})
+
+    monkeypatch.setattr(ServerAt, "_client", client)
+    monkeypatch.setattr(ServerAt, "_start", lambda self: None)
+    done = CliRunner().invoke(main, ["inspect", "dovetail.reference"])
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0] == "The Bakery 2.0.0"
+    assert lines[-14:] == ["Instructions", *["  Bread first."] * 12, "  … --json has all of them"]
+    told = dict(line.split(None, 1) for line in lines[1:-14] if not line.startswith(" "))
+    assert told["Speaks"] == ", ".join(SUPPORTED)
+    assert told["Offers"] == "1 tool, 0 resources, 0 templates, 0 prompts"
+    assert told["Lint"] == "1 warning"
+    assert "tools (listChanged)" in told["Capabilities"]
+    assert "Transports" not in told
+    assert done.stderr == ""
+
+
+def test_an_old_server_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text(OLD)
+    done = typed(tmp_path, "inspect", "--json", "--timeout", "20", "--", sys.executable, "old.py")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert [name for name, probe in said["revisions"].items() if probe["speaks"]] == ["2025-06-18"]
+    assert "offers 2025-06-18" in said["revisions"]["2025-11-25"]["why"]
+    assert said["revision"] == "2025-06-18"
+    assert said["counts"] == {"tools": 2, "resources": 0, "templates": 0, "prompts": 0}
+    assert said["pages"] == {"tools": 2, "resources": 0, "templates": 0, "prompts": 0}
+    assert said["extensions"] == ["tasks"]
+    assert said["lint"]["errors"] >= 2
+    assert said["seconds"]["answer"] > 0
+    done = typed(tmp_path, "inspect", "--", sys.executable, "old.py")
+    assert b"\x1b" not in done.stdout
+    assert b"\x07" not in done.stdout
+    assert "Speaks        2025-06-18; not 2026-07-28, 2025-11-25" in done.stdout.decode()
+    assert "2 tools on 2 pages" in done.stdout.decode()
+
+
+def test_a_server_at_a_url(tmp_path: Path) -> None:
+    with serving(["-m", "dovetail.cli", "run", str(PROGRAM), "--transport", "http"], tmp_path / "log.txt") as served:
+        done = typed(tmp_path, "inspect", f"{served.origin}/mcp", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert all(probe["speaks"] for probe in said["revisions"].values())
+    assert {name: probe["speaks"] for name, probe in said["transports"].items()} == {"http": True, "sse": False}
+    assert said["server"]["name"] == "example"
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    done = typed(tmp_path, "inspect", "http://127.0.0.1:9/mcp", "--timeout", "5")
+    assert (done.returncode, done.stdout) == (3, b"")
+
+
+def test_the_page_shows_what_is_said(tmp_path: Path) -> None:
+    docs = PROGRAM.parents[2] / "docs"
+    (tmp_path / "server.py").write_text((docs / "programs" / "tools.py").read_text())
+    page = (docs / "commands" / "inspect.md").read_text()
+    shown = page.partition("$ dovetail inspect server.py\n")[2].partition("```")[0]
+    said = typed(tmp_path, "inspect", "server.py").stdout.decode()
+    times = re.compile(r"[\d.]+ m?s\b")
+    assert times.sub("…", said) == times.sub("…", shown)

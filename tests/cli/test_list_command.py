@@ -1,0 +1,86 @@
+"""`dovetail list`: what it shows to people, and what to programs."""
+
+import json
+import re
+from typing import Any
+
+import example_server
+import pytest
+from command_stage import Run, running
+
+from dovetail import Server
+from dovetail.cli.catalogue import details, lines
+from dovetail.cli.list import KINDS
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    return running(example_server.server, monkeypatch)
+
+
+def test_everything_by_default(run: Run) -> None:
+    done = run("list")
+    assert done.exit_code == 0
+    assert [line for line in done.stdout.splitlines() if line and line[0] != " "] == [
+        "Tools",
+        "Resources",
+        "Templates",
+        "Prompts",
+    ]
+    assert re.search(r"^  add         a: integer, b: integer {10,}\[read-only\] Add two numbers\.$", done.stdout, re.M)
+    assert "[destructive] Forget a note for good." in done.stdout
+    assert "Look for articles: Search the shop." in done.stdout
+    assert "  greet  name, [language]  Greet somebody." in done.stdout
+    assert "They may be negative" not in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_kind(run: Run, kind: str) -> None:
+    done = run("list", kind)
+    assert done.stdout.startswith(f"{kind.capitalize()}\n  ")
+    assert "\n\n" not in done.stdout
+
+
+def test_verbose_has_schemas(run: Run) -> None:
+    done = run("list", "tools", "-v")
+    assert "    They may be negative." in done.stdout
+    assert '      "type": "object"' in done.stdout.split("inputSchema:")[1]
+
+
+def test_json_is_what_came(run: Run) -> None:
+    found = json.loads(run("list", "--json").stdout)
+    assert found.keys() == {"tools", "resources", "resourceTemplates", "prompts"}
+    assert found["tools"][0]["annotations"] == {"readOnlyHint": True}
+    assert json.loads(run("list", "prompts", "--json").stdout)["prompts"][0]["name"] == "greet"
+
+
+def test_nothing_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = running(Server("empty"), monkeypatch)
+    done = run("list")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "offers nothing" in done.stderr
+    assert "offers no prompts" in run("list", "prompts").stderr
+
+
+def test_no_text_of_a_server_steers_the_terminal(run: Run) -> None:
+    for words in (["list"], ["list", "-v"], ["list", "--json"]):
+        done = run(*words)
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(done.stdout)
+    titles = {tool["name"]: tool.get("title") for tool in json.loads(done.stdout)["tools"]}
+    assert titles["steer"] == example_server.STEERING  # escapes change nothing of what JSON says
+
+
+STRANGE: list[dict[str, Any]] = [
+    {},
+    {"name": 5, "title": [], "description": {}, "inputSchema": [], "annotations": "x", "arguments": 7},
+    {"name": "a\nb", "description": "\n\n", "arguments": [5, {}], "inputSchema": {"properties": {"a": 1}}},
+    {"name": "x" * 10_000, "uri": "u" * 10_000, "description": "long " * 10_000},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("number", range(len(STRANGE)))
+def test_no_definition_is_too_strange(kind: str, number: int) -> None:
+    assert len(lines(kind, [STRANGE[number]])) == 1
+    assert all("\n" not in line for line in details(kind, [STRANGE[number]]))

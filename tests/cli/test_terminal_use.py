@@ -1,0 +1,242 @@
+"""The command line in a real terminal: bars, questions, a yes before what destroys, and Ctrl-C."""
+
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+from command_stage import BIN, environment, furnish
+
+from dovetail.cli.exits import DECLINED, INTERRUPTED
+
+PROMPTLY = 20
+TRAVEL = Path(__file__).parent.parent.parent / "docs" / "programs" / "asking_forms.py"
+REVISIONS = ("2025-11-25", "2026-07-28")
+STEERING = re.compile(r"\x1b(?!\[[0-9;]*[mK])|[\x00-\x06\x07\x0b\x0c\x0e-\x1a\x80-\x9f\u202a-\u202e]")
+
+Type = Callable[..., Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    furnish(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def terminal(folder: Path) -> Iterator[Type]:
+    """Types a command into a terminal of 100 columns, and sees to its end."""
+    opened: list[Any] = []
+
+    def type_in(*words: str, **env: str) -> Any:
+        child = pexpect.spawn(
+            str(BIN / "dovetail"), [*words], cwd=str(folder), timeout=PROMPTLY, encoding="utf-8",
+            env=environment(TERM="xterm", **env), dimensions=(40, 100), echo=False,
+        )  # fmt: skip
+        opened.append(child)
+        return child
+
+    yield type_in
+    for child in opened:
+        child.close(force=True)
+
+
+def ended(child: Any) -> tuple[int | None, str]:
+    """The exit code, and what was still to be seen."""
+    rest = child.read()
+    child.wait() if child.isalive() else None
+    child.close()
+    return child.exitstatus, rest
+
+
+# ── results ──
+
+
+def test_colours_and_columns(terminal: Type) -> None:
+    child = terminal("list", "server.py", "tools")
+    code, seen = ended(child)
+    assert code == 0
+    assert "\x1b[36madd\x1b[0m " in seen
+    assert "\x1b[31m[destructive]\x1b[0m Forget a note" in seen
+    plain = re.sub(r"\x1b\[\d+m", "", seen)
+    assert max(map(len, plain.splitlines())) <= 100
+    _, seen = ended(terminal("list", "server.py", "tools", NO_COLOR="1"))
+    assert "\x1b" not in seen
+
+
+def test_json_is_indented_for_a_person(terminal: Type) -> None:
+    _, seen = ended(terminal("call", "server.py", "add", "a=2", "b=3", "--json"))
+    assert '\r\n  "structuredContent": 5' in seen
+
+
+def test_bytes_are_described_and_not_poured_out(terminal: Type) -> None:
+    _, seen = ended(terminal("read", "server.py", "logo://small"))
+    assert seen == "[image/png, 2.0 KB; --output FILE saves it]\r\n"
+
+
+@pytest.mark.parametrize("words", [["call", "steer"], ["list"]], ids=str)
+def test_no_server_steers_the_terminal(terminal: Type, words: list[str]) -> None:
+    _, seen = ended(terminal(words[0], "server.py", *words[1:]))
+    assert "safe \N{REPLACEMENT CHARACTER}[31mred" in seen
+    assert not STEERING.search(seen.replace("\r\n", "\n"))
+
+
+# ── a bar ──
+
+
+def test_progress_is_a_bar_that_goes_away(terminal: Type) -> None:
+    child = terminal("call", "server.py", "bake", "minutes=4", "seconds=0.15")
+    child.expect_exact("info oven: the oven is hot")
+    child.expect(r"\[-{30}\]   0% baking")
+    child.expect(r"\[#{15}-{15}\]  50% baking")
+    child.expect_exact("[##############################] 100% done")
+    code, rest = ended(child)
+    assert code == 0
+    assert rest.endswith("\r\x1b[KA cake.\r\n")  # on a line that was wiped
+
+
+def test_no_bar_for_those_who_want_quiet(terminal: Type) -> None:
+    assert ended(terminal("call", "server.py", "bake", "--quiet")) == (0, "A cake.\r\n")
+
+
+# ── questions ──
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_form_is_asked_for_field_by_field(terminal: Type, revision: str) -> None:
+    child = terminal("call", "server.py", "book", "--revision", revision)
+    child.expect_exact("server.py asks: How would you like to stay?")
+    child.expect_exact("How long?")
+    child.expect(r"nights \(integer\): ")
+    child.sendline("")  # it is needed
+    child.expect(r"expected integer")
+    child.expect(r"nights \(integer\): ")
+    child.sendline("many")
+    child.expect(r"expected integer, got 'many'")
+    child.expect(r"nights \(integer\): ")
+    child.sendline("99")
+    child.expect(r"nights.*14")
+    child.expect(r"nights \(integer\): ")
+    child.sendline("3")
+    child.expect(r" 1  single\r\n +2  double\r\n")
+    child.expect(r"size \(number or name\) \[double\]: ")
+    child.sendline("1")
+    child.expect(r"breakfast \(yes or no\) \[yes\]: ")
+    child.sendline("n")
+    child.expect(r"email \(email\): ")
+    child.sendline("nobody")
+    child.expect(r"email.*nobody|nobody.*email")
+    child.sendline("ada@example.com")
+    code, rest = ended(child)
+    assert code == 0
+    assert "3 nights, single, breakfast False, ada@example.com." in rest
+
+
+@pytest.mark.parametrize(("keys", "action"), [("!decline\n", "decline"), ("\x04", "cancel")], ids=["!decline", "^D"])
+def test_a_form_can_be_refused(terminal: Type, keys: str, action: str) -> None:
+    child = terminal("call", "server.py", "book")
+    child.expect(r"nights \(integer\): ")
+    child.send(keys)
+    assert f"Nothing booked: {action}." in ended(child)[1]
+
+
+def test_what_was_answered_beforehand_is_not_asked(terminal: Type) -> None:
+    child = terminal("call", "server.py", "book", "--answer", "nights=3", "-a", "size=single", "-a", "breakfast=no")
+    child.expect(r"email \(email\): ")
+    child.sendline("")
+    assert "3 nights, single, breakfast False, None." in ended(child)[1]
+
+
+@pytest.mark.parametrize(
+    ("key", "action", "opened"), [("y", "accept", True), ("n", "decline", False), ("", "decline", False)]
+)
+def test_a_page_is_opened_only_after_a_yes(terminal: Type, folder: Path, key: str, action: str, opened: bool) -> None:
+    browser = folder / "browser.sh"
+    browser.write_text('#!/bin/sh\necho "$1" > visited.txt\n')
+    browser.chmod(0o755)
+    child = terminal("call", "server.py", "visit", BROWSER=f"{browser} %s")
+    child.expect_exact("https://example.com/sign-in")
+    child.expect_exact("Open this page in the browser? [y/N] ")
+    assert not (folder / "visited.txt").exists()
+    child.sendline(key)
+    assert ended(child)[1].endswith(f"{action}\r\n")
+    assert (folder / "visited.txt").exists() is opened
+
+
+def test_a_page_that_has_to_be_opened_first(terminal: Type) -> None:
+    child = terminal("call", "server.py", "unlock", "--revision", "2025-11-25", BROWSER="true")
+    child.expect_exact("https://example.com/pay")
+    child.sendline("y")
+    child.expect_exact("Press Enter when you are done there: ")
+    child.sendline("")
+    assert ended(child)[1].endswith("Unlocked.\r\n")
+
+
+def test_several_questions_at_once_wait_for_each_other(terminal: Type, folder: Path) -> None:
+    shutil.copy(TRAVEL, folder / "server.py")
+    child = terminal("call", "server.py", "book", "-a", "city=Rome", "-a", "start=2026-05-01", "-a", "nights=2")
+    child.expect(r"seat \(number or name\) \[window\]: ")
+    child.sendline("")
+    child.expect_exact("asks: Which meals?")
+    child.expect(r"numbers or names, with commas\): ")
+    child.sendline("1, supper")
+    child.expect_exact("'supper' is none of the choices")
+    child.sendline("1, dinner")
+    child.expect_exact("asks: How fast?")
+    child.expect_exact("By plane")
+    child.expect(r"number or name\): ")
+    child.sendline("By plane")
+    assert ended(child)[1].endswith("2 nights in Rome, breakfast, dinner, fast\r\n")
+
+
+def test_a_person_answers_for_the_model(terminal: Type) -> None:
+    child = terminal("call", "server.py", "think", "--revision", "2025-11-25")
+    child.expect_exact("user: What is the capital of Italy?")
+    child.expect_exact("  > ")
+    child.sendline("Rome")
+    child.expect_exact("  > ")
+    child.sendline("")
+    assert ended(child)[1].endswith("Rome\r\n")
+
+
+# ── before what destroys ──
+
+
+@pytest.mark.parametrize(("key", "code", "seen"), [("y", 0, "Forgot old."), ("", DECLINED, "forget was not called")])
+def test_a_destructive_tool_is_called_only_after_a_yes(terminal: Type, key: str, code: int, seen: str) -> None:
+    child = terminal("call", "server.py", "forget", "note=old")
+    child.expect_exact('"note": "old"')
+    child.expect_exact("Call it? [y/N] ")
+    child.sendline("what?")
+    child.expect_exact("Please say y or n.")
+    child.sendline(key)
+    found, rest = ended(child)
+    assert found == code
+    assert seen in rest
+
+
+# ── Ctrl-C ──
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_ctrl_c_cancels_the_call(terminal: Type, folder: Path, revision: str) -> None:
+    child = terminal("call", "server.py", "bake", "minutes=1", "seconds=60", "--revision", revision)
+    child.expect_exact("0% baking")
+    child.sendintr()
+    code, rest = ended(child)
+    assert code == INTERRUPTED
+    assert "Traceback" not in rest
+    assert (folder / "cancelled.txt").read_text() == "the oven is off"
+
+
+def test_ctrl_c_at_a_question(terminal: Type) -> None:
+    child = terminal("call", "server.py", "book")
+    child.expect(r"nights \(integer\): ")
+    child.kill(signal.SIGINT)
+    code, rest = ended(child)
+    assert code == INTERRUPTED
+    assert "Traceback" not in rest
