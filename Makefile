@@ -3,20 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run setup test check soak bench conformance node servers lint types clean
+.PHONY: run setup test check soak bench conformance node servers browser screenshots lint types clean
 
 run: $(STAMP)            ## start the reference server at http://127.0.0.1:8000/mcp
 	@$(BIN)/dovetail run
 
 setup: $(STAMP)          ## make .venv and nothing else
 
-test: $(STAMP) .cache/suites/.fetched node servers lint types   ## lint, types, every test
+test: $(STAMP) .cache/suites/.fetched node servers browser lint types   ## lint, types, every test
 	$(BIN)/pytest -n 2 -m "not soak"
 
 check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
 	$(BIN)/pytest -n 2 -m "not soak and not slow"
 
-soak: $(STAMP) .cache/suites/.fetched node servers   ## the long forms of the slow proofs
+soak: $(STAMP) .cache/suites/.fetched node servers browser   ## the long forms of the slow proofs
 	$(BIN)/pytest -m soak --timeout 3600 -s
 
 bench: $(STAMP)          ## how fast it is, beside the peers; about 20 minutes. QUESTIONS="http_call stdio" asks only these
@@ -30,6 +30,12 @@ node: $(STAMP)           ## Node 22 and what runs on it, from npm
 
 servers: $(STAMP)        ## a Redis and an nginx for the tests, where there are none
 	@$(BIN)/python scripts/test_servers.py
+
+browser: $(STAMP)        ## a Chromium for the tests of the console, where there is none
+	@$(BIN)/python scripts/browser.py
+
+screenshots: $(STAMP) browser   ## the pictures of the console in docs/images
+	$(BIN)/python scripts/screenshots.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
