@@ -242,3 +242,12 @@ def test_every_module_says_what_it_is_for(module: str) -> None:
 @pytest.mark.parametrize("word", ["utils", "helpers", "manager", "misc", "common"])
 def test_no_module_is_named_after_nothing(word: str) -> None:
     assert not [module for module in MODULES if word in module.split(".")[-1]]
+
+
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """Test folders are no packages: of two modules with one name the second is never seen."""
+    found: dict[str, list[str]] = {}
+    for path in Path(__file__).parent.rglob("*.py"):
+        if path.name != "conftest.py" and "node" not in path.parts and "programs" not in path.parts:
+            found.setdefault(path.name, []).append(str(path))
+    assert not {name: paths for name, paths in found.items() if len(paths) > 1}

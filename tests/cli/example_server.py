@@ -1,7 +1,6 @@
 """The `server.py` of the examples in `--help`, and of the tests of the command line: a bit of everything."""
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,7 +19,6 @@ from dovetail import (
     UrlElicitationRequired,
 )
 
-logging.getLogger("dovetail").setLevel(logging.ERROR)  # of deprecations, say
 server = Server("example", version="1.0.0", instructions="Try everything.")
 UNLOCKED: list[bool] = []
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(2_000)

@@ -1,7 +1,6 @@
 """A client uses answers again for as long as the server says, and not a moment longer."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -198,7 +197,7 @@ async def test_whoever_hears_of_a_possible_change_can_read_it(reach: Reach) -> N
 
 
 class Changing:
-    """Credentials that change; whoever uses them finds that out by the requests that go out."""
+    """Credentials that change, and do not say so: nothing is kept for them."""
 
     token = "Ada"
 
@@ -217,8 +216,8 @@ class Telling(Changing):
         return self.token
 
 
-@pytest.mark.parametrize("who", [Changing(), Telling()], ids=["found out", "told"])
-async def test_whoever_signs_in_as_somebody_else_gets_answers_of_their_own(who: Changing) -> None:
+@pytest.mark.parametrize(("who", "reads"), [(Changing(), 3), (Telling(), 2)], ids=["unknown", "told"])
+async def test_whoever_signs_in_as_somebody_else_gets_answers_of_their_own(who: Changing, reads: int) -> None:
     def behave(visit: Visit) -> None:
         name = visit.headers["authorization"].removeprefix("Bearer ")
         if visit.method == "resources/read":
@@ -230,11 +229,22 @@ async def test_whoever_signs_in_as_somebody_else_gets_answers_of_their_own(who: 
     async with Scripted(behave) as server, Client(server.url, auth=who) as client:
         for name in ("Ada", "Ada", "Bob"):
             who.token = name
-            if not isinstance(who, Telling):
-                with suppress(ServerError):
-                    await client.request("any/thing")
             assert (await client.read_resource("a://1"))[0].text == f"for {name}"
-        assert server.said().count("POST resources/read") == 2
+        assert server.said().count("POST resources/read") == reads
+
+
+@pytest.mark.parametrize("auth", [None, "a-token"])
+async def test_whoever_stays_the_same_is_not_asked_for_again(auth: str | None) -> None:
+    def behave(visit: Visit) -> None:
+        if visit.method == "prompts/list":
+            visit.result({"resultType": "complete", "prompts": [], "ttlMs": 60_000, "cacheScope": "private"})
+        else:
+            modern()(visit)
+
+    async with Scripted(behave) as server, Client(server.url, auth=auth) as client:
+        await client.list_prompts()
+        await client.list_prompts()
+        assert server.said().count("POST prompts/list") == 1
 
 
 async def test_what_is_approved_is_what_the_server_offers_now(reach: Reach) -> None:

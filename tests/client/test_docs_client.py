@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from oauth_stage import Person, notes
+from sign_in_stage import Person, notes
 
 from documented import PROGRAMS, load
 from dovetail.client.oauth import OAuth

@@ -195,7 +195,7 @@ async def test_other_redirects_are_not(status: int, location: str | None, words:
 BAD_TARGETS: list[tuple[str, dict[str, Any], str]] = [
     ("http://user:pass@127.0.0.1/mcp", {}, "holds a user or a password"),
     ("http://user@127.0.0.1/mcp", {}, "holds a user or a password"),
-    ("http://127.0.0.1/mcp#part", {}, "ends in #part"),
+    ("http://127.0.0.1/mcp#part", {}, "has a part after #"),
     ("http:///mcp", {}, "no host"),
     ("http://127.0.0.1:99999/mcp", {}, "its host or its port can't be read"),
     ("http://[::1/mcp", {}, "its host or its port can't be read"),

@@ -56,6 +56,63 @@ def test_a_file(tmp_path: Path, key: str) -> None:
     assert found["a"].options["cwd"] == tmp_path / "sub"
 
 
+def test_a_file_as_people_write_it(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(
+        """{
+        // the servers, of which "one" is for /* tests
+        "servers": {
+            "a": {"url": "http://a/mcp//x"}, /* not
+            "b": {"command": "gone"}, */
+            "c": {"command": "say", "args": ["// \\"no/*", "a,]", "}",], }, // the last one
+        },
+    }"""
+    )
+    found = read_servers(path)
+    assert list(found) == ["a", "c"]
+    assert found["a"].target == "http://a/mcp//x"
+    assert found["c"].target == ["say", '// "no/*', "a,]", "}"]
+
+
+@pytest.mark.parametrize("content", [b'"' + b'\\"' * 400_000, b"/*" * 400_000, b"[," * 400_000, b"/" * 900_000])
+def test_a_strange_file_is_read_soon(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_bytes(content)
+    with pytest.raises(SetupError, match="is no JSON object"):
+        read_servers(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("${NOWHERE:-${PLACE}}", "Rome"),
+        ("<${NOWHERE:-in ${env:PLACE}, here}>", "<in Rome, here>"),
+        ("${PLACE:-${NO_SUCH}}", "Rome"),  # which is not needed
+        ('${NOWHERE:-{"a": 1}}', '{"a": 1}'),
+        ("${ODD}", "${PLACE}"),
+        ("${" * 200_000, "${" * 200_000),
+    ],
+    ids=str.__len__,
+)
+def test_references(text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACE", "Rome")
+    monkeypatch.setenv("ODD", "${PLACE}")
+    for name in ("NOWHERE", "NO_SUCH"):
+        monkeypatch.delenv(name, raising=False)
+    assert one(command="x", args=[text]).target == ["x", expected]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://x/?key=${KEY}\n", "${KEY}", "http://${KEY} /", "ftp://x/${KEY}", "http://u:${KEY}@x"]
+)
+async def test_a_url_that_is_wrong_is_not_repeated(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "s3cret")
+    async with Clients({"mcpServers": {"bad": {"url": url}, "worse": {"url": "http://x/#${KEY}"}}}) as clients:
+        assert list(clients.failures) == ["bad", "worse"]
+        assert all(isinstance(failure, SetupError) for failure in clients.failures.values())
+        assert "s3cret" not in str(clients.failures)
+
+
 @pytest.mark.parametrize(("folder", "about"), [(".vscode", "."), (".cursor", "."), ("conf", "conf")])
 def test_the_folder_that_a_file_is_about(tmp_path: Path, folder: str, about: str) -> None:
     path = tmp_path / folder / "mcp.json"
@@ -65,8 +122,9 @@ def test_the_folder_that_a_file_is_about(tmp_path: Path, folder: str, about: str
 
 
 UNREADABLE: dict[str, tuple[bytes, str]] = {
-    "comments": (b'{\n// servers\n"mcpServers": {}}', "no JSON object near line 2; it must not hold comments"),
-    "a trailing comma": (b'{"mcpServers": {},\n}', "near line 2"),
+    "no quotes": (b'{\n// servers\n"mcpServers": {a: 1}}', "no JSON object near line 3"),
+    "half a comment": (b'{"mcpServers": {}} /* and', "no JSON object"),
+    "two commas": (b'{"mcpServers": {},,\n}', "no JSON object near line 2"),
     "half of it": (b'{"mcpServers": ', "no JSON object"),
     "a list": (b"[]", "no JSON object"),
     "no text": (b"\xff\xfe{}", "no JSON object"),

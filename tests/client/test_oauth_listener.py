@@ -93,6 +93,25 @@ async def test_a_browser_that_does_not_open(is_async: bool, caplog: pytest.LogCa
     assert "no display" in caplog.text
 
 
+class Opener:
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    async def __call__(self, url: str) -> None:
+        self.opened.append(url)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda opener: opener, lambda opener: lambda url: opener(url)], ids=["object", "lambda"]
+)
+async def test_whatever_opens_it_is_waited_for(wrap: Any) -> None:
+    opener = Opener()
+    async with waiting(open=wrap(opener)) as (uri, coming):
+        await get(f"{uri}?state=right&code=1")
+        await coming
+    assert opener.opened == ["https://login.example/"]
+
+
 async def test_a_port_that_is_taken() -> None:
     async with waiting() as (uri, _):
         with pytest.raises(NotSignedIn, match="is in use"):

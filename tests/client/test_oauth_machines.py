@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 from oauth_realm import METADATA, PRM, Realm, realm
-from oauth_stage import notes
 from served_http import INFO, Visit
+from sign_in_stage import notes
 
 from authserver_stage import served
 from dovetail import Client, Server

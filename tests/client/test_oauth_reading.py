@@ -165,3 +165,19 @@ def test_what_has_to_be_installed_for_keys(what: str, monkeypatch: pytest.Monkey
         ClientCredentials(
             "a", **({"private_key": "pem"} if what == "private_key" else {"client_secret": "b", what: True})
         )
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://notes.example.com/mcp?key=s3cret", "http://notes.example.com/mcp is not https"),
+        ("https://notes.example.com/mcp", ""),
+        ("http://127.0.0.1/mcp", ""),
+        ("http://localhost/mcp", ""),
+    ],
+)
+def test_a_token_in_the_open(url: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    credentials_for("s3cret", ServerAddress.of(url), {})
+    assert words in caplog.text
+    assert bool(caplog.text) is bool(words)
+    assert "s3cret" not in caplog.text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from oauth_stage import Person, notes
+from sign_in_stage import Person, notes
 
 from dovetail import Client
 from dovetail.client.oauth import MemoryTokens, OAuth, TokenFile
@@ -102,7 +102,7 @@ async def test_kept_tokens_that_are_over_are_refreshed(tmp_path: Path) -> None:
         async with Client(served.url, auth=signing_in(person, tokens=file)):
             pass
         (key,) = file._read()
-        async with file.exclusive():
+        async with file.exclusive(key):
             await file.save(key, replace(file._read()[key], expires_at=1.0, access_token="over"))
         async with Client(served.url, auth=signing_in(person, tokens=file)) as client:
             assert (await client.call_tool("read")).data == "a note"
@@ -119,7 +119,7 @@ async def test_two_programs_refresh_once_with_one_refresh_token(tmp_path: Path) 
             for auth in (first, second):
                 mine: Any = auth.for_server(served.url)
                 mine._tokens = replace(mine._tokens, access_token="revoked")
-                async with mine._source.store.exclusive():
+                async with mine._source.store.exclusive(mine._key):
                     await mine._source.store.save(mine._key, mine._tokens)
             await asyncio.gather(*(client.call_tool("read") for client in (one, two)))
         assert served.paths.count("/token") == 2
@@ -133,7 +133,7 @@ async def test_a_program_that_was_forgotten_registers_again(tmp_path: Path) -> N
             pass
         (key,) = file._read()
         kept = file._read()[key]
-        async with file.exclusive():
+        async with file.exclusive(key):
             await file.save(key, replace(kept, access_token="over", client=replace(kept.client, id="dcr-nobody")))
         async with Client(served.url, auth=signing_in(person, tokens=file)) as client:
             assert (await client.call_tool("read")).data == "a note"

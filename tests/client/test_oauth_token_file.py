@@ -1,5 +1,6 @@
 """Tokens in a file: only its owner reads it, nobody sees half of it, and several programs may use it."""
 
+import asyncio
 import logging
 import os
 import stat
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.client.oauth import TokenFile, TokenSet, token_file
 from dovetail.client.oauth.token_file import usual_place
@@ -36,7 +38,7 @@ def file(tmp_path: Path) -> TokenFile:
 async def keep(
     file: TokenFile, key: str = "https://notes.example.com/mcp app", tokens: TokenSet | None = TOKENS
 ) -> None:
-    async with file.exclusive():
+    async with file.exclusive(key):
         await file.save(key, tokens)
 
 
@@ -51,7 +53,7 @@ async def test_what_is_kept_comes_back(file: TokenFile) -> None:
     assert await TokenFile(str(file.path)).load("two") == TOKENS
     assert "a-token" not in repr((file, TOKENS, TOKENS.client))
     assert "its-secret" not in repr((file, TOKENS, TOKENS.client))
-    assert sorted(path.name for path in file.path.parent.iterdir()) == [".tokens.json.lock", "tokens.json"]
+    assert {path.name for path in file.path.parent.iterdir() if path.suffix != ".lock"} == {"tokens.json"}
 
 
 @POSIX
@@ -98,7 +100,7 @@ BROKEN = {
     "half": b'{"tokens":{"one":{"access_',
     "a list": b"[]",
     "deep": b"[" * 100_000,
-    "huge": b" " * 5,
+    "huge": b" " * 200_001,
 }
 
 
@@ -106,17 +108,75 @@ BROKEN = {
 async def test_a_broken_one_is_kept_aside(
     file: TokenFile, case: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_file, "MAX_BYTES", 4 if case == "huge" else 1_000_000)
+    monkeypatch.setattr(token_file, "MAX_BYTES", 200_000)
     await keep(file)
     file.path.write_bytes(BROKEN[case])
     with caplog.at_level(logging.WARNING):
         assert await file.load("one") is None
+        assert "you will have to sign in again" in caplog.text
+        assert file.path.read_bytes() == BROKEN[case]  # only who writes may move it
+        await keep(file, "one")
     assert "is now tokens.json.broken-" in caplog.text
     (aside,) = file.path.parent.glob("tokens.json.broken-*")
     assert aside.read_bytes() == BROKEN[case]
-    monkeypatch.undo()
+    assert await file.load("one") == TOKENS
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="whoever is root can move anything")
+async def test_a_broken_one_that_can_not_be_moved(file: TokenFile) -> None:
+    await keep(file)
+    file.path.write_bytes(b"broken")
+    file.path.parent.chmod(0o500)
+    try:
+        with pytest.raises(NotSignedIn, match="can't be moved away"):
+            await keep(file)
+    finally:
+        file.path.parent.chmod(0o700)
+
+
+async def test_what_is_too_long_takes_nothing_from_others(file: TokenFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    await keep(file, "good")
+    with pytest.raises(NotSignedIn, match="are too long to be kept"):
+        await keep(file, "long", replace(TOKENS, refresh_token="r" * 250_000))
+    monkeypatch.setattr(token_file, "MAX_BYTES", 100_000)
+    await keep(file, "one", replace(TOKENS, refresh_token="r" * 60_000))
+    with pytest.raises(NotSignedIn, match="no room for more tokens"):
+        await keep(file, "another", replace(TOKENS, refresh_token="r" * 60_000))
+    assert await file.load("good") == TOKENS
+
+
+async def test_somebody_who_reads_it_is_waited_for(file: TokenFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows."""
+    put, tries = Path.replace, []
+
+    def busy(path: Path, target: Path) -> Path:
+        tries.append(path)
+        if len(tries) < 3:
+            raise PermissionError
+        return put(path, target)
+
+    monkeypatch.setattr(Path, "replace", busy)
+    monkeypatch.setattr(token_file, "LOOK_SECONDS", 0.001)
     await keep(file, "one")
     assert await file.load("one") == TOKENS
+    tries.clear()
+    monkeypatch.setattr(token_file, "REPLACE_TRIES", 1)
+    with pytest.raises(NotSignedIn, match="can't be kept"):
+        await keep(file, "two")
+
+
+async def test_one_server_does_not_wait_for_another(file: TokenFile) -> None:
+    async with asyncio.timeout(5), file.exclusive("slow"):
+        await keep(file, "quick")
+    assert await file.load("quick") == TOKENS
+
+
+def test_one_that_outlives_its_loop(file: TokenFile) -> None:
+    async def contend() -> None:
+        await asyncio.gather(*(keep(file, "one") for _ in range(3)))
+
+    for _ in range(2):
+        asyncio.run(contend())
 
 
 async def test_a_folder_that_can_not_be(tmp_path: Path) -> None:
@@ -133,7 +193,7 @@ from dovetail.client.oauth.tokens import RegisteredClient, TokenSet
 async def main(path, name):
     file = TokenFile(path)
     for number in range(25):
-        async with file.exclusive():
+        async with file.exclusive("all"):
             tokens = TokenSet(access_token="t", token_type="Bearer", issuer="i", client=RegisteredClient(name))
             await file.save(f"{name} {number}", tokens)
 
@@ -151,9 +211,9 @@ def test_two_processes_lose_nothing(file: TokenFile) -> None:
 
 async def test_whoever_holds_it_too_long(file: TokenFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_file, "LOCK_SECONDS", 0.1)
-    async with file.exclusive():
+    async with file.exclusive("one"):
         with pytest.raises(NotSignedIn, match=r"another program has been changing it for 0.1 s"):
-            await keep(TokenFile(file.path))
+            await keep(TokenFile(file.path), "one")
     await keep(file)
 
 

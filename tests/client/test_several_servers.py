@@ -3,6 +3,8 @@
 import asyncio
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ from modern_script import modern
 from scripted_link import ScriptedLink, error, result
 from served_http import Scripted
 
-from dovetail import Clients, ConnectionLost, SetupError, ToolError
+from dovetail import Client, Clients, ConnectionLost, SetupError, ToolError
 from dovetail.client.credentials import BearerToken
+from dovetail.client.oauth import ClientCredentials, JwtBearer, OAuth
 
 PROGRAM = """
 from dovetail import Server
@@ -151,13 +154,35 @@ async def test_names_that_begin_alike(group: Group) -> None:
     group.add("git", "hub_search", "log")
     group.add("git_hub", "search", "open")
     async with Clients(group.config) as clients:
-        with pytest.raises(SetupError, match="'git' and 'git_hub' have both a tool that is called git_hub_search"):
-            await clients.list_tools()
-        assert (await clients.call_tool("git_hub_open")).text == "git_hub open"
+        names = [tool.name for tool in await clients.list_tools()]
+        assert names == ["git_log", "git_hub_search", "git_hub_open"]
+        assert "the tool hub_search of 'git' is left out: git_hub_search would be one of 'git_hub'" in str(
+            clients.failures["git"]
+        )
+        assert (await clients.call_tool("git_hub_search")).text == "git_hub search"
         assert (await clients.call_tool("git_log")).text == "git log"
-        with pytest.raises(SetupError, match="git_hub_search is a tool of 'git' and 'git_hub'"):
-            await clients.call_tool("git_hub_search")
-        assert (await clients.call_tool("git_hub_unlisted")).text == "git hub_unlisted"
+        assert (await clients.call_tool("git_hub_unlisted")).text == "git_hub unlisted"
+    async with Clients(group.config, strict=True) as clients:
+        with pytest.raises(SetupError, match="give one of these servers another name"):
+            await clients.list_tools()
+
+
+async def test_what_is_meant_for_one_that_is_down_goes_to_nobody_else(group: Group) -> None:
+    group.add("git", "hub_pay")
+    group.add("git_hub", "pay").silent = True
+    async with Clients(group.config, connect_timeout=0.05) as clients:
+        assert [tool.name for tool in await clients.list_tools()] == []
+        with pytest.raises(ConnectionLost, match="'git_hub' can't be used"):
+            await clients.call_tool("git_hub_pay", {"card": "4242"})
+    assert "tools/call" not in group.members["git"].methods()
+
+
+async def test_a_tool_that_is_listed_twice_harms_nobody_else(group: Group) -> None:
+    group.add("odd", "x", "x", "y")
+    group.add("good", "x")
+    async with Clients(group.config) as clients:
+        assert [tool.name for tool in await clients.list_tools()] == ["odd_x", "odd_y", "good_x"]
+        assert str(clients.failures["odd"]) == "'odd' has two tools called x; the second is left out"
 
 
 def test_servers_that_can_not_be_told_apart(group: Group) -> None:
@@ -191,7 +216,7 @@ async def test_signing_in_is_for_urls_that_have_no_token(group: Group) -> None:
         "open": {"url": "http://open/mcp"},
         "known": {"url": "http://known/mcp", "headers": token},
     }
-    signing_in = BearerToken("mine")
+    signing_in = OAuth()
     async with Clients({"mcpServers": servers}, auth=signing_in) as clients:
         assert list(clients) == ["program", "open", "known"]
     assert {name: options["auth"] for name, options in group.given.items()} == {
@@ -201,9 +226,25 @@ async def test_signing_in_is_for_urls_that_have_no_token(group: Group) -> None:
     }
 
 
-def test_one_token_is_not_shown_to_all() -> None:
+@pytest.mark.parametrize("auth", ["s3cret", BearerToken("s3cret")], ids=["text", "object"])
+def test_one_token_is_not_shown_to_all(auth: Any) -> None:
     with pytest.raises(SetupError, match="would be shown to every server"):
-        Clients({"mcpServers": {}}, auth="s3cret")
+        Clients({"mcpServers": {}}, auth=auth)
+
+
+MACHINES: dict[str, Callable[..., Any]] = {
+    "secret": partial(ClientCredentials, "ci", "s3cret"),
+    "assertion": partial(JwtBearer, "ci", "s3cret"),
+    "known client": partial(OAuth, client_id="app", client_secret="s3cret"),
+}
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_one_secret_is_shown_only_where_it_belongs(kind: str) -> None:
+    with pytest.raises(SetupError, match="would be shown to whomever a server names; say where it belongs") as caught:
+        Clients({"mcpServers": {}}, auth=MACHINES[kind]())
+    assert "s3cret" not in str(caught.value)
+    Clients({"mcpServers": {}}, auth=MACHINES[kind](issuer="https://login.example.com"))
 
 
 # ── failures ──
@@ -227,6 +268,18 @@ async def test_one_that_does_not_answer_stops_nobody(group: Group) -> None:
         with pytest.raises(KeyError, match="'late' could not be opened"):
             clients["late"]
     assert group.members["late"].closed == 1
+
+
+async def test_without_a_limit(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its own; others may have one."""
+
+    async def late(client: Client, seconds: float | None = None) -> None:
+        raise TimeoutError
+
+    group.add("late")
+    monkeypatch.setattr(Client, "open", late)
+    async with Clients(group.config, connect_timeout=None) as clients:
+        assert str(clients.failures["late"]) == "'late' did not open in time"
 
 
 async def test_unless_one_insists(group: Group) -> None:
