@@ -15,7 +15,7 @@ from served_http import Scripted
 
 from dovetail import Client, Clients, ConnectionLost, SetupError, ToolError
 from dovetail.client.credentials import BearerToken
-from dovetail.client.oauth import ClientCredentials, JwtBearer, OAuth
+from dovetail.client.oauth import ClientCredentials, EnterpriseManaged, JwtBearer, OAuth
 
 PROGRAM = """
 from dovetail import Server
@@ -245,6 +245,15 @@ def test_one_secret_is_shown_only_where_it_belongs(kind: str) -> None:
         Clients({"mcpServers": {}}, auth=MACHINES[kind]())
     assert "s3cret" not in str(caught.value)
     Clients({"mcpServers": {}}, auth=MACHINES[kind](issuer="https://login.example.com"))
+
+
+def test_what_holds_no_secret_may_go_to_all() -> None:
+    """A grant of the company is made for one issuer each time."""
+    there = {"idp_token_endpoint": "https://idp.example/token", "idp_client_id": "app"}
+    Clients({"mcpServers": {}}, auth=OAuth(client_id="app"))
+    Clients({"mcpServers": {}}, auth=EnterpriseManaged("app", id_token="me", **there))
+    with pytest.raises(SetupError, match="issuer="):
+        Clients({"mcpServers": {}}, auth=EnterpriseManaged("app", "s3cret", id_token="me", **there))
 
 
 # ── failures ──

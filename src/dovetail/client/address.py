@@ -40,7 +40,7 @@ class ServerAddress(NamedTuple):
                 'headers={"Authorization": "Basic …"} instead'
             )
         if split.fragment:
-            raise SetupError(f"Client: the URL ends in #{split.fragment[:_SHOWN]}, which no server sees; leave it out")
+            raise SetupError("Client: the URL has a part after #, which no server sees; leave it out")
         return cls(url, _origin(split))
 
     @property

@@ -51,13 +51,13 @@ class ResponseCache:
         self._max_bytes = max_bytes
         self._kept: dict[_Key, _Kept] = {}  # the one used longest ago first
         self._bytes = 0
-        self._owner: str | None = None
+        self._owner = ""
         self.changes = 0  # how often something was forgotten: an answer that was asked for before may be old
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def belongs_to(self, identity: str | None) -> None:
+    def belongs_to(self, identity: str) -> None:
         """What was said to one is nothing for another; nor is it after a new token, which may be anybody's."""
         if identity != self._owner:
             self._owner = identity
@@ -80,6 +80,8 @@ class ResponseCache:
         key = (method, encode(params))
         self._drop(key)
         size = len(raw) + len(key[1])
+        if size > self._max_bytes:
+            return  # it would only drive out all others
         self._put(key, _Kept(raw.copy(), str(params.get("uri", "")), monotonic() + seconds, size))
         while len(self._kept) > self._max_entries or self._bytes > self._max_bytes:
             self._drop(next(iter(self._kept)))

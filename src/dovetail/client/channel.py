@@ -46,6 +46,8 @@ T = TypeVar("T")
 Seconds = float | None | UnsetType
 
 MAX_PAGES = 1_000
+MAX_ITEMS = 200_000  # of one list, over all its pages
+MAX_LIST_BYTES = 128 * 1024 * 1024
 NOT_OPEN = "The client is not open; use it inside `async with Client(...) as client:`"
 
 log = logging.getLogger("dovetail.client")
@@ -94,15 +96,18 @@ class Channel:
         # Newer servers log only to those who ask; a handler is a way of asking.
         self.log_level: LogLevel | None = None if log_handler is None else "info"
 
-    async def open(self) -> None:
+    async def open(self, seconds: float | None = None) -> None:
+        """Within so many seconds, not counting those that a person needs to sign in."""
         if self._conversation is not None:
             raise SetupError("Client: it is open already; make another one for another connection")
         self._session_over, self._session_log_level = False, None
         self.cache.clear()
         self._conversation = Conversation(self._link, self, self._transcript)
         try:
-            await self._conversation.open()
-            self._agreement = await agree(self._conversation, self._identity, self._pinned, self._timeout)
+            async with asyncio.timeout(seconds) as limit:
+                with self._conversation.patience.counting(limit):
+                    await self._conversation.open()
+                    self._agreement = await agree(self._conversation, self._identity, self._pinned, self._timeout)
         except BaseException:
             await self.close()
             raise
@@ -154,9 +159,10 @@ class Channel:
 
     async def fetch(self, method: str, params: Mapping[str, Any], *, fresh: bool = False) -> Raw:
         """What the server said before, as long as that holds; else what it says now. `fresh` asks it in any case."""
-        if not self.revision.result_type:
-            return await self.send(method, params)  # there is nothing that says how long it would hold
-        self.cache.belongs_to(self._link.identity)
+        identity = self._link.identity
+        if not self.revision.result_type or identity is None:
+            return await self.send(method, params)  # nothing says how long it would hold, or for whom
+        self.cache.belongs_to(identity)
         kept = None if fresh else self.cache.find(method, params)
         if kept is not None:
             return kept
@@ -212,9 +218,11 @@ class Channel:
 
     async def _renew(self, method: str, seconds: float | None) -> None:
         try:
-            async with asyncio.timeout(seconds), self._session:
-                if self._session_over:
-                    await self._begin_again()
+            async with asyncio.timeout(seconds) as limit:
+                with self.conversation.patience.counting(limit):  # somebody may have to sign in first
+                    async with self._session:
+                        if self._session_over:
+                            await self._begin_again()
         except TimeoutError:
             raise TimeoutError(f"{method}: no new session within {seconds:g} s") from None
 
@@ -248,11 +256,18 @@ class Channel:
     async def page(
         self, method: str, key: str, item: type[T], cursor: str | None, *, fresh: bool = False
     ) -> ListPage[T]:
+        page, _ = await self._page(method, key, item, cursor, fresh)
+        return page
+
+    async def _page(
+        self, method: str, key: str, item: type[T], cursor: str | None, fresh: bool
+    ) -> tuple[ListPage[T], int]:
+        """With its size in bytes."""
         raw = await self.fetch(method, {} if cursor is None else {"cursor": cursor}, fresh=fresh)
         page = read_page(method, raw, key, item)
         if page.next_cursor == "" and self.revision.handshake:  # later an empty cursor is a live one
-            return ListPage(page.items, None)
-        return page
+            page = ListPage(page.items, None)
+        return page, len(raw)
 
     async def pages(self, method: str, key: str, item: type[T], *, fresh: bool = False) -> list[T]:
         """The items of all pages."""
@@ -266,13 +281,20 @@ class Channel:
     async def _follow_pages(self, method: str, key: str, item: type[T], fresh: bool) -> list[T]:
         items: list[T] = []
         cursor: str | None = None
-        for _ in range(MAX_PAGES):
-            page = await self.page(method, key, item, cursor, fresh=fresh)
+        seen: set[str] = set()
+        total = 0
+        while len(seen) < MAX_PAGES and len(items) < MAX_ITEMS and total < MAX_LIST_BYTES:
+            page, size = await self._page(method, key, item, cursor, fresh)
             items += page.items
+            total += size
             cursor = page.next_cursor
             if cursor is None:
                 return items
-        raise BadAnswer(f"{method}: the server's list does not end after {MAX_PAGES} pages")
+            if cursor in seen:
+                raise BadAnswer(f"{method}: the server's list does not end: it gave the same cursor twice")
+            seen.add(cursor)
+            await asyncio.sleep(0)  # pages that were kept come without a pause
+        raise BadAnswer(f"{method}: the server's list does not end after {len(seen)} pages with {len(items)} items")
 
     # ── tools whose arguments travel as headers ──
 

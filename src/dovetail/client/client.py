@@ -130,9 +130,13 @@ class Client:
         self._changes = 0  # how often the server has said that its tools changed
 
     async def __aenter__(self) -> Self:
-        self._forget_tools()
-        await self._channel.open()
+        await self.open()
         return self
+
+    async def open(self, connect_timeout: float | None = None) -> None:
+        """Reach the server; `async with` does it for you. TimeoutError after so many seconds without it."""
+        self._forget_tools()
+        await self._channel.open(connect_timeout)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

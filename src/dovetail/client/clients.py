@@ -23,7 +23,7 @@ from dovetail.client.mcp_json import ListedServer, read_servers
 from dovetail.client.results import CallResult, LogHandler
 from dovetail.client.roots import RootSource
 from dovetail.client.sampling import SamplingHandler
-from dovetail.errors import ConnectionLost, SetupError, ToolError
+from dovetail.errors import BadAnswer, ConnectionLost, SetupError, ToolError
 from dovetail.protocol.content import ResourceContents
 from dovetail.protocol.definitions import PromptDefinition, ResourceDefinition, TemplateDefinition, ToolDefinition
 from dovetail.protocol.methods import LogLevel
@@ -78,11 +78,7 @@ class Clients(Mapping[str, Client]):
         options_for: Callable[[str], Mapping[str, Any]] | None = None,
         **options: Unpack[ClientOptions],
     ) -> None:
-        if isinstance(options.get("auth"), str):
-            raise SetupError(
-                "Clients: a token as auth= would be shown to every server; write it into the headers of its server, "
-                "or give it by options_for="
-            )
+        _check_auth(options.get("auth"))
         self._listed = read_servers(servers)
         self._prefixes = _prefixes(self._listed)
         self._strict = strict
@@ -128,13 +124,13 @@ class Clients(Mapping[str, Client]):
         try:
             client = self._client(name, listed)
             try:
-                async with asyncio.timeout(self._seconds):
-                    await client.__aenter__()
+                await client.open(self._seconds)
             except BaseException:
                 await client.close()  # it may have opened in the very last moment
                 raise
         except TimeoutError as late:
-            self.failures[name] = TimeoutError(str(late) or f"{name!r} did not open within {self._seconds:g} s")
+            within = "in time" if self._seconds is None else f"within {self._seconds:g} s"
+            self.failures[name] = TimeoutError(str(late) or f"{name!r} did not open {within}")
         except Exception as failure:
             self.failures[name] = failure
         else:
@@ -181,7 +177,7 @@ class Clients(Mapping[str, Client]):
         raise_on_error: bool = True,
     ) -> CallResult:
         """As `Client.call_tool`, of the server that the name begins with. No such server is a ToolError."""
-        client, own = await self._home(name, "tool", Client.list_tools)
+        client, own = self._home(name, "tool")
         return await client.call_tool(
             own,
             arguments,
@@ -197,7 +193,7 @@ class Clients(Mapping[str, Client]):
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> PromptResult:
         """As `Client.get_prompt`, of the server that the name begins with."""
-        client, own = await self._home(name, "prompt", Client.list_prompts)
+        client, own = self._home(name, "prompt")
         return await client.get_prompt(own, arguments)
 
     async def list_resources(self, *, fresh: bool = False) -> list[tuple[str, ResourceDefinition]]:
@@ -228,44 +224,57 @@ class Clients(Mapping[str, Client]):
         return found
 
     def _named(self, what: str, found: Iterable[tuple[str, Named]]) -> list[Named]:
-        homes: dict[str, str] = {}
-        items = []
+        """Under their names here. What could not be called by its name is left out, and `failures` says why."""
+        items: dict[str, Named] = {}
         for server, item in found:
             name = f"{self._prefixes[server]}{item.name}"
-            if name in homes:
-                raise SetupError(
-                    f"Clients: {homes[name]!r} and {server!r} have both a {what} that is called {name} here; "
-                    "give one of these servers another name"
-                )
-            homes[name] = server
-            items.append(msgspec.structs.replace(item, name=name))
-        return items
+            home = self._server_of(name)
+            if home == server and name not in items:
+                items[name] = msgspec.structs.replace(item, name=name)
+            elif home == server:
+                self._blame(server, BadAnswer(f"{server!r} has two {what}s called {item.name}; the second is left out"))
+            else:
+                words = f"the {what} {item.name} of {server!r} is left out: {name} would be one of {home!r}"
+                self._blame(server, SetupError(f"Clients: {words}; give one of these servers another name"))
+        return list(items.values())
 
-    async def _home(
-        self, name: str, what: str, listing: Callable[[Client], Awaitable[list[Any]]]
-    ) -> tuple[Client, str]:
-        """The client of a prefixed name, and the name that its server knows."""
+    def _blame(self, server: str, failure: Exception) -> None:
+        if self._strict:
+            raise failure
+        self.failures[server] = failure
+
+    def _server_of(self, name: str) -> str | None:
+        """Of servers `a` and `a_b`, all that begins with `a_b_` is of the second, whatever they offer."""
         fits = [server for server, prefix in self._prefixes.items() if name.startswith(prefix)]
-        if len(fits) > 1:  # servers `a` and `a_b`: which of them has it?
-            owns = [server for server in fits if server in self._clients and await self._has(server, name, listing)]
-            fits = owns or fits[:1]
-        if len(fits) == 1 and fits[0] in self._clients:
-            return self._clients[fits[0]], name.removeprefix(self._prefixes[fits[0]])
-        raise self._homeless(name, what, fits)
+        return max(fits, key=lambda server: len(self._prefixes[server]), default=None)
 
-    async def _has(self, server: str, name: str, listing: Callable[[Client], Awaitable[list[Any]]]) -> bool:
-        own = name.removeprefix(self._prefixes[server])
-        return any(item.name == own for item in await listing(self._clients[server]))
-
-    def _homeless(self, name: str, what: str, fits: list[str]) -> Exception:
-        if len(fits) > 1:
-            return SetupError(f"Clients: {name} is a {what} of {' and '.join(map(repr, fits))}; rename one of them")
-        if fits:
-            why = self.failures.get(fits[0], "it is not open")
-            return ConnectionLost(f"{name}: the server {fits[0]!r} can't be used: {why}")
+    def _home(self, name: str, what: str) -> tuple[Client, str]:
+        """The client of a prefixed name, and the name that its server knows."""
+        server = self._server_of(name)
+        if server in self._clients:
+            return self._clients[server], name.removeprefix(self._prefixes[server])
+        if server is not None:
+            why = self.failures.get(server, "it is not open")
+            raise ConnectionLost(f"{name}: the server {server!r} can't be used: {why}")
         known = ", ".join(self._prefixes[server] for server in self._clients) or "none is open"
         words = f"There is no {what} {name!r}: it has to begin with the name of its server ({known})"
-        return ToolError(words) if what == "tool" else SetupError(words)
+        raise ToolError(words) if what == "tool" else SetupError(words)
+
+
+def _check_auth(auth: Any) -> None:
+    """What goes to all servers must not be a secret that is meant for one of them."""
+    if auth is None:
+        return
+    if not callable(getattr(auth, "for_server", None)):
+        raise SetupError(
+            "Clients: a token as auth= would be shown to every server; write it into the headers of its server, "
+            "or give it by options_for="
+        )
+    if getattr(auth, "bound_to_issuer", False) and auth.issuer is None:
+        raise SetupError(
+            f"Clients: what auth={type(auth).__name__}(…) holds would be shown to whomever a server names; "
+            "say where it belongs by issuer=, or give it to one server by options_for="
+        )
 
 
 def _prefixes(names: Iterable[str]) -> dict[str, str]:

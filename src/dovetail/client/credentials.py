@@ -4,16 +4,19 @@ A request that was refused with 401 or 403 has not run. The credentials are told
 say whether it is worth another try. They only ever see requests to the origin that the user named.
 """
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
+from dovetail.auth.fetch import is_loopback_host
 from dovetail.client.address import ServerAddress
 from dovetail.errors import SetupError
 
 AUTHORIZATION = "Authorization"
 MAX_TOKEN = 64 * 1024  # characters
+log = logging.getLogger("dovetail.client")
 _TOKEN = re.compile(r"[!-~]+")
 FIX = 'give it a token as text, or OAuth(), or ClientCredentials("id", "secret") from dovetail.client.oauth'
 
@@ -34,13 +37,17 @@ class Challenged(NamedTuple):
     challenges: Sequence[str]
     nonce: str | None  # of `DPoP-Nonce`
     sent: Mapping[str, str]
+    inside: bool = False  # the server is in a private network
 
     def __repr__(self) -> str:
         return f"Challenged({self.status})"  # what was sent is secret
 
 
 class Credentials(Protocol):
-    """What `auth=` may be, besides a text."""
+    """What `auth=` may be, besides a text.
+
+    Answers are kept only for those that also have an `identity`: a text that changes with the user.
+    """
 
     async def headers(self, request: Sending) -> Mapping[str, str]:
         """What the request has to carry; nothing, if nothing is known yet."""
@@ -61,6 +68,8 @@ ClientAuth = str | Credentials | CredentialsSource
 class BearerToken:
     """A token that the user has, and that nobody can renew."""
 
+    identity = ""  # it never changes
+
     def __init__(self, token: str) -> None:
         if len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token):
             raise SetupError("Client: auth= is no token: it holds spaces, line breaks or other odd characters")
@@ -80,6 +89,8 @@ def credentials_for(auth: ClientAuth | None, address: ServerAddress, headers: Ma
     if any(name.lower() == AUTHORIZATION.lower() for name in headers):
         raise SetupError("Client: auth= and an Authorization header are two answers to one question; keep one of them")
     if isinstance(auth, str):
+        if address.origin[0] != "https" and not is_loopback_host(address.origin[1]):
+            log.warning("%s is not https: whoever is on the way there can read the token", address.shown)
         return BearerToken(auth)
     given: Any = auth
     if callable(getattr(given, "for_server", None)):

@@ -69,8 +69,8 @@ class Link(ABC):
 
     @property
     def identity(self) -> str | None:
-        """For whom messages go out, where that can change. It is secret."""
-        return None
+        """For whom messages go out: empty where that can't change, None where nobody knows. It is secret."""
+        return ""
 
     @property
     def hears(self) -> bool:

@@ -1,6 +1,7 @@
 """The servers that other programs are told of: an `mcp.json` comes in, and how to reach each of its servers goes out.
 
-It is the file that Claude, Cursor and VS Code write: names with a command or a URL, under `mcpServers` or `servers`.
+It is the file that Claude, Cursor and VS Code write: names with a command or a URL, under `mcpServers` or `servers`;
+comments and trailing commas do no harm.
 What is wrong with the file is a SetupError; what is wrong with one server is kept for it, so that others can be used.
 No value of the file gets into an error: it may be a secret.
 """
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dovetail.client.address import readable_url
 from dovetail.errors import SetupError
 
 MAX_BYTES = 1024 * 1024
@@ -25,8 +27,12 @@ TRANSPORTS = {
     "streamableHttp": "http",
     "sse": "sse",
 }
-_REFERENCE = re.compile(r"\$\{([^}]*)\}")
+_REFERENCE = re.compile(r"\$\{((?:\$?\{[^{}]*\}|[^{}])*+)\}")  # another one may be in it
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_]\w*)(?::-(.*))?", re.DOTALL)
+_STRING = rb'"(?:[^"\\]|\\.?)*+(?:"|\Z)'
+_COMMENT = re.compile(_STRING + rb"|(//[^\r\n]*|/\*.*?\*/)|/\*.*", re.DOTALL)  # one without an end is none
+_TRAILING_COMMA = re.compile(_STRING + rb"|(,)(?=\s*[}\]])", re.DOTALL)
+_NOT_A_LINE_END = re.compile(rb"[^\r\n]")
 
 
 class ListedServer(NamedTuple):
@@ -81,11 +87,20 @@ def _read_file(path: Path) -> dict[str, Any]:
     if len(content) > MAX_BYTES:
         raise SetupError(f"{path} is longer than {MAX_BYTES} bytes, which no list of servers is")
     try:
-        return msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf"), type=dict[str, Any])
+        return msgspec.json.decode(_plain_json(content), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as bad:
         byte = re.search(r"byte (\d+)", str(bad))
         line = "" if byte is None else f" near line {content.count(NEWLINE, 0, int(byte[1])) + 1}"
-        raise SetupError(f"{path} is no JSON object{line}; it must not hold comments or trailing commas") from None
+        raise SetupError(f"{path} is no JSON object{line}") from None
+
+
+def _plain_json(content: bytes) -> bytes:
+    """Without comments and trailing commas, which people write; every other byte stays at its place."""
+
+    def blank(found: re.Match[bytes]) -> bytes:
+        return found[0] if found[1] is None else _NOT_A_LINE_END.sub(b" ", found[0])
+
+    return _TRAILING_COMMA.sub(blank, _COMMENT.sub(blank, content.removeprefix(b"\xef\xbb\xbf")))
 
 
 def _workspace(path: Path) -> Path:
@@ -118,7 +133,7 @@ def _reached(entry: _Entry, folder: Path) -> ListedServer:
         if transport == "unknown":
             raise SetupError('its "type" is unknown; use "http" or "sse", or leave it out')
         headers = {name: _expanded(value, folder) for name, value in entry.headers.items()}
-        return ListedServer(_expanded(url, folder), {"headers": headers, "transport": transport})
+        return ListedServer(_checked_url(_expanded(url, folder)), {"headers": headers, "transport": transport})
     if entry.env_file is not None:
         raise SetupError('"envFile" is not read here; write the variables under "env"')
     command = [_expanded(part, folder) for part in (entry.command or "", *entry.args)]
@@ -127,12 +142,20 @@ def _reached(entry: _Entry, folder: Path) -> ListedServer:
     return ListedServer(command, {"env": env, "cwd": cwd})
 
 
+def _checked_url(url: str) -> str:
+    if not readable_url(url):
+        raise SetupError(
+            'its "url" must begin with http:// or https://, name a host, and hold no spaces or line breaks'
+        )
+    return url
+
+
 def _as_text(value: str | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _expanded(text: str, folder: Path) -> str:
-    """`${NAME}`, `${env:NAME}` and `${NAME:-default}` stand for variables of the environment."""
+    """`${NAME}`, `${env:NAME}` and `${NAME:-default}` stand for variables; what these hold is not looked into."""
     return _REFERENCE.sub(lambda reference: _meaning(reference[1], folder), text)
 
 
@@ -145,7 +168,9 @@ def _meaning(reference: str, folder: Path) -> str:
     variable = _VARIABLE.fullmatch(reference)
     if variable is None:
         raise SetupError(f"${{{reference[:100]}}} is not understood; use ${{NAME}} or ${{env:NAME}}")
-    value = os.environ.get(variable[1], variable[2])
+    value = os.environ.get(variable[1])
+    if value is None and variable[2] is not None:
+        return _expanded(variable[2], folder)
     if value is None:
         raise SetupError(f"${{{reference}}}: the variable {variable[1]} is not set in the environment")
     return value

@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from dovetail import __version__
+from dovetail.auth.fetch import may_reach
 from dovetail.client.address import ServerAddress
 from dovetail.client.credentials import AUTHORIZATION, Challenged, Credentials, Sending
 from dovetail.client.patience import Patience
@@ -104,16 +105,16 @@ class HttpRequests:
     ) -> None:
         self.address = address
         self.patience = Patience()  # of those who wait for answers
-        self._sent_as: str | None = None
         self._headers = headers
         self._credentials = credentials
+        self._is_inside = True  # until an address of the internet is met
         self._session: aiohttp.ClientSession | None = None
         self.failures: tuple[type[Exception], ...] = ()
 
     @property
     def identity(self) -> str | None:
-        """For whom requests go out: by the word of the credentials, else as the latest one did. It is secret."""
-        known: str | None = getattr(self._credentials, "identity", self._sent_as)
+        """For whom requests go out, by the word of the credentials; None if they don't say. It is secret."""
+        known: str | None = "" if self._credentials is None else getattr(self._credentials, "identity", None)
         return known
 
     async def open(self) -> None:
@@ -122,10 +123,16 @@ class HttpRequests:
         library = self._library = _aiohttp()
         self.failures = (library.ClientError, TimeoutError, OSError, ValueError)
         self._session = library.ClientSession(
-            connector=library.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=_watched_socket),
+            connector=library.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=self._socket),
             timeout=library.ClientTimeout(total=None, connect=CONNECT_SECONDS),
             headers={"User-Agent": f"dovetail/{__version__}", **self._headers},
         )
+
+    def _socket(self, address: Any) -> socket.socket:
+        """Only the address of a connection says where the server is: another lookup of its name may say else."""
+        ip = str(address[4][0])
+        self._is_inside = self._is_inside and not may_reach(ip) and may_reach(ip, allow_private=True)
+        return _watched_socket(address)
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -151,7 +158,6 @@ class HttpRequests:
         hops = tries = 0
         while True:
             added = {} if self._credentials is None else await self._credentials.headers(request)
-            self._sent_as = added.get(AUTHORIZATION)
             response = await self._once(verb, request.url, {**headers, **added}, body)
             try:
                 reply = HttpReply(response, self)
@@ -175,7 +181,7 @@ class HttpRequests:
         await reply.hold()
         nonce = reply.header("DPoP-Nonce")
         return await self._credentials.refused(
-            request, Challenged(reply.status, reply.headers("WWW-Authenticate"), nonce, added)
+            request, Challenged(reply.status, reply.headers("WWW-Authenticate"), nonce, added, self._is_inside)
         )
 
     async def _once(

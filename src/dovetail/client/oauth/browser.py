@@ -143,37 +143,39 @@ async def _opened(open_browser: OpenBrowser, url: str, came: "asyncio.Future[str
         if inspect.iscoroutinefunction(open_browser):
             await open_browser(url)
         else:
-            await _in_a_thread(open_browser, url)
+            came_back = await _in_a_thread(open_browser, url)
+            if inspect.isawaitable(came_back):
+                await came_back
     except Exception:
         log.exception("open_browser= failed")
         if not came.done():
             came.set_exception(NotSignedIn("The page to sign in at could not be opened; the log says why"))
 
 
-async def _in_a_thread(function: OpenBrowser, url: str) -> None:
+async def _in_a_thread(function: OpenBrowser, url: str) -> Any:
     """Of its own: the end of the process must not wait until somebody closes a browser."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
+    done: asyncio.Future[Any] = loop.create_future()
 
-    def settle(failure: Exception | None) -> None:
+    def settle(failure: Exception | None, outcome: Any) -> None:
         if done.done():
             return
         if failure is None:
-            done.set_result(None)
+            done.set_result(outcome)
         else:
             done.set_exception(failure)
 
     def run() -> None:
-        failure = None
+        failure = outcome = None
         try:
-            function(url)
+            outcome = function(url)
         except Exception as raised:
             failure = raised
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, failure)
+            loop.call_soon_threadsafe(settle, failure, outcome)
 
     threading.Thread(target=run, name="dovetail-browser", daemon=True).start()
-    await done
+    return await done
 
 
 def _page(status: int, title: str, text: str) -> bytes:

@@ -20,9 +20,18 @@ S256 = "S256"
 
 
 async def discover(
-    web: OAuthWeb, server_url: str, metadata_url: str | None, *, only: str | None = None, before: str | None = None
+    web: OAuthWeb,
+    server_url: str,
+    metadata_url: str | None,
+    *,
+    only: str | None = None,
+    before: str | None = None,
+    issuer_web: OAuthWeb | None = None,
 ) -> Provider:
-    """`metadata_url`: as the challenge says. `only`: the issuer that the user names. `before`: that of last time."""
+    """`metadata_url`: as the challenge says. `before`: the issuer of last time.
+
+    `only`: the issuer that the user names, which is asked by `issuer_web`.
+    """
     described = await _resource(web, server_url, metadata_url)
     if described is None:
         return await _of_its_own_origin(web, server_url, only)
@@ -37,7 +46,7 @@ async def discover(
     issuer = wanted or next(iter(offered), None)
     if issuer is None:
         raise NotSignedIn(f"{shown(server_url)} does not say where its tokens come from")
-    metadata = await _issuer(web, issuer, metadata_urls(issuer), {issuer})
+    metadata = await _issuer(issuer_web or web, issuer, metadata_urls(issuer), {issuer})
     if metadata is None:
         raise NotSignedIn(f"{shown(issuer)}, where tokens should come from, has no metadata of an authorization server")
     return Provider(metadata, described.resource, described.scopes_supported)

@@ -31,7 +31,6 @@ class _Machine:
     """What they have in common."""
 
     interactive = False
-    bound_to_issuer = True  # what it has is for one issuer, whatever a server says later
     needs_proof = False  # of who it is, to the token endpoint
 
     def __init__(
@@ -69,6 +68,11 @@ class _Machine:
         return self._per_server.at(url)
 
     @property
+    def bound_to_issuer(self) -> bool:
+        """What it has is for one issuer, whatever a server says later."""
+        return True
+
+    @property
     def who(self) -> str:
         return f"{type(self).__name__} {self._id}"
 
@@ -93,7 +97,7 @@ class ClientCredentials(_Machine):
     Client("https://notes.example.com/mcp", auth=ClientCredentials("ci", os.environ["CI_SECRET"]))
 
     It proves who it is by a `client_secret`, or by a `private_key` (PEM or JWK), which needs `dovetail[auth]`.
-    `issuer`: the only authorization server that may see that; without it, the one that the server names first.
+    `issuer`: the only authorization server that may see that; without it, the one that the first server names.
     """
 
     needs_proof = True
@@ -138,6 +142,11 @@ class EnterpriseManaged(_Machine):
         self._idp_url = idp_token_endpoint
         self._idp_client = RegisteredClient(idp_client_id, None, PUBLIC)
 
+    @property
+    def bound_to_issuer(self) -> bool:
+        """Each grant is for one issuer only; a secret of its own is for one of them."""
+        return self._secret is not None or self.key is not None
+
     async def _grant(self, errand: TokenErrand) -> dict[str, str]:
         provider = errand.door.provider
         form = {
@@ -149,7 +158,7 @@ class EnterpriseManaged(_Machine):
             "resource": provider.resource,
             **errand.scope_field,
         }
-        company = errand.door._replace(web=OAuthWeb(self._idp_url, trusted=True), proving=None)
+        company = errand.door._replace(web=OAuthWeb(self._idp_url, inside=True), proving=None)
         vouched = await company.answer(self._idp_client, form, self._idp_url)
         if vouched.issued_token_type != ID_JAG:
             raise NotSignedIn("The company's identity provider gave no grant for this server")

@@ -39,4 +39,7 @@ async def register(
     method = made.token_endpoint_auth_method or wanted
     if method not in METHODS or (method != PUBLIC and not made.client_secret):
         raise NotSignedIn(f"{shown(url)} registered this program in a way that it can't use")
-    return RegisteredClient(made.client_id, None if method == PUBLIC else made.client_secret, method, redirect_uri)
+    if method == PUBLIC:
+        return RegisteredClient(made.client_id, None, method, redirect_uri)
+    until = made.client_secret_expires_at or None  # 0 is for ever
+    return RegisteredClient(made.client_id, made.client_secret, method, redirect_uri, until)

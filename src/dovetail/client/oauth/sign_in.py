@@ -4,10 +4,11 @@ import base64
 import hashlib
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from dovetail.auth.fetch import is_loopback_host
 from dovetail.client.calling import outcome_of
@@ -15,16 +16,19 @@ from dovetail.client.credentials import Credentials
 from dovetail.client.oauth.browser import OpenBrowser, RedirectListener, show_and_open
 from dovetail.client.oauth.discovery import S256, authorization_url
 from dovetail.client.oauth.keys import ClientKey, require_keys
+from dovetail.client.oauth.loop_lock import LoopLock
 from dovetail.client.oauth.registration import register
 from dovetail.client.oauth.responses import code_in
 from dovetail.client.oauth.server_tokens import PerServer
 from dovetail.client.oauth.source import TokenErrand
 from dovetail.client.oauth.token_endpoint import TokenDoor, method_for
 from dovetail.client.oauth.tokens import MemoryTokens, RegisteredClient, TokenSet, TokenStore
+from dovetail.client.oauth.web import shown
 from dovetail.errors import DovetailError, NotSignedIn, SetupError
 from dovetail.protocol.scopes import checked_scopes
 
 SIGN_IN_SECONDS = 300.0
+MAX_URL = 16 * 1024  # of the page to sign in at
 log = logging.getLogger("dovetail.client")
 RedirectHandler = Callable[[str], str | Awaitable[str]]
 
@@ -84,6 +88,7 @@ class OAuth:
         self._redirect_uri = redirect_uri
         self._redirect_handler = redirect_handler
         self._seconds = sign_in_seconds
+        self._browser = LoopLock()  # of the one sign-in that goes on
         self._per_server = PerServer(self)
 
     def __repr__(self) -> str:
@@ -99,7 +104,7 @@ class OAuth:
 
     @property
     def bound_to_issuer(self) -> bool:
-        return self._id is not None
+        return self._secret is not None or self.key is not None
 
     def completed(self, client: RegisteredClient) -> RegisteredClient:
         if self._id is None or client.id != self._id:
@@ -108,7 +113,7 @@ class OAuth:
 
     async def obtain(self, errand: TokenErrand) -> TokenSet:
         page = authorization_url(errand.door.provider, is_local=errand.door.web.is_local)
-        async with AsyncExitStack() as open_here:
+        async with self._browser, AsyncExitStack() as open_here:
             listener = None
             if self._redirect_handler is None:
                 listener = await self._listener(open_here, errand.client)
@@ -140,8 +145,9 @@ class OAuth:
             return RegisteredClient(self._id, self._secret, method)
         if self._document is not None and provider.metadata.client_id_metadata_document_supported:
             return RegisteredClient(self._document)
-        if errand.client is not None and errand.client.redirect_uri == redirect_uri:
-            return errand.client
+        known = errand.client
+        if known is not None and known.redirect_uri == redirect_uri and not known.is_over(time.time()):
+            return known
         native = is_loopback_host(urlsplit(redirect_uri).hostname or "")
         return await register(errand.door.web, provider, self._name, redirect_uri, native=native)
 
@@ -185,7 +191,12 @@ class SignInQuestion(NamedTuple):
             **({} if door.proving is None else {"dpop_jkt": door.proving.key.thumbprint}),
             **({"prompt": "consent"} if "offline_access" in errand.scopes else {}),  # OpenID Connect Core, 11
         }
-        return f"{page}{'&' if '?' in page else '?'}{urlencode(fields)}"
+        preset = dict(parse_qsl(urlsplit(page).query, keep_blank_values=True)).keys() & fields.keys()
+        url = f"{page}{'&' if '?' in page else '?'}{urlencode(fields)}"
+        if preset or len(url) > MAX_URL:
+            what = f"answers {min(preset)} itself" if preset else f"would need more than {MAX_URL} characters"
+            raise NotSignedIn(f"{shown(page)}, the page to sign in at, {what}; it is not opened")
+        return url
 
 
 async def _redeemed(errand: TokenErrand, question: SignInQuestion, code: str) -> TokenSet:
@@ -200,7 +211,13 @@ async def _redeemed(errand: TokenErrand, question: SignInQuestion, code: str) ->
 
 
 def _check_redirect(uri: str, *, handled: bool) -> None:
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError:
+        raise SetupError("OAuth: redirect_uri= is no URL: its host or its port can't be read") from None
+    if port == 0:
+        raise SetupError("OAuth: redirect_uri= must not have the port 0; leave the port out for any that is free")
     local = parts.scheme == "http" and is_loopback_host(parts.hostname or "") and not parts.query
     if not handled and not local:
         raise SetupError(

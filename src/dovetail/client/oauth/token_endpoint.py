@@ -16,6 +16,7 @@ from dovetail.protocol.scopes import read_scopes
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 BASIC, POST, SIGNED, PUBLIC = "client_secret_basic", "client_secret_post", "private_key_jwt", "none"
+BUSY = frozenset({408, 425, 429})  # says nothing about the request
 MARGIN_SECONDS = 30.0  # before the end of a token, after which it is not used any more
 LONGEST = 366 * 86_400.0
 
@@ -98,9 +99,9 @@ def method_for(provider: Provider, *, secret: bool, key: bool) -> str:
 
 
 def _read(answer: OAuthAnswer, url: str) -> TokenAnswer:
-    if answer.status >= 500:
+    if answer.status >= 500 or answer.status in BUSY:
         raise NotSignedIn(f"{shown(url)} answered {answer.status}; try again later")
-    if answer.status != 200:
+    if answer.status != 200 or "error" in (answer.body or {}):  # some servers refuse with 200
         problem = problem_in(answer)
         words = ": ".join(filter(None, (problem.error, problem.error_description)))
         raise TokenRefused(f"{shown(url)} gave no token: {words}", problem.error)

@@ -6,6 +6,7 @@ is not used, and one that can't be read is kept aside.
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import secrets
@@ -30,8 +31,10 @@ else:
 log = logging.getLogger("dovetail.client")
 NAME = "tokens.json"
 MAX_BYTES = 4 * 1024 * 1024
+MAX_ENTRY = 192 * 1024  # of which one server's can't be more
 LOCK_SECONDS = 30.0
 LOOK_SECONDS = 0.02
+REPLACE_TRIES = 25
 HAS_OWNERS = os.name == "posix"  # elsewhere the user's own folders are private already
 
 
@@ -45,50 +48,62 @@ class TokenFile:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = usual_place() if path is None else Path(path).expanduser().absolute()
-        self._inside = asyncio.Lock()  # of this process
 
     def __repr__(self) -> str:
         return f"TokenFile({str(self.path)!r})"
 
     async def load(self, key: str) -> TokenSet | None:
-        return self._read().get(key)
+        try:
+            return self._read().get(key)
+        except ValueError:
+            log.warning("%s can't be read; you will have to sign in again", self.path)
+            return None
 
     async def save(self, key: str, tokens: TokenSet | None) -> None:
-        kept = self._read()
-        if tokens is None:
+        if tokens is not None and len(msgspec.json.encode(tokens)) > MAX_ENTRY:
+            raise NotSignedIn(f"{self.path}: the tokens of {tokens.issuer[:200]!r} are too long to be kept")
+        async with self._locked(""):
+            kept = self._read_or_put_aside()
             kept.pop(key, None)
-        else:
-            kept[key] = tokens
-        self._write(msgspec.json.format(msgspec.json.encode(_Kept(kept))))
+            if tokens is not None:
+                kept[key] = tokens
+            data = msgspec.json.format(msgspec.json.encode(_Kept(kept)))
+            if len(data) > MAX_BYTES:
+                raise NotSignedIn(f"{self.path}: there is no room for more tokens; remove the file, and sign in again")
+            self._write(data)
 
     @asynccontextmanager
-    async def exclusive(self) -> AsyncIterator[None]:
-        async with self._inside:
-            self._make_folder()
-            lock = self._open_lock()
-            try:
-                await self._locked(lock)
-                yield
-            finally:
-                os.close(lock)  # which gives it free
+    async def exclusive(self, key: str) -> AsyncIterator[None]:
+        """Those of other servers can be used meanwhile."""
+        async with self._locked(f".{hashlib.sha256(key.encode()).hexdigest()[:16]}"):
+            yield
 
-    def _open_lock(self) -> int:
-        place = self.path.with_name(f".{self.path.name}.lock")
+    # ── locks: files beside it, of which nobody reads a byte ──
+
+    @asynccontextmanager
+    async def _locked(self, part: str) -> AsyncIterator[None]:
+        self._make_folder()
+        lock = self._open_lock(self.path.with_name(f".{self.path.name}{part}.lock"))
+        try:
+            end = time.monotonic() + LOCK_SECONDS
+            while not _try_lock(lock):
+                if time.monotonic() > end:
+                    raise NotSignedIn(f"{self.path}: another program has been changing it for {LOCK_SECONDS:g} s")
+                await asyncio.sleep(LOOK_SECONDS)
+            yield
+        finally:
+            os.close(lock)  # which gives it free
+
+    def _open_lock(self, place: Path) -> int:
         try:
             return os.open(place, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
         except OSError as failure:
             raise NotSignedIn(f"{place}: it can't be opened: {failure.strerror}") from None
 
-    async def _locked(self, lock: int) -> None:
-        end = time.monotonic() + LOCK_SECONDS
-        while not _try_lock(lock):
-            if time.monotonic() > end:
-                raise NotSignedIn(f"{self.path}: another program has been changing it for {LOCK_SECONDS:g} s")
-            await asyncio.sleep(LOOK_SECONDS)
-
     # ── the file ──
 
     def _read(self) -> dict[str, TokenSet]:
+        """Raises ValueError for what is no list of tokens, and NotSignedIn for what must not be used."""
         try:
             file = os.open(self.path, os.O_RDONLY | _NO_LINK)
         except FileNotFoundError:
@@ -98,12 +113,12 @@ class TokenFile:
         with open(file, "rb") as opened:
             self._check_owner(os.fstat(opened.fileno()))
             data = opened.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ValueError
         try:
-            if len(data) > MAX_BYTES:
-                raise ValueError
             return dict(msgspec.json.decode(data, type=_Kept).tokens)
-        except (ValueError, RecursionError):
-            return self._put_aside()
+        except RecursionError:
+            raise ValueError from None
 
     def _check_owner(self, found: os.stat_result) -> None:
         if not HAS_OWNERS:
@@ -115,12 +130,16 @@ class TokenFile:
         if found.st_mode & 0o077:
             raise NotSignedIn(f'{self.path}: others can read the tokens in it; run: chmod 600 "{self.path}"')
 
-    def _put_aside(self) -> dict[str, TokenSet]:
+    def _read_or_put_aside(self) -> dict[str, TokenSet]:
         """As if there were nothing; but whoever wants to look what it was can."""
+        with contextlib.suppress(ValueError):
+            return self._read()
         aside = self.path.with_name(f"{self.path.name}.broken-{int(time.time())}")
-        with contextlib.suppress(FileNotFoundError):
+        try:
             self.path.replace(aside)
-        log.warning("%s could not be read, and is now %s; you will have to sign in again", self.path, aside.name)
+        except OSError as failure:
+            raise NotSignedIn(f"{self.path}: it is broken, and can't be moved away: {failure.strerror}") from None
+        log.warning("%s could not be read, and is now %s", self.path, aside.name)
         return {}
 
     def _write(self, data: bytes) -> None:
@@ -132,11 +151,20 @@ class TokenFile:
                 opened.write(data)
                 opened.flush()
                 os.fsync(opened.fileno())
-            beside.replace(self.path)
+            self._put_in_place(beside)
         except OSError as failure:
             with contextlib.suppress(OSError):
                 beside.unlink()
             raise NotSignedIn(f"{self.path}: the tokens can't be kept: {failure.strerror}") from None
+
+    def _put_in_place(self, beside: Path) -> None:
+        """On Windows, not while somebody reads what is there."""
+        for _ in range(REPLACE_TRIES):
+            with contextlib.suppress(PermissionError):
+                beside.replace(self.path)
+                return
+            time.sleep(LOOK_SECONDS)
+        beside.replace(self.path)
 
     def _make_folder(self) -> None:
         folder = self.path.parent

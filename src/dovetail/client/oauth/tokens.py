@@ -17,9 +17,13 @@ class RegisteredClient(msgspec.Struct, frozen=True, omit_defaults=True):
     secret: str | None = None
     method: str = "none"  # how it proves that to the token endpoint
     redirect_uri: str | None = None  # that it was registered with
+    secret_expires_at: float | None = None  # seconds since 1970
 
     def __repr__(self) -> str:
         return f"RegisteredClient({self.id!r})"
+
+    def is_over(self, now: float) -> bool:
+        return self.secret_expires_at is not None and now >= self.secret_expires_at
 
 
 class TokenSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,15 +51,15 @@ class TokenSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TokenStore(Protocol):
-    """Where tokens are kept. A key names a server and a client."""
+    """Where tokens are kept. A key names a server and a client, so that each user of an app needs a store."""
 
     async def load(self, key: str) -> TokenSet | None: ...
 
     async def save(self, key: str, tokens: TokenSet | None) -> None:
-        """None takes them away. Only called inside `exclusive`."""
+        """None takes them away. Others may be saving something else at the same time."""
 
-    def exclusive(self) -> AbstractAsyncContextManager[None]:
-        """Inside, nobody else changes anything: a refresh token is good for one use only."""
+    def exclusive(self, key: str) -> AbstractAsyncContextManager[None]:
+        """Inside, nobody else uses what is kept under this key: a refresh token is good for one use only."""
         ...
 
 
@@ -78,7 +82,7 @@ class MemoryTokens:
             self._kept[key] = tokens
 
     @asynccontextmanager
-    async def exclusive(self) -> AsyncIterator[None]:
+    async def exclusive(self, key: str) -> AsyncIterator[None]:  # noqa: ARG002
         yield  # there is one user for each key, which does one thing at a time
 
 

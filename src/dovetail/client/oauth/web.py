@@ -5,8 +5,6 @@ that we are in, no answer may be large or take long, and secrets go only over ht
 where the MCP server is.
 """
 
-import asyncio
-import socket
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -15,7 +13,7 @@ import msgspec
 
 from dovetail.auth import fetch
 from dovetail.auth.claims import read_object
-from dovetail.auth.fetch import Fetch, Fetched, FetchFailed, FetchRequest, make_fetch, may_reach, names_this_machine
+from dovetail.auth.fetch import Fetch, Fetched, FetchFailed, FetchRequest, make_fetch, names_this_machine
 from dovetail.client.oauth.documents import OAuthProblem
 from dovetail.errors import NotSignedIn
 from dovetail.protocol.revisions import LATEST_HANDSHAKE
@@ -41,15 +39,17 @@ class OAuthAnswer(NamedTuple):
 
 
 class OAuthWeb:
-    """For one MCP server. `trusted`: the user has written down whom to ask, which may be in a private network."""
+    """For one MCP server. `inside`: those who are asked may be in a private network.
 
-    def __init__(self, server_url: str, *, trusted: bool = False) -> None:
+    That is for what the user has written down, and for what a server says that is in such a network itself.
+    """
+
+    def __init__(self, server_url: str, *, inside: bool = False) -> None:
         parts = urlsplit(server_url)
-        self._host, self._port = parts.hostname or "", parts.port
         self.is_local = names_this_machine(server_url)  # so that http to this machine is as good as the server itself
         if parts.scheme != "https" and not self.is_local:
             raise NotSignedIn(f"{shown(server_url)} is not https: whoever is on the way there could read the tokens")
-        self._is_trusted = trusted or self.is_local
+        self._is_inside = inside or self.is_local
         self._fetch: Fetch | None = None
 
     async def document(self, url: str, kind: type[T]) -> T | None:
@@ -75,24 +75,13 @@ class OAuthWeb:
 
     async def _ask(self, request: FetchRequest) -> Fetched:
         if self._fetch is None:
-            inside = self._is_trusted or await self._is_inside()
             self._fetch = make_fetch(
-                allow_loopback=self.is_local, allow_private=inside, max_bytes=MAX_BYTES, timeout=SECONDS
+                allow_loopback=self.is_local, allow_private=self._is_inside, max_bytes=MAX_BYTES, timeout=SECONDS
             )
         try:
             return await self._fetch(request)
         except FetchFailed as failed:
             raise NotSignedIn(str(failed)) from None
-
-    async def _is_inside(self) -> bool:
-        """Whether the MCP server is in a private network, and so may name others there."""
-        try:
-            async with asyncio.timeout(SECONDS):
-                loop = asyncio.get_running_loop()
-                found = await loop.getaddrinfo(self._host, self._port or 443, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError, TimeoutError):
-            return False
-        return bool(found) and not any(may_reach(str(address[0])) for *_, address in found)
 
 
 def read_as(body: bytes | dict[str, Any] | None, kind: type[T]) -> T | None:
