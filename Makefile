@@ -11,7 +11,7 @@ run: $(STAMP)            ## start the reference server at http://127.0.0.1:8000/
 setup: $(STAMP)          ## make .venv and nothing else
 
 test: $(STAMP) .cache/suites/.fetched node servers browser lint types   ## lint, types, every test
-	$(BIN)/pytest -n 2 -m "not soak"
+	$(BIN)/pytest -n 3 -m "not soak"
 
 check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
 	$(BIN)/pytest -n 2 -m "not soak and not slow"
