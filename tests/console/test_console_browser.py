@@ -79,6 +79,29 @@ def test_arguments_may_be_written_as_json(tab: ConsolePage) -> None:
     tab.sees(tab.result, "Elm 5")
 
 
+def test_a_field_that_can_not_be_read_keeps_the_form(tab: ConsolePage) -> None:
+    tab.start_again("tools/order")
+    tab.field("item").fill("lamp")
+    tab.field("amount").fill("many")
+    tab.page.get_by_role("article").get_by_role("button", name="As JSON").first.click()
+    assert tab.field("amount").get_attribute("aria-invalid") == "true"
+    assert tab.field("item").input_value() == "lamp"
+    tab.field("amount").fill("3")
+    tab.page.get_by_role("article").get_by_role("button", name="As JSON").first.click()
+    assert json.loads(tab.field("Arguments as JSON").input_value()).items() >= {"item": "lamp", "amount": 3}.items()
+
+
+def test_a_list_that_changes_takes_the_focus_from_nothing(tab: ConsolePage) -> None:
+    tab.start_again("tools/order")
+    for place in (tab.field("item"), tab.region("All tools").get_by_role("link", name=re.compile("^slow"))):
+        place.focus()
+        with tab.page.expect_response(lambda answer: "tools/list" in (answer.request.post_data or "")):
+            tab.page.get_by_role("combobox", name="Revision").dispatch_event("change")  # connects and lists anew
+        tab.connected()
+        tab.page.wait_for_timeout(200)
+        assert place.evaluate("it => it === document.activeElement")
+
+
 def test_the_server_is_the_one_that_judges(tab: ConsolePage) -> None:
     """What is written as JSON is sent as it is; the server's own words are shown."""
     tab.tool("order")
@@ -146,6 +169,7 @@ def test_results_of_every_kind_are_shown_as_what_they_are(tab: ConsolePage) -> N
     tab.call("link")
     tab.result.get_by_role("button", name="Open resource").click()
     tab.page.get_by_role("heading", name=re.compile("Counter")).wait_for()
+    assert tab.button("Read").evaluate("it => it === document.activeElement")
     tab.call("fail", reason="of rain")
     tab.sees(tab.result, "It failed: of rain")
 
@@ -280,6 +304,7 @@ def test_a_call_can_be_made_again_and_taken_elsewhere(tab: ConsolePage) -> None:
     tab.button("Replay").click()
     tab.sees(tab.result, "Done")
     tab.sees(tab.result, "teapot")
+    assert tab.button("Call").evaluate("it => it === document.activeElement")
 
 
 # ── the server at work ──

@@ -111,6 +111,10 @@ FARAWAY = ("192.0.2.7", 5)
         ({"x_forwarded_for": "127.0.0.1"}, {}, "remote=True"),
         ({"forwarded": "for=127.0.0.1"}, {}, "remote=True"),
         ({"via": "1.1 tunnel"}, {}, "remote=True"),
+        *(({name: "127.0.0.1"}, {}, "remote=True") for name in (
+            "x_forwarded_port", "x_forwarded_client_cert", "x_real_ip", "x_cluster_client_ip", "fly_client_ip",
+            "x_original_forwarded_for", "x_envoy_external_address", "cdn_loop", "cf_connecting_ip", "x_client_ip",
+        )),
         ({"x_forwarded_for": "127.0.0.1"}, {"trusted_proxies": ["10.0.0.0/8"]}, "remote=True"),
         # by a proxy that is trusted
         ({}, TRUSTED, None),
@@ -128,6 +132,8 @@ FARAWAY = ("192.0.2.7", 5)
         # for others too
         ({"client": FARAWAY, "host": "mcp.example"}, {"remote": True, "allowed_hosts": ["mcp.example"]}, None),
         ({"client": FARAWAY, "host": "evil.example"}, {"remote": True, "allowed_hosts": ["mcp.example"]}, "Host"),
+        ({"client": FARAWAY, "host": "evil.example"}, {"remote": True, "allowed_hosts": ["*"]}, "allowed_hosts"),
+        ({"client": FARAWAY, "host": "evil.example"}, {"remote": True, "allowed_hosts": ["*:*"]}, "allowed_hosts"),
         ({"client": FARAWAY, "x_forwarded_for": "203.0.113.9"}, {"remote": True}, None),
     ],
 )  # fmt: skip

@@ -12,10 +12,11 @@ from dovetail.transports.guard import DEFAULT_PORTS, is_loopback, parse_authorit
 from dovetail.transports.overview import Overview
 from dovetail.transports.routes import OVERVIEW, PROXIES, PageRequest
 
-# What proxies, tunnels and the forwarding of ports add to a request.
+# What proxies, tunnels and the forwarding of ports add to a request; and whatever begins like the first.
+FORWARDED_PREFIX = b"x-forwarded"
 FORWARDED = frozenset(
-    {HEADER, b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-forwarded-host", b"x-forwarded-proto",
-     b"cf-connecting-ip", b"true-client-ip"}
+    {b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"x-original-forwarded-for",
+     b"x-envoy-external-address", b"cf-connecting-ip", b"true-client-ip", b"fly-client-ip", b"cdn-loop"}
 )  # fmt: skip
 MARK = "x-dovetail-console"  # a header of ours: another page's script needs leave to send it, which it does not get
 
@@ -53,7 +54,7 @@ def _is_here(request: PageRequest) -> bool:
     client = request.scope.get("client")
     if client is None or not is_loopback(client[0]):
         return False
-    if FORWARDED.isdisjoint(request.headers.raw):
+    if not any(name in FORWARDED or name.startswith(FORWARDED_PREFIX) for name in request.headers.raw):
         return True
     proxies: TrustedProxies = request.scope.get(PROXIES, NOBODY)
     hops = ",".join(request.headers.all(HEADER.decode())).split(",")

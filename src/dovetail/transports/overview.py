@@ -29,7 +29,9 @@ class Overview:
         self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: Traffic, sessions: Sessions
     ) -> None:
         self.endpoint = options.path  # below where the app is mounted
-        self.knows_its_hosts = options.allowed_hosts is not None  # else a name that points here by accident is believed
+        hosts = options.allowed_hosts
+        # else a name that points here by accident, or by somebody's design, is believed
+        self.knows_its_hosts = hosts is not None and not any(host.partition(":")[0] == "*" for host in hosts)
         self.state = type(state).__name__.removesuffix("State").lower()
         self._engine = engine
         self._traffic = traffic

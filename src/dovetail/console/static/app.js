@@ -60,7 +60,9 @@ function furnish(bench) {
   setUpKeys();
   bench.history.open(`${name}@${bench.url}`);
   window.addEventListener("hashchange", () => follow(bench));
+  bench.addEventListener("moved", () => follow(bench));
   window.addEventListener("pagehide", () => bench.connection?.close());
+  window.addEventListener("pageshow", (event) => event.persisted && bench.connect()); // by the button Back
   follow(bench);
 }
 

@@ -35,7 +35,7 @@ export class Bench extends EventTarget {
 
   /** Leave the connection before, open a new one and list everything. */
   async connect() {
-    const watched = [...(this.connection?.watched ?? [])];
+    const watched = this.sections.resources.watched();
     this.connection?.close();
     const kind = this.isModern ? ModernConnection : SessionConnection;
     const wire = new Wire(this.url, this.token);
@@ -53,8 +53,18 @@ export class Bench extends EventTarget {
     }
     if (connection !== this.connection) return;
     this.say("open");
-    for (const uri of watched) connection.watch(uri).catch(() => {});
+    this.watchAgain(connection, watched);
     await Promise.all(this.listed().map((section) => section.load()));
+  }
+
+  async watchAgain(connection, uris) {
+    for (const uri of uris) {
+      try {
+        await connection.watch(uri);
+      } catch (failure) {
+        if (connection === this.connection) this.sections.resources.lost(uri, failure);
+      }
+    }
   }
 
   listed() {
@@ -137,20 +147,23 @@ export class Bench extends EventTarget {
 
   // ── ways from one section to another ──
 
+  /** The section is in view at once, so that its parts can have the focus. Out: the detail, if it can be shown. */
+  goTo(section, key) {
+    location.hash = addressOf(section, key);
+    this.dispatchEvent(new Event("moved"));
+    const detail = this.sections[section].select(key);
+    detail?.panel?.start.focus();
+    return detail?.panel ? detail : null;
+  }
+
   openResource(uri) {
-    location.hash = addressOf("resources", uri);
-    const detail = this.sections.resources.select(uri);
-    detail.panel.start.focus();
-    detail.submit();
+    this.goTo("resources", uri)?.submit();
   }
 
   /** Show an earlier call with its arguments, and make it again. */
   replay(entry, again) {
-    const name = `${entry.kind}s`;
-    location.hash = addressOf(name, entry.name);
-    const detail = this.sections[name].select(entry.name);
+    const detail = this.goTo(`${entry.kind}s`, entry.name);
     detail?.fill?.(entry.arguments);
-    detail?.panel.start.focus();
     if (again) detail?.submit();
   }
 }

@@ -47,14 +47,26 @@ export class CallPanel {
     let outcome;
     try {
       outcome = { result: await this.bench.connection.request(method, params, { ...options, ...hearing }) };
-      this.result.show(outcome.result, { kind: this.kind, ms: performance.now() - started });
     } catch (failure) {
       outcome = { failure };
-      this.result.fail(failure, performance.now() - started);
-      if (failure.status === 401) this.bench.needToken(failure);
     }
+    outcome.ms = performance.now() - started;
+    this.present(outcome);
     this.end();
-    return { ...outcome, ms: performance.now() - started };
+    return outcome;
+  }
+
+  present({ result, failure, ms }) {
+    if (failure) {
+      this.result.fail(failure, ms);
+      if (failure.status === 401) this.bench.needToken(failure);
+      return;
+    }
+    try {
+      this.result.show(result, { kind: this.kind, ms });
+    } catch {
+      this.result.fail(new Error("The result came, but it can't be shown; the raw messages have it."), ms);
+    }
   }
 
   begin(transcript, quiet) {

@@ -85,8 +85,16 @@ export class Catalogue {
     return this.items.filter((item) => words.every((word) => item.sought.includes(word)));
   }
 
+  /** The focus stays on the link that had it. */
   draw() {
-    const found = this.found();
+    const held = this.links().find((link) => link === document.activeElement)?.dataset.key;
+    this.drawFound(this.found());
+    if (held === undefined) return;
+    const links = this.links();
+    (links.find((link) => link.dataset.key === held) ?? links[0])?.focus();
+  }
+
+  drawFound(found) {
     const shown = found.slice(0, this.limit);
     fill(this.place, this.items.length ? this.groups(shown) : notice(...this.empty));
     if (this.items.length && !found.length)

@@ -10,9 +10,9 @@ const SPAN = 120; // seconds
 const GAP = 3; // seconds without a sample that break a line
 
 export class LineChart {
-  /** `lines`: names of the values; `write(number)`: a value in words. */
-  constructor({ title, lines, write }) {
-    Object.assign(this, { title, lines, write });
+  /** `lines`: names of the values; `write(number)`: a value in words; `whole`: there are no halves of them. */
+  constructor({ title, lines, write, whole = false }) {
+    Object.assign(this, { title, lines, write, whole });
     this.drawing = svg("svg", { role: "img", class: "chart" });
     this.legend = el("p", { class: "legend" });
     this.element = el(
@@ -28,22 +28,20 @@ export class LineChart {
     this.drawing.setAttribute("viewBox", `0 0 ${this.width} ${HEIGHT}`);
     const end = samples.at(-1)?.time ?? 0;
     const recent = samples.filter((sample) => sample.time > end - SPAN);
-    const highest = niceCeiling(
-      Math.max(0, ...recent.flatMap((sample) => this.lines.map((name) => sample.values[name] ?? 0))),
-    );
+    const values = recent.flatMap((sample) => this.lines.map((name) => sample.values[name] ?? 0));
+    const highest = niceCeiling(Math.max(this.whole ? 1 : 0, ...values));
     const place = (sample, value) => [
       LEFT + (1 - (end - sample.time) / SPAN) * (this.width - LEFT - 4),
       6 + (1 - value / highest) * (HEIGHT - BOTTOM - 6),
     ];
-    const paths = this.lines.map((name, at) =>
-      svg("path", { class: `line line-${at}`, d: pathOf(recent, name, place) }),
-    );
-    fill(this.drawing, this.grid(highest), paths);
+    const drawn = this.lines.map((name, at) => runsOf(recent, name, place).map((run) => drawRun(run, at)));
+    fill(this.drawing, this.grid(highest), drawn);
     this.describe(recent, highest);
   }
 
   grid(highest) {
-    const marks = [0, highest / 2, highest].map((value) => {
+    const values = [0, highest / 2, highest].filter((value) => !this.whole || Number.isInteger(value));
+    const marks = values.map((value) => {
       const y = 6 + (1 - value / highest) * (HEIGHT - BOTTOM - 6);
       return [
         svg("line", { class: "gridline", x1: LEFT, x2: this.width - 4, y1: y, y2: y }),
@@ -73,17 +71,24 @@ export class LineChart {
   }
 }
 
-function pathOf(samples, name, place) {
-  let path = "";
+/** The points of a line, as one list for each stretch without a gap. */
+function runsOf(samples, name, place) {
+  const runs = [];
   let before = null;
   for (const sample of samples) {
     const value = sample.values[name];
     if (value === null || value === undefined) continue;
-    const [x, y] = place(sample, value);
-    path += `${before !== null && sample.time - before <= GAP ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    if (before === null || sample.time - before > GAP) runs.push([]);
+    runs.at(-1).push(place(sample, value).map((each) => each.toFixed(1)));
     before = sample.time;
   }
-  return path.replace(/M([\d.-]+) ([\d.-]+)(?=M|$)/g, "M$1 $2h0.01"); // a lone sample is a dot
+  return runs;
+}
+
+/** A lone sample is a dot. */
+function drawRun(points, at) {
+  if (points.length === 1) return svg("circle", { class: `dot line-${at}`, cx: points[0][0], cy: points[0][1], r: 3 });
+  return svg("path", { class: `line line-${at}`, d: `M${points.map((point) => point.join(" ")).join("L")}` });
 }
 
 function niceCeiling(value) {

@@ -48,7 +48,7 @@ export class Connection extends EventTarget {
     for (let page = 0; page < MAX_PAGES && items.length < MAX_ITEMS; page += 1) {
       const result = await this.request(method, cursor === undefined ? {} : { cursor });
       if (!Array.isArray(result[member])) throw new CallError(`${method}: the server's answer has no ${member}.`);
-      items.push(...result[member].filter(isObject));
+      for (const item of result[member]) if (isObject(item) && items.length < MAX_ITEMS) items.push(item);
       if (typeof result.nextCursor !== "string" || result.nextCursor === cursor) break;
       cursor = result.nextCursor;
     }

@@ -25,8 +25,16 @@ const MOST_TEXT = 500_000;
 
 /** `openResource(uri)` shows a resource of the same server. */
 export function drawBlock(block, openResource) {
+  try {
+    return drawAnyBlock(block, openResource);
+  } catch {
+    return el("p", { class: "muted" }, "This part can't be shown; the raw messages have it.");
+  }
+}
+
+function drawAnyBlock(block, openResource) {
   if (!isObject(block)) return drawJson(block);
-  const draw = BLOCKS[block.type] ?? drawJson;
+  const draw = Object.hasOwn(BLOCKS, block.type) ? BLOCKS[block.type] : drawJson;
   const drawn = draw(block, openResource);
   const marks = marksOf(block);
   return marks.length
@@ -91,11 +99,12 @@ function firstPart(text) {
   return lines.length > FOLDED_LINES ? lines.slice(0, FOLDED_LINES).join("\n") : cut;
 }
 
-function drawMedia(data, type, kind) {
+function drawMedia(given, type, kind) {
+  const data = packed(given);
   const name = textOf(type).toLowerCase().split(";")[0].trim();
   const allowed = kind === "Image" ? IMAGES : SOUNDS;
-  const words = `${kind}, ${name || "of unknown type"}, about ${bytes(Math.round((textOf(data).length * 3) / 4))}`;
-  if (!isBase64(data)) return el("p", { class: "muted" }, `${words}: its data can't be read.`);
+  const words = `${kind}, ${name || "of unknown type"}, about ${bytes(sizeOf(data ?? textOf(given)))}`;
+  if (data === null) return el("p", { class: "muted" }, `${words}: its data can't be read.`);
   if (!allowed.includes(name))
     return el("div", {}, el("p", { class: "muted" }, `${words}.`), save(blobOf(data, name), "result"));
   const source = `data:${name};base64,${data}`;
@@ -111,12 +120,21 @@ function drawMedia(data, type, kind) {
   );
 }
 
-function isBase64(data) {
-  return typeof data === "string" && data.length <= MAX_MEDIA && /^[A-Za-z0-9+/\s]*={0,2}\s*$/.test(data);
+/** Base64 without spaces and line ends; null if it is none. */
+function packed(data) {
+  if (typeof data !== "string" || data.length > MAX_MEDIA) return null;
+  const text = data.replace(/\s/g, "");
+  const odd = text.length % 4;
+  const isWhole = odd === 0 || (odd !== 1 && !text.endsWith("="));
+  return isWhole && /^[A-Za-z0-9+/]*={0,2}$/.test(text) ? text : null;
+}
+
+function sizeOf(text) {
+  return Math.round((text.length * 3) / 4);
 }
 
 function blobOf(data, type) {
-  const binary = atob(data.replace(/\s/g, ""));
+  const binary = atob(data);
   const harmless = IMAGES.includes(type) || SOUNDS.includes(type) ? type : "application/octet-stream";
   return new Blob([Uint8Array.from(binary, (letter) => letter.charCodeAt(0))], { type: harmless });
 }
@@ -162,7 +180,7 @@ function drawLink(block, openResource) {
 }
 
 /** The contents of a resource, embedded or read. */
-export function drawResource(resource) {
+function drawResource(resource) {
   if (!isObject(resource)) return drawJson(resource);
   const type = textOf(resource.mimeType);
   const head = el(
@@ -180,14 +198,9 @@ function contentsOf(resource, type) {
   if (typeof resource.text === "string") return textOrTree(resource.text, type);
   if (type.startsWith("image/")) return drawMedia(resource.blob, type, "Image");
   if (type.startsWith("audio/")) return drawMedia(resource.blob, type, "Audio");
-  if (isBase64(resource.blob))
-    return el(
-      "p",
-      {},
-      `${bytes(Math.round((resource.blob.length * 3) / 4))} of ${type || "data"} `,
-      save(blobOf(resource.blob, type), "resource"),
-    );
-  return drawJson(resource);
+  const data = packed(resource.blob);
+  if (data === null) return drawJson(resource);
+  return el("p", {}, `${bytes(sizeOf(data))} of ${type || "data"} `, save(blobOf(data, type), "resource"));
 }
 
 function textOrTree(text, type) {

@@ -107,7 +107,9 @@ function literal(value) {
 
 const COMMANDS = { tool: "call", resource: "read", prompt: "prompt" };
 
+/** Null for a name that the command line would take for an option. */
 export function asCommand(entry, { url, target, revision, isNewest }) {
+  if (entry.name.startsWith("-")) return null;
   const values = entry.kind === "resource" ? {} : (entry.arguments ?? {});
   const words = isPlain(values)
     ? Object.entries(values).map(([name, value]) => word(name, value))
@@ -137,6 +139,7 @@ export function copyButtons(bench, read, onCopied = () => {}) {
     const entry = read();
     if (!entry) return;
     const text = FORMS[name](entry, bench.copyContext(entry));
+    if (text === null) return toast("There is no command for a name that begins with a dash.");
     onCopied(text);
     toast((await copied(text)) ? `${name.replace("Copy", "Copied")}.` : "The browser does not let the page copy.");
   };

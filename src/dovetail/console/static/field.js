@@ -135,7 +135,9 @@ export class MomentField extends TextField {
   }
 
   parse(text) {
-    return new Date(text).toISOString();
+    const time = new Date(text);
+    if (Number.isNaN(time.getTime())) throw new Unreadable(this.path, "must be a date and time");
+    return time.toISOString();
   }
 
   write(value) {

@@ -140,6 +140,7 @@ export class GroupField extends Field {
     super(place);
     const needed = new Set(Array.isArray(this.schema.required) ? this.schema.required : []);
     this.fields = new Map();
+    this.others = []; // values without a field
     for (const [name, part] of Object.entries(this.schema.properties ?? {}).slice(0, MAX_ENTRIES)) {
       const options = {
         root: this.root,
@@ -157,22 +158,16 @@ export class GroupField extends Field {
   }
 
   read() {
-    const object = { ...this.others };
-    for (const [name, field] of this.fields) {
-      const value = field.read();
-      if (value !== undefined) object[name] = value;
-    }
+    const values = [...this.fields].map(([name, field]) => [name, field.read()]);
+    const object = Object.fromEntries([...this.others, ...values.filter(([, value]) => value !== undefined)]);
     return this.required || JSON.stringify(object) !== this.untouched ? object : undefined;
   }
 
   write(object) {
     if (!isObject(object)) return;
     this.untouched = null;
-    this.others = {}; // what has no field is kept as it is
-    for (const [name, value] of Object.entries(object)) {
-      if (this.fields.has(name)) this.fields.get(name).write(value);
-      else this.others[name] = value;
-    }
+    this.others = Object.entries(object).filter(([name]) => !this.fields.has(name)); // kept as they are
+    for (const [name, field] of this.fields) if (Object.hasOwn(object, name)) field.write(object[name]);
   }
 
   complain(path, words) {

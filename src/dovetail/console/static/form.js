@@ -60,7 +60,10 @@ export class Form {
       if (!values) return;
       this.load(values);
     } else {
-      this.text.value = pretty(this.readFields(false) ?? {});
+      this.forgive();
+      const values = this.readFields(false);
+      if (!values) return; // what can't be read would be lost
+      this.text.value = pretty(values);
     }
     this.show(!this.asJson);
   }
@@ -93,7 +96,7 @@ export class Form {
       values = this.group.read() ?? {};
     } catch (failure) {
       if (!(failure instanceof Unreadable)) throw failure;
-      if (checked) this.complainAll([{ path: failure.path, message: failure.message }]);
+      this.complainAll([{ path: failure.path, message: failure.message }]);
       return null;
     }
     const problems = checked ? problemsOf(values, this.schema) : [];

@@ -109,7 +109,7 @@ export class HistorySection {
     const preview = el(
       "pre",
       { class: "text preview", role: "group", "aria-label": "What was copied" },
-      entry.arguments ? asCommand(entry, this.bench.copyContext(entry)) : "",
+      entry.arguments ? (asCommand(entry, this.bench.copyContext(entry)) ?? "") : "",
     );
     const tooLong = el("p", { class: "muted" }, "Its arguments were too long to be kept.");
     const replay = button("Replay", () => this.bench.replay(entry, true), { class: "primary" });

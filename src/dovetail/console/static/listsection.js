@@ -3,6 +3,7 @@
 
 import { Catalogue } from "./catalogue.js";
 import { announce, el, fill, notice } from "./dom.js";
+import { shortened } from "./words.js";
 
 const KEPT = 50;
 const SETTLE_MS = 200; // changes that come at once are one
@@ -67,7 +68,8 @@ export class ListSection {
     const chosen = key ?? this.catalogue.items[0]?.key ?? null;
     this.catalogue.select(chosen);
     const detail = chosen === null ? null : this.detailOf(chosen);
-    fill(this.place, detail ? detail.element : this.nothing(chosen));
+    const isThere = detail !== null && this.place.firstChild === detail.element;
+    if (!isThere) fill(this.place, detail ? detail.element : this.nothing(chosen)); // else the focus would be lost
     return detail;
   }
 
@@ -81,10 +83,20 @@ export class ListSection {
     if (!definition) return null;
     const kept = this.details.get(key);
     if (kept && JSON.stringify(kept.definition) === JSON.stringify(definition)) return kept.detail;
-    const detail = this.makeDetail(definition);
+    const detail = this.detailFor(definition);
     this.details.set(key, { definition, detail });
     if (this.details.size > KEPT) this.details.delete(this.details.keys().next().value);
     return detail;
+  }
+
+  /** What can't be drawn says so in its own place, and the others are there all the same. */
+  detailFor(definition) {
+    try {
+      return this.makeDetail(definition);
+    } catch (failure) {
+      const words = `What the server says of it can't be read: ${shortened(failure.message, 200)}`;
+      return { element: el("article", {}, notice("This can't be shown.", words)) };
+    }
   }
 
   /** Some things can be reached without being listed. */

@@ -35,6 +35,7 @@ export class LiveSection {
     this.rate = new LineChart({
       title: "Requests per second",
       lines: ["requests"],
+      whole: true,
       write: (value) => String(Math.round(value * 10) / 10),
     });
     this.latency = new LineChart({ title: "Latency", lines: ["p50", "p90", "p99"], write: milliseconds });
@@ -68,7 +69,9 @@ export class LiveSection {
     if (wanted === Boolean(this.listening)) return;
     this.listening?.abort();
     this.listening = wanted ? new AbortController() : null;
-    if (wanted) this.listen(this.listening.signal);
+    if (!wanted) return;
+    this.traffic.showLast();
+    this.listen(this.listening.signal);
   }
 
   async listen(signal) {

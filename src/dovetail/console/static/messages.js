@@ -34,12 +34,16 @@ export class MessagesView {
     fill(this.list, el("li", { class: "muted idle" }, this.idle));
   }
 
+  showLast() {
+    this.list.scrollTop = this.list.scrollHeight;
+  }
+
   append(record) {
     if (!this.total) fill(this.list);
     this.total += 1;
     const atEnd = this.list.scrollHeight - this.list.scrollTop - this.list.clientHeight < 40;
     this.list.append(drawRecord(record));
-    if (atEnd) this.list.scrollTop = this.list.scrollHeight;
+    if (atEnd) this.showLast();
     if (this.list.children.length > SHOWN) this.list.firstChild.remove();
     this.count.textContent = plural(this.total, "message");
   }

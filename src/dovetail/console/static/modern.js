@@ -13,6 +13,8 @@ const MAX_QUESTIONS = 100;
 const LONGEST_PAUSE_MS = 5000;
 
 export class ModernConnection extends Connection {
+  turn = Promise.resolve(); // of whoever changes what is listened to
+
   async open() {
     const found = await this.request("server/discover");
     this.server = {
@@ -20,7 +22,7 @@ export class ModernConnection extends Connection {
       capabilities: found.capabilities ?? {},
       instructions: found.instructions ?? "",
     };
-    this.listen();
+    this.inTurn(() => this.listen()).catch(() => {}); // lists can be loaded without being told of changes
   }
 
   stamp() {
@@ -57,53 +59,71 @@ export class ModernConnection extends Connection {
   async gather(requests, call) {
     const names = Object.keys(requests);
     if (names.length > MAX_QUESTIONS) throw new CallError("The server asks too many questions at once.");
-    const answers = {};
+    const answers = [];
     for (const name of names) {
       const { method, params } = requests[name] ?? {};
-      answers[name] = await this.answer(method, isObject(params) ? params : {}, { signal: call.signal });
+      answers.push([name, await this.answer(method, isObject(params) ? params : {}, { signal: call.signal })]);
     }
-    return answers;
+    return Object.fromEntries(answers);
   }
 
   // ── changes ──
 
+  /** Fails unless the server agrees to tell of this very resource. */
   watch(uri) {
-    this.watched.add(uri);
-    return this.listen();
+    return this.inTurn(async () => {
+      await this.listen(uri);
+      this.watched.add(uri);
+    });
   }
 
   unwatch(uri) {
     this.watched.delete(uri);
-    return this.listen();
+    return this.inTurn(() => this.listen());
   }
 
-  wanted() {
+  /** One after the other: each stream takes the place of the one before. */
+  inTurn(change) {
+    const done = this.turn.then(change);
+    this.turn = done.catch(() => {});
+    return done;
+  }
+
+  wanted(uris) {
     const wanted = {};
     for (const feature of ["tools", "prompts", "resources"]) {
       if (this.offers(feature, "listChanged")) wanted[`${feature}ListChanged`] = true;
     }
-    if (this.watched.size) wanted.resourceSubscriptions = [...this.watched];
+    if (uris.size) wanted.resourceSubscriptions = [...uris];
     return wanted;
   }
 
-  /** Opens the stream for what is wanted now, and leaves the one before; done when the server has agreed. */
-  async listen() {
-    const before = this.listening;
-    const notifications = this.wanted();
-    this.listening = new AbortController();
-    if (Object.keys(notifications).length) await this.keepListening(notifications, this.listening.signal);
-    before?.abort();
+  /** Opens the stream for what is wanted now and `more`, and leaves the one before when the server has agreed. */
+  async listen(more = null) {
+    const notifications = this.wanted(new Set(more === null ? this.watched : [...this.watched, more]));
+    const fresh = new AbortController();
+    const agreed = Object.keys(notifications).length ? await this.keepListening(notifications, fresh.signal) : {};
+    const told = Array.isArray(agreed?.resourceSubscriptions) ? agreed.resourceSubscriptions : [];
+    if (more !== null && !told.includes(more)) {
+      fresh.abort();
+      throw new CallError(
+        this.closed ? "The connection was closed." : "The server does not tell of changes of this resource.",
+      );
+    }
+    this.listening?.abort();
+    this.listening = fresh;
   }
 
+  /** Done with what the server has agreed to; the stream goes on, also after it was broken. */
   keepListening(notifications, signal) {
     return new Promise((resolve, reject) => {
       const run = async () => {
         for (let wait = 500; !signal.aborted && !this.closed; wait = Math.min(wait * 2, 15_000)) {
           try {
-            await this.listenOnce(notifications, signal, () => {
+            await this.listenOnce(notifications, signal, (agreed) => {
               wait = 500;
               this.say("open");
-              resolve();
+              resolve(agreed);
             });
           } catch (failure) {
             if (signal.aborted || this.closed) break;
@@ -126,7 +146,7 @@ export class ModernConnection extends Connection {
   }
 
   hear(message, call) {
-    if (message?.method === "notifications/subscriptions/acknowledged") call.onReady?.();
+    if (message?.method === "notifications/subscriptions/acknowledged") call.onReady?.(message.params?.notifications);
     else super.hear(message, call);
   }
 

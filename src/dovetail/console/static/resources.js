@@ -7,7 +7,7 @@ import { copyButtons } from "./copies.js";
 import { announce, button, el, isWebUrl, outsideLink, show, toast } from "./dom.js";
 import { detailHead, ListSection } from "./listsection.js";
 import { expanded, isOptional, variablesOf } from "./templates.js";
-import { bytes, clock, plural, textOf } from "./words.js";
+import { bytes, clock, plural, shortened, textOf } from "./words.js";
 
 const BUSY_MS = 200;
 
@@ -40,6 +40,16 @@ export class ResourceSection extends ListSection {
       name: key,
       description: "This resource is in no list of the server; it may exist all the same.",
     };
+  }
+
+  /** The URIs that are followed. */
+  watched() {
+    return [...this.details.values()].map(({ detail }) => detail.watchedUri).filter(Boolean);
+  }
+
+  /** After a new connection, the server no longer tells of this one. */
+  lost(uri, failure) {
+    for (const { detail } of this.details.values()) if (detail.watchedUri === uri) detail.forsaken(failure);
   }
 
   /** The server says that a resource has changed. */
@@ -99,7 +109,17 @@ class Reading {
       toast(`Not possible: ${failure.message}`);
     }
     this.watcher.removeAttribute("aria-disabled");
+    this.nameWatcher();
+  }
+
+  nameWatcher() {
     this.watcher.textContent = this.watchedUri ? "Unsubscribe" : "Subscribe";
+  }
+
+  forsaken(failure) {
+    this.watchedUri = null;
+    this.state.textContent = `No longer subscribed: ${shortened(failure.message, 200)}`;
+    this.nameWatcher();
   }
 
   /** A change of the resource, or of a part of it, is read at once. */

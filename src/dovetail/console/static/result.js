@@ -1,6 +1,6 @@
 // The region "Result". In: the outcome of a call. Out: it is shown, as it is meant or as JSON.
 
-import { drawBlock, drawResource, untrustedMark } from "./content.js";
+import { drawBlock, untrustedMark } from "./content.js";
 import { announce, button, el, fill, region, show } from "./dom.js";
 import { tableOf } from "./table.js";
 import { jsonTree } from "./tree.js";
@@ -146,7 +146,8 @@ function drawText(block) {
 
 function drawContents(result) {
   const contents = Array.isArray(result.contents) ? result.contents : [];
-  return contents.length ? drawMany(contents, drawResource) : el("p", { class: "muted" }, "The resource is empty.");
+  if (!contents.length) return el("p", { class: "muted" }, "The resource is empty.");
+  return drawMany(contents, (resource) => drawBlock({ type: "resource", resource }));
 }
 
 function drawPrompt(result, openResource) {

@@ -29,15 +29,24 @@ function step(schema, root) {
   return null;
 }
 
-function pointed(reference, root) {
-  if (!reference.startsWith("#")) return null; // nothing is ever fetched
+export function pointed(reference, root) {
+  if (!/^#(\/|$)/.test(reference)) return null; // nothing is ever fetched
   let place = root;
-  for (const part of reference.slice(1).split("/").slice(1)) {
-    const name = decodeURIComponent(part).replaceAll("~1", "/").replaceAll("~0", "~");
+  for (const name of namesIn(reference)) {
     if (place === null || typeof place !== "object" || !Object.hasOwn(place, name)) return null;
     place = place[name];
   }
   return isObject(place) ? place : null;
+}
+
+/** The steps of a `$ref`; one that is badly written leads nowhere. */
+function namesIn(reference) {
+  const parts = reference.split("/").slice(1);
+  try {
+    return parts.map((part) => decodeURIComponent(part).replaceAll("~1", "/").replaceAll("~0", "~"));
+  } catch {
+    return parts;
+  }
 }
 
 export function typesOf(schema) {
@@ -107,17 +116,6 @@ function listKind(schema, root) {
 
 export function isSecret(schema) {
   return schema?.writeOnly === true || schema?.format === "password";
-}
-
-/** The arguments without what must not be kept: values of secret fields. */
-export function withoutSecrets(schema, values, root = schema, depth = 0) {
-  if (!isObject(values) || !isObject(schema?.properties) || depth > DEEPEST_FORM) return values;
-  const kept = {};
-  for (const [name, value] of Object.entries(values)) {
-    const part = resolved(schema.properties[name], root);
-    if (!isSecret(part)) kept[name] = withoutSecrets(part, value, root, depth + 1);
-  }
-  return kept;
 }
 
 /** What a field is for, and its limits, in a few words. */

@@ -6,7 +6,7 @@ import { confirmed } from "./dialog.js";
 import { el } from "./dom.js";
 import { Form, problemsNamed } from "./form.js";
 import { detailHead, ListSection } from "./listsection.js";
-import { withoutSecrets } from "./schema.js";
+import { withoutSecrets } from "./secrets.js";
 import { jsonTree } from "./tree.js";
 import { shortened, textOf } from "./words.js";
 

@@ -8,11 +8,16 @@ const MAX_DEPTH = 40;
 const MAX_PROBLEMS = 50;
 const MAX_CHECKS = 50_000; // a schema may refer to itself in many ways; the rest is left to the server
 const LONGEST_MATCHED = 2000; // characters that a pattern is tried on
-const RISKY_PATTERN = /\([^)]*[+*}][^)]*\)\s*[+*{]/; // repeats of repeats can take for ever
+const LONGEST_PATTERN = 200;
+const MOST_WAYS = 20_000; // in which a pattern may be tried at one place of a text
 
 export function problemsOf(value, schema, root = schema) {
   const problems = [];
-  check(value, schema, { root, problems, path: [], depth: 0, budget: { left: MAX_CHECKS } });
+  try {
+    check(value, schema, { root, problems, path: [], depth: 0, budget: { left: MAX_CHECKS } });
+  } catch {
+    return []; // a schema that is none: the server knows
+  }
   return problems;
 }
 
@@ -40,7 +45,7 @@ function check(value, given, at) {
 }
 
 function allowsNull(schema, root) {
-  const parts = [schema, ...(schema?.anyOf ?? []), ...(schema?.oneOf ?? [])];
+  const parts = [schema, ...[schema?.anyOf, schema?.oneOf].filter(Array.isArray).flat()];
   return parts.some((part) => [part?.type].flat().includes("null") || resolved(part, root).const === null);
 }
 
@@ -68,7 +73,7 @@ const NOUNS = {
 };
 
 function article(types) {
-  return types.map((type) => NOUNS[type] ?? type).join(" or ");
+  return types.map((type) => (Object.hasOwn(NOUNS, type) ? NOUNS[type] : type)).join(" or ");
 }
 
 function fitsAny(value, schema, at) {
@@ -89,17 +94,35 @@ function checkText(text, schema, report) {
   if (length < schema.minLength) report(`must have at least ${schema.minLength} characters`);
   if (length > schema.maxLength) report(`must have at most ${schema.maxLength} characters`);
   if (!matches(text, schema.pattern)) report(`must match ${schema.pattern}`);
-  const format = FORMATS[schema.format];
+  const format = Object.hasOwn(FORMATS, schema.format) ? FORMATS[schema.format] : null;
   if (format && !format.test(text)) report(format.words);
 }
 
 function matches(text, pattern) {
-  if (typeof pattern !== "string" || text.length > LONGEST_MATCHED || RISKY_PATTERN.test(pattern)) return true;
+  if (typeof pattern !== "string" || text.length > LONGEST_MATCHED || !isQuick(pattern)) return true;
   try {
     return new RegExp(pattern, "u").test(text);
   } catch {
     return true; // another dialect: the server knows
   }
+}
+
+/** Whether it can't take for ever: no group is repeated, and there are few ways to share a text among the repeats. */
+function isQuick(pattern) {
+  if (pattern.length > LONGEST_PATTERN) return false;
+  const bare = pattern
+    .replace(/\\./gs, "x")
+    .replace(/\[[^\]]*\]/g, "x")
+    .replace(/\(\?(?:[:=!]|<[=!]|<\w+>)/g, "(");
+  if (/\)[*+?{]/.test(bare)) return false;
+  const variable = bare.match(/[*+]\??|\{\d+,\d*\}|[?|]/g) ?? [];
+  return variable.map(waysOf).reduce((product, ways) => product * ways, 1) <= MOST_WAYS;
+}
+
+function waysOf(mark) {
+  if (mark === "?" || mark === "|") return 2;
+  const [least, most] = mark.slice(1, -1).split(",");
+  return most ? Number(most) - Number(least) + 1 : LONGEST_MATCHED;
 }
 
 const FORMATS = {

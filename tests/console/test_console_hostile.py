@@ -1,0 +1,234 @@
+"""The console in a browser against a server that means ill, or errs: whatever it says, the rest of the page goes on."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from console_page import ConsolePage
+
+pytestmark = pytest.mark.slow
+
+SECRET = {"type": "string", "format": "password"}
+NESTED = {"type": "object", "properties": {"pw": SECRET}}
+
+
+def schema(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+class Impostor:
+    """Answers what the page asks its endpoint: with these tools and results."""
+
+    def __init__(self, tab: ConsolePage) -> None:
+        self.tab = tab
+        self.tools: list[dict[str, Any]] = []
+        self.content: list[Any] | None = None  # None: the arguments come back
+        self.agreed: dict[str, Any] = {}
+        tab.page.route("**/mcp", self._answer)
+
+    def _answer(self, route: Any) -> None:
+        asked = json.loads(route.request.post_data)
+        if asked["method"] == "subscriptions/listen":
+            said = {"method": "notifications/subscriptions/acknowledged", "params": {"notifications": self.agreed}}
+            body = f"data: {json.dumps({'jsonrpc': '2.0', **said})}\n\n"
+            route.fulfill(status=200, content_type="text/event-stream", body=body)
+            return
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": self._result(asked["method"], asked["params"])}
+        route.fulfill(status=200, content_type="application/json", body=json.dumps(answer))
+
+    def _result(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        echoed = [{"type": "text", "text": "got " + json.dumps(params.get("arguments"))}]
+        results: dict[str, dict[str, Any]] = {
+            "server/discover": {"capabilities": {"tools": {}, "resources": {"subscribe": True}}},
+            "tools/list": {"tools": self.tools},
+            "resources/list": {"resources": [{"uri": "a://b", "name": "b"}]},
+            "resources/templates/list": {"resourceTemplates": []},
+            "tools/call": {"content": echoed if self.content is None else self.content},
+        }
+        return results.get(method, {})
+
+    def offer(self, input_schema: dict[str, Any]) -> None:
+        """One tool with this schema, in view."""
+        self.tools = [{"name": "tried", "inputSchema": input_schema}, {"name": "good", "inputSchema": schema()}]
+        self.tab.start_again("tools/tried")
+        self.tab.page.get_by_role("article").wait_for()
+
+
+@pytest.fixture
+def impostor(tab: ConsolePage) -> Iterator[Impostor]:
+    yield Impostor(tab)
+    tab.page.unroute_all()
+
+
+# ── schemas ──
+
+
+def test_a_schema_that_is_none_harms_nothing_else(impostor: Impostor) -> None:
+    tab = impostor.tab
+    odd = {"minimum": {"toString": 5}, "maximum": 1, "type": "number"}  # can't be written as words
+    for bad in (schema(a={"$ref": "#/%E0%A4%A"}), schema(a=odd)):
+        impostor.offer(bad)
+        assert tab.region("All tools").get_by_role("link").count() == 2
+        tab.call("good")
+        tab.sees(tab.result, "Done")
+
+
+UNCHECKED = {  # and what is typed
+    "format": ({"type": "string", "format": "constructor"}, "x"),
+    "forms": ({"anyOf": 5}, "null"),
+    "choices": ({"type": "string", "pattern": "^(a|a)*$"}, "a" * 40 + "!"),
+    "repeats": ({"type": "string", "pattern": "^.*.*.*.*.*.*=$"}, "a" * 1900),
+}
+
+
+def test_what_the_page_can_not_check_is_left_to_the_server(impostor: Impostor) -> None:
+    impostor.offer(schema(**{name: part for name, (part, _) in UNCHECKED.items()}))
+    for name, (_, typed) in UNCHECKED.items():
+        impostor.tab.field(name).fill(typed)
+    impostor.tab.button("Call").click()
+    impostor.tab.sees(impostor.tab.result, "got")
+
+
+PATTERNS = {  # and whether they are tried
+    "^[a-z]+$": True,
+    r"^\d{4}-\d{2}$": True,
+    "^(red|green)$": True,
+    "^[a-z]{2,10}-[0-9]{1,5}$": True,
+    "^(a|a)*$": False,
+    "^((a+))+$": False,
+    "^.*.*.*.*.*.*=$": False,
+    "^" + "a?" * 40 + "a" * 40 + "$": False,
+    "^" + "(a|a)" * 30 + "$": False,
+    "^" + ".{0,20}" * 20 + "=$": False,
+    "x" * 201: False,
+}
+
+
+def test_only_patterns_that_are_quick_are_tried(tab: ConsolePage) -> None:
+    tried = tab.page.evaluate(
+        """async (patterns) => {
+          const { problemsOf } = await import("/console/static/validate.js");
+          return patterns.map((pattern) => problemsOf("a".repeat(60) + "!", { type: "string", pattern }).length > 0);
+        }""",
+        list(PATTERNS),
+    )
+    assert dict(zip(PATTERNS, tried, strict=True)) == PATTERNS
+
+
+# ── secrets ──
+
+DEFS = {"$defs": {"A": NESTED}}
+DEEP = json.loads('{"type": "object", "properties": {"a": ' * 12 + json.dumps(SECRET) + "}}" * 12)
+DEEPER = json.loads('{"a": ' * 60 + '"hush"' + "}" * 60)
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ({"$ref": "#/$defs/A", **DEFS}, {"pw": "hush"}),
+        (schema(users={"type": "array", "items": NESTED}), {"users": [{"pw": "hush"}]}),
+        (schema(keys={"type": "array", "items": SECRET}), {"keys": ["hush"]}),
+        (schema(keys={"prefixItems": [{}, SECRET]}), {"keys": [1, "hush"]}),
+        (schema(a={"anyOf": [{"type": "integer"}, SECRET]}), {"a": "hush"}),
+        ({"oneOf": [schema(b={}), {"allOf": [{"$ref": "#/$defs/A"}]}], **DEFS}, {"pw": "hush"}),
+        ({"type": "object", "additionalProperties": SECRET}, {"x": "hush"}),
+        ({"type": "object", "patternProperties": {"^x": SECRET}}, {"x": "hush"}),
+        (schema(a={"$ref": "#/nowhere"}), {"a": "hush"}),
+        (schema(a={"$ref": "https://elsewhere.example/"}), {"a": "hush"}),
+        (DEEP, json.loads('{"a": ' * 12 + '"hush"' + "}" * 12)),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}}, DEEPER),
+    ],
+)
+def test_secrets_are_not_kept(tab: ConsolePage, given: Any, values: Any) -> None:
+    assert "hush" not in json.dumps(kept(tab, given, values))
+
+
+def test_what_is_no_secret_is_kept(tab: ConsolePage) -> None:
+    values = {"a": [{"b": 1, "pw": "hush"}], "c": None, "d": {"e": [1, [2]]}, "__proto__": 5}
+    given = schema(a={"items": {**NESTED, "anyOf": [{"$ref": "#"}, {}]}}, c={"anyOf": [{"type": "null"}, {}]})
+    assert kept(tab, given, values) == {"a": [{"b": 1}], "c": None, "d": {"e": [1, [2]]}, "__proto__": 5}
+
+
+def kept(tab: ConsolePage, given: Any, values: Any) -> Any:
+    """What the history would keep of the values."""
+    told = tab.page.evaluate(
+        """async ([schema, values]) => {
+          const { withoutSecrets } = await import("/console/static/secrets.js");
+          return JSON.stringify(withoutSecrets(JSON.parse(schema), JSON.parse(values)));
+        }""",
+        [json.dumps(given), json.dumps(values)],
+    )
+    return json.loads(told)
+
+
+def test_a_secret_in_a_list_is_not_stored(impostor: Impostor) -> None:
+    tab = impostor.tab
+    impostor.offer(schema(users={"type": "array", "items": NESTED}))
+    tab.write_json('{"users": [{"pw": "hush"}]}')
+    tab.button("Call").click()
+    tab.sees(tab.result, "hush")
+    assert "tried" in tab.page.evaluate("JSON.stringify(localStorage)")
+    assert "hush" not in tab.page.evaluate("JSON.stringify(localStorage)")
+
+
+# ── results ──
+
+
+def test_a_part_that_can_not_be_shown_hides_no_other(impostor: Impostor) -> None:
+    impostor.content = [
+        {"type": "image", "data": " " * 300_000 + "!", "mimeType": "image/png"},  # which took minutes
+        {"type": "image", "data": "QQ=", "mimeType": "image/png"},
+        {"type": "resource", "resource": {"uri": "x", "blob": "%%%"}},
+        {"type": "constructor"},
+        {"type": "__proto__"},
+        {"type": "text", "text": "odd", "annotations": {"audience": [{"toString": 5}]}},
+        {"type": "text", "text": "fine"},
+    ]
+    impostor.offer(schema())
+    impostor.tab.button("Call").click()
+    impostor.tab.sees(impostor.tab.result, "Done")
+    impostor.tab.sees(impostor.tab.result, "fine")
+
+
+def test_a_field_named_like_a_part_of_the_language(impostor: Impostor) -> None:
+    impostor.offer(json.loads('{"type": "object", "properties": {"__proto__": {"type": "string"}}}'))
+    impostor.tab.field("__proto__").fill("x")
+    impostor.tab.button("Call").click()
+    impostor.tab.sees(impostor.tab.result, 'got {"__proto__": "x"}')
+
+
+# ── subscriptions ──
+
+
+@pytest.mark.parametrize("agreed", [{}, {"resourceSubscriptions": ["a://other"]}])
+def test_nothing_is_subscribed_to_unless_the_server_agrees(impostor: Impostor, agreed: dict[str, Any]) -> None:
+    tab = impostor.tab
+    impostor.agreed = agreed
+    tab.start_again("resources/a%3A%2F%2Fb")
+    tab.button("Subscribe").click()
+    tab.page.get_by_text("The server does not tell of changes").wait_for()
+    assert tab.button("Subscribe").is_visible()
+
+
+def test_who_is_no_longer_subscribed_is_told(impostor: Impostor) -> None:
+    tab = impostor.tab
+    impostor.agreed = {"resourceSubscriptions": ["a://b"]}
+    tab.start_again("resources/a%3A%2F%2Fb")
+    tab.button("Subscribe").click()
+    tab.button("Unsubscribe").wait_for()
+    impostor.agreed = {}
+    tab.page.get_by_role("combobox", name="Revision").dispatch_event("change")  # connects anew
+    tab.page.get_by_text("No longer subscribed").wait_for()
+    assert tab.button("Subscribe").is_visible()
+
+
+# ── names ──
+
+
+def test_a_name_that_a_command_would_take_for_an_option_is_not_copied_as_one(impostor: Impostor) -> None:
+    tab = impostor.tab
+    impostor.tools = [{"name": "--trap", "inputSchema": schema()}]
+    tab.start_again("tools/--trap")
+    tab.button("Copy as command").click()
+    tab.page.get_by_text("There is no command for a name").wait_for()
