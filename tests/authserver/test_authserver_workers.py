@@ -19,6 +19,7 @@ import stores
 from authserver_stage import CLIENTS, ISSUER, RESOURCE, SCOPES, SECRET, USERS, Program, Reply, Stage, basic
 from dovetail import Server
 from dovetail.authserver import AuthServer
+from dovetail.state.base import StateBackend
 from dovetail.state.memory import MemoryState
 from dovetail.transports import doorkeeper
 from http_serving import serving
@@ -321,11 +322,16 @@ def test_each_event_loop_has_a_store_of_its_own(tmp_path: Path) -> None:
         async with worker("memory:", issuing) as only:
             assert await only.may_call(await only.own_token())
 
+    left_open: list[StateBackend] = []
+
     async def without_end() -> None:
         await issuing.verifier().verify("x.y.z")
+        left_open.append(issuing._marks.store())
 
     for act in (once, without_end, once):
         asyncio.run(act())
+    for store in left_open:
+        asyncio.run(store.close())
 
 
 async def test_an_app_alone_has_its_room_for_itself() -> None:

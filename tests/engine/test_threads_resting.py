@@ -85,8 +85,7 @@ async def test_calls_that_are_cancelled_while_they_ask_lose_no_place() -> None:
         await question.asked.wait()
         asking.cancel()
         await asyncio.wait([asking])
-    await settled(lambda: places(pool) == (0, 0))
-    assert pool.stuck == 0
+    await settled(lambda: places(pool) == (0, 0) and pool.stuck == 0)
     async with asyncio.timeout(5):
         assert await asyncio.gather(*(pool.run(lambda: 1, label="after") for _ in range(4))) == [1, 1, 1, 1]
     pool.close()
