@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import wraps
 from subprocess import PIPE, Popen
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -131,75 +131,62 @@ def _pairs(given: Iterable[str], sign: str, option: str) -> dict[str, str] | Non
     return found or None
 
 
+CONNECTING = (  # what every command that talks to a server takes, in the order of its help
+    click.argument("target"),
+    click.option("--header", "-H", "headers", multiple=True, metavar="NAME:VALUE",
+                 help="Send this header with every request to a URL. Repeat for more."),
+    click.option("--token", envvar="DOVETAIL_CLIENT_TOKEN", metavar="TEXT",
+                 help="Send this bearer token to a URL.  [env: DOVETAIL_CLIENT_TOKEN]"),
+    click.option("--no-sign-in", is_flag=True,
+                 help="Do not sign in with the browser where a URL asks for it, nor use what is kept of that."),
+    click.option("--env", "-e", multiple=True, metavar="NAME=VALUE",
+                 help="Set a variable in the environment of a program. Repeat for more."),
+    click.option("--timeout", type=float, default=TIMEOUT, metavar="SECONDS",
+                 help=f"How long to wait for an answer.  [default: {TIMEOUT:g}]"),
+    click.option("--revision", metavar="DATE", help="Speak this revision of MCP.  [default: the newest possible]"),
+    click.option("--transport", type=click.Choice(["http", "sse"]),
+                 help="How to speak to a URL.  [default: found out]"),
+)  # fmt: skip
+
+
+class Connecting(NamedTuple):
+    """What was given for these, but for the target."""
+
+    headers: tuple[str, ...]
+    token: str | None
+    no_sign_in: bool
+    env: tuple[str, ...]
+    timeout: float
+    revision: str | None
+    transport: str | None
+
+    def server(self, ctx: click.Context, target: str) -> ServerAt:
+        if not 0 < self.timeout <= LONGEST_TIMEOUT:
+            raise click.UsageError(f"--timeout {self.timeout:g}: give a number of seconds above 0", ctx)
+        place, shown = _target(ctx, target)
+        headers = _pairs(self.headers, ":", "--header")
+        options = {
+            "headers": headers,
+            "auth": self.token or None if isinstance(place, str) else None,
+            "env": _pairs(self.env, "=", "--env"),
+            "timeout": self.timeout,
+            "protocol_version": self.revision,
+            "transport": self.transport,
+        }
+        signs_in = not self.no_sign_in and "authorization" not in {name.lower() for name in headers or ()}
+        return ServerAt(place, shown, options, signs_in=signs_in)
+
+
 def on_server(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command of the class `ServerCommand` its TARGET and the options for it, as the parameter `server`."""
 
-    @click.argument("target")
-    @click.option(
-        "--header",
-        "-H",
-        "headers",
-        multiple=True,
-        metavar="NAME:VALUE",
-        help="Send this header with every request to a URL. Repeat for more.",
-    )
-    @click.option(
-        "--token",
-        envvar="DOVETAIL_CLIENT_TOKEN",
-        metavar="TEXT",
-        help="Send this bearer token to a URL.  [env: DOVETAIL_CLIENT_TOKEN]",
-    )
-    @click.option(
-        "--no-sign-in",
-        is_flag=True,
-        help="Do not sign in with the browser where a URL asks for it, nor use what is kept of that.",
-    )
-    @click.option(
-        "--env",
-        "-e",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="Set a variable in the environment of a program. Repeat for more.",
-    )
-    @click.option(
-        "--timeout",
-        type=float,
-        default=TIMEOUT,
-        metavar="SECONDS",
-        help=f"How long to wait for an answer.  [default: {TIMEOUT:g}]",
-    )
-    @click.option("--revision", metavar="DATE", help="Speak this revision of MCP.  [default: the newest possible]")
-    @click.option(
-        "--transport", type=click.Choice(["http", "sse"]), help="How to speak to a URL.  [default: found out]"
-    )
     @click.pass_context
     @wraps(command)
-    def with_server(
-        ctx: click.Context,
-        /,
-        target: str,
-        headers: tuple[str, ...],
-        token: str | None,
-        no_sign_in: bool,
-        env: tuple[str, ...],
-        timeout: float,
-        revision: str | None,
-        transport: str | None,
-        **others: Any,
-    ) -> Any:
-        if not 0 < timeout <= LONGEST_TIMEOUT:
-            raise click.UsageError(f"--timeout {timeout:g}: give a number of seconds above 0", ctx)
-        place, shown = _target(ctx, target)
-        given = _pairs(headers, ":", "--header")
-        options = {
-            "headers": given,
-            "auth": token or None if isinstance(place, str) else None,
-            "env": _pairs(env, "=", "--env"),
-            "timeout": timeout,
-            "protocol_version": revision,
-            "transport": transport,
-        }
-        signs_in = not no_sign_in and "authorization" not in {name.lower() for name in given or ()}
-        return command(server=ServerAt(place, shown, options, signs_in=signs_in), **others)
+    def with_server(ctx: click.Context, /, target: str, **given: Any) -> Any:
+        connecting = Connecting(**{name: given.pop(name) for name in Connecting._fields})
+        return command(server=connecting.server(ctx, target), **given)
 
-    return with_server
+    decorated: Callable[..., Any] = with_server
+    for option in reversed(CONNECTING):
+        decorated = option(decorated)
+    return decorated
