@@ -232,7 +232,7 @@ async def test_the_command_serves_a_program_as_well() -> None:
 
 def test_the_command_knows_every_flag_that_is_shown() -> None:
     known = {flag for option in run.params for flag in (*option.opts, *option.secondary_opts)} | {"--help"}
-    shown = re.findall(r"--[a-z][a-z-]+", (ROOT / "docs" / "command.md").read_text())
+    shown = re.findall(r"--[a-z][a-z-]+", (ROOT / "docs" / "commands" / "run.md").read_text())
     assert set(shown) <= known
 
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import pytest
 from command_stage import PROMPTLY, environment
 
+from dovetail.cli.main import COMMANDS
+
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted((ROOT / "docs" / "commands").glob("*.md"))
 BLOCK = re.compile(r"^<!-- (?P<program>\w+\.py) -->\n```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -32,11 +34,15 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["call", "complete", "list", "prompt", "read"])
-def test_every_command_has_a_page(name: str) -> None:
-    page = next(page for page in PAGES if page.stem == name)
-    assert page.read_text().startswith(f"# dovetail {name}\n")
-    assert any(block.page == name for block in BLOCKS)
+def test_every_command_has_a_page_that_the_index_names() -> None:
+    assert [page.stem for page in PAGES] == sorted(COMMANDS)
+    index = (ROOT / "docs" / "command.md").read_text()
+    assert re.findall(r"^\| \[(\w+)\]\(commands/\1\.md\)", index, re.MULTILINE) == list(COMMANDS)
+    assert all(page.read_text().startswith(f"# dovetail {page.stem}\n") for page in PAGES)
+
+
+def test_the_commands_that_talk_to_a_server_show_what_they_print() -> None:
+    assert {"call", "complete", "list", "prompt", "read"} <= {block.page for block in BLOCKS}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
