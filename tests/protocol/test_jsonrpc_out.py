@@ -146,11 +146,12 @@ def test_any_text_of_the_library_becomes_words(text: str) -> None:
 
 
 @pytest.mark.rule("BASE-20")
+@pytest.mark.parametrize("kind", ['"method":"ping","params"', '"result"'])
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
-def test_the_same_depth_on_every_interpreter(opening: str, closing: str) -> None:
+def test_the_same_depth_on_every_interpreter(opening: str, closing: str, kind: str) -> None:
     def nested(depth: int) -> bytes:
         inside = opening * (depth - 1) + "1" + closing * (depth - 1)
-        return b'{"jsonrpc":"2.0","id":1,"method":"ping","params":%s}' % inside.encode()
+        return f'{{"jsonrpc":"2.0","id":1,{kind}:{inside}}}'.encode()
 
     assert isinstance(jsonrpc.decode(nested(jsonrpc.MAX_DEPTH)), Envelope)
     with pytest.raises(BadMessage, match="nested too deeply") as caught:
