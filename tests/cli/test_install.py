@@ -1,4 +1,4 @@
-"""`dovetail install`: the right file of each host, what stands in it, and that nothing is ever lost."""
+"""`dovetail install`: the right file of each host, what stands in it, and what is told about it."""
 
 import json
 import os
@@ -10,47 +10,14 @@ from typing import Any
 
 import pexpect
 import pytest
-from click.testing import CliRunner, Result
-from command_stage import BIN, environment, furnish, typed
+from command_stage import BIN, environment, typed
+from install_stage import FILES, RUN, home, install, place, servers
 
-from dovetail.cli.installing import files, hosts
-from dovetail.cli.main import main
+from dovetail.cli import install as install_module
+from dovetail.cli.installing import hosts
 
-CONFIGS = Path(__file__).parent / "configs"
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "weather"
-    folder.mkdir()
-    furnish(folder)
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
-    return tmp_path
-
-
-def install(*words: str) -> Result:
-    return CliRunner().invoke(main, ["install", *words])
-
-
-def servers(path: Path, section: str = "mcpServers") -> Any:
-    return json.loads(path.read_text())[section]
-
-
+__all__ = ["home"]
 SH = shutil.which("sh")
-RUN = [sys.executable, "-m", "dovetail.cli", "run"]
-FILES = {
-    ("claude-desktop", "user"): ".config/Claude/claude_desktop_config.json",
-    ("claude-code", "user"): ".claude.json",
-    ("claude-code", "project"): "weather/.mcp.json",
-    ("cursor", "user"): ".cursor/mcp.json",
-    ("cursor", "project"): "weather/.cursor/mcp.json",
-    ("vscode", "user"): ".config/Code/User/mcp.json",
-    ("vscode", "project"): "weather/.vscode/mcp.json",
-    ("gemini", "user"): ".gemini/settings.json",
-    ("gemini", "project"): "weather/.gemini/settings.json",
-}
 
 
 @pytest.mark.parametrize(("host", "scope"), FILES)
@@ -69,8 +36,54 @@ def test_a_program_is_added_to_the_file_of_the_host(home: Path, host: str, scope
     assert path.read_text().endswith("}\n")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600  # it has variables, which may be secrets
     assert len(list(path.parent.glob("*backup*"))) == 0
-    assert install("--host", host, "--scope", scope, "--name", "weather", "--remove", "--yes").exit_code == 0
+    assert hosts.HOSTS[host].then in done.stderr
+    done = install("--host", host, "--scope", scope, "--name", "weather", "--remove", "--yes")
+    assert done.exit_code == 0
+    assert "started again to forget it" in done.stderr
     assert servers(path, section) == {}
+
+
+@pytest.mark.parametrize(
+    ("host", "variable", "name"),
+    [("claude-code", "CLAUDE_CONFIG_DIR", ".claude.json"), ("gemini", "GEMINI_CLI_HOME", ".gemini/settings.json")],
+)
+def test_a_host_whose_folder_is_elsewhere(
+    home: Path, monkeypatch: pytest.MonkeyPatch, host: str, variable: str, name: str
+) -> None:
+    for given in (str(home / "work"), "~/work", "../work"):
+        monkeypatch.setenv(variable, given)
+        assert hosts.file_of(hosts.HOSTS[host], "user") == home / "work" / name
+    assert install("server.py", "--host", host, "--yes").exit_code == 0
+    assert "weather" in servers(home / "work" / name)
+    assert not (home / name).exists()
+    monkeypatch.setenv(variable, "")
+    assert hosts.file_of(hosts.HOSTS[host], "user") == home / name
+
+
+def test_a_packaged_app_on_windows_has_its_own_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = home / "Local"
+    monkeypatch.setenv("APPDATA", str(home / "Roaming"))
+    monkeypatch.setenv("LOCALAPPDATA", str(local))
+    desktop, inner = hosts.HOSTS["claude-desktop"], "LocalCache/Roaming/Claude"
+    (local / "Packages" / "Claude_never_started").mkdir(parents=True)
+    (local / "Packages" / "Other_app" / inner).mkdir(parents=True)
+    usual = home / "Roaming" / "Claude" / "claude_desktop_config.json"
+    assert hosts.files_of(desktop, "user", "win32") == [usual]
+    packaged = [local / "Packages" / name / inner for name in ("Claude_one", "Claude_two")]
+    packaged[0].mkdir(parents=True)
+    assert hosts.files_of(desktop, "user", "win32") == [packaged[0] / usual.name]
+    assert hosts.files_of(hosts.HOSTS["vscode"], "user", "win32") == [home / "Roaming/Code/User/mcp.json"]
+    monkeypatch.setattr(install_module, "files_of", lambda host, scope: hosts.files_of(host, scope, "win32"))
+    done = install("server.py", "--host", "claude-desktop", "--yes")
+    assert done.exit_code == 0
+    assert f"is a packaged app here, and reads {packaged[0] / usual.name}" in done.stderr
+    packaged[1].mkdir(parents=True)
+    done = install("server.py", "--host", "claude-desktop", "--yes", "--name", "second")
+    assert done.exit_code == 1
+    assert all(str(place / usual.name) in done.stderr for place in packaged)
+    assert "second" not in (packaged[0] / usual.name).read_text()
+    assert not (packaged[1] / usual.name).exists()
+    assert not usual.exists()
 
 
 @pytest.mark.parametrize(
@@ -113,6 +126,13 @@ def test_other_ways_to_name_a_server(home: Path, words: list[str], entry: dict[s
     assert servers(home / ".cursor/mcp.json") == {
         "it": json.loads(json.dumps(entry).replace("HERE", f"{home}/weather"))
     }
+
+
+def test_the_search_path_that_was_asked_for_is_kept(home: Path) -> None:
+    words = ("package.module", "--host", "cursor", "--yes", "--force", "--env")
+    for given, path in (("/lib", f"/lib{os.pathsep}{home}/weather"), (f"{home}/weather", f"{home}/weather")):
+        assert install(*words, f"PYTHONPATH={given}").exit_code == 0
+        assert servers(home / ".cursor/mcp.json")["module"]["env"] == {"PYTHONPATH": path}
 
 
 @pytest.mark.parametrize(
@@ -174,6 +194,27 @@ def test_where_programs_keep_what_is_theirs(
         (["server.py", "--host", "cursor", "--env", "NO_SUCH_VARIABLE"], 2, "NO_SUCH_VARIABLE: there is no such"),
         (["ftp://example.com", "--host", "cursor"], 2, "https://"),
         (["http://[::1/mcp", "--host", "cursor"], 2, "is no URL"),
+        (["https://", "--host", "cursor"], 2, "is no URL"),
+        (["https:///mcp", "--host", "cursor"], 2, "is no URL"),
+        (["https://example.com:x/", "--host", "cursor"], 2, "is no URL"),
+        (["https://exa mple.com/", "--host", "cursor"], 2, "is no URL"),
+        (["sevrer", "--host", "cursor"], 2, "there is no module sevrer"),
+        (["serve.txt", "--host", "cursor"], 2, "there is no module serve.txt"),
+        (["package.modul", "--host", "cursor"], 2, "there is no module package.modul"),
+        (["package", "--host", "cursor"], 2, "is a folder; name the program in it, as package/server.py"),
+        (["/tmp", "--host", "cursor"], 2, "/tmp is a folder"),
+        (["a b", "--host", "cursor"], 2, "neither a Python program nor a module"),
+        (["server.py:", "--host", "cursor"], 2, "after the colon"),
+        (["server.py:a:b", "--host", "cursor"], 2, "neither a Python program nor a module"),
+        (["server.py", "--host", "cursor", "-H", "A:b"], 2, "--header does not go with a Python program, which takes"),
+        (["server.py", "--host", "cursor", "--transport", "sse"], 2, "--transport does not go with a Python program"),
+        (["https://x.org", "--host", "cursor", "-e", "A=b"], 2, "--env does not go with a URL, which takes --header"),
+        (["https://x.org", "--host", "cursor", "--uv"], 2, "--uv does not go with a URL"),
+        (["--host", "cursor", "--uv", "--", "npx", "x"], 2, "--uv does not go with a command after --, which takes"),
+        (["--host", "cursor", "-H", "A:b", "--", "npx", "x"], 2, "--header does not go with a command after --"),
+        (["--host", "cursor", "--remove"], 2, "which server? --name says"),
+        (["--host", "cursor", "--remove", "--name", "x", "--env", "A=b"], 2, "--env does not go with --remove"),
+        (["--host", "cursor", "--remove", "--name", "x", "--force"], 2, "--force does not go with --remove"),
         (["https://example.com", "--host", "cursor", "-H", "secret"], 2, "NAME:VALUE"),
         (["https://example.com", "--host", "claude-desktop"], 2, "under Connectors"),
         (["server.py", "--host", "claude-desktop", "--scope", "project"], 2, "no configuration for a project"),
@@ -188,70 +229,12 @@ def test_what_is_refused_changes_nothing(home: Path, words: list[str], code: int
     assert not (home / ".cursor").exists()
 
 
-def place(home: Path, name: str) -> Path:
-    path = home / ".cursor" / "mcp.json"
-    path.parent.mkdir()
-    shutil.copy(CONFIGS / name, path)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ((CONFIGS / "broken.json").read_bytes(), "line 5, column 7: a comma or } was expected"),
-        (b'{"mcpServers": []}', "no object"),
-        (b'{"mcpServers": {}, "mcpServers": {}}', "more than once"),
-        (b"[]", "no object"),
-        (b'{"a": "\xff"}', "no text in UTF-8"),
-        ('{"a": 1}'.encode("utf-16"), "no text in UTF-8"),
-        (b"// nothing but this\n", "a value was expected"),
-    ],
-)
-def test_a_file_that_is_not_understood_is_left_alone(home: Path, content: bytes, says: str) -> None:
-    path = home / ".cursor" / "mcp.json"
-    path.parent.mkdir()
-    path.write_bytes(content)
-    done = install("server.py", "--host", "cursor", "--yes", "--env", "KEY=hush")
-    assert done.exit_code == 1
-    assert says in done.stderr
-    assert '"KEY": "***"' in done.stderr  # what to paste
-    assert "hush" not in done.output
-    assert path.read_bytes() == content
-    assert os.listdir(path.parent) == ["mcp.json"]
-    assert install("--host", "cursor", "--name", "x", "--remove", "--yes").exit_code == 1
-    assert path.read_bytes() == content
-
-
-def test_a_backup_is_kept_and_never_overwritten(home: Path) -> None:
-    path = place(home, "cursor.json")
-    original = path.read_bytes()
-    path.chmod(0o640)
-    assert install("server.py", "--host", "cursor", "--yes").exit_code == 0
-    second = path.read_bytes()
-    assert install("--host", "cursor", "--name", "weather", "--remove", "--yes").exit_code == 0
-    assert path.read_bytes() == original
-    backups = sorted(path.parent.glob("mcp.json.backup-*"), key=lambda each: (len(each.name), each.name))
-    assert {backup.read_bytes() for backup in backups} == {original, second}
-    assert {stat.S_IMODE(each.stat().st_mode) for each in [path, *backups]} == {0o640}
-    assert len(os.listdir(path.parent)) == 3  # and no temporary file
-
-
-def test_a_link_is_followed(home: Path) -> None:
-    path = place(home, "cursor.json")
-    real = home / "dotfiles.json"
-    path.rename(real)
-    path.symlink_to(real)
-    assert install("server.py", "--host", "cursor", "--yes").exit_code == 0
-    assert path.is_symlink()
-    assert set(servers(real)) == {"linear", "weather"}
-
-
 def test_secrets_are_not_shown(home: Path) -> None:
     place(home, "cursor.json")
     words = ("server.py", "--host", "cursor", "--env", "API_KEY=hush")
     done = install(*words, "--dry-run")
     assert done.exit_code == 0
-    assert '+\t\t\t\t"API_KEY": "***"' in done.stdout
+    assert '+        "API_KEY": "***"' in done.stdout
     assert done.stderr == ""
     done = install(*words, "--yes")
     assert "hush" not in done.output
@@ -280,6 +263,59 @@ def test_another_server_of_the_name_is_not_replaced_unasked(home: Path) -> None:
     assert "already" in again.stderr
 
 
+def test_what_a_host_keeps_with_a_server_stays(home: Path) -> None:
+    path = home / ".cursor" / "mcp.json"
+    path.parent.mkdir()
+    path.write_text(
+        """{"mcpServers": {
+  "it": {
+    "url": "https://old.example.com", // since May
+    "headers": {"X-Old": "hush", "X-Team": "hush" /* blue */},
+    "disabled": true, // for now
+    "autoApprove": ["add"]
+  }
+}}
+"""
+    )
+    words = ("https://new.example.com", "--host", "cursor", "--name", "it", "-H", "X-Team: psst")
+    done = install(*words, "--yes", "--force")
+    assert done.exit_code == 0
+    assert "Kept of what was there: disabled, autoApprove\n" in done.stderr
+    assert "Not kept, give it again if it is needed: headers X-Old\n" in done.stderr
+    assert "Comments in it that go: 1\n" in done.stderr
+    assert "hush" not in done.output
+    assert path.read_text() == (
+        """{"mcpServers": {
+  "it": {
+    "url": "https://new.example.com", // since May
+    "headers": {"X-Team": "psst"},
+    "disabled": true, // for now
+    "autoApprove": ["add"]
+  }
+}}
+"""
+    )
+    assert "already" in install(*words, "--yes").stderr
+    done = install(*words[:-1], "X-Team: other", "--dry-run")
+    assert (done.stdout, done.stderr.splitlines()[-1]) == ("", "Hidden values change in: headers")
+
+
+def test_a_server_of_an_odd_name_can_go(home: Path) -> None:
+    path = home / ".cursor" / "mcp.json"
+    path.parent.mkdir()
+    path.write_text('{"mcpServers": {"my server \\u001b[31m": {}, "workspace": {}}}')
+    assert install("--host", "cursor", "--name", "my server", "--remove", "--yes").exit_code == 0
+    done = install("--host", "cursor", "--name", "my server \x1b[31m", "--remove", "--yes")
+    assert done.exit_code == 0
+    assert "\x1b" not in done.output
+    assert servers(path) == {"workspace": {}}
+
+
+def test_a_command_that_is_not_here_is_told(home: Path) -> None:
+    assert "There is no program nxp here" in install("--host", "cursor", "--dry-run", "--", "nxp", "some-server").stderr
+    assert install("--host", "cursor", "--dry-run", "--", "sh", "-x").stderr == ""
+
+
 def test_removing_what_is_not_there_says_what_is(home: Path) -> None:
     path = place(home, "cursor.json")
     before = path.read_bytes()
@@ -287,33 +323,6 @@ def test_removing_what_is_not_there_says_what_is(home: Path) -> None:
     assert done.exit_code == 0
     assert "it has linear" in done.stderr
     assert path.read_bytes() == before
-
-
-def test_a_file_that_changes_meanwhile_wins(home: Path) -> None:
-    path = place(home, "cursor.json")
-    file = files.read(path)
-    path.write_text('{"written": "by the host"}')
-    with pytest.raises(files.CantUse, match="somebody else"):
-        files.write(file, "{}", has_secrets=False)
-    assert path.read_text() == '{"written": "by the host"}'
-    assert not list(path.parent.glob(".mcp.json.*"))
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_folder_that_can_not_be_written_is_told(home: Path) -> None:
-    path = place(home, "cursor.json")
-    path.parent.chmod(0o500)
-    done = install("server.py", "--host", "cursor", "--yes")
-    path.parent.chmod(0o700)
-    assert done.exit_code == 1
-    assert "can't be written" in done.stderr
-
-
-def test_a_folder_in_the_place_of_the_file_is_told(home: Path) -> None:
-    (home / ".cursor" / "mcp.json").mkdir(parents=True)
-    done = install("server.py", "--host", "cursor", "--yes")
-    assert done.exit_code == 1
-    assert "is no file" in done.stderr
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 5), ("", 5)])
@@ -324,7 +333,7 @@ def test_a_person_is_asked(home: Path, answer: str, code: int) -> None:
         str(BIN / "dovetail"), ["install", "server.py", "--host", "cursor"], cwd=str(home / "weather"),
         env=environment(HOME=str(home), NO_COLOR="1"), encoding="utf-8", timeout=20,
     )  # fmt: skip
-    child.expect_exact('+        "weather": {')
+    child.expect_exact('+    "weather": {')
     child.expect_exact("Change the file? [y/N] ")
     child.sendline(answer)
     child.expect(pexpect.EOF)
@@ -342,14 +351,13 @@ def test_what_was_installed_can_be_started(home: Path) -> None:
 
 def test_the_page_shows_the_change_as_it_is(home: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "commands" / "install.md").read_text()
-    shown = page.partition("--env API_KEY\n")[2].partition("Change the file?")[0]
+    shown = page.partition("--uv --env API_KEY\n")[2].partition("Change the file?")[0]
     path = home / "weather" / ".cursor" / "mcp.json"
     path.parent.mkdir()
     path.write_text('{\n  "mcpServers": {\n    "linear": {\n      "url": "https://mcp.linear.app/mcp"\n    }\n  }\n}\n')
-    words = ("--host", "cursor", "--scope", "project", "--env", "API_KEY=x", "--dry-run", "--name", "shop")
-    said = install("server.py", *words).stdout
-    said = said.replace(sys.executable, "/home/ada/shop/.venv/bin/python").replace(f"{home}/weather", "/home/ada/shop")
-    assert said == shown
+    words = ("--host", "cursor", "--scope", "project", "--uv", "--env", "API_KEY=x", "--dry-run", "--name", "shop")
+    done = install("server.py", *words)
+    assert done.stderr + done.stdout.replace(f"{home}/weather", "/home/ada/shop") == shown
 
 
 def test_the_page_has_every_host() -> None:

@@ -1,8 +1,9 @@
 """One entry of a configuration is added, replaced or removed: text comes in, and text goes out in which all else is as
 it was, byte for byte, comments and odd spaces included.
 
-Each edit is proved before it is given out: what was parsed before and after must differ in this entry only, and no
-comment outside of it may be gone. What can't be edited like that raises `CantEdit`, and nothing is changed.
+Of an entry that is replaced, what a server consists of is new; keys that the host or its user has put there, and
+comments, stay. Each edit is proved before it is given out: what was parsed before and after must differ in this entry
+only, and no comment outside of it may be gone. What can't be edited like that raises `CantEdit`.
 """
 
 import json
@@ -10,7 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dovetail.cli.installing.jsonc import JsonMember, JsonText, JsonValue, NotJson, parse
+from dovetail.cli.installing.hosts import OWN_KEYS
+from dovetail.cli.installing.jsonc import JsonMember, JsonText, JsonValue, NotJson, TooDeep, parse
 
 BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 USUAL_INDENT = "  "
@@ -34,52 +36,89 @@ class _Style(NamedTuple):
     indent: str
 
 
+class Outline(NamedTuple):
+    """What a document is like."""
+
+    is_empty: bool  # there is nothing in it
+    has_more: bool  # than servers
+    names: Sequence[str] | None  # of its servers; None if it has no place for them
+
+
+class EditedText(NamedTuple):
+    """What is to be written, and what is not in it any more."""
+
+    text: str
+    lost_comments: int = 0
+
+
+class ServerSection:
+    """The servers that a document names: it is read once, and given out changed."""
+
+    def __init__(self, text: str, section: str) -> None:
+        body = text.removeprefix(BOM)
+        self.section = section
+        self._mark = text[: len(text) - len(body)]
+        self._body = body
+        self._document = parse(body, section) if body.strip() else None
+        self._holder = None if self._document is None else _section(self._document, section)
+
+    @property
+    def names(self) -> list[str]:
+        return [] if self._holder is None else [member.name for member in self._holder.members or ()]
+
+    @property
+    def outline(self) -> Outline:
+        roots = () if self._document is None else self._document.root.members or ()
+        has_more = any(member.name != self.section for member in roots)
+        return Outline(self._document is None, has_more, None if self._holder is None else self.names)
+
+    def entry(self, name: str) -> Any | None:
+        """As it is now; None if there is none."""
+        found = _only(self._holder, name)
+        return None if found is None else found.value.meaning()
+
+    def with_entry(self, name: str, entry: Mapping[str, Any]) -> EditedText:
+        """The document with this entry, at the end or in the place of the one of that name."""
+        before = self._document
+        if before is None:
+            newline = "\r\n" if "\r\n" in self._body else "\n"
+            whole = _rendered({self.section: {name: entry}}, _Style(newline, USUAL_INDENT), "")
+            return EditedText(self._mark + whole + newline)
+        style, old = _style(before), _only(self._holder, name)
+        if self._holder is None:
+            changes = _added(before, before.root, self.section, {name: entry}, style)
+        elif old is None:
+            changes = _added(before, self._holder, name, entry, style)
+        else:
+            changes = [_Change(old.value.start, old.value.end, _renewed(before, old, entry, style))]
+        return self._proved(changes, name, merged(None if old is None else old.value.meaning(), entry))
+
+    def without_entry(self, name: str) -> EditedText:
+        """The document without that entry, or as it is if there is none."""
+        found = _only(self._holder, name)
+        if self._document is None or self._holder is None or found is None:
+            return EditedText(self._mark + self._body)
+        return self._proved(_removed(self._document, self._holder, found), name, None)
+
+    def _proved(self, changes: Sequence["_Change"], name: str, entry: Any | None) -> EditedText:
+        assert self._document is not None
+        edited = _proved(self._document, changes, self.section, name, entry)
+        return edited._replace(text=self._mark + edited.text)
+
+
 def entry_in(text: str, section: str, name: str) -> Any | None:
-    """The entry as it is now, or None."""
-    if not text.removeprefix(BOM).strip():
-        return None
-    document = parse(text.removeprefix(BOM))
-    found = _only(_section(document, section), name)
-    return None if found is None else _meaning(found.value)
+    """For who looks at one only."""
+    return ServerSection(text, section).entry(name)
 
 
 def names_in(text: str, section: str) -> list[str]:
-    """Of all entries that there are."""
-    if not text.removeprefix(BOM).strip():
-        return []
-    holder = _section(parse(text.removeprefix(BOM)), section)
-    return [] if holder is None else [member.name for member in holder.members or ()]
+    return ServerSection(text, section).names
 
 
-def with_entry(text: str, section: str, name: str, entry: Mapping[str, Any]) -> str:
-    """The document with `entry` under `section`, added at the end or in place of the one of that name."""
-    body = text.removeprefix(BOM)
-    mark = text[: len(text) - len(body)]
-    if not body.strip():
-        newline = "\r\n" if "\r\n" in body else "\n"
-        return mark + _rendered({section: {name: entry}}, _Style(newline, USUAL_INDENT), "") + newline
-    before = parse(body)
-    holder, style = _section(before, section), _style(before)
-    if holder is None:
-        changes = _added(before, before.root, section, {name: entry}, style)
-    elif (old := _only(holder, name)) is not None:
-        changes = [_Change(old.value.start, old.value.end, _in_place(before, old, entry, style))]
-    else:
-        changes = _added(before, holder, name, entry, style)
-    return mark + _proved(before, changes, section, name, entry)
-
-
-def without_entry(text: str, section: str, name: str) -> str:
-    """The document without that entry, or as it is if there is none."""
-    body = text.removeprefix(BOM)
-    if not body.strip():
-        return text
-    before = parse(body)
-    holder = _section(before, section)
-    found = _only(holder, name)
-    if holder is None or found is None:
-        return text
-    return text[: len(text) - len(body)] + _proved(before, _removed(before, holder, found), section, name, None)
+def merged(old: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry, with what was there and is none of ours."""
+    kept = old if isinstance(old, Mapping) else {}
+    return {**entry, **{key: value for key, value in kept.items() if key not in OWN_KEYS}}
 
 
 # ── where ──
@@ -138,13 +177,37 @@ def _rendered(value: Any, style: _Style | None, indent: str) -> str:
     return text.replace("\n", style.newline + indent)
 
 
-def _in_place(document: JsonText, old: JsonMember, entry: Any, style: _Style) -> str:
-    is_flat = "\n" not in document.text[old.value.start : old.value.end]
-    indent = _line_indent(document.text, old.start)
-    return _rendered(entry, None if is_flat and old.value.members else style, indent)
+def _in_place(text: str, old: JsonValue, value: Any, style: _Style | None, indent: str) -> str:
+    """What was on one line stays on one."""
+    known = text[old.start : old.end]
+    is_flat = "\n" not in known and known[:1] in "[{" and len(known) > len("{}")
+    return _rendered(value, None if is_flat else style, indent)
 
 
 # ── what to change ──
+
+
+def _renewed(document: JsonText, old: JsonMember, entry: Mapping[str, Any], style: _Style) -> str:
+    """The entry with the keys of a server set anew; it is changed key by key, as a document of its own."""
+    indent = _line_indent(document.text, old.start)
+    if not old.value.members:
+        return _in_place(document.text, old.value, entry, style, indent)
+    text = indent + document.text[old.value.start : old.value.end]
+    inner_style = style if "\n" in text else None
+    for key in (*entry, *OWN_KEYS):
+        piece = parse(text)
+        member = _only(piece.root, key)
+        if key not in entry:
+            changes = [] if member is None else _removed(piece, piece.root, member)
+        elif member is None:
+            changes = _added(piece, piece.root, key, entry[key], style)
+        elif member.value.meaning() == entry[key]:
+            continue
+        else:
+            own = _line_indent(text, member.start)
+            changes = [_Change(*member.value[:2], _in_place(text, member.value, entry[key], inner_style, own))]
+        text = _applied(text, changes)
+    return text[len(indent) :]
 
 
 def _added(document: JsonText, holder: JsonValue, name: str, value: Any, style: _Style) -> list[_Change]:
@@ -226,44 +289,44 @@ def _start_of_space(document: JsonText, found: JsonMember) -> int:
 # ── the proof ──
 
 
-def _proved(before: JsonText, changes: Sequence[_Change], section: str, name: str, entry: Any | None) -> str:
-    """The new text, if nothing but the entry is different in it."""
-    text = before.text
+def _applied(text: str, changes: Sequence[_Change]) -> str:
     for change in reversed(changes):  # they stand in the order of the text
         text = text[: change.start] + change.text + text[change.end :]
+    return text
+
+
+def _proved(before: JsonText, changes: Sequence[_Change], section: str, name: str, entry: Any | None) -> EditedText:
+    """The new text, if nothing but the entry is different in it."""
+    text = _applied(before.text, changes)
     try:
-        after = parse(text)
-    except NotJson as bad:
+        after = parse(text, section)
+    except (NotJson, TooDeep) as bad:
         raise CantEdit(f"it would be broken at {bad}") from None
     found = _only(_section(after, section), name)
-    if (found is None) != (entry is None) or (found is not None and _meaning(found.value) != entry):
+    if (found is None) != (entry is None) or (found is not None and found.value.meaning() != entry):
         raise CantEdit("the entry would not be what was asked for")
     if _others(before, section, name) != _others(after, section, name):
         raise CantEdit("more than this entry would change")
     if _remarks(before, section, name) != _remarks(after, section, name):
         raise CantEdit("a comment would be lost")
-    return text
+    return EditedText(text, len(before.comments) - len(after.comments))
 
 
-def _meaning(value: JsonValue) -> Any:
-    if value.members is not None:
-        return {member.name: _meaning(member.value) for member in value.members}
-    if value.items is not None:
-        return [_meaning(item) for item in value.items]
-    return json.loads(value.text)
-
-
-def _others(document: JsonText, section: str, name: str) -> Any:
-    """All that is not the entry; a section without entries counts as none."""
-    rows = []
+def _others(document: JsonText, section: str, name: str) -> list[Any]:
+    """All that is not the entry, as it is written; a section without entries counts as none."""
+    rows: list[Any] = []
     for member in document.root.members or ():
         if member.name != section or member.value.members is None:
-            rows.append((member.name, member.value.same()))
+            rows.append((member.name, _written(document, member)))
             continue
-        kept = tuple((each.name, each.value.same()) for each in member.value.members if each.name != name)
+        kept = [(each.name, _written(document, each)) for each in member.value.members if each.name != name]
         if kept:
             rows.append((section, kept))
     return rows
+
+
+def _written(document: JsonText, member: JsonMember) -> str:
+    return document.text[member.value.start : member.value.end]
 
 
 def _remarks(document: JsonText, section: str, name: str) -> list[str]:
