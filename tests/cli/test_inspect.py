@@ -12,6 +12,8 @@ from command_stage import PROGRAM, typed
 from server_process import serving
 
 from dovetail import Client, Server
+from dovetail.cli.linting.report import brief
+from dovetail.cli.linting.rules import RULES, Finding
 from dovetail.cli.main import main
 from dovetail.cli.reaching import ServerAt
 from dovetail.protocol.revisions import SUPPORTED
@@ -62,6 +64,9 @@ def test_a_server_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told["Speaks"] == ", ".join(SUPPORTED)
     assert told["Offers"] == "1 tool, 0 resources, 0 templates, 0 prompts"
     assert told["Lint"] == "1 warning"
+    assert [line.split() for line in lines if "parameter-description" in line] == [
+        ["warning", "parameter-description", "tool", "bake:", "minutes"]
+    ]
     assert "tools (listChanged)" in told["Capabilities"]
     assert "Transports" not in told
     assert done.stderr == ""
@@ -78,7 +83,10 @@ def test_an_old_server_of_somebody_else(tmp_path: Path) -> None:
     assert said["counts"] == {"tools": 2, "resources": 0, "templates": 0, "prompts": 0}
     assert said["pages"] == {"tools": 2, "resources": 0, "templates": 0, "prompts": 0}
     assert said["extensions"] == ["tasks"]
-    assert said["lint"]["errors"] >= 2
+    assert said["lint"]["counts"]["errors"] >= 2
+    linted = json.loads(typed(tmp_path, "lint", "--json", "--", sys.executable, "old.py").stdout)
+    assert said["lint"] == linted
+    assert {"rule": "name-missing", "level": "error"}.items() <= said["lint"]["findings"][0].items()
     assert said["seconds"]["answer"] > 0
     done = typed(tmp_path, "inspect", "--", sys.executable, "old.py")
     assert b"\x1b" not in done.stdout
@@ -95,6 +103,41 @@ def test_a_server_at_a_url(tmp_path: Path) -> None:
     assert all(probe["speaks"] for probe in said["revisions"].values())
     assert {name: probe["speaks"] for name, probe in said["transports"].items()} == {"http": True, "sse": False}
     assert said["server"]["name"] == "example"
+
+
+def test_a_transport_is_missing_at_this_address_only(tmp_path: Path) -> None:
+    with serving(["-m", "dovetail.cli", "run", str(PROGRAM), "--transport", "http"], tmp_path / "log.txt") as served:
+        done = {path: typed(tmp_path, "inspect", f"{served.origin}/{path}").stdout.decode() for path in ("mcp", "sse")}
+    assert "\nTransports    http; not sse at this address\n" in done["mcp"]
+    assert "\nTransports    sse; not http at this address\n" in done["sse"]
+
+
+MANY = [Finding("tool-description", f"tool t{number}") for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("findings", "lines"),
+    [
+        ([], []),
+        ([Finding("mime-type", "resource a://b")], []),  # notes are counted only
+        ([Finding("name-start", "tool 3d")], ["warning  name-start  tool 3d"]),
+        ([Finding("schema-items", "tool a", "x\x1b[2J")], ["error  schema-items  tool a: x\ufffd[2J"]),
+        (MANY, ["warning  tool-description  tool t0, tool t1, tool t2 and 2 more"]),
+        (
+            [Finding("name-length", "tool a", "65 characters"), Finding("name-start", "tool 3d")],
+            ["error    name-length  tool a: 65 characters", "warning  name-start   tool 3d"],
+        ),
+    ],
+)
+def test_findings_are_told_in_short(findings: list[Finding], lines: list[str]) -> None:
+    assert brief(findings) == lines
+
+
+def test_of_many_rules_some_are_told() -> None:
+    rules = [rule for rule, told in RULES.items() if told.level != "note"]
+    lines = brief([Finding(rule, "tool a") for rule in rules])
+    assert len(lines) == 11
+    assert lines[-1] == f"… and {len(rules) - 10} more rules"
 
 
 def test_nobody_there(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dovetail import Server
 from dovetail.cli.linting.linter import Catalogue, lint, tokens
-from dovetail.cli.linting.rules import LEVELS, RULES, at_least, rules_of
-from dovetail.cli.linting.walk import parts, referred
+from dovetail.cli.linting.rules import LEVELS, RULES, Finding, RuleChoice, at_least, is_chosen
+from dovetail.cli.linting.walk import parts
 
 TEXT = {"type": "string", "description": "A text."}
 
@@ -92,7 +92,7 @@ BROKEN = [
     ("hint-destructive", tools(tool("noteDelete")), ""),
     ("hint-read-only", tools(tool("get_note")), ""),
     ("hint-contradiction", tools(tool(annotations={"readOnlyHint": True, "destructiveHint": True})), ""),
-    ("hint-contradiction", tools(tool("remove_note", annotations={"readOnlyHint": True})), "remove"),
+    ("hint-contradiction", tools(tool("delete_note", annotations={"readOnlyHint": True})), "delete"),
     ("uri-invalid", Catalogue(resources=[{"uri": "no uri", "mimeType": "a/b"}]), ""),
     ("uri-duplicate", Catalogue(resources=[{"uri": "a://b", "mimeType": "a/b"}] * 2), ""),
     ("template-malformed", Catalogue(templates=[{"uriTemplate": "a://{b", "mimeType": "a/b"}]), ""),
@@ -158,14 +158,16 @@ def test_what_is_fine_is_not_found(name: str) -> None:
     assert lint(tools(GOOD[name])) == []
 
 
+SOME_KEYS = [
+    *("type", "properties", "items", "$ref", "anyOf", "allOf", "then", "required", "enum", "pattern"),
+    *("$id", "$anchor", "$defs", "name", "icons"),
+]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(
-                ["type", "properties", "items", "$ref", "anyOf", "required", "enum", "pattern", "name", "icons"]
-            ),
+            st.sampled_from(SOME_KEYS),
             inner,
             max_size=4,
         )
@@ -188,24 +190,39 @@ def test_a_schema_without_end_is_not_walked_without_end() -> None:
     assert sum(1 for _ in parts(endless)) < 1_000
 
 
-@pytest.mark.parametrize(
-    ("reference", "meant"),
-    [("#", True), ("#/a~1b", True), ("#/list/0", True), ("#/list/9", False), ("#/no", False), ("x", False), (3, False)],
-)
-def test_where_references_lead(reference: Any, meant: bool) -> None:
-    assert (referred(reference, {"a/b": {}, "list": [{}]}) is not None) == meant
-
-
 def test_tokens_are_a_quarter_of_the_bytes_that_models_see() -> None:
     small = {"name": "a", "inputSchema": {}, "outputSchema": {"long": "x" * 1_000}}
     assert tokens(small) == -(-len(b'{"name":"a","inputSchema":{}}') // 4)
 
 
-def test_rules_are_chosen_by_name_or_group() -> None:
-    assert rules_of(["mime-type"]) == {"mime-type"}
-    assert {"schema-ref", "schema-type"} < rules_of(["schema"])
-    with pytest.raises(KeyError, match="nothing"):
-        rules_of(["nothing"])
+@pytest.mark.parametrize(
+    ("word", "finding", "chosen"),
+    [
+        ("mime-type", Finding("mime-type", "resource a://b"), True),
+        ("mime-type", Finding("schema-ref", "tool a"), False),
+        ("schema", Finding("schema-ref", "tool a"), True),
+        ("schema-ref", Finding("schema-ref-broken", "tool a"), False),
+        ("schema-ref:a", Finding("schema-ref", "tool a"), True),
+        ("schema:a", Finding("schema-ref", "tool a"), True),
+        ("schema-ref:a", Finding("schema-ref", "tool ab"), False),
+        ("mime-type:a://b", Finding("mime-type", "resource a://b"), True),
+        ("prompt-description:a b", Finding("prompt-description", "prompt a b"), True),
+    ],
+)
+def test_rules_are_chosen_by_name_group_or_place(word: str, finding: Finding, chosen: bool) -> None:
+    assert is_chosen(finding, [RuleChoice.of(word)]) == chosen
+    assert not is_chosen(finding, [])
+
+
+@pytest.mark.parametrize("word", ["nothing", "schema-", "sch", "", ":a"])
+def test_a_rule_that_is_not_there_can_not_be_chosen(word: str) -> None:
+    with pytest.raises(KeyError):
+        RuleChoice.of(word)
+
+
+def test_a_group_does_not_stand_for_a_rule_that_begins_alike() -> None:
+    assert RuleChoice.of("tool-count").rules == {"tool-count"}
+    assert RuleChoice.of("tool").rules == {"tool-description", "tool-count", "tool-count-limit", "tool-tokens"}
 
 
 # ── the command ──
@@ -231,7 +248,7 @@ def test_the_command_groups_by_rule(run: Run) -> None:
         "  tool delete_cake: name",
         f"  fix: {RULES['parameter-description'].fix}",
         f"warning hint-destructive: {RULES['hint-destructive'].why}",
-        "  tool delete_cake",
+        "  tool delete_cake: delete",
         f"  fix: {RULES['hint-destructive'].fix}",
     ]
     assert done.stderr.splitlines()[-1] == "2 warnings"
@@ -246,6 +263,10 @@ def test_the_command_groups_by_rule(run: Run) -> None:
         (["--fail-on", "warning", "--ignore", "hint,parameter-description"], 0, []),
         (["--fail-on", "warning", "--select", "hint"], 1, ["hint-destructive"]),
         (["--fail-on", "warning", "--select", "hint", "--ignore", "hint-destructive"], 0, []),
+        (["--fail-on", "warning", "--ignore", "hint:delete_cake,parameter-description:delete_cake"], 0, []),
+        (["--fail-on", "warning", "--select", "hint", "--ignore", "hint:else"], 1, ["hint-destructive"]),
+        (["--fail-on", "note"], 1, ["parameter-description", "hint-destructive"]),
+        (["--fail-on", "never"], 0, ["parameter-description", "hint-destructive"]),
     ],
 )
 def test_rules_can_be_chosen(run: Run, words: list[str], code: int, rules: list[str]) -> None:
@@ -259,9 +280,10 @@ def test_rules_can_be_chosen(run: Run, words: list[str], code: int, rules: list[
 
 
 def test_a_rule_that_does_not_exist_is_told(run: Run) -> None:
-    done = run("lint", "--ignore", "spelling")
+    done = run("lint", "--ignore", "hint-destuctive:delete_cake")
     assert done.exit_code == 2
-    assert "there is no rule spelling; --rules lists them" in done.stderr
+    assert "--ignore: there is no rule hint-destuctive; did you mean hint-destructive? --rules lists" in done.stderr
+    assert "--select: there is no rule spelling; --rules lists" in run("lint", "--select", "spelling").stderr
 
 
 def test_the_rules_are_listed_without_a_server(tmp_path: Path) -> None:
@@ -278,6 +300,7 @@ def test_a_server_with_an_error_fails_the_build(tmp_path: Path) -> None:
     )
     done = typed(tmp_path, "lint", "server.py")
     assert (done.returncode, done.stdout.splitlines()[0][:22]) == (1, b"error name-characters:"), done.stderr
+    assert typed(tmp_path, "lint", "server.py", "--fail-on", "never").returncode == 0
 
 
 def test_levels_are_ordered() -> None:
@@ -288,5 +311,5 @@ def test_levels_are_ordered() -> None:
 
 def test_the_page_has_every_rule() -> None:
     page = (Path(__file__).parents[2] / "docs" / "commands" / "lint.md").read_text()
-    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*) \|$", page, re.MULTILINE)
-    assert rows == [(rule, told.level, told.why) for rule, told in RULES.items()]
+    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*) \| (.*) \|$", page, re.MULTILINE)
+    assert rows == [(rule, told.level, told.why, told.fix) for rule, told in RULES.items()]

@@ -26,6 +26,7 @@ Every revision of MCP is tried, so a program is started several times.
 """
 LONGEST_INSTRUCTIONS = 5_000
 MAX_LINES = 12  # of them that are shown
+WHERE_MORE = "`dovetail lint` says why, and how to mend it"
 SINGULARS = {"tools": "tool", "resources": "resource", "templates": "template", "prompts": "prompt"}
 
 
@@ -48,13 +49,15 @@ def _show(found: "Inspection") -> None:
     out(styled(" ".join(filter(None, (name, in_line(str(about.get("version", "")), 100)))), bold=True))
     rows = [
         ("Speaks", _tried(found.revisions)),
-        ("Transports", _tried(found.transports)),
+        ("Transports", _tried(found.transports, " at this address")),
         ("Capabilities", _capabilities(found.capabilities)),
         ("Extensions", in_line(", ".join(found.extensions))),
         ("Offers", _offers(found)),
         ("Answers", _times(found)),
+        ("Costs", report.cost(found.catalogue) if found.catalogue.tools else ""),
         ("Lint", report.summary(found.findings)),
-        ("", report.cost(found.catalogue)),
+        *(("", line) for line in report.brief(found.findings)),
+        ("", WHERE_MORE if found.findings else ""),
     ]
     for line in aligned([(styled(label, fg="cyan"), text) for label, text in rows if text]):
         out(line)
@@ -71,14 +74,12 @@ def _show_instructions(text: str) -> None:
         out("  … --json has all of them")
 
 
-def _tried(probes: Mapping[str, "Probe"]) -> str:
-    spoken = [name for name, probe in probes.items() if probe.speaks]
-    silent = [name for name, probe in probes.items() if not probe.speaks]
-    return (
-        (", ".join(spoken) or "none that is known here") + (f"; not {', '.join(silent)}" if silent else "")
-        if probes
-        else ""
-    )
+def _tried(probes: Mapping[str, "Probe"], where: str = "") -> str:
+    if not probes:
+        return ""
+    spoken = ", ".join(name for name, probe in probes.items() if probe.speaks) or "none that is known here"
+    silent = ", ".join(name for name, probe in probes.items() if not probe.speaks)
+    return f"{spoken}; not {silent}{where}" if silent else spoken
 
 
 def _capabilities(said: Mapping[str, Any]) -> str:

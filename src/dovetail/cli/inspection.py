@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dovetail.cli.linting import report
 from dovetail.cli.linting.gathering import catalogue_of
-from dovetail.cli.linting.linter import Catalogue, lint, tokens
+from dovetail.cli.linting.linter import Catalogue, lint
 from dovetail.cli.linting.rules import Finding
 from dovetail.cli.list import KINDS
 from dovetail.cli.reaching import ServerAt
@@ -62,7 +63,6 @@ class Inspection(NamedTuple):
         return found + [name for name in ("tasks",) if name in self.capabilities]
 
     def document(self) -> dict[str, Any]:
-        levels = Counter(finding.level for finding in self.findings)
         return {
             "server": self.about,
             "instructions": self.instructions,
@@ -74,8 +74,7 @@ class Inspection(NamedTuple):
             "counts": self.counts,
             "pages": self.pages,
             "seconds": {"ready": self.ready, "answer": self.answer},
-            "tokens": sum(map(tokens, self.catalogue.tools)),
-            "lint": {"errors": levels["error"], "warnings": levels["warning"], "notes": levels["note"]},
+            "lint": report.document(self.catalogue, self.findings),
         }
 
 

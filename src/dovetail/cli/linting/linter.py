@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dovetail.cli.linting.hints import findings_of_hints
 from dovetail.cli.linting.names import Definition, findings_of_names, text_of
 from dovetail.cli.linting.rules import LEVELS, RULES, Finding
 from dovetail.cli.linting.schemas import findings_of_schemas
@@ -37,6 +38,7 @@ def lint(catalogue: Catalogue) -> list[Finding]:
 
 def _findings(catalogue: Catalogue) -> Iterator[Finding]:
     yield from findings_of_names(catalogue.tools, catalogue.server)
+    yield from findings_of_hints(catalogue.tools, catalogue.server)
     for tool in catalogue.tools:
         place = f"tool {text_of(tool, 'name') or '?'}"
         yield from findings_of_schemas(tool, place, catalogue.objects_only)

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dovetail.cli.linting.rules import Finding
@@ -49,7 +49,7 @@ def _alike(names: Sequence[str]) -> Iterator[Finding]:
             yield Finding("name-similar", f"tool {group[0]}", ", ".join(group[1:]))
 
 
-def _grouped(names: Sequence[str], key: Any) -> list[list[str]]:
+def _grouped(names: Sequence[str], key: Callable[[str], str]) -> list[list[str]]:
     groups = defaultdict(list)
     for name in names:
         groups[key(name)].append(name)

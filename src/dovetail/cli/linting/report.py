@@ -6,10 +6,12 @@ from typing import Any
 
 from dovetail.cli.linting.linter import Catalogue, tokens
 from dovetail.cli.linting.names import text_of
-from dovetail.cli.linting.rules import ERROR, LEVELS, NOTE, RULES, WARNING, Finding
-from dovetail.cli.terminal import in_line, styled
+from dovetail.cli.linting.rules import ERROR, LEVELS, NOTE, RULES, WARNING, Finding, at_least
+from dovetail.cli.terminal import aligned, in_line, styled
 
 MAX_PLACES = 10  # that are shown of each rule
+MAX_RULES = 10  # and places of each, where it is told in short
+MAX_BRIEF_PLACES = 3
 MAX_COSTS = 5  # tools whose cost is shown
 COLOURS = {ERROR: "red", WARNING: "yellow", NOTE: "blue"}
 PLURALS = {ERROR: "errors", WARNING: "warnings", NOTE: "notes"}
@@ -17,19 +19,39 @@ PLURALS = {ERROR: "errors", WARNING: "warnings", NOTE: "notes"}
 
 def lines_of(findings: Sequence[Finding]) -> list[str]:
     """Each rule once, with its places."""
-    grouped: dict[str, list[Finding]] = defaultdict(list)
-    for finding in findings:
-        grouped[finding.rule].append(finding)
     lines = []
-    for rule, found in grouped.items():
+    for rule, found in _by_rule(findings).items():
         told = RULES[rule]
-        level = styled(told.level, fg=COLOURS[told.level], bold=True)
-        lines.append(f"{level} {styled(rule, bold=True)}: {told.why}")
+        lines.append(f"{_level(rule)} {styled(rule, bold=True)}: {told.why}")
         lines += [f"  {_place(finding)}" for finding in found[:MAX_PLACES]]
         if len(found) > MAX_PLACES:
             lines.append(f"  … and {len(found) - MAX_PLACES} more")
         lines.append(styled(f"  fix: {told.fix}", dim=True))
     return lines
+
+
+def brief(findings: Sequence[Finding]) -> list[str]:
+    """A line for each rule that is more than a note."""
+    grouped = _by_rule(at_least(WARNING, findings))
+    rows = [(_level(rule), rule, _places(found)) for rule, found in grouped.items()]
+    left_out = [f"… and {len(rows) - MAX_RULES} more rules"] if len(rows) > MAX_RULES else []
+    return aligned(rows[:MAX_RULES]) + left_out
+
+
+def _by_rule(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+    grouped: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        grouped[finding.rule].append(finding)
+    return grouped
+
+
+def _level(rule: str) -> str:
+    return styled(RULES[rule].level, fg=COLOURS[RULES[rule].level], bold=True)
+
+
+def _places(found: Sequence[Finding]) -> str:
+    shown = ", ".join(in_line(_place(finding), 60) for finding in found[:MAX_BRIEF_PLACES])
+    return shown + (f" and {len(found) - MAX_BRIEF_PLACES} more" if len(found) > MAX_BRIEF_PLACES else "")
 
 
 def _place(finding: Finding) -> str:

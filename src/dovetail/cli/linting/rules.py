@@ -3,7 +3,7 @@
 A rule is here because a client documents it, or because its refusals are on record; the comment above it says where.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 NOTE, WARNING, ERROR = "note", "warning", "error"
@@ -57,7 +57,7 @@ RULES = {
         "a client keeps one of them, or refuses both; many write . and / as _",
         "give each a name of its own",
     ),
-    "name-similar": LintRule(WARNING, "models mix them up", "make the difference a word"),
+    "name-similar": LintRule(WARNING, "models mix them up", "let them differ by a word that says how"),
     # ── schemas of arguments ──
     # https://modelcontextprotocol.io/specification/2025-11-25/server/tools: inputSchema is an object with type object.
     "schema-type": LintRule(
@@ -73,7 +73,7 @@ RULES = {
     "schema-ref": LintRule(
         WARNING,
         "VS Code, Copilot and others do not follow $ref, so the model does not see what is meant",
-        "write the schema out where it is used",
+        "write the schema out where it is used; Dovetail does so but for types that contain themselves",
     ),
     # https://github.com/anthropics/claude-code/issues/76040: one such reference, and no tool of the server is there.
     "schema-ref-broken": LintRule(
@@ -100,12 +100,18 @@ RULES = {
     ),
     # https://github.com/modelcontextprotocol/go-sdk/issues/894: `true` as the schema of a property.
     "schema-boolean": LintRule(
-        ERROR, "Claude Code and others refuse true and false in the place of a schema, and all tools with it", "use {}"
+        ERROR,
+        "Claude Code and others refuse true and false in the place of a schema, and all tools with it",
+        "say its type",
     ),
     # https://github.com/webstudio-is/webstudio/issues/6009, https://github.com/zereight/gitlab-mcp/issues/166
-    "schema-untyped": LintRule(WARNING, "Gemini refuses a value without a type, and others send a text", 'add "type"'),
+    "schema-untyped": LintRule(
+        WARNING, "Gemini refuses a value without a type, and others send a text", 'add "type": …'
+    ),
     "schema-pattern": LintRule(
-        WARNING, "the pattern can't be read, and clients that check arguments fail", "correct the pattern"
+        WARNING,
+        "it is no pattern of ECMAScript, and clients that check arguments fail",
+        "correct it; Python's (?P<name>…) is (?<name>…), and (?i) is not there",
     ),
     # https://github.com/google-gemini/gemini-cli/issues/3178
     "schema-format": LintRule(
@@ -137,7 +143,9 @@ RULES = {
     # ── schemas of results ──
     # https://github.com/kenn-io/msgvault/issues/626, https://github.com/anthropics/claude-code/issues/10030
     "output-type": LintRule(
-        ERROR, "up to 2025-11-25 a result's schema has type object, and clients refuse the whole list", "wrap it"
+        ERROR,
+        "up to 2025-11-25 a result's schema has type object, and clients refuse the whole list",
+        "return an object",
     ),
     # ── texts ──
     "tool-description": LintRule(
@@ -161,15 +169,17 @@ RULES = {
     # destructive and open; clients that ask before a call do so every time.
     "hint-destructive": LintRule(
         WARNING,
-        "its name sounds as if something is lost, and nothing says whether it is so",
-        'annotations={"destructiveHint": True}, or False if it can be undone',
+        "its name sounds as if something is lost, and nothing says whether it is so: some clients ask, some do not",
+        'say it: annotations={"destructiveHint": True}, or False if nothing is lost',
     ),
     "hint-read-only": LintRule(
         NOTE,
         "its name sounds as if it only looks, but nothing says so, and clients ask before each call",
-        'annotations={"readOnlyHint": True}',
+        'say it: annotations={"readOnlyHint": True}',
     ),
-    "hint-contradiction": LintRule(WARNING, "what it says of itself does not go together", "decide for one"),
+    "hint-contradiction": LintRule(
+        WARNING, "what it says of itself does not go together", "keep the hint that is true, or rename it"
+    ),
     # ── resources ──
     "uri-invalid": LintRule(ERROR, "clients refuse what is no URI", "give it a scheme, and escape the rest"),
     "uri-duplicate": LintRule(ERROR, "only one of them can be read", "give each a URI of its own"),
@@ -177,16 +187,20 @@ RULES = {
     "template-unmatchable": LintRule(
         WARNING, "a URI can be read in several ways, or in none", "put something between its variables"
     ),
-    "mime-type": LintRule(NOTE, "clients have to guess what it is", "say it: mime_type="),
+    "mime-type": LintRule(NOTE, "clients have to guess what it is", 'say it: mime_type="text/plain"'),
     # https://modelcontextprotocol.io/specification/2025-11-25/schema#icon: https or data only.
     "icon-source": LintRule(WARNING, "clients show icons of https: and data: only", "serve it by https, or inline it"),
     # ── sizes ──
     # https://github.com/bun913/mcp-testrail/issues/6: Cursor sends the first 40 tools; 80 later, of all servers.
     "tool-count": LintRule(
-        WARNING, "Cursor has sent the first 40 tools only, and models choose worse among many", "offer fewer"
+        WARNING,
+        "Cursor has sent the first 40 tools only, and models choose worse among many",
+        "offer fewer, or divide the server",
     ),
     # https://github.com/microsoft/vscode-copilot-release/issues/11653
-    "tool-count-limit": LintRule(ERROR, "VS Code refuses requests with more than 128 tools", "offer fewer"),
+    "tool-count-limit": LintRule(
+        ERROR, "VS Code refuses requests with more than 128 tools", "offer fewer, or divide the server"
+    ),
     "tool-tokens": LintRule(
         WARNING, "it takes more than about 1000 tokens of each conversation", "shorten description and schema"
     ),
@@ -196,15 +210,25 @@ RULES = {
 }
 
 
-def rules_of(words: Iterable[str]) -> set[str]:
-    """The rules that ids or their beginnings name: `schema` is all of `schema-…`. An unknown one raises KeyError."""
-    found: set[str] = set()
-    for word in words:
-        named = {rule for rule in RULES if rule == word or rule.startswith(f"{word}-")}
+class RuleChoice(NamedTuple):
+    """Rules that were chosen on the command line, and of what."""
+
+    rules: Collection[str]
+    name: str = ""  # of the tool, resource, template or prompt; all of them if there is none
+
+    @classmethod
+    def of(cls, word: str) -> "RuleChoice":
+        """`schema-ref`, `schema` for all of `schema-…`, `schema-ref:bake` for one tool. Unknown ones raise KeyError."""
+        rule, _, name = word.partition(":")
+        named = {rule} if rule in RULES else {each for each in RULES if each.startswith(f"{rule}-")}
         if not named:
-            raise KeyError(word)
-        found |= named
-    return found
+            raise KeyError(rule)
+        return cls(named, name)
+
+
+def is_chosen(finding: Finding, choices: Iterable[RuleChoice]) -> bool:
+    name = finding.place.partition(" ")[2]
+    return any(finding.rule in choice.rules and choice.name in ("", name) for choice in choices)
 
 
 def at_least(level: str, findings: Iterable[Finding]) -> list[Finding]:

@@ -5,8 +5,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dovetail.cli.linting.patterns import fault_of
+from dovetail.cli.linting.references import KEYWORDS, References
 from dovetail.cli.linting.rules import Finding
-from dovetail.cli.linting.walk import Part, Schema, parts, referred
+from dovetail.cli.linting.walk import Part, Schema, parts, property_names
 
 MAX_DEPTH = 10
 MAX_PROPERTIES = 5_000
@@ -16,20 +18,11 @@ UNIONS = ("anyOf", "oneOf", "allOf")
 GEMINI_FORMATS = ("enum", "date-time")
 UNCOMMON = (  # keywords that Gemini's subset does not have
     *("patternProperties", "propertyNames", "dependentSchemas", "dependentRequired", "unevaluatedProperties"),
-    *(
-        "const",
-        "not",
-        "if",
-        "contains",
-        "prefixItems",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-        "uniqueItems",
-    ),
+    *("const", "not", "if", "contains", "prefixItems", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("uniqueItems",),
 )
 IN_OUTPUTS = ("schema-ref-broken", "schema-boolean")  # what breaks the list, and not only the choice of arguments
-SAYING = ("type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf", "properties", "items")
+SAYING = ("type", "enum", "const", *KEYWORDS, "anyOf", "oneOf", "allOf", "properties", "items")
 
 
 def findings_of_schemas(tool: Mapping[str, Any], place: str, objects_only: bool) -> Iterator[Finding]:
@@ -96,14 +89,13 @@ def _shape(part: Part) -> Iterator[tuple[str, str]]:
 
 
 def _required(part: Part) -> Iterator[tuple[str, str]]:
-    """Inside, an object that names no properties may be described by another part."""
-    known, needed = part.schema.get("properties"), part.schema.get("required")
-    is_partial = (part.path and not known) or any(word in part.schema for word in (*UNIONS, "$ref"))
+    """What nobody describes. An object that names no properties may be described by another part, or by a branch."""
+    known, needed = property_names(part.schema), part.schema.get("required")
+    is_partial = (part.path and not known) or any(word in part.schema for word in (*UNIONS, *KEYWORDS))
     if is_partial or not isinstance(needed, list):
         return
-    names = set(known) if isinstance(known, Mapping) else set()
     for name in needed:
-        if isinstance(name, str) and name not in names:
+        if isinstance(name, str) and not any(name in names for names in (known, *part.beside)):
             yield "schema-required", json.dumps(name, ensure_ascii=False)
 
 
@@ -123,27 +115,16 @@ def _words(part: Part) -> Iterator[tuple[str, str]]:
     if isinstance(values, list) and not all(isinstance(value, str) for value in values):
         yield "schema-enum", ""
     pattern = schema.get("pattern")
-    if isinstance(pattern, str) and len(pattern) <= LONGEST_PATTERN and not _is_readable(pattern):
-        yield "schema-pattern", pattern
-
-
-def _is_readable(pattern: str) -> bool:
-    """As far as Python can tell; what only ECMAScript knows is rewritten before."""
-    known = re.sub(r"\\[pP]\{[^}]*\}|\\u\{[0-9a-fA-F]+\}|\\c[A-Za-z]", "x", pattern).replace("(?<", "(?P<")
-    known = known.replace("(?P<=", "(?<=").replace("(?P<!", "(?<!").replace(r"\/", "/")
-    try:
-        re.compile(known)
-    except (re.error, OverflowError, RecursionError):
-        return False
-    return True
+    if isinstance(pattern, str) and len(pattern) <= LONGEST_PATTERN and (fault := fault_of(pattern)):
+        yield "schema-pattern", f"{pattern}: {fault}"
 
 
 def _references(schema: Schema, place: str, prefix: str) -> Iterator[Finding]:
+    references = References(schema)
     for part in parts(schema):
-        if "$ref" not in part.schema:
-            continue
-        where = prefix + part.place
-        if referred(part.schema["$ref"], schema) is None:
-            yield Finding("schema-ref-broken", place, f"{where}: {json.dumps(part.schema['$ref'])}".lstrip(": "))
-        elif not part.path or part.path[0] not in ("$defs", "definitions"):
-            yield Finding("schema-ref", place, where)
+        for reference in (part.schema[word] for word in KEYWORDS if word in part.schema):
+            where = prefix + part.place
+            if references.meant(reference, part.path) is None:
+                yield Finding("schema-ref-broken", place, f"{where}: {json.dumps(reference)}".lstrip(": "))
+            elif not part.path or part.path[0] not in ("$defs", "definitions"):
+                yield Finding("schema-ref", place, where)

@@ -1,22 +1,15 @@
 """Definitions come in; what says too little, too much, or contradicts itself goes out."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dovetail.cli.linting.names import Definition, text_of
+from dovetail.cli.linting.references import References
 from dovetail.cli.linting.rules import Finding
-from dovetail.cli.linting.walk import referred
 from dovetail.errors import SetupError
 from dovetail.protocol.uri import UriTemplate, valid_uri
 
 LONGEST_DESCRIPTION = 1_024
-DESTRUCTIVE = {
-    *("delete", "remove", "drop", "destroy", "erase", "purge", "wipe", "kill", "terminate", "overwrite", "reset"),
-    *("revoke", "uninstall", "truncate", "clear", "clean", "unsubscribe", "format", "discard", "forget", "prune"),
-}
-READING = {"get", "list", "search", "find", "read", "fetch", "show", "describe", "count", "lookup", "query"}
-_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
 # ── tools ──
@@ -29,7 +22,6 @@ def findings_of_tool_texts(tool: Definition, place: str) -> Iterator[Finding]:
     if len(description) > LONGEST_DESCRIPTION:
         yield Finding("description-length", place, f"{len(description)} characters")
     yield from _parameters(tool.get("inputSchema"), place)
-    yield from _hints(tool, place)
     yield from _icons(tool, place)
 
 
@@ -37,35 +29,20 @@ def _parameters(schema: Any, place: str) -> Iterator[Finding]:
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping):
         return
+    references = References(schema)
     for name, part in properties.items():
-        if isinstance(part, Mapping) and not _is_described(part, schema):
+        if isinstance(part, Mapping) and not _is_described(part, references):
             yield Finding("parameter-description", place, name)
 
 
-def _is_described(part: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
+def _is_described(part: Definition, references: References) -> bool:
     """By itself, or by what it is made of."""
     if text_of(part, "description").strip():
         return True
-    meant = referred(part.get("$ref"), root)
+    meant = references.meant(part.get("$ref"))
     inner = part.get("anyOf") or part.get("oneOf") or part.get("allOf")
     candidates = [meant, *(inner if isinstance(inner, list) else [])]
     return any(isinstance(each, Mapping) and text_of(each, "description").strip() for each in candidates)
-
-
-def _hints(tool: Definition, place: str) -> Iterator[Finding]:
-    given = tool.get("annotations")
-    hints = given if isinstance(given, Mapping) else {}
-    is_read_only, is_destructive = hints.get("readOnlyHint"), hints.get("destructiveHint")
-    words = {word.lower() for word in _WORDS.findall(text_of(tool, "name"))}
-    first = next((word.lower() for word in _WORDS.findall(text_of(tool, "name"))), "")
-    if is_read_only is True and is_destructive is True:
-        yield Finding("hint-contradiction", place, "readOnlyHint and destructiveHint")
-    elif is_read_only is True and first in DESTRUCTIVE:
-        yield Finding("hint-contradiction", place, f"readOnlyHint, and the word {first}")
-    elif words & DESTRUCTIVE and is_read_only is not True and is_destructive is None:
-        yield Finding("hint-destructive", place)
-    elif first in READING and is_read_only is None:
-        yield Finding("hint-read-only", place)
 
 
 def _icons(definition: Definition, place: str) -> Iterator[Finding]:

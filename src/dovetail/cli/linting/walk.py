@@ -1,14 +1,20 @@
 """A schema comes in, as some server wrote it; every schema inside of it goes out with its place."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 MAX_PARTS = 20_000
 MAX_DEPTH = 64
-ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
-MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
-NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+HOLDS = {  # keywords whose values are schemas, lists of them, or objects of them
+    "one": (
+        *("items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties"),
+        *("propertyNames", "contentSchema", "not", "if", "then", "else"),
+    ),
+    "many": ("anyOf", "oneOf", "allOf", "prefixItems", "items"),
+    "named": ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"),
+}
 DEEPER = ("properties", "items", "additionalProperties", "patternProperties", "prefixItems")  # what nests values
+SAME_VALUE = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
 
 Schema = Mapping[str, Any]
 
@@ -19,6 +25,7 @@ class Part(NamedTuple):
     schema: Schema
     path: tuple[str, ...]
     depth: int  # of values in values
+    beside: tuple[Collection[str], ...] = ()  # names of properties of the same value, by the schemas around this one
 
     @property
     def place(self) -> str:
@@ -48,31 +55,30 @@ def parts(root: Any) -> Iterator[Part]:
 
 
 def _inside(part: Part) -> Iterator[Part]:
+    around = (*part.beside, property_names(part.schema), _names_in_all(part.schema))
     for keyword, value in part.schema.items():
+        beside = around if keyword in SAME_VALUE else ()
         depth = part.depth + (keyword in DEEPER)
-        if keyword in ONE and isinstance(value, Mapping):
-            yield Part(value, (*part.path, keyword), depth)
-        elif keyword in MANY and isinstance(value, list):
-            for index, each in enumerate(value):
-                if isinstance(each, Mapping):
-                    yield Part(each, (*part.path, keyword, str(index)), depth)
-        elif keyword in NAMED and isinstance(value, Mapping):
-            for name, each in value.items():
-                if isinstance(each, Mapping):
-                    yield Part(each, (*part.path, keyword, name), depth)
+        for steps, schema in _held(keyword, value):
+            yield Part(schema, (*part.path, keyword, *steps), depth, beside)
 
 
-def referred(reference: Any, root: Schema) -> Any | None:
-    """What a `$ref` means; None if it is not in the document."""
-    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        return None
-    found: Any = root
-    for step in reference.split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and key.isdigit() and int(key) < len(found):
-            found = found[int(key)]
-        elif isinstance(found, Mapping) and key in found:
-            found = found[key]
-        else:
-            return None
-    return found
+def _held(keyword: str, value: Any) -> Iterator[tuple[tuple[str, ...], Schema]]:
+    """The schemas that are the value of a keyword, each with the steps to it."""
+    if keyword in HOLDS["named"] and isinstance(value, Mapping):
+        yield from (((name,), each) for name, each in value.items() if isinstance(each, Mapping))
+    elif keyword in HOLDS["one"] and isinstance(value, Mapping):
+        yield (), value
+    elif keyword in HOLDS["many"] and isinstance(value, list):
+        yield from (((str(index),), each) for index, each in enumerate(value) if isinstance(each, Mapping))
+
+
+def property_names(schema: Any) -> Collection[str]:
+    known = schema.get("properties") if isinstance(schema, Mapping) else None
+    return known.keys() if isinstance(known, Mapping) else ()
+
+
+def _names_in_all(schema: Schema) -> Collection[str]:
+    """What the branches of `allOf` describe: it is true of the same value for all of them."""
+    branches = schema.get("allOf")
+    return {name for branch in (branches if isinstance(branches, list) else ()) for name in property_names(branch)}
