@@ -1,6 +1,7 @@
 """`dovetail new`: the project that it makes passes its own tests, is served and linted, and nothing is overwritten."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 from command_stage import BIN, PROMPTLY, environment, typed
 
+import dovetail
 from dovetail.cli.main import main
-from dovetail.cli.project_files import PARTS, PIECES, ProjectPlan, files_of, project_name
+from dovetail.cli.project_files import CI, PARTS, PIECES, ProjectPlan, files_of
+from dovetail.cli.project_names import NEEDED, free_name, project_name
 
 FILES = {"pyproject.toml", "server.py", "tests/test_server.py", "README.md", ".gitignore"}
 
@@ -31,6 +34,14 @@ def made(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+def tool(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """What the project is checked with, as it is installed here."""
+    return subprocess.run(
+        [sys.executable, "-m", *words], cwd=folder, env=environment(PYTHONDONTWRITEBYTECODE="1"), capture_output=True,
+        text=True, timeout=180, check=False,
+    )  # fmt: skip
+
+
 @pytest.mark.slow
 def test_the_project_passes_its_tests_and_is_served(tmp_path: Path) -> None:
     done = new("Weather.Station", "--yes")
@@ -38,15 +49,42 @@ def test_the_project_passes_its_tests_and_is_served(tmp_path: Path) -> None:
     folder = tmp_path / "Weather.Station"
     assert set(done.stdout.split()) == {f"Weather.Station/{path}" for path in FILES}
     assert made(folder) == FILES
-    tests = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"], cwd=folder,
-        env=environment(PYTHONDONTWRITEBYTECODE="1"), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    tests = tool(folder, "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
     assert tests.returncode == 0, tests.stdout + tests.stderr
-    assert "4 passed" in tests.stdout
+    assert "5 passed" in tests.stdout
     called = typed(folder, "call", "server.py", "count_words", "text=to be or not")
     assert (called.returncode, called.stdout.strip()) == (0, b"4"), called.stderr
-    assert typed(folder, "lint", "server.py", "--fail-on", "warning").returncode == 0
+    assert typed(folder, "lint", "server.py", "--fail-on", "note").returncode == 0
+
+
+@pytest.mark.slow
+def test_the_project_passes_its_own_checks(tmp_path: Path) -> None:
+    """With the settings of its own pyproject.toml, as its workflow runs them."""
+    assert new("it", "--ci", "github", "--yes").exit_code == 0
+    steps = [line.split("uv run ")[1] for line in CI.splitlines() if "uv run " in line]
+    checks = [step.split() for step in steps if step.split()[0] in ("ruff", "mypy")]
+    assert [check[0] for check in checks] == ["ruff", "ruff", "mypy"]
+    for check in checks:
+        done = tool(tmp_path / "it", *check)
+        assert done.returncode == 0, done.stdout + done.stderr
+    for step in (step for step in steps if step.startswith("dovetail ")):
+        assert typed(tmp_path / "it", *step.split()[1:]).returncode == 0
+
+
+ENDLESS = {"dev", "run"}
+
+
+@pytest.mark.slow
+def test_the_commands_of_its_readme_work(tmp_path: Path) -> None:
+    assert new("it", "--yes").exit_code == 0
+    readme = (tmp_path / "it" / "README.md").read_text()
+    lines = [line.partition("#")[0] for line in readme.splitlines() if line.startswith("$ uv run dovetail ")]
+    commands = [shlex.split(line.removeprefix("$ uv run dovetail ")) for line in lines]
+    assert {words[0] for words in commands} > ENDLESS
+    for words in commands:
+        more = ["--help"] if words[0] in ENDLESS else ["--dry-run"] if words[0] == "install" else []
+        done = typed(tmp_path / "it", *words, *more, HOME=str(tmp_path))
+        assert done.returncode == 0, (words, done.stderr)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -86,6 +124,48 @@ def test_the_project_has_a_proper_name(tmp_path: Path, name: str) -> None:
     assert new(name, "--yes").exit_code == 0
     project = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())
     assert project["project"]["name"] == project_name(name) == name.lower().replace("_", "-").replace(".", "-")
+
+
+TAKEN = sorted([*NEEDED, "json", "ASYNCIO", "Pytest_Asyncio", "click", "msgspec", "hypothesis"])
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_project_is_not_called_like_a_package(tmp_path: Path, name: str) -> None:
+    done = new(name, "--yes")
+    assert done.exit_code == 0
+    project = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())["project"]
+    assert project["name"] == f"{project_name(name)}-server"
+    assert all(each.startswith("dovetail") for each in project["dependencies"])
+    assert f"there is a package {project_name(name)} already, so the project is called" in done.stderr
+    assert f'Server("{project_name(name)}-server"' in (tmp_path / name / "server.py").read_text()
+
+
+@pytest.mark.parametrize("name", ["weather", "my-server", "server", "tests", "x"])
+def test_a_free_name_is_kept(name: str) -> None:
+    assert free_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("folder", "shown"), [("a b/we", "cd 'a b/we'"), ("$HOME/it", "cd '$HOME/it'"), ("it", "cd it")]
+)
+def test_the_way_into_the_folder_can_be_pasted(tmp_path: Path, folder: str, shown: str) -> None:
+    done = new(folder, "--yes")
+    assert (done.exit_code, (tmp_path / folder / "server.py").is_file()) == (0, True)
+    assert f"  {shown}\n" in done.stderr
+
+
+def test_the_project_asks_for_what_it_was_made_with(tmp_path: Path) -> None:
+    assert new("it", "--yes").exit_code == 0
+    project = tomllib.loads((tmp_path / "it" / "pyproject.toml").read_text())
+    assert project["project"]["dependencies"] == [f"dovetail>={dovetail.__version__}"]
+    assert {re.split(r"[\[>]", each)[0] for each in project["dependency-groups"]["dev"]} <= NEEDED
+
+
+def test_the_container_has_what_the_project_needs(tmp_path: Path) -> None:
+    assert new("it", "--docker", "--yes").exit_code == 0
+    copied = re.findall(r"^COPY (?!--from)(.*) \./$", (tmp_path / "it" / "Dockerfile").read_text(), re.MULTILINE)
+    let_in = (tmp_path / "it" / ".dockerignore").read_text().split()
+    assert {f"!{path.rstrip('*')}" for line in copied for path in line.split()} == set(let_in) - {"*"}
 
 
 def test_the_current_folder_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +227,17 @@ def test_a_person_is_asked(tmp_path: Path) -> None:
     child.close()
     assert child.exitstatus == 0
     assert made(tmp_path / "oven") == FILES | {"Dockerfile", ".dockerignore"}
+
+
+def test_a_person_is_told_at_once_that_a_name_will_not_do(tmp_path: Path) -> None:
+    (tmp_path / "oven").write_text("")
+    child = pexpect.spawn(str(BIN / "dovetail"), ["new"], cwd=str(tmp_path), env=environment(), timeout=20)
+    child.expect_exact("What is it called?")
+    child.sendline("oven")
+    child.expect_exact("oven is a file; choose another name")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 2
 
 
 def test_a_person_can_leave(tmp_path: Path) -> None:

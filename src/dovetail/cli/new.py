@@ -1,6 +1,9 @@
 """`dovetail new`: a name and a few answers come in; a folder with a server, its tests and all they need goes out."""
 
 import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -8,6 +11,7 @@ import click
 from dovetail.cli.exits import DECLINED, Ending, finish
 from dovetail.cli.keyboard import ask, confirm
 from dovetail.cli.project_files import PARTS, PIECES, ProjectPlan, files_of
+from dovetail.cli.project_names import free_name, project_name
 from dovetail.cli.terminal import can_ask, in_line, out, tell
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -48,30 +52,44 @@ def command(
     yes: bool,
 ) -> None:
     """Begin a project in the folder NAME: a server with a tool, a resource and a prompt, and its tests."""
-    if can_ask() and not yes:
-        name, transport, docker, ci = finish(_asked(name, transport, docker, ci))
+    is_asked = can_ask() and not yes
+    if name is None and is_asked:
+        name = finish(_words(f"What is it called? [{USUAL_NAME}] ")) or USUAL_NAME
+    folder = _folder_for(name, force)  # before anything else is asked
+    if is_asked:
+        transport, docker, ci = finish(_asked(transport, docker, ci))
+    plan = ProjectPlan(_name_for(folder), parts or PARTS, transport or "stdio", bool(docker), ci == "github")
+    _make(folder, files_of(plan))
+    _tell_how_to_go_on(folder, plan)
+
+
+def _folder_for(name: str | None, is_forced: bool) -> Path:
     if not name:
         raise click.UsageError("what is it called? Write `dovetail new weather`")
     folder = Path(name)
     called = folder.resolve().name
     if not NAME.fullmatch(called):
         raise click.UsageError(f"{called!r} can't be its name: use letters, digits, - and _")
-    plan = ProjectPlan(called, parts or PARTS, transport or "stdio", bool(docker), ci == "github")
-    _make(folder, files_of(plan), force)
-    _tell_how_to_go_on(folder, plan)
+    with _failures_of(folder):
+        _refuse_if_taken(folder, is_forced)
+    return folder
 
 
-async def _asked(
-    name: str | None, transport: str | None, docker: bool | None, ci: str | None
-) -> tuple[str, str, bool, str]:
+def _name_for(folder: Path) -> str:
+    called = folder.resolve().name
+    wanted, free = project_name(called), free_name(called)
+    if free != wanted:
+        tell(f"there is a package {wanted} already, so the project is called {free}", fg="yellow")
+    return free
+
+
+async def _asked(transport: str | None, docker: bool | None, ci: str | None) -> tuple[str, bool, str]:
     """What is not given yet; Ctrl-D ends it all."""
-    if name is None:
-        name = await _words(f"What is it called? [{USUAL_NAME}] ") or USUAL_NAME
     while transport not in ("stdio", "http"):
         transport = await _words("How is it served: stdio (started by its host) or http? [stdio] ") or "stdio"
     docker = await _choice("Add a Dockerfile?") if docker is None else docker
     ci = ("github" if await _choice("Add a workflow for GitHub?") else "none") if ci is None else ci
-    return name, transport, docker, ci
+    return transport, docker, ci
 
 
 async def _words(question: str) -> str:
@@ -88,9 +106,16 @@ async def _choice(question: str) -> bool:
     return given
 
 
-def _make(folder: Path, files: dict[str, str], is_forced: bool) -> None:
+@contextmanager
+def _failures_of(folder: Path) -> Iterator[None]:
     try:
-        _refuse_if_taken(folder, is_forced)
+        yield
+    except OSError as failure:
+        raise Ending(f"{folder} can't be made: {failure.strerror or failure}") from None
+
+
+def _make(folder: Path, files: dict[str, str]) -> None:
+    with _failures_of(folder):
         for path, text in files.items():
             place = folder / path
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -101,8 +126,6 @@ def _make(folder: Path, files: dict[str, str], is_forced: bool) -> None:
                 tell(f"{place} was there already, and is as it was", fg="yellow")
             else:
                 out(str(place))
-    except OSError as failure:
-        raise Ending(f"{folder} can't be made: {failure.strerror or failure}") from None
 
 
 def _refuse_if_taken(folder: Path, is_forced: bool) -> None:
@@ -117,7 +140,7 @@ def _refuse_if_taken(folder: Path, is_forced: bool) -> None:
 def _tell_how_to_go_on(folder: Path, plan: ProjectPlan) -> None:
     tell("\nNow:", bold=True)
     for line in (
-        f"cd {folder}",
+        f"cd {shlex.quote(str(folder))}",
         *(PIECES[part].trial for part in PARTS if part in plan.parts),
         "dovetail dev server.py",
     ):

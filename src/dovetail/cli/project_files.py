@@ -1,8 +1,9 @@
 """The files of a new project: what it shall have comes in, their paths and texts go out."""
 
-import re
 from collections.abc import Collection
 from typing import NamedTuple
+
+import dovetail
 
 PARTS = ("tool", "resource", "prompt")
 PYTHON = "3.13"  # of the container
@@ -11,7 +12,7 @@ PYTHON = "3.13"  # of the container
 class ProjectPlan(NamedTuple):
     """What a project shall have."""
 
-    name: str
+    name: str  # of the package
     parts: Collection[str] = PARTS
     transport: str = "stdio"
     has_docker: bool = False
@@ -72,6 +73,12 @@ async def test_a_poem_is_read() -> None:
     async with Client(server) as client:
         (contents,) = await client.read_resource("poems://night")
         assert contents.text == "The night is young, the moon is old."
+
+
+async def test_a_poem_that_is_not_there() -> None:
+    async with Client(server) as client:
+        with pytest.raises(ServerError, match="no poem day"):
+            await client.read_resource("poems://day")
 """,
         trial="dovetail read server.py poems://night",
     ),
@@ -92,30 +99,40 @@ async def test_the_prompt_asks_for_a_poem() -> None:
     async with Client(server) as client:
         result = await client.get_prompt("write_poem", {"about": "the sea"})
         (message,) = result.messages
-        assert message.content.text == "Write a poem of 4 lines about the sea."
+        assert message.content == Text("Write a poem of 4 lines about the sea.")
 """,
         trial='dovetail prompt server.py write_poem about="the sea"',
     ),
 }
-ALSO_IMPORTED = {"tool": "ToolError", "resource": "NotFound"}
+IN_SERVER = {"tool": ("ToolError",), "resource": ("NotFound",), "prompt": ()}  # what is imported for each
+IN_TESTS = {"tool": ("ToolError",), "resource": ("ServerError",), "prompt": ("Text",)}
 
-PROJECT = """\
+PROJECT = f"""\
 [project]
 name = "@NAME@"
 version = "0.1.0"
 description = "An MCP server."
 readme = "README.md"
 requires-python = ">=3.11"
-dependencies = ["dovetail"]
+dependencies = ["dovetail>={dovetail.__version__}"]
 
 [dependency-groups]
-dev = ["dovetail[client,watch]", "pytest>=8", "pytest-asyncio>=1"]
+dev = ["dovetail[client,watch]", "mypy>=1.17", "pytest>=8", "pytest-asyncio>=1", "ruff>=0.12"]
+
+[tool.uv]
+package = false
 
 [tool.pytest.ini_options]
 asyncio_mode = "auto"
 asyncio_default_fixture_loop_scope = "function"
 pythonpath = ["."]
 testpaths = ["tests"]
+
+[tool.ruff.lint]
+select = ["E", "F", "W", "I", "B", "UP"]
+
+[tool.mypy]
+strict = true
 """
 README = """\
 # @NAME@
@@ -123,11 +140,30 @@ README = """\
 An MCP server, made with Dovetail. The code is in `server.py`.
 
 ```console
-$ uv sync                                # or: pip install "dovetail[client,watch]" pytest pytest-asyncio
+$ uv sync
 $ uv run pytest
 $ uv run dovetail dev server.py          # serve it while you work on it, with a console in the browser
+```
+
+Without uv: `pip install "dovetail[client,watch]" pytest pytest-asyncio ruff mypy`, and leave out `uv run`.
+
+## Try it
+
+```console
 @TRIALS@
+```
+
+## Check it
+
+```console
+$ uv run ruff check
+$ uv run mypy .
 $ uv run dovetail lint server.py         # what clients would stumble over
+```
+
+## Use it
+
+```console
 $ uv run dovetail install server.py --host claude-desktop
 @SERVE@
 ```
@@ -135,21 +171,32 @@ $ uv run dovetail install server.py --host claude-desktop
 IGNORED = """\
 __pycache__/
 *.py[cod]
+.mypy_cache/
 .pytest_cache/
+.ruff_cache/
 .venv/
 .env
 dist/
 """
 DOCKER = f"""\
 FROM python:{PYTHON}-slim
-RUN pip install --no-cache-dir dovetail && useradd --system --create-home app
-USER app
+COPY --from=ghcr.io/astral-sh/uv:latest /uv /bin/
+RUN useradd --system --create-home app
 WORKDIR /app
+COPY pyproject.toml uv.lock* ./
+RUN uv sync --no-dev --no-cache
 COPY server.py ./
+USER app
 # Set DOVETAIL_ALLOWED_HOSTS to the names under which clients reach it, as in mcp.example.com
-ENV DOVETAIL_TRANSPORT=http DOVETAIL_HOST=0.0.0.0 DOVETAIL_PORT=8000
+ENV PATH=/app/.venv/bin:$PATH DOVETAIL_TRANSPORT=http DOVETAIL_HOST=0.0.0.0 DOVETAIL_PORT=8000
 EXPOSE 8000
 CMD ["dovetail", "run", "server.py"]
+"""
+DOCKER_IGNORED = """\
+*
+!pyproject.toml
+!server.py
+!uv.lock
 """
 CI = """\
 name: test
@@ -162,6 +209,9 @@ jobs:
     steps:
       - uses: actions/checkout@v4
       - uses: astral-sh/setup-uv@v6
+      - run: uv run ruff check
+      - run: uv run ruff format --check
+      - run: uv run mypy .
       - run: uv run pytest
       - run: uv run dovetail lint server.py --fail-on warning
 """
@@ -170,28 +220,23 @@ jobs:
 def files_of(plan: ProjectPlan) -> dict[str, str]:
     """The text of each file, by its path in the project."""
     files = {
-        "pyproject.toml": PROJECT.replace("@NAME@", project_name(plan.name)),
+        "pyproject.toml": PROJECT.replace("@NAME@", plan.name),
         "server.py": _server(plan),
         "tests/test_server.py": _tests(plan),
         "README.md": _readme(plan),
         ".gitignore": IGNORED,
     }
     if plan.has_docker:
-        files |= {"Dockerfile": DOCKER, ".dockerignore": "*\n!server.py\n"}
+        files |= {"Dockerfile": DOCKER, ".dockerignore": DOCKER_IGNORED}
     if plan.has_ci:
         files[".github/workflows/test.yml"] = CI
     return files
 
 
-def project_name(name: str) -> str:
-    """As packages are called."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "server"
-
-
 def _server(plan: ProjectPlan) -> str:
-    imported = sorted({"Server", *(ALSO_IMPORTED[part] for part in _ordered(plan) if part in ALSO_IMPORTED)})
+    imported = sorted({"Server", *(name for part in _ordered(plan) for name in IN_SERVER[part])})
     head = f'"""An MCP server."""\n\nfrom dovetail import {", ".join(imported)}\n\n'
-    pieces = [f'server = Server("{project_name(plan.name)}", version="0.1.0")\n']
+    pieces = [f'server = Server("{plan.name}", version="0.1.0")\n']
     pieces += [PIECES[part].code for part in _ordered(plan)]
     run = "server.run()" if plan.transport == "stdio" else 'server.run("http")'
     pieces.append(f'\nif __name__ == "__main__":\n    {run}\n')
@@ -199,18 +244,17 @@ def _server(plan: ProjectPlan) -> str:
 
 
 def _tests(plan: ProjectPlan) -> str:
-    names = ["Client", "ToolError"] if "tool" in plan.parts else ["Client"]
-    pytest = "import pytest\n" if "tool" in plan.parts else ""
-    head = f"{pytest}from dovetail import {', '.join(names)}\n\nfrom server import server\n\n"
-    return head + "\n".join(PIECES[part].test for part in _ordered(plan))
+    imported = sorted({"Client", *(name for part in _ordered(plan) for name in IN_TESTS[part])})
+    tests = "\n".join(PIECES[part].test for part in _ordered(plan))
+    pytest = "import pytest\n" if "pytest." in tests else ""
+    return f"{pytest}from dovetail import {', '.join(imported)}\n\nfrom server import server\n\n{tests}"
 
 
 def _readme(plan: ProjectPlan) -> str:
     trials = "\n".join(f"$ uv run {PIECES[part].trial}" for part in _ordered(plan))
     serve = "$ uv run dovetail run server.py --transport http"
     if plan.has_docker:
-        name = project_name(plan.name)
-        serve += f"\n$ docker build -t {name} . && docker run --rm -p 127.0.0.1:8000:8000 {name}"
+        serve += f"\n$ docker build -t {plan.name} . && docker run --rm -p 127.0.0.1:8000:8000 {plan.name}"
     return README.replace("@NAME@", plan.name).replace("@TRIALS@", trials).replace("@SERVE@", serve)
 
 
