@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_RETRY = 86_400.0
+BREATH_SECONDS = 0.005  # for which a function may have the loop for itself while it tells something
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
@@ -64,6 +66,8 @@ class Context(Asker):
     Methods that tell something are awaited in `async def` functions; in `def` functions they simply return. Those that
     ask, and `step`, are awaited too; in a `def` function `ctx.wait(…)` does that.
     """
+
+    _breath: float | None = None  # when others last had the loop
 
     def __init__(self, engine: "Engine", exchange: Exchange, *, can_wait: bool = True) -> None:
         self._engine = engine
@@ -139,6 +143,7 @@ class Context(Asker):
         if self._exchange.progress is None:
             self._exchange.progress = late.progress.ProgressSender(self._exchange, token)
         await self._exchange.progress.report(progress, total, message)
+        await self._breathe()
 
     def log(self, level: LogLevel, data: Any, logger: str | None = None) -> Awaitable[None]:
         """Send a log message, if the client wants that level. Secrets are blacked out."""
@@ -160,6 +165,7 @@ class Context(Asker):
             _loggable(redact(data))
         )  # twice: pairs are lists afterwards, models are dicts only then
         await self._exchange.emit(jsonrpc.notification("notifications/message", encode(params)))
+        await self._breathe()
 
     def _threshold(self) -> LogLevel | None:
         """The least level that the client wants to hear; None for silence."""
@@ -263,7 +269,20 @@ class Context(Asker):
     def _nothing(self) -> Awaitable[None]:
         """Nothing is to be sent, so a thread need not wait for the loop. An `async def` gets a coroutine as ever."""
         on_the_loop = threading.get_ident() == self._thread
-        return _nothing() if on_the_loop and self._can_wait else _DONE
+        return self._breathe() if on_the_loop and self._can_wait else _DONE
+
+    async def _breathe(self) -> None:
+        """Let others have the loop now and then.
+
+        What is told seldom has to wait, and a function that works through a long list and tells of every row would
+        keep the loop from the first to the last: nobody else would be served, and no cancel be heard.
+        """
+        now = time.monotonic()
+        if self._breath is None:
+            self._breath = now
+        elif now - self._breath > BREATH_SECONDS:
+            self._breath = now
+            await asyncio.sleep(0)
 
 
 def _loggable(data: Any) -> Any:
@@ -278,10 +297,6 @@ def _discard(awaitable: Awaitable[Any]) -> None:
     """Nobody will await it; a coroutine would complain."""
     if isinstance(awaitable, Coroutine):
         awaitable.close()
-
-
-async def _nothing() -> None:
-    pass
 
 
 async def _await(awaitable: Awaitable[T]) -> T:
