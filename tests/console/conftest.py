@@ -11,6 +11,7 @@ from typing import Any
 import browser
 import node_tools
 import pytest
+from console_impostor import Impostor
 from console_page import STAGE, ConsolePage
 
 import nodejs
@@ -42,9 +43,10 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[str]:
-    """The URL of a stage with its console."""
-    with subprocess.Popen([sys.executable, STAGE], stderr=subprocess.PIPE) as process:
+def stage(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a stage with its console; a module may name a `STAGE` of its own."""
+    program = getattr(request.module, "STAGE", STAGE)
+    with subprocess.Popen([sys.executable, program], stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         try:
             words = process.stderr.readline().split()
@@ -77,6 +79,12 @@ def tab(one_tab: ConsolePage) -> Iterator[ConsolePage]:
     yield one_tab
     complaints, one_tab.complaints = one_tab.complaints, []
     assert not complaints
+
+
+@pytest.fixture
+def impostor(tab: ConsolePage) -> Iterator[Impostor]:
+    yield Impostor(tab)
+    tab.page.unroute_all()
 
 
 @pytest.fixture(scope="module")

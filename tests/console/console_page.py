@@ -151,11 +151,7 @@ class ConsolePage:
         return int(self.result.get_by_text("count is").first.inner_text().rpartition(" ")[2])
 
     def violations(self, axe: str) -> list[str]:
-        """What axe finds that is serious; the debugger brings it in, for the page itself lets no script in."""
+        """What axe finds; the debugger brings it in, for the page itself lets no script in."""
         self.page.evaluate(axe)
         found = self.page.evaluate("rules => axe.run(document, rules)", AXE_RULES)["violations"]
-        return [
-            f"{each['id']} ({each['impact']}): {[node['target'] for node in each['nodes']]}"
-            for each in found
-            if each["impact"] in ("serious", "critical")
-        ]
+        return [f"{each['id']} ({each['impact']}): {[node['target'] for node in each['nodes']]}" for each in found]

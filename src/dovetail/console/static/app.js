@@ -2,19 +2,19 @@
 
 import { Bench } from "./bench.js";
 import { ask } from "./dialog.js";
-import { button, el, fill, freshId, notice, show } from "./dom.js";
+import { button, el, fill, notice, show, toast } from "./dom.js";
 import { HistorySection } from "./history.js";
 import { LiveSection } from "./live.js";
 import { promptSection } from "./prompts.js";
 import { ResourceSection } from "./resources.js";
+import { openSettings } from "./settings.js";
 import { setUpTheme } from "./theme.js";
 import { toolSection } from "./tools.js";
 import { jsonTree } from "./tree.js";
-import { shortened, textOf } from "./words.js";
+import { milliseconds, shortened, textOf } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const STATES = { connecting: "Connecting…", open: "Connected", waiting: "Reconnecting…", failed: "Not connected" };
-const LEVELS = ["", "debug", "info", "notice", "warning", "error"];
 
 async function about() {
   const response = await fetch("api/about", { headers: { "X-Dovetail-Console": "1" }, cache: "no-store" });
@@ -127,46 +127,13 @@ function setUpToken(bench) {
   bench.addEventListener("token", () => (show($("token-toggle"), true), open()));
   bar.addEventListener("submit", (event) => {
     event.preventDefault();
-    bench.token = $("token").value.trim();
+    const token = $("token").value.trim();
+    if (/[^\x21-\x7e]/.test(token)) return toast("That is no token: it has spaces or letters that no token has.");
+    bench.token = token;
     show(bar, false);
     $("token-toggle").focus();
     bench.connect();
   });
-}
-
-async function openSettings(bench) {
-  const [level, roots] = [freshId("level"), freshId("roots")];
-  const picker = el(
-    "select",
-    { id: level },
-    LEVELS.map((name) => el("option", { value: name }, name || "none")),
-  );
-  picker.value = bench.settings.logLevel;
-  const lines = el("textarea", { id: roots, rows: 3, class: "code", placeholder: "file:///home/ann/project" });
-  lines.value = bench.settings.roots.join("\n");
-  const field = (id, label, control, help) =>
-    el(
-      "div",
-      { class: "field" },
-      el("label", { for: id, class: "field-label" }, label),
-      control,
-      el("p", { class: "field-help" }, help),
-    );
-  const pressed = await ask({
-    title: "Settings",
-    body: [
-      field(level, "Log level", picker, "The server is asked for log messages from this level on."),
-      field(roots, "Roots", lines, "What the server is told when it asks for roots: one file:// URI in each line."),
-    ],
-    buttons: ["Save", "Cancel"],
-  });
-  if (pressed !== "Save") return;
-  bench.settings.logLevel = picker.value;
-  bench.settings.roots = lines.value
-    .split("\n")
-    .map((line) => line.trim())
-    .filter((line) => line.startsWith("file://"));
-  await bench.connect();
 }
 
 async function openAbout(bench) {
@@ -186,6 +153,7 @@ async function openAbout(bench) {
         rows.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
       ),
       instructions && [el("h3", {}, "Instructions"), el("p", { class: "description" }, shortened(instructions, 4000))],
+      pingLine(bench),
       el("h3", {}, "Capabilities"),
       jsonTree(capabilities),
       el("h3", {}, "Keys"),
@@ -193,6 +161,16 @@ async function openAbout(bench) {
     ],
     buttons: ["Close"],
   });
+}
+
+function pingLine(bench) {
+  const told = el("span", { class: "muted", role: "status" });
+  const ping = async () => {
+    const began = performance.now();
+    const words = () => `It answered in ${milliseconds(performance.now() - began)}.`;
+    told.textContent = await bench.connection.ping().then(words, (failure) => failure.message);
+  };
+  return el("p", {}, button("Ping", ping, { class: "small" }), " ", told);
 }
 
 function setUpKeys() {

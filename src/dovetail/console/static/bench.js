@@ -10,6 +10,7 @@ import { Wire } from "./wire.js";
 
 const FIRST_MODERN = "2026-07-28";
 const FIRST_WITH_CONTEXT = "2025-06-18"; // of completion
+const CALM_MS = 20_000;
 const NO_CAPABILITY_YET = "2024-11-05"; // every server may complete
 
 export class Bench extends EventTarget {
@@ -20,8 +21,10 @@ export class Bench extends EventTarget {
     this.revisions = [...about.revisions].sort().reverse();
     this.revision = this.revisions[0];
     this.token = "";
-    this.settings = { logLevel: "debug", roots: [] };
+    this.settings = { logLevel: "debug", timeout: 0, roots: [], headers: [] }; // gone with the page
     this.traffic = new Transcript();
+    this.begunAgain = -Infinity; // when, and
+    this.hurry = 0; // how long a session that ends soon after another is waited for, in ms
     this.sections = {};
   }
 
@@ -38,7 +41,7 @@ export class Bench extends EventTarget {
     const watched = this.sections.resources.watched();
     this.connection?.close();
     const kind = this.isModern ? ModernConnection : SessionConnection;
-    const wire = new Wire(this.url, this.token);
+    const wire = new Wire(this.url, this.token, this.settings.headers);
     const parts = { wire, revision: this.revision, settings: this.settings, traffic: this.traffic };
     const connection = new kind({ ...parts, answer: answerer(this.settings) });
     this.connection = connection;
@@ -90,8 +93,7 @@ export class Bench extends EventTarget {
     connection.addEventListener("state", (event) => {
       const { state, words } = event.detail;
       if (connection !== this.connection || state === "closed") return;
-      if (state === "ended")
-        this.connect(); // the server has forgotten the session
+      if (state === "ended") this.beginAgain(connection);
       else if (state === "open" && this.wasGone)
         this.connect(); // what it offers may have changed
       else this.say(state, words);
@@ -100,6 +102,18 @@ export class Bench extends EventTarget {
     connection.addEventListener("notification", (event) => {
       if (connection === this.connection) this.changed(event.detail);
     });
+  }
+
+  /** The server has forgotten the session. A new one is begun at once, but not over and over. */
+  async beginAgain(connection) {
+    if (connection.hasEnded) return;
+    connection.hasEnded = true;
+    const isCalm = performance.now() - this.begunAgain > CALM_MS;
+    this.hurry = isCalm ? 0 : Math.min(2 * this.hurry + 500, 15_000);
+    this.begunAgain = performance.now() + this.hurry;
+    if (this.hurry) this.say("waiting", "The server ends its sessions; trying again…");
+    await new Promise((resolve) => setTimeout(resolve, this.hurry));
+    if (connection === this.connection) this.connect();
   }
 
   changed({ method, params }) {
@@ -135,7 +149,8 @@ export class Bench extends EventTarget {
     const isModern = revision >= FIRST_MODERN;
     return {
       ...{ url: this.url, target: this.about.target, revision, isModern, isNewest: revision === this.revisions[0] },
-      ...{ token: Boolean(this.about.auth), stamp: isModern ? this.stamp(revision) : {} },
+      ...{ token: Boolean(this.about.auth), headers: this.settings.headers.map(([name]) => name) },
+      stamp: isModern ? this.stamp(revision) : {},
       inputSchema:
         entry.kind === "tool" ? this.sections.tools.definitions.get(entry.name)?.definition.inputSchema : undefined,
     };

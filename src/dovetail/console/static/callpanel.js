@@ -1,14 +1,17 @@
 // One call at a time, and all there is to see of it: buttons, progress, logs, result, messages.
 // In: a request. Out: its result is shown; who asked for it gets the outcome too.
 
-import { announce, button, el, fill, show } from "./dom.js";
+import { announce, button, el, show } from "./dom.js";
 import { MessagesView } from "./messages.js";
 import { ResultView } from "./result.js";
+import { onceAFrame, Tail } from "./tail.js";
 import { Transcript } from "./transcript.js";
 import { isObject, milliseconds, shortened, textOf } from "./words.js";
 
-const MAX_LOGS = 500;
+const LOGS_SHOWN = 300;
 const SPEAK_MS = 3000; // how often progress is said aloud
+const SMALL = matchMedia("(max-width: 900px)"); // there the result is below the form
+const CALM = matchMedia("(prefers-reduced-motion: reduce)");
 const LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
 export class CallPanel {
@@ -22,8 +25,17 @@ export class CallPanel {
     this.bar = el("progress", { "aria-label": "Progress" });
     this.words = el("span", { class: "muted" });
     this.progress = el("div", { class: "progress", hidden: true }, this.bar, this.words);
-    this.logs = el("ol", { class: "logs", role: "log", "aria-label": "Logs", tabindex: "0" });
-    this.logPane = el("details", { class: "log-pane", open: true, hidden: true }, el("summary", {}, "Logs"), this.logs);
+    this.drawProgress = onceAFrame(() => this.running && this.news && this.advance(this.news));
+    this.logs = new Tail({
+      ...{ class: "logs", role: "log", "aria-label": "Logs", tabindex: "0" },
+      ...{ shown: LOGS_SHOWN, noun: "line", draw: drawLog },
+    });
+    this.logPane = el(
+      "details",
+      { class: "log-pane", open: true, hidden: true },
+      el("summary", {}, "Logs"),
+      this.logs.element,
+    );
     this.result = new ResultView((uri) => bench.openResource(uri), idle);
     this.messages = new MessagesView("Messages", "The raw messages of the call will be here.");
     this.output = el(
@@ -43,14 +55,14 @@ export class CallPanel {
     const transcript = new Transcript(this.bench.traffic);
     this.begin(transcript, quiet);
     const options = { signal: this.running.signal, transcript, inputSchema };
-    const hearing = { onProgress: (news) => this.advance(news), onLog: (line) => this.log(line) };
+    const hearing = { onProgress: (news) => this.hear(news), onLog: (line) => this.log(line) };
     let outcome;
     try {
       outcome = { result: await this.bench.connection.request(method, params, { ...options, ...hearing }) };
     } catch (failure) {
       outcome = { failure };
     }
-    outcome.ms = performance.now() - started;
+    outcome.ms = performance.now() - started; // before anything is drawn
     this.present(outcome);
     this.end();
     return outcome;
@@ -76,10 +88,12 @@ export class CallPanel {
     this.bar.removeAttribute("value");
     this.words.textContent = "";
     this.messages.follow(transcript);
-    fill(this.logs);
+    this.news = null;
+    this.logs.clear();
     show(this.stop, true);
     show(this.logPane, false);
     if (!quiet) this.result.wait();
+    if (!quiet && SMALL.matches) this.start.scrollIntoView({ behavior: CALM.matches ? "instant" : "smooth" });
     this.patience = setTimeout(() => show(this.progress, true), 250); // quick calls need no bar
   }
 
@@ -97,8 +111,19 @@ export class CallPanel {
     this.running?.abort(new DOMException("The user cancelled it.", "AbortError"));
   }
 
+  /** Only the newest is drawn: some servers tell of every byte. */
+  hear(news) {
+    if (!Number.isFinite(news.progress)) return;
+    this.news = news;
+    this.drawProgress();
+  }
+
+  log(line) {
+    show(this.logPane, true);
+    this.logs.add(line);
+  }
+
   advance({ progress, total, message }) {
-    if (!this.running || !Number.isFinite(progress)) return;
     show(this.progress, true);
     if (Number.isFinite(total) && total > 0) {
       this.bar.max = total;
@@ -111,29 +136,23 @@ export class CallPanel {
       announce(`Progress: ${this.words.textContent}`);
     }
   }
+}
 
-  log({ level, logger, data }) {
-    const known = LEVELS.includes(level) ? level : "info";
-    const words =
-      typeof data === "string"
-        ? data
-        : isObject(data) && typeof data.message === "string"
-          ? data.message
-          : JSON.stringify(data);
-    const name = logger ? el("span", { class: "muted" }, shortened(logger, 60)) : null;
-    this.logs.append(
-      el(
-        "li",
-        { class: `log ${known}` },
-        el("span", { class: "level" }, known),
-        name,
-        el("span", {}, shortened(words ?? "", 2000)),
-      ),
-    );
-    if (this.logs.children.length > MAX_LOGS) this.logs.firstChild.remove();
-    show(this.logPane, true);
-    this.logs.scrollTop = this.logs.scrollHeight;
-  }
+function drawLog({ level, logger, data }) {
+  const known = LEVELS.includes(level) ? level : "info";
+  const words =
+    typeof data === "string"
+      ? data
+      : isObject(data) && typeof data.message === "string"
+        ? data.message
+        : JSON.stringify(data);
+  return el(
+    "li",
+    { class: `log ${known}` },
+    el("span", { class: "level" }, known),
+    textOf(logger) && el("span", { class: "muted" }, shortened(logger, 60)),
+    el("span", {}, shortened(words ?? "", 2000)),
+  );
 }
 
 /** What the history keeps of an outcome. */

@@ -5,6 +5,8 @@ import { button, el, fill, notice, show } from "./dom.js";
 import { plural, shortened } from "./words.js";
 
 const AT_ONCE = 200;
+const EDGE = 6; // pixels around the chosen item
+const MOST = 2000; // drawn to reach the chosen item; one that is farther is drawn behind the others
 
 export function addressOf(section, key) {
   return `#${section}/${encodeURIComponent(key)}`;
@@ -61,8 +63,21 @@ export class Catalogue {
 
   select(key) {
     this.current = key;
+    if (!this.chosen() && this.found().some((item) => item.key === key)) this.draw();
     for (const link of this.links()) this.mark(link);
-    this.offer(this.links().find((link) => link.dataset.key === key) ?? this.links()[0]);
+    this.offer(this.chosen() ?? this.links()[0]);
+    this.reveal(this.chosen());
+  }
+
+  chosen() {
+    return this.links().find((link) => link.dataset.key === this.current);
+  }
+
+  /** Moves the list alone: on a small screen the page may show the result at the moment. */
+  reveal(link) {
+    if (!link) return;
+    const [row, box] = [link.getBoundingClientRect(), this.place.getBoundingClientRect()];
+    this.place.scrollTop += Math.min(0, row.top - box.top - EDGE) + Math.max(0, row.bottom - box.bottom + EDGE);
   }
 
   /** Tab stops at one link of the list, arrows go on from there: the form is not two hundred keys away. */
@@ -78,6 +93,7 @@ export class Catalogue {
   searched() {
     this.limit = AT_ONCE;
     this.draw();
+    this.place.scrollTop = 0;
   }
 
   found() {
@@ -85,28 +101,37 @@ export class Catalogue {
     return this.items.filter((item) => words.every((word) => item.sought.includes(word)));
   }
 
-  /** The focus stays on the link that had it. */
+  /** The focus stays on the link that had it, and the list where it was. */
   draw() {
     const held = this.links().find((link) => link === document.activeElement)?.dataset.key;
+    const { scrollTop } = this.place;
     this.drawFound(this.found());
+    this.place.scrollTop = scrollTop;
     if (held === undefined) return;
     const links = this.links();
     (links.find((link) => link.dataset.key === held) ?? links[0])?.focus();
   }
 
   drawFound(found) {
-    const shown = found.slice(0, this.limit);
+    const shown = this.firstOf(found);
     fill(this.place, this.items.length ? this.groups(shown) : notice(...this.empty));
     if (this.items.length && !found.length)
       fill(this.place, notice("Nothing found.", "Try another word, or press Escape to see all."));
     if (found.length > shown.length) this.place.append(button("Show more", () => this.showMore(), { class: "small" }));
-    this.offer(this.links().find((link) => link.dataset.key === this.current) ?? this.links()[0]);
+    this.offer(this.chosen() ?? this.links()[0]);
     const all = plural(this.items.length, this.noun.replace(/s$/, ""), this.noun);
     this.count.textContent = !this.items.length
       ? ""
       : found.length === this.items.length
         ? all
         : `${found.length} of ${all}`;
+  }
+
+  /** As many as are drawn, the chosen one among them. */
+  firstOf(found) {
+    const at = found.findIndex((item) => item.key === this.current);
+    if (at >= this.limit && at < MOST) this.limit = AT_ONCE * (Math.floor(at / AT_ONCE) + 1);
+    return [...found.slice(0, this.limit), ...(at >= this.limit ? [found[at]] : [])];
   }
 
   showMore() {

@@ -35,7 +35,7 @@ export class LineChart {
       6 + (1 - value / highest) * (HEIGHT - BOTTOM - 6),
     ];
     const drawn = this.lines.map((name, at) => runsOf(recent, name, place).map((run) => drawRun(run, at)));
-    fill(this.drawing, this.grid(highest), drawn);
+    fill(this.drawing, this.grid(highest), drawn.reverse()); // the first is on top, the others are wider
     this.describe(recent, highest);
   }
 

@@ -1,6 +1,7 @@
 // What both eras of MCP have in common. In: requests of the page. Out: results; progress, logs and changes on the way.
 // `modern.js` and `session.js` say how a request looks in their revisions.
 
+import { Patience } from "./patience.js";
 import { Transcript } from "./transcript.js";
 import { CallError, resultOf } from "./wire.js";
 import { isObject } from "./words.js";
@@ -10,9 +11,9 @@ const QUICK_MS = 30_000; // for requests that nobody can cancel by hand
 const MAX_PAGES = 1000;
 const MAX_ITEMS = 100_000;
 
-/** How one request is made; every part may be left out. */
-export function callWith({ signal, transcript, onProgress, onLog, inputSchema } = {}) {
-  return { signal: signal ?? AbortSignal.timeout(QUICK_MS), transcript, onProgress, onLog, inputSchema };
+/** How one request is made; every part may be left out. `seconds`: of silence after which it is given up. */
+export function callWith({ signal, seconds = 0, transcript, onProgress, onLog, inputSchema } = {}) {
+  return { signal: signal ?? AbortSignal.timeout(QUICK_MS), seconds, transcript, onProgress, onLog, inputSchema };
 }
 
 export class Connection extends EventTarget {
@@ -37,7 +38,8 @@ export class Connection extends EventTarget {
 
   /** The result, after all questions are answered. */
   async request(method, params = {}, options = {}) {
-    const call = callWith({ ...options, transcript: options.transcript ?? new Transcript(this.traffic) });
+    const transcript = options.transcript ?? new Transcript(this.traffic);
+    const call = callWith({ seconds: this.settings.timeout, ...options, transcript });
     return this.complete(method, params, call);
   }
 
@@ -67,15 +69,18 @@ export class Connection extends EventTarget {
     const meta = { ...params._meta, ...(call.onProgress ? { progressToken: id } : {}) };
     const shaped = Object.keys(meta).length ? { ...params, _meta: meta } : params;
     const message = { jsonrpc: "2.0", id, method, params: shaped };
+    call.patience = new Patience(call.seconds ?? 0, call.signal);
+    const { signal } = call.patience;
     this.running.set(id, call);
     try {
-      const onMessage = (part) => this.hear(part, call);
-      const options = { signal: call.signal, transcript: call.transcript, onMessage, onResponse };
+      const onMessage = (part) => (call.patience.restart(), this.hear(part, call));
+      const options = { signal, transcript: call.transcript, onMessage, onResponse };
       return resultOf(await this.answered(message, headers, options));
     } catch (failure) {
-      if (call.signal.aborted) this.abandon(id);
-      throw readable(failure, call.signal);
+      if (signal.aborted) this.abandon(id);
+      throw readable(failure, signal);
     } finally {
+      call.patience.stop();
       this.running.delete(id);
     }
   }

@@ -1,29 +1,43 @@
 // A call as something to paste. In: an entry {kind, name, arguments}, and how the console is connected.
-// Out: a curl command, a Python program, a `dovetail` command. A token is never written, only the name of its variable.
+// Out: a curl command, a Python program, a `dovetail` command. A token and the values of headers are never written,
+// only the names of their variables.
 
 import { button, el, toast } from "./dom.js";
+import { variableOf } from "./headers.js";
 import { mirroredHeaders } from "./mirror.js";
 import { isObject } from "./words.js";
 
 const VARIABLE = "DOVETAIL_CLIENT_TOKEN";
-// Only these two are read by the shell; everything else, above all what a server has named, is quoted so that it is not.
-const TOKEN_HEADER = `Authorization: Bearer $${VARIABLE}`;
-const SESSION_HEADER = "Mcp-Session-Id: $SESSION";
 const METHODS = { tool: "tools/call", resource: "resources/read", prompt: "prompts/get" };
+
+/** A header whose value the shell reads. Everything else, above all what a server has named, is quoted against that. */
+class ReadHeader {
+  constructor(text) {
+    this.text = text;
+  }
+}
+
+const TOKEN_HEADER = new ReadHeader(`Authorization: Bearer $${VARIABLE}`);
+const SESSION_HEADER = new ReadHeader("Mcp-Session-Id: $SESSION");
+
+function placeholder(name) {
+  return new ReadHeader(`${name}: $${variableOf(name)}`);
+}
 
 function paramsOf({ kind, name, arguments: values }) {
   return kind === "resource" ? { uri: name } : { name, arguments: values };
 }
 
 function quoted(text) {
+  if (text instanceof ReadHeader) return `"${text.text}"`;
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
 // ── curl ──
 
-export function asCurl(entry, { url, revision, isModern, stamp, token, inputSchema }) {
+export function asCurl(entry, { url, revision, isModern, stamp, token, headers, inputSchema }) {
   const method = METHODS[entry.kind];
-  const secret = token ? [TOKEN_HEADER] : [];
+  const secret = [...(token ? [TOKEN_HEADER] : []), ...headers.map(placeholder)];
   const shared = ["Content-Type: application/json", "Accept: application/json, text/event-stream", ...secret];
   const params = paramsOf(entry);
   if (isModern) {
@@ -56,8 +70,7 @@ function inSession({ url, revision, shared, method, params }) {
 }
 
 function post(url, headers, message, flags = "-sN") {
-  const isRead = (header) => header === TOKEN_HEADER || header === SESSION_HEADER;
-  const lines = headers.map((header) => `-H ${isRead(header) ? `"${header}"` : quoted(header)}`);
+  const lines = headers.map((header) => `-H ${quoted(header)}`);
   return [`curl ${flags} ${quoted(url)}`, ...lines, `-d ${quoted(JSON.stringify(message))}`].join(" \\\n  ");
 }
 
@@ -75,16 +88,18 @@ const PYTHON_CALLS = {
   ],
 };
 
-export function asPython(entry, { url, revision, isNewest, token }) {
+export function asPython(entry, { url, revision, isNewest, token, headers }) {
+  const named = headers.map((name) => `${literal(name)}: os.environ["${variableOf(name)}"]`);
   const options = [
     literal(url),
     ...(isNewest ? [] : [`protocol_version=${literal(revision)}`]),
     ...(token ? [`auth=os.environ["${VARIABLE}"]`] : []),
+    ...(named.length ? [`headers={${named.join(", ")}}`] : []),
   ];
   const body = PYTHON_CALLS[entry.kind](entry).map((line) => `        ${line}`);
   return [
     "import asyncio",
-    ...(token ? ["import os"] : []),
+    ...(token || named.length ? ["import os"] : []),
     ...["", "from dovetail import Client", "", "", "async def main() -> None:"],
     `    async with Client(${options.join(", ")}) as client:`,
     ...[...body, "", "", "asyncio.run(main())", ""],
@@ -107,15 +122,19 @@ function literal(value) {
 
 const COMMANDS = { tool: "call", resource: "read", prompt: "prompt" };
 
-/** Null for a name that the command line would take for an option. */
-export function asCommand(entry, { url, target, revision, isNewest }) {
+/** Null for a name that the command line would take for an option. Headers are for a URL, not for a program. */
+export function asCommand(entry, { url, target, revision, isNewest, headers }) {
   if (entry.name.startsWith("-")) return null;
   const values = entry.kind === "resource" ? {} : (entry.arguments ?? {});
   const words = isPlain(values)
     ? Object.entries(values).map(([name, value]) => word(name, value))
     : ["--args", quoted(JSON.stringify(values))];
-  const options = isNewest ? [] : ["--revision", revision];
-  return ["dovetail", COMMANDS[entry.kind], quoted(target ?? url), quoted(entry.name), ...words, ...options].join(" ");
+  const options = [
+    ...(isNewest ? [] : ["--revision", revision]),
+    ...headers.flatMap((name) => ["--header", quoted(placeholder(name))]),
+  ];
+  const where = headers.length ? url : (target ?? url);
+  return ["dovetail", COMMANDS[entry.kind], quoted(where), quoted(entry.name), ...words, ...options].join(" ");
 }
 
 /** Whether every name can stand before a `=`. */

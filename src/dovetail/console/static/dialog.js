@@ -1,7 +1,8 @@
 // Dialogs. In: what to show and which buttons. Out: a promise of the name of the button; Escape is the last one.
-// One at a time: others wait. The focus goes back where it was.
+// One at a time: others wait. The focus goes back where it was. Where there is nothing to fill in, it begins on the last
+// button, which changes nothing: a key that was meant for the page before must not say yes.
 
-import { button, el, freshId } from "./dom.js";
+import { button, el, freshId, isGo, isHeld } from "./dom.js";
 
 let last = Promise.resolve();
 
@@ -39,12 +40,13 @@ function open({ title, body, buttons, primary = buttons[0], focus, signal, onPre
       press(buttons.at(-1));
     });
     dialog.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) press(primary);
+      if (isHeld(event)) event.preventDefault();
+      else if (isGo(event)) press(primary);
     });
     signal?.addEventListener("abort", () => dialog.isConnected && finish(reject, abortError()), { once: true });
     document.body.append(dialog);
     dialog.showModal();
-    (focus?.() ?? dialog.querySelector(".dialog-body :is(input, select, textarea)") ?? controls[0]).focus();
+    (focus?.() ?? dialog.querySelector(".dialog-body :is(input, select, textarea)") ?? controls.at(-1)).focus();
   });
 }
 

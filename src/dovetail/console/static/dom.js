@@ -91,3 +91,13 @@ export function toast(text) {
   clearTimeout(toastTimer);
   toastTimer = setTimeout(() => show(place, false), 4000);
 }
+
+/** Whether this is no new press of Enter but one that goes on: what it began with has been done. */
+export function isHeld(event) {
+  return event.key === "Enter" && event.repeat;
+}
+
+/** Whether these keys mean: do it. */
+export function isGo(event) {
+  return event.key === "Enter" && !event.repeat && (event.ctrlKey || event.metaKey);
+}

@@ -1,49 +1,69 @@
-// The fields of a form that hold one value, one class for each kind. In: a schema and where it stands.
-// Out: a Field: `element` to show, `read()` for its value (undefined: left out), `write(value)`, `complain(path, words)`.
+// The fields of a form that hold one value that is typed, one class for each kind. In: a schema and where it stands.
+// Out: a Field: `element` to show, `read(wrong)` for its value (undefined: left out), `write(value)`, and
+// `complain(path, words)`. What was typed but is no value at all is added to `wrong`, as {path, message}.
 
 import { el, freshId, show } from "./dom.js";
-import { choicesOf, hintOf, resolved, typeName } from "./schema.js";
+import { hintOf, isSecret, simpleTypes, skeleton, typeName, wordsAmong } from "./schema.js";
+import { nouns } from "./validate.js";
 import { pretty, shortened, textOf } from "./words.js";
 
-/** Thrown by `read()` if what was typed is no value at all. */
-export class Unreadable extends Error {
-  constructor(path, message) {
-    super(message);
-    this.path = path;
-  }
-}
+const LONGEST_HELP = 2000; // characters
+
+/** Thrown by `parse()` if what was typed is no value. */
+class Unreadable extends Error {}
 
 export class Field {
+  /** `name` is null for the form itself; `isEntry`: it has a place in a list, and no name. */
   constructor(place) {
     Object.assign(this, place);
     this.id = freshId("field");
     this.error = el("p", { class: "field-error", id: `${this.id}-error`, hidden: true });
-    this.description = el(
-      "p",
-      { class: "field-help", id: `${this.id}-help` },
-      shortened(textOf(this.schema.description), 600),
-    );
-    show(this.description, Boolean(this.schema.description));
+    const help = textOf(this.schema.description).trim();
+    this.description = this.help("help", help.length > LONGEST_HELP ? `${help.slice(0, LONGEST_HELP)}…` : help);
+    this.note = this.help("note", this.advice());
+  }
+
+  help(part, words) {
+    return el("p", { class: "field-help", id: `${this.id}-${part}` }, words);
+  }
+
+  /** How to fill it in, where that is not plain. */
+  advice() {
+    return "";
+  }
+
+  get describedBy() {
+    const told = [this.description, this.note].filter((each) => each.textContent);
+    return [...told, this.error].map((each) => each.id).join(" ");
   }
 
   /** Ties a control to its label, help and error. */
   attributes(more = {}) {
-    const described = `${this.schema.description ? `${this.id}-help ` : ""}${this.id}-error`;
-    return { id: this.id, "aria-describedby": described, "aria-required": this.required ? "true" : null, ...more };
+    const required = this.required ? "true" : null;
+    return { id: this.id, "aria-describedby": this.describedBy, "aria-required": required, ...more };
   }
 
   /** The name, as a label or a legend, and beside it what is not part of the name. */
   caption(tag, more = {}) {
-    const name = this.path.at(-1);
-    const isPlace = /^\d+$/.test(name); // in a list
-    const type = [typeName(this.schema, this.root), hintOf(this.schema)].filter(Boolean).join(" · ");
+    const type = [typeName(this.schema, this.root), hintOf(this.schema), this.ifEmpty];
+    const hidden = { "aria-hidden": "true" };
     const beside = [
-      this.required && !isPlace && el("span", { class: "required", "aria-hidden": "true", title: "required" }, "*"),
-      el("span", { class: "field-type", "aria-hidden": "true" }, type),
-      this.label !== name && !isPlace && el("code", { class: "field-key", "aria-hidden": "true" }, name),
+      this.required && !this.isEntry && el("span", { class: "required", title: "required", ...hidden }, "*"),
+      el("span", { class: "field-type", ...hidden }, type.filter(Boolean).join(" · ")),
+      this.label !== this.name && !this.isEntry && el("code", { class: "field-key", ...hidden }, this.name),
     ];
-    const caption = el(tag, { class: "field-name", ...more }, this.label, tag === "legend" && beside);
+    this.nameText = document.createTextNode(this.label);
+    const caption = el(tag, { class: "field-name", ...more }, this.nameText, tag === "legend" && beside);
     return tag === "legend" ? caption : el("div", { class: "field-label" }, caption, beside);
+  }
+
+  get ifEmpty() {
+    return this.orNull ? "null if empty" : "";
+  }
+
+  rename(label) {
+    this.label = label;
+    this.nameText.data = label;
   }
 
   wrap(...controls) {
@@ -52,13 +72,16 @@ export class Field {
       { class: "field" },
       this.caption("label", { for: this.id }),
       ...controls,
-      this.description,
       this.error,
+      this.note,
+      this.description,
     );
   }
 
-  complain(path, words) {
-    this.error.textContent = words;
+  /** Beside what was said before. */
+  complain(path, given) {
+    const words = path.length ? `${path.join(".")}: ${given}` : given; // inside of JSON
+    this.error.textContent = this.error.hidden ? words : `${this.error.textContent} ${words}`;
     show(this.error, true);
     this.control?.setAttribute("aria-invalid", "true");
     return this.control ?? this.error;
@@ -91,8 +114,20 @@ export class TextField extends Field {
     return typeof example === "string" || typeof example === "number" ? `e.g. ${shortened(example, 60)}` : null;
   }
 
-  read() {
-    return this.control.value === "" ? undefined : this.parse(this.control.value);
+  read(wrong = []) {
+    if (this.control.validity.badInput) return this.isWrong(wrong, "is not complete"); // a date of which half is there
+    if (this.control.value === "") return undefined;
+    try {
+      return this.parse(this.control.value);
+    } catch (failure) {
+      if (!(failure instanceof Unreadable)) throw failure;
+      return this.isWrong(wrong, failure.message);
+    }
+  }
+
+  isWrong(wrong, message) {
+    wrong.push({ path: [], message });
+    return undefined;
   }
 
   parse(text) {
@@ -126,24 +161,39 @@ export class TimeField extends TextField {
   makeControl() {
     return el("input", this.attributes({ type: "time", step: "1" }));
   }
+
+  parse(text) {
+    return /^\d\d:\d\d$/.test(text) ? `${text}:00` : text;
+  }
 }
 
-/** Shown in local time, sent in UTC. */
+/** Shown in local time, sent in UTC; what it began with is sent as it was. */
 export class MomentField extends TextField {
   makeControl() {
-    return el("input", this.attributes({ type: "datetime-local", step: "1" }));
+    return el("input", this.attributes({ type: "datetime-local", step: "1", oninput: () => this.explain() }));
+  }
+
+  advice(sent = "UTC") {
+    return `Your time (${Intl.DateTimeFormat().resolvedOptions().timeZone}), sent as ${sent}.`;
+  }
+
+  explain() {
+    this.note.textContent = this.advice(this.read());
   }
 
   parse(text) {
+    if (text === this.begin?.shown) return this.begin.value;
     const time = new Date(text);
-    if (Number.isNaN(time.getTime())) throw new Unreadable(this.path, "must be a date and time");
-    return time.toISOString();
+    if (Number.isNaN(time.getTime())) throw new Unreadable("must be a date and time");
+    return time.toISOString().replace(".000Z", "Z");
   }
 
   write(value) {
     const time = new Date(value);
     if (Number.isNaN(time.getTime())) return;
     this.control.value = new Date(time - time.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+    this.begin = { shown: this.control.value, value };
+    this.explain();
   }
 }
 
@@ -158,110 +208,82 @@ export class NumberField extends TextField {
 
   parse(text) {
     const number = Number(text.trim());
-    if (text.trim() === "" || !Number.isFinite(number)) throw new Unreadable(this.path, "must be a number");
+    if (text.trim() === "" || !Number.isFinite(number)) throw new Unreadable("must be a number");
     return number;
+  }
+}
+
+/** A text, a number, true or false: whichever of them the schema lets it be. */
+export class PlainField extends TextField {
+  makeControl() {
+    return el("input", this.attributes({ type: this.isHidden ? "password" : "text", placeholder: this.example() }));
+  }
+
+  get types() {
+    return simpleTypes(this.schema, this.root);
+  }
+
+  get isHidden() {
+    return [this.schema.anyOf, this.schema.oneOf].flat().some(isSecret);
+  }
+
+  advice() {
+    if (!this.types.includes("string")) return "";
+    const others = this.types.filter((type) => type !== "string");
+    const words = shortened(wordsAmong(this.schema, this.root).join(", "), 200);
+    if (words) return `May be${others.length ? ` ${nouns(others)}, or` : ""}: ${words}.`; // there are no other texts
+    const taken = others.some((type) => type !== "boolean") ? "5" : "true";
+    return `Text needs no quotes. Write "${taken}" with quotes if it is meant as text.`;
+  }
+
+  parse(text) {
+    const value = valueIn(text.trim());
+    if (value !== undefined && this.takes(value)) return value;
+    if (this.types.includes("string")) return text;
+    throw new Unreadable(`must be ${nouns(this.types)}`);
+  }
+
+  takes(value) {
+    if (value === null) return this.isNullable;
+    const isWhole = Number.isInteger(value) && this.types.includes("integer");
+    return isWhole || this.types.includes(typeof value);
+  }
+
+  write(value) {
+    const isRead = typeof value !== "string" || value === "" || this.parse(value) !== value;
+    this.control.value = isRead ? JSON.stringify(value) : value;
+  }
+}
+
+/** Undefined if it is no JSON. */
+function valueIn(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
   }
 }
 
 export class JsonField extends TextField {
   makeControl() {
-    return el("textarea", this.attributes({ rows: 3, spellcheck: "false", class: "code", placeholder: "JSON" }));
+    const look = { rows: 3, spellcheck: "false", class: "code" };
+    return el("textarea", this.attributes({ ...look, placeholder: this.example() }));
+  }
+
+  example() {
+    const [example] = Array.isArray(this.schema.examples) ? this.schema.examples : [];
+    return `JSON, e.g. ${shortened(JSON.stringify(example ?? skeleton(this.schema, this.root)), 200)}`;
   }
 
   parse(text) {
     try {
       return JSON.parse(text);
     } catch (failure) {
-      throw new Unreadable(this.path, `is not JSON: ${failure.message}. Texts need quotes.`);
+      throw new Unreadable(`is not JSON: ${failure.message}. Texts need quotes.`);
     }
   }
 
   write(value) {
     this.control.value = pretty(value);
-  }
-}
-
-export class ChoiceField extends TextField {
-  makeControl() {
-    this.choices = choicesOf(this.schema);
-    const empty = el("option", { value: "" }, this.required ? "Choose…" : "–");
-    const options = this.choices.map((choice, at) => el("option", { value: String(at) }, shortened(choice.title, 100)));
-    return el("select", this.attributes(), empty, options);
-  }
-
-  parse(text) {
-    return this.choices[Number(text)].value;
-  }
-
-  write(value) {
-    const at = this.choices.findIndex((choice) => JSON.stringify(choice.value) === JSON.stringify(value));
-    this.control.value = at < 0 ? "" : String(at);
-  }
-}
-
-/** Left out as long as nobody touched it, unless it is required or has a value to begin with. */
-export class FlagField extends Field {
-  constructor(place) {
-    super(place);
-    this.touched = this.required;
-    this.control = el(
-      "input",
-      this.attributes({ type: "checkbox", "aria-required": null, onchange: () => (this.touched = true) }),
-    );
-    this.element = el(
-      "div",
-      { class: "field flag" },
-      this.control,
-      this.caption("label", { for: this.id }),
-      this.description,
-      this.error,
-    );
-  }
-
-  read() {
-    return this.touched ? this.control.checked : undefined;
-  }
-
-  write(value) {
-    this.touched = true;
-    this.control.checked = value === true;
-  }
-}
-
-/** Some of a few. */
-export class ChoicesField extends Field {
-  constructor(place) {
-    super(place);
-    this.touched = this.required;
-    this.choices = choicesOf(resolved(this.schema.items, this.root));
-    this.boxes = this.choices.map(() => el("input", { type: "checkbox", onchange: () => this.touch() }));
-    const options = this.choices.map((choice, at) =>
-      el("label", { class: "option" }, this.boxes[at], shortened(choice.title, 100)),
-    );
-    const described = { "aria-describedby": `${this.id}-error` };
-    this.element = el(
-      "fieldset",
-      { class: "field", ...described },
-      this.caption("legend"),
-      el("div", { class: "options" }, options),
-      this.description,
-      this.error,
-    );
-  }
-
-  touch() {
-    this.touched = true;
-    this.forgive();
-  }
-
-  read() {
-    const chosen = this.choices.filter((_, at) => this.boxes[at].checked).map((choice) => choice.value);
-    return this.touched || chosen.length ? chosen : undefined;
-  }
-
-  write(values) {
-    const wanted = new Set((Array.isArray(values) ? values : []).map((value) => JSON.stringify(value)));
-    this.choices.forEach((choice, at) => (this.boxes[at].checked = wanted.has(JSON.stringify(choice.value))));
-    this.touched = true;
   }
 }

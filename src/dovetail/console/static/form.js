@@ -1,12 +1,13 @@
 // A form made from a JSON Schema, as fields or as JSON. In: a schema, first values, problems that a server found.
 // Out: `read()`, the values, or null after every problem was written beside its field.
 
-import { button, el, fill, freshId, show } from "./dom.js";
-import { Unreadable } from "./field.js";
+import { announce, button, el, fill, freshId, show } from "./dom.js";
 import { freshBudget, GroupField } from "./fields.js";
 import { resolved } from "./schema.js";
 import { problemsOf } from "./validate.js";
-import { isObject, pretty } from "./words.js";
+import { isObject, plural, pretty } from "./words.js";
+
+const FREE = ["anyOf", "oneOf", "allOf", "additionalProperties", "patternProperties"]; // what has no fields of its own
 
 export class Form {
   /** `json`: whether the whole may also be written as JSON, which is sent unchecked. */
@@ -29,6 +30,7 @@ export class Form {
     this.toggle = json && button("As JSON", () => this.switchView(), { class: "small quiet", "aria-pressed": "false" });
     this.element = el("div", { class: "form" }, this.place, this.raw);
     this.load(first ?? {});
+    if (json && this.isEmpty && FREE.some((word) => this.schema[word])) this.show(true);
   }
 
   get isEmpty() {
@@ -39,7 +41,7 @@ export class Form {
     this.group = new GroupField({
       schema: this.schema,
       root: this.schema,
-      path: [],
+      name: null,
       required: true,
       depth: 0,
       label: "",
@@ -91,23 +93,20 @@ export class Form {
   }
 
   readFields(checked) {
-    let values;
-    try {
-      values = this.group.read() ?? {};
-    } catch (failure) {
-      if (!(failure instanceof Unreadable)) throw failure;
-      this.complainAll([{ path: failure.path, message: failure.message }]);
-      return null;
-    }
+    const unreadable = [];
+    const values = this.group.read(unreadable) ?? {};
     const problems = checked ? problemsOf(values, this.schema) : [];
-    if (problems.length) this.complainAll(problems);
-    return problems.length ? null : values;
+    const all = [...unreadable, ...problems.filter(({ path }) => !unreadable.some((each) => isSame(each.path, path)))];
+    if (all.length) this.complainAll(all);
+    return all.length ? null : values;
   }
 
   /** Every problem beside its field, and the focus on the first. */
   complainAll(problems) {
     for (const { path, message } of problems) this.complain(path, sentence(message));
-    this.element.querySelector("[aria-invalid='true']")?.focus();
+    announce(`${plural(problems.length, "problem")} in the form.`);
+    const first = (selector) => this.element.querySelector(selector);
+    (first("[aria-invalid='true']") ?? first(".field-error:not([hidden])"))?.focus();
   }
 
   complain(path, words) {
@@ -123,6 +122,10 @@ export class Form {
     show(this.error, false);
     this.text.removeAttribute("aria-invalid");
   }
+}
+
+function isSame(path, other) {
+  return path.length === other.length && path.every((name, at) => name === other[at]);
 }
 
 function sentence(words) {

@@ -5,7 +5,7 @@ import { Catalogue } from "./catalogue.js";
 import { asCommand, copyButtons } from "./copies.js";
 import { announce, button, el, fill, notice } from "./dom.js";
 import { jsonTree } from "./tree.js";
-import { clock, isObject, milliseconds, shortened } from "./words.js";
+import { clock, isObject, milliseconds, moment, shortened } from "./words.js";
 
 const MAX_ENTRIES = 100;
 const MAX_CHARACTERS = 300_000;
@@ -127,7 +127,7 @@ export class HistorySection {
       el(
         "p",
         { class: "muted" },
-        `${KINDS[entry.kind]} · ${new Date(entry.time).toLocaleString()} · ${entry.revision} · `,
+        `${KINDS[entry.kind]} · ${moment(entry.time)} · ${entry.revision} · `,
         el("span", { class: entry.ok ? "good-text" : "error-text" }, `${entry.words} in ${milliseconds(entry.ms)}`),
       ),
       entry.arguments

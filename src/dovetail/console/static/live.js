@@ -5,7 +5,8 @@ import { LineChart } from "./chart.js";
 import { el, fill, notice, region, show } from "./dom.js";
 import { MessagesView } from "./messages.js";
 import { eventsOf } from "./sse.js";
-import { clock, isObject, milliseconds, seconds, shortened } from "./words.js";
+import { onceAFrame } from "./tail.js";
+import { clock, isObject, milliseconds, number, seconds, shortened } from "./words.js";
 
 const KEPT = 300; // samples
 const SAME_SECOND = 0.5;
@@ -22,14 +23,11 @@ const FIGURES = [
   ["State", (event) => shortened(event.state ?? "–", 40)],
 ];
 
-function number(value) {
-  return Number.isFinite(value) ? value.toLocaleString("en") : "–";
-}
-
 export class LiveSection {
   constructor(bench) {
     this.bench = bench;
     this.samples = [];
+    this.refresh = onceAFrame(() => this.draw(this.latest));
     this.values = FIGURES.map(() => el("dd", {}, "–"));
     const tiles = FIGURES.map(([name], at) => el("div", { class: "tile" }, el("dt", {}, name), this.values[at]));
     this.rate = new LineChart({
@@ -110,6 +108,11 @@ export class LiveSection {
       values: { requests: event.rate, p50: latency.p50, p90: latency.p90, p99: latency.p99 },
     });
     if (this.samples.length > KEPT) this.samples.shift();
+    this.latest = event;
+    this.refresh();
+  }
+
+  draw(event) {
     FIGURES.forEach(([, write], at) => (this.values[at].textContent = write(event)));
     this.rate.draw(this.samples);
     this.latency.draw(this.samples);
@@ -127,11 +130,19 @@ function drawMethods(methods) {
       "tr",
       {},
       el("td", {}, el("code", {}, shortened(name, 80))),
-      el("td", { class: "meter-cell" }, el("meter", { min: 0, max: most, value: count, "aria-label": name })),
+      el("td", { class: "meter-cell" }, drawMeter(name, count, most)),
       el("td", { class: "numeric" }, number(count)),
     ),
   );
   return table(["Method", "Share", "Requests"], body);
+}
+
+/** Not a `<meter>`: browsers place its bar as they like. */
+function drawMeter(name, count, most) {
+  const bar = el("div");
+  bar.style.width = `${(100 * count) / most}%`;
+  const words = { "aria-label": shortened(name, 80), "aria-valuemin": 0, "aria-valuemax": most, "aria-valuenow": count };
+  return el("div", { class: "meter", role: "meter", ...words }, bar);
 }
 
 function drawSessions(sessions, total) {

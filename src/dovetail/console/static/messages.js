@@ -1,6 +1,7 @@
 // The raw messages of an exchange. In: a Transcript. Out: a region that shows each message with its time, as it comes.
 
-import { button, el, fill, region } from "./dom.js";
+import { button, el, region } from "./dom.js";
+import { Tail } from "./tail.js";
 import { headline } from "./transcript.js";
 import { jsonTree } from "./tree.js";
 import { bytes, clock, milliseconds, plural } from "./words.js";
@@ -10,12 +11,15 @@ const SHOWN = 300;
 export class MessagesView {
   constructor(name, idle) {
     this.idle = idle;
-    this.list = el("ol", { class: "messages" });
     this.count = el("span", { class: "muted" });
+    this.tail = new Tail({
+      ...{ class: "messages", shown: SHOWN, noun: "message", draw: drawRecord },
+      onDrawn: (total) => (this.count.textContent = plural(total, "message")),
+    });
     const clear = button("Clear", () => this.follow(this.transcript), { class: "small quiet" });
     const head = el("header", { class: "bar" }, el("h3", {}, name), this.count, el("span", { class: "push" }), clear);
-    this.element = region(name, "pane messages-pane", head, this.list);
-    this.onRecord = (event) => this.append(event.detail);
+    this.element = region(name, "pane messages-pane", head, this.tail.element);
+    this.onRecord = (event) => this.tail.add(event.detail);
     this.clear();
   }
 
@@ -24,28 +28,17 @@ export class MessagesView {
     this.transcript?.removeEventListener("record", this.onRecord);
     this.transcript = transcript;
     this.clear();
-    for (const record of past) this.append(record);
+    for (const record of past) this.tail.add(record);
     transcript?.addEventListener("record", this.onRecord);
   }
 
   clear() {
-    this.total = 0;
     this.count.textContent = "";
-    fill(this.list, el("li", { class: "muted idle" }, this.idle));
+    this.tail.clear(el("li", { class: "muted idle" }, this.idle));
   }
 
   showLast() {
-    this.list.scrollTop = this.list.scrollHeight;
-  }
-
-  append(record) {
-    if (!this.total) fill(this.list);
-    this.total += 1;
-    const atEnd = this.list.scrollHeight - this.list.scrollTop - this.list.clientHeight < 40;
-    this.list.append(drawRecord(record));
-    if (atEnd) this.showLast();
-    if (this.list.children.length > SHOWN) this.list.firstChild.remove();
-    this.count.textContent = plural(this.total, "message");
+    this.tail.showLast();
   }
 }
 

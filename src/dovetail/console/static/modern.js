@@ -39,6 +39,10 @@ export class ModernConnection extends Connection {
     return { "MCP-Protocol-Version": this.revision, ...mirroredHeaders(method, params, inputSchema) };
   }
 
+  ping() {
+    return this.request("server/discover"); // there is no other way to hear whether it is there
+  }
+
   async complete(method, params, call) {
     const stamped = { ...params, _meta: { ...params._meta, ...this.stamp() } };
     const headers = this.headers(method, params, call.inputSchema);

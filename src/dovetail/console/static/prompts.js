@@ -3,7 +3,7 @@
 import { CallPanel, summaryOf } from "./callpanel.js";
 import { CompletedField } from "./completion.js";
 import { copyButtons } from "./copies.js";
-import { el } from "./dom.js";
+import { el, isGo } from "./dom.js";
 import { problemsNamed } from "./form.js";
 import { detailHead, ListSection } from "./listsection.js";
 import { isObject, textOf } from "./words.js";
@@ -46,7 +46,7 @@ class PromptDetail {
     const fields = [...this.fields.values()].map((field) => field.element);
     const actions = el("div", { class: "actions" }, this.panel.start, this.panel.stop);
     const copies = copyButtons(bench, () => this.entry());
-    const onkeydown = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && this.submit();
+    const onkeydown = (event) => isGo(event) && this.submit();
     this.element = el(
       "article",
       { class: "columns", onkeydown },

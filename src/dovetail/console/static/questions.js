@@ -5,12 +5,13 @@ import { ask } from "./dialog.js";
 import { el, freshId, isWebUrl, outsideLink } from "./dom.js";
 import { Form } from "./form.js";
 import { CallError } from "./wire.js";
-import { isObject, shortened, textOf } from "./words.js";
+import { isObject, plural, shortened, textOf } from "./words.js";
 
 const ACTIONS = { Accept: "accept", Decline: "decline", Cancel: "cancel" };
 const BUTTONS = Object.keys(ACTIONS);
 const REJECTED = -1;
 const INVALID = -32602;
+const LONGEST = 4000; // characters of a question
 
 /** `settings.roots` are the folders that a server is told. */
 export function answerer(settings) {
@@ -36,7 +37,7 @@ async function fillIn(params, signal) {
   let content = {};
   const pressed = await ask({
     title: "The server asks",
-    body: [el("p", { class: "question" }, shortened(params.message, 4000)), !form.isEmpty && form.element, caution()],
+    body: [el("p", { class: "question" }, said(params.message)), !form.isEmpty && form.element, caution()],
     buttons: BUTTONS,
     signal,
     onPress(name) {
@@ -61,7 +62,7 @@ async function visit(params, signal) {
   const pressed = await ask({
     title: "The server asks you to visit a page",
     body: [
-      el("p", { class: "question" }, shortened(params.message, 4000)),
+      el("p", { class: "question" }, said(params.message)),
       el("p", {}, outsideLink(url)),
       el(
         "p",
@@ -84,8 +85,8 @@ async function sample(params, signal) {
   const pressed = await ask({
     title: "The server asks a model",
     body: [
-      el("p", { class: "muted" }, "There is no model here: you are it."),
-      params.systemPrompt && el("p", { class: "muted" }, `System: ${shortened(params.systemPrompt, 2000)}`),
+      el("p", { class: "muted" }, `There is no model here: you are it.${tokensAllowed(params)}`),
+      params.systemPrompt && el("p", { class: "description" }, `System: ${said(params.systemPrompt)}`),
       messages.map(drawTurn),
       el("div", { class: "field" }, el("label", { for: id, class: "field-label" }, "Answer"), answer),
     ],
@@ -95,6 +96,16 @@ async function sample(params, signal) {
   });
   if (pressed !== "Accept") throw new CallError("The user rejected the sampling request", { code: REJECTED });
   return { role: "assistant", model: "a person", content: { type: "text", text: answer.value }, stopReason: "endTurn" };
+}
+
+/** A text of the server with its lines, but not more of it than can be read. */
+function said(text) {
+  const whole = textOf(text);
+  return whole.length > LONGEST ? `${whole.slice(0, LONGEST)}…` : whole;
+}
+
+function tokensAllowed({ maxTokens }) {
+  return Number.isFinite(maxTokens) ? ` The answer may have ${plural(maxTokens, "token")}.` : "";
 }
 
 function drawTurn(turn) {

@@ -4,7 +4,7 @@ import { CallPanel, summaryOf } from "./callpanel.js";
 import { CompletedField } from "./completion.js";
 import { pause } from "./connection.js";
 import { copyButtons } from "./copies.js";
-import { announce, button, el, isWebUrl, outsideLink, show, toast } from "./dom.js";
+import { announce, button, el, isGo, isWebUrl, outsideLink, show, toast } from "./dom.js";
 import { detailHead, ListSection } from "./listsection.js";
 import { expanded, isOptional, variablesOf } from "./templates.js";
 import { bytes, clock, plural, shortened, textOf } from "./words.js";
@@ -193,7 +193,7 @@ class TemplateDetail extends Reading {
     this.shown = el("code", { role: "status", "aria-label": "URI" });
     this.fields = new Map(variablesOf(this.template).map((name) => [name, this.field(name)]));
     const fields = [...this.fields.values()].map((field) => field.element);
-    const onkeydown = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && this.submit();
+    const onkeydown = (event) => isGo(event) && this.submit();
     this.element = el(
       "article",
       { class: "columns", onkeydown },

@@ -48,6 +48,10 @@ export class SessionConnection extends Connection {
     return { "MCP-Protocol-Version": this.revision, ...(this.id ? { "Mcp-Session-Id": this.id } : {}) };
   }
 
+  ping() {
+    return this.request("ping");
+  }
+
   async complete(method, params, call) {
     for (let attempt = 0; ; attempt += 1) {
       try {
@@ -116,18 +120,22 @@ export class SessionConnection extends Connection {
     const transcript = new Transcript(this.traffic);
     const options = { signal: this.closing.signal, transcript, onMessage: (message) => this.hear(message, null) };
     let lastId = null;
+    let wasOpen = false;
     for (let wait = 500; !this.closed; wait = Math.min(wait * 2, 15_000)) {
       try {
         const resumed = lastId ? { "Last-Event-ID": lastId } : {};
         const headers = { ...this.headers(), Accept: "text/event-stream", ...resumed };
         const response = await this.wire.send("GET", headers, options);
         this.say("open");
+        wasOpen = true;
         wait = 500;
         await this.wire.follow(response, options);
       } catch (failure) {
         if (this.closed) return;
-        if (failure.status === 405) return; // it has nothing to say
-        if (failure.status && failure.status < 500) return this.noticeEnd(failure);
+        if (failure.status && failure.status < 500) {
+          if (wasOpen) this.noticeEnd(failure); // at first it means that there is no such stream: 405, behind proxies 404
+          return;
+        }
         lastId = failure.lastId ?? lastId;
         if (!(failure instanceof BrokenStream)) this.say("waiting", "The server is gone; trying again…");
       }
@@ -146,8 +154,11 @@ export class SessionConnection extends Connection {
   async asked(message, call) {
     const withdrawal = new AbortController();
     this.questions.set(message.id, withdrawal);
+    const waiting = call ? [call] : [...this.running.values()]; // for the user, not for the server
     const signal = AbortSignal.any([withdrawal.signal, this.closing.signal, ...(call ? [call.signal] : [])]);
+    for (const each of waiting) each.patience.stop();
     const reply = await this.replyTo(message, signal);
+    for (const each of waiting) if ([...this.running.values()].includes(each)) each.patience.restart();
     this.questions.delete(message.id);
     if (signal.aborted || !reply) return;
     const transcript = call?.transcript ?? new Transcript(this.traffic);

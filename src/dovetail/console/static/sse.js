@@ -2,6 +2,8 @@
 // A server may send what it likes: an event longer than the limit ends the reading.
 
 const MAX_EVENT = 32 * 1024 * 1024; // characters
+const BUSY_MS = 50; // of reading without a rest
+const FRAME_MS = 100; // at most: a page that is hidden has no frames
 const END = /\r\n\r\n|\n\n|\r\r/; // of an event
 
 /** Yields every event with data, and those that only carry an id or a time to come back. */
@@ -10,6 +12,7 @@ export async function* eventsOf(response) {
   const decoder = new TextDecoder();
   let rest = "";
   let tail = ""; // of the piece before: an end may be cut in two
+  let rested = performance.now();
   try {
     for (;;) {
       const { done, value } = await reader.read();
@@ -25,11 +28,22 @@ export async function* eventsOf(response) {
       for (const block of blocks) {
         const event = parse(block);
         if (event) yield event;
+        if (document.hidden || performance.now() - rested < BUSY_MS) continue;
+        await nextFrame();
+        rested = performance.now();
       }
     }
   } finally {
     reader.cancel().catch(() => {}); // whoever stops reading does not want the rest
   }
+}
+
+/** Lets the page draw and its user act: a stream that never pauses would leave no time for either. */
+function nextFrame() {
+  return new Promise((resolve) => {
+    requestAnimationFrame(() => setTimeout(resolve));
+    setTimeout(resolve, FRAME_MS);
+  });
 }
 
 function parse(block) {

@@ -5,6 +5,7 @@ import { isObject, plural, shortened } from "./words.js";
 
 const AT_ONCE = 100;
 const MAX_COLUMNS = 40;
+const LONG = 24; // characters: such texts get a wider column
 const LOOKED_AT = 1000; // rows that decide what the columns are
 
 export function tableOf(rows) {
@@ -61,9 +62,10 @@ function drawRows(place, body, rows, columns, from) {
 function cell(value) {
   const text =
     value === undefined || value === null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+  const kind = typeof value === "number" ? "numeric" : text.length > LONG ? "long" : null;
   return el(
     "td",
-    { class: typeof value === "number" ? "numeric" : null, title: text.length > 80 ? shortened(text, 500) : null },
+    { class: kind, title: text.length > 80 ? shortened(text, 500) : null },
     shortened(text, 80),
   );
 }

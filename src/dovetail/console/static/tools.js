@@ -3,7 +3,7 @@
 import { CallPanel, summaryOf } from "./callpanel.js";
 import { copyButtons } from "./copies.js";
 import { confirmed } from "./dialog.js";
-import { el } from "./dom.js";
+import { el, isGo } from "./dom.js";
 import { Form, problemsNamed } from "./form.js";
 import { detailHead, ListSection } from "./listsection.js";
 import { withoutSecrets } from "./secrets.js";
@@ -83,7 +83,7 @@ class ToolDetail {
   }
 
   pressed(event) {
-    const wanted = event.key === "Enter" && (event.ctrlKey || event.metaKey || isPlainInput(event.target));
+    const wanted = isGo(event) || (event.key === "Enter" && !event.repeat && isPlainInput(event.target));
     if (!wanted || event.defaultPrevented) return;
     event.preventDefault();
     this.submit();

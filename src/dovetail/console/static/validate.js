@@ -1,8 +1,8 @@
 // Does a value fit a schema? In: value and schema. Out: problems as [{path, message}], in words for whoever fills in a form.
 // A subset of JSON Schema; what is not understood is left to the server.
 
-import { choicesOf, resolved, typesOf } from "./schema.js";
-import { isObject } from "./words.js";
+import { allowsNull, choicesOf, resolved, typesOf } from "./schema.js";
+import { isObject, plural } from "./words.js";
 
 const MAX_DEPTH = 40;
 const MAX_PROBLEMS = 50;
@@ -27,7 +27,7 @@ function check(value, given, at) {
   if (value === null && allowsNull(given, at.root)) return;
   const schema = resolved(given, at.root);
   const report = (message) => at.problems.push({ path: at.path, message });
-  if (!hasType(value, schema)) return report(`must be ${article(typesOf(schema))}`);
+  if (!hasType(value, schema)) return report(`must be ${nouns(typesOf(schema))}`);
   const choices = choicesOf(schema);
   if (choices && !choices.some((choice) => same(choice.value, value))) {
     return report(
@@ -42,11 +42,6 @@ function check(value, given, at) {
   else if (typeof value === "number") checkNumber(value, schema, report);
   else if (Array.isArray(value)) checkList(value, schema, at, report);
   else if (isObject(value)) checkObject(value, schema, at, report);
-}
-
-function allowsNull(schema, root) {
-  const parts = [schema, ...[schema?.anyOf, schema?.oneOf].filter(Array.isArray).flat()];
-  return parts.some((part) => [part?.type].flat().includes("null") || resolved(part, root).const === null);
 }
 
 const TYPE_CHECKS = {
@@ -72,7 +67,8 @@ const NOUNS = {
   object: "an object",
 };
 
-function article(types) {
+/** Types, in words. */
+export function nouns(types) {
   return types.map((type) => (Object.hasOwn(NOUNS, type) ? NOUNS[type] : type)).join(" or ");
 }
 
@@ -91,8 +87,8 @@ function fitsAny(value, schema, at) {
 
 function checkText(text, schema, report) {
   const length = [...text].length;
-  if (length < schema.minLength) report(`must have at least ${schema.minLength} characters`);
-  if (length > schema.maxLength) report(`must have at most ${schema.maxLength} characters`);
+  if (length < schema.minLength) report(`must have at least ${plural(schema.minLength, "character")}`);
+  if (length > schema.maxLength) report(`must have at most ${plural(schema.maxLength, "character")}`);
   if (!matches(text, schema.pattern)) report(`must match ${schema.pattern}`);
   const format = Object.hasOwn(FORMATS, schema.format) ? FORMATS[schema.format] : null;
   if (format && !format.test(text)) report(format.words);
@@ -149,13 +145,15 @@ function checkNumber(number, schema, report) {
 }
 
 function checkList(list, schema, at, report) {
-  if (list.length < schema.minItems) report(`must have at least ${schema.minItems} entries`);
-  if (list.length > schema.maxItems) report(`must have at most ${schema.maxItems} entries`);
+  if (list.length < schema.minItems) report(`must have at least ${plural(schema.minItems, "entry", "entries")}`);
+  if (list.length > schema.maxItems) report(`must have at most ${plural(schema.maxItems, "entry", "entries")}`);
   if (schema.uniqueItems === true && new Set(list.map((item) => JSON.stringify(item))).size < list.length) {
     report("must not have the same entry twice");
   }
-  if (isObject(schema.items)) {
-    list.forEach((item, place) => check(item, schema.items, below(at, String(place))));
+  const first = Array.isArray(schema.prefixItems) ? schema.prefixItems : [];
+  for (const [place, item] of list.entries()) {
+    const part = first[place] ?? schema.items;
+    if (isObject(part)) check(item, part, below(at, String(place)));
   }
 }
 

@@ -27,19 +27,23 @@ export class BrokenStream extends CallError {
 }
 
 export class Wire {
-  constructor(endpoint, token) {
+  /** `extra`: [name, value] of headers that go out with everything, but are not shown with their values. */
+  constructor(endpoint, token, extra = []) {
     this.endpoint = endpoint;
-    this.token = token;
+    this.extra = extra;
+    this.secret = new Headers(extra);
+    if (token) this.secret.set("Authorization", `Bearer ${token}`);
   }
 
   /** Any request at all; a refusal is thrown. */
   async send(verb, headers, { message, signal, transcript }) {
     const shown = { ...headers, ...(message ? { "Content-Type": JSON_TYPE } : {}) };
-    const secret = this.token ? { Authorization: `Bearer ${this.token}` } : {};
+    const named = Object.fromEntries(this.extra.map(([name]) => [name, "(as in Settings)"]));
+    const secret = Object.fromEntries(this.secret);
     const body = message && JSON.stringify(message);
     transcript.note("sent", message ?? null, {
       http: `${verb} ${this.endpoint}`,
-      headers: shown,
+      headers: { ...named, ...shown },
       size: body?.length ?? 0,
     });
     let response;
@@ -97,7 +101,7 @@ export class Wire {
         for (const part of [message].flat()) onMessage(part);
       }
     } catch (failure) {
-      if (failure instanceof CallError || failure.name === "AbortError") throw failure;
+      if (failure instanceof CallError || ["AbortError", "TimeoutError"].includes(failure.name)) throw failure;
     }
     throw new BrokenStream(progress);
   }

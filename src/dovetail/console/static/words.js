@@ -1,5 +1,9 @@
 // Values as people read them. In: numbers, times, texts, JSON. Out: short texts.
 
+const TIMES = new Intl.DateTimeFormat([], { timeStyle: "medium", hourCycle: "h23" }); // slow to make, quick to use
+const MOMENTS = new Intl.DateTimeFormat([], { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
+const NUMBERS = new Intl.NumberFormat("en");
+
 export function milliseconds(ms) {
   if (ms === null || ms === undefined || !Number.isFinite(ms)) return "–";
   if (ms < 1) return `${ms.toFixed(2)} ms`;
@@ -22,11 +26,23 @@ export function seconds(count) {
 }
 
 export function clock(time) {
-  return new Date(time).toLocaleTimeString([], { hour12: false });
+  return written(TIMES, time);
+}
+
+export function moment(time) {
+  return written(MOMENTS, time);
+}
+
+function written(format, time) {
+  return Number.isNaN(new Date(time).getTime()) ? "–" : format.format(time);
+}
+
+export function number(value) {
+  return Number.isFinite(value) ? NUMBERS.format(value) : "–";
 }
 
 export function plural(count, one, many = `${one}s`) {
-  return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+  return `${number(count)} ${count === 1 ? one : many}`;
 }
 
 export function shortened(text, length = 120) {
