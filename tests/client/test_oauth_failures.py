@@ -8,11 +8,21 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 from oauth_realm import METADATA, PRM, Realm, realm
-from served_http import Visit, free_port
+from served_http import Visit, free_port, until
 
 from dovetail import Client, Clients
-from dovetail.client.oauth import ClientCredentials, JwtBearer, OAuth, TokenFile, server_tokens
+from dovetail.client import era
+from dovetail.client.oauth import (
+    ClientCredentials,
+    JwtBearer,
+    MemoryTokens,
+    OAuth,
+    TokenFile,
+    TokenSet,
+    server_tokens,
+)
 from dovetail.client.oauth.loop_lock import LoopLock
 from dovetail.errors import NotSignedIn, ServerError, SetupError
 
@@ -96,6 +106,19 @@ async def test_a_person_has_longer_than_a_connection() -> None:
             assert not clients.failures
 
 
+async def test_somebody_who_signs_in_is_not_taken_for_an_old_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(era, "PROBE_SECONDS", 0.1)
+    async with realm() as made:
+
+        async def think(url: str) -> str:
+            await asyncio.sleep(0.3)
+            return await made.browse(url)
+
+        async with Client(made.url, auth=made.oauth(redirect_handler=think)) as client:
+            assert client.protocol_version == MODERN
+        assert {visit.method for visit in made.script.visits if visit.path == "/mcp"} == {"server/discover"}
+
+
 @pytest.mark.parametrize("interactive", [True, False])
 async def test_servers_have_no_longer_than_the_request(interactive: bool) -> None:
     async with realm() as made:
@@ -161,7 +184,6 @@ async def test_ever_more_scopes_do_not_open_browsers_for_ever(monkeypatch: pytes
 REFUSALS: dict[str, Any] = {
     "with 200": (200, {"error": "bad_refresh_token"}),
     "a word of its own": (400, {"error": "token_reuse"}),
-    "no word": (403, b"<html>"),
     "used up": (400, {"error": "invalid_grant"}),
 }
 
@@ -179,19 +201,93 @@ async def test_a_refused_refresh_leads_to_a_sign_in(case: str) -> None:
         assert len(made.registered) == 1
 
 
-@pytest.mark.parametrize("status", [429, 503])
-async def test_one_that_is_busy_is_asked_again_later(status: int) -> None:
+NO_REFUSALS: dict[str, Any] = {
+    "busy": (429, {"error": "later"}),
+    "down": (503, {"error": "later"}),
+    "down, in words": (400, {"error": "temporarily_unavailable"}),
+    "a firewall": (403, b"<html>"),
+    "a gateway": (404, b"no such page"),
+    "something of its own": (400, {"detail": "not now"}),
+}
+
+
+@pytest.mark.parametrize("case", NO_REFUSALS)
+async def test_what_says_nothing_about_a_refresh_token_does_not_take_it_away(case: str, tmp_path: Path) -> None:
+    file = TokenFile(tmp_path / "tokens.json")
     async with realm() as made:
         fresh = {"access_token": "good-token", "token_type": "Bearer", "refresh_token": "refresh-1"}
-        answers: list[Any] = [fresh, (status, {"error": "later"}), {**fresh, "access_token": "second"}]
+        answers: list[Any] = [fresh, NO_REFUSALS[case], {**fresh, "access_token": "second"}]
         made.token = lambda form: answers[len(made.forms) - 1]
-        auth = made.oauth()
-        await connect(made, auth)
+        await connect(made, made.oauth(tokens=file))
         made.good = {"second"}
         with pytest.raises(NotSignedIn, match="try again later"):
-            await connect(made, auth)
-        await connect(made, auth)
+            await connect(made, made.oauth(tokens=file))
+        await connect(made, made.oauth(tokens=file))
         assert [form["grant_type"] for form in made.forms] == ["authorization_code", "refresh_token", "refresh_token"]
+        assert len(made.asked) == 1
+
+
+async def test_who_is_cancelled_in_a_refresh_does_not_lose_what_came_of_it() -> None:
+    """The old refresh token is used up by then."""
+    tokens = MemoryTokens()
+    async with realm() as made:
+        made.token = lambda form: {
+            "access_token": "good-token" if form["grant_type"] != "refresh_token" else "second",
+            "token_type": "Bearer",
+            "refresh_token": f"refresh-{len(made.forms)}",
+        }
+        auth = made.oauth(tokens=tokens)
+        async with Client(made.url, protocol_version=MODERN, auth=auth) as client:
+            made.good = {"second"}
+            slow(made, "/token", 0.2)
+            call = asyncio.create_task(client.discover(fresh=True))
+            await until(lambda: made.paths()[-1] == "/token")
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            assert _only(tokens).refresh_token == "refresh-1"
+            await until(lambda: _only(tokens).refresh_token == "refresh-2")
+            await client.discover(fresh=True)
+        assert [form["grant_type"] for form in made.forms] == ["authorization_code", "refresh_token"]
+
+
+async def test_a_refresh_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_tokens, "FINISH_SECONDS", 0.05)
+    async with realm() as made:
+        made.token = {**made.token, "refresh_token": "refresh-1"}
+        auth = made.oauth()
+        async with Client(made.url, protocol_version=MODERN, auth=auth, timeout=0.1) as client:
+            made.good = set()
+            slow(made, "/token", 5.0)
+            with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"):
+                await client.discover(fresh=True)
+            asked = made.script.visits[-1]
+            assert asked.path == "/token"
+            await asyncio.wait_for(asked.gone(), 2)
+
+
+async def test_the_refresh_token_of_another_process_is_newer_than_ours() -> None:
+    """Even if what it got with it is over, too: ours is used up."""
+    tokens = MemoryTokens()
+    async with realm() as made:
+        made.token = {**made.token, "refresh_token": "refresh-1"}
+        auth = made.oauth(tokens=tokens)
+        await connect(made, auth)
+        ((key, mine),) = tokens._kept.items()
+        await tokens.save(key, replace(mine, access_token="theirs", refresh_token="refresh-2", expires_at=1.0))
+        made.good = {"third"}
+        made.token = lambda form: (
+            {"access_token": "third", "token_type": "Bearer"}
+            if form.get("refresh_token") == "refresh-2"
+            else (400, {"error": "invalid_grant"})
+        )
+        await connect(made, auth)
+        assert [form.get("refresh_token") for form in made.forms] == [None, "refresh-2"]
+        assert len(made.asked) == 1
+
+
+def _only(tokens: MemoryTokens) -> TokenSet:
+    (kept,) = tokens._kept.values()
+    return kept
 
 
 async def test_a_registration_that_is_gone_is_made_again() -> None:

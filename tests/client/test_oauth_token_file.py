@@ -3,17 +3,23 @@
 import asyncio
 import logging
 import os
+import pprint
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from dovetail.client.oauth import TokenFile, TokenSet, token_file
+from dovetail.client.credentials import Challenged
+from dovetail.client.oauth import MemoryTokens, TokenFile, TokenSet, token_file
+from dovetail.client.oauth.documents import RegistrationAnswer, TokenAnswer
 from dovetail.client.oauth.token_file import usual_place
 from dovetail.client.oauth.tokens import RegisteredClient
+from dovetail.client.oauth.web import OAuthAnswer
 from dovetail.errors import NotSignedIn
 
 TOKENS = TokenSet(
@@ -51,9 +57,46 @@ async def test_what_is_kept_comes_back(file: TokenFile) -> None:
     await keep(file, "none", None)
     assert await TokenFile(file.path).load("one") is None
     assert await TokenFile(str(file.path)).load("two") == TOKENS
-    assert "a-token" not in repr((file, TOKENS, TOKENS.client))
-    assert "its-secret" not in repr((file, TOKENS, TOKENS.client))
     assert {path.name for path in file.path.parent.iterdir() if path.suffix != ".lock"} == {"tokens.json"}
+
+
+SECRET = "sikrit"
+CONFIDENTIAL: list[Any] = [
+    replace(TOKENS, access_token=SECRET, refresh_token=SECRET, proof_key={"d": SECRET}),
+    RegisteredClient("app", SECRET),
+    RegistrationAnswer("app", SECRET),
+    TokenAnswer(SECRET, "Bearer", refresh_token=SECRET),
+    OAuthAnswer(200, {"x": SECRET}, {"access_token": SECRET}),
+    Challenged(401, [], None, {"Authorization": SECRET}),
+    MemoryTokens(),
+    TokenFile("tokens.json"),
+]
+
+
+@pytest.mark.parametrize("held", CONFIDENTIAL, ids=lambda held: type(held).__name__)
+def test_secrets_are_not_shown(held: Any) -> None:
+    for show in (repr, str, pprint.pformat):
+        assert SECRET not in show([held])
+        assert type(held).__name__ in show([held])
+    for_rich = getattr(held, "__rich_repr__", list)  # a Struct has its own, which goes past `repr`
+    assert SECRET not in str(list(for_rich()))
+    assert repr(TOKENS) == "TokenSet(token_type='DPoP', issuer='https://login.example.com')"
+
+
+@POSIX
+@pytest.mark.parametrize("action", ["load", "save"])
+async def test_a_pipe_is_not_waited_for(file: TokenFile, action: str) -> None:
+    file.path.parent.mkdir()
+    os.mkfifo(file.path, 0o600)
+    helper = threading.Timer(5, lambda: os.close(os.open(file.path, os.O_RDWR | os.O_NONBLOCK)))
+    helper.start()  # or a test that fails would last for ever
+    try:
+        with pytest.raises(NotSignedIn, match="that is not a file; move it away"):
+            await (file.load("one") if action == "load" else keep(file))
+        assert helper.is_alive()
+    finally:
+        helper.cancel()
+        helper.join()
 
 
 @POSIX

@@ -16,8 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-import msgspec
-
+from dovetail.auth.confidential import Confidential
 from dovetail.errors import SetupError
 
 if TYPE_CHECKING:
@@ -45,8 +44,10 @@ class FetchFailed(Exception):
     """Nothing came of it; the message says why in plain words, and holds no secret."""
 
 
-class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
+class FetchRequest(Confidential, frozen=True, kw_only=True):
     """What is asked. A `repr` shows neither headers nor body, which hold secrets."""
+
+    harmless = ("method",)
 
     url: str
     method: str = "GET"
@@ -58,8 +59,10 @@ class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
         return f"FetchRequest({self.method} {shown(self.url)})"
 
 
-class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+class Fetched(Confidential, frozen=True, kw_only=True):
     """What came back. The names of the headers are in lower case."""
+
+    harmless = ("status",)
 
     status: int
     headers: Mapping[str, str] = {}

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from dovetail.auth.confidential import Confidential
 from dovetail.auth.signing import check_public_keys
 from dovetail.authserver.client_record import AUTH_METHODS, CODE, REFRESH, OAuthClient
 from dovetail.authserver.redirects import why_not_registrable
@@ -11,8 +12,10 @@ MAX_REDIRECTS = 10
 MAX_NAME = 200  # characters
 
 
-class ClientMetadata(msgspec.Struct, frozen=True):
+class ClientMetadata(Confidential, frozen=True):
     """The fields of RFC 7591 that count here; all others are ignored."""
+
+    harmless = ("client_id", "client_name", "redirect_uris")
 
     client_id: str | None = None
     client_name: str | None = None

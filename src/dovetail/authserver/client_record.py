@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from dovetail.auth.confidential import Confidential
 from dovetail.errors import SetupError
 
 CODE = "authorization_code"
@@ -20,11 +21,13 @@ REGISTERED = "dcr-"  # what the ids of programs begin with that have registered 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-class OAuthClient(msgspec.Struct, frozen=True, kw_only=True):
+class OAuthClient(Confidential, frozen=True, kw_only=True):
     """A program that the authorization server knows.
 
     OAuthClient(id="ci", secret="...", grant_types=["client_credentials"], scopes=["notes:read"])
     """
+
+    harmless = ("id",)
 
     id: str
     name: str = ""  # what people read; the id, if there is none
@@ -46,9 +49,6 @@ class OAuthClient(msgspec.Struct, frozen=True, kw_only=True):
                 raise SetupError(f"OAuthClient: a secret has at least {SHORTEST_SECRET} characters")
             digest = hashlib.sha256(self.secret.encode()).hexdigest()
             msgspec.structs.force_setattr(self, "secret", f"sha256:{digest}")
-
-    def __repr__(self) -> str:
-        return f"OAuthClient(id={self.id!r})"
 
     @property
     def is_public(self) -> bool:

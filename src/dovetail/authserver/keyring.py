@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from dovetail.auth.confidential import Confidential
 from dovetail.auth.signing import SigningKey
 from dovetail.authserver.marks import Marks
 from dovetail.engine.keys import Secrets
@@ -22,7 +23,7 @@ LOOK_SECONDS = 60.0  # between two looks at what all use
 log = logging.getLogger("dovetail.authserver")
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _Kept(Confidential, frozen=True):
     jwk: dict[str, str]
     seal: bytes
 

@@ -15,9 +15,8 @@ from dovetail.client.address import ServerAddress
 from dovetail.errors import SetupError
 
 AUTHORIZATION = "Authorization"
-MAX_TOKEN = 64 * 1024  # characters
 log = logging.getLogger("dovetail.client")
-_TOKEN = re.compile(r"[!-~]+")
+_TOKEN = re.compile(r"[!-~]{1,65536}")
 FIX = 'give it a token as text, or OAuth(), or ClientCredentials("id", "secret") from dovetail.client.oauth'
 
 
@@ -71,7 +70,7 @@ class BearerToken:
     identity = ""  # it never changes
 
     def __init__(self, token: str) -> None:
-        if len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token):
+        if not is_token(token):
             raise SetupError("Client: auth= is no token: it holds spaces, line breaks or other odd characters")
         self._headers = {AUTHORIZATION: f"Bearer {token}"}
 
@@ -80,6 +79,11 @@ class BearerToken:
 
     async def refused(self, request: Sending, challenged: Challenged) -> bool:  # noqa: ARG002
         return False
+
+
+def is_token(text: str | None) -> bool:
+    """Whether it can travel in a header."""
+    return text is not None and _TOKEN.fullmatch(text) is not None
 
 
 def credentials_for(auth: ClientAuth | None, address: ServerAddress, headers: Mapping[str, str]) -> Credentials | None:

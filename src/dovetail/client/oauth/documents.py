@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from dovetail.auth.confidential import Confidential
+
 Texts = tuple[str, ...] | None
 
 OFFLINE_ACCESS = "offline_access"
@@ -47,7 +49,7 @@ class Provider(NamedTuple):
         return self.metadata.issuer
 
 
-class RegistrationAnswer(msgspec.Struct, frozen=True):
+class RegistrationAnswer(Confidential, frozen=True):
     """What comes of a registration."""
 
     client_id: str
@@ -55,11 +57,8 @@ class RegistrationAnswer(msgspec.Struct, frozen=True):
     client_secret_expires_at: float | None = None
     token_endpoint_auth_method: str | None = None
 
-    def __repr__(self) -> str:
-        return "RegistrationAnswer()"
 
-
-class TokenAnswer(msgspec.Struct, frozen=True):
+class TokenAnswer(Confidential, frozen=True):
     """What comes of a good request for tokens."""
 
     access_token: str
@@ -68,9 +67,6 @@ class TokenAnswer(msgspec.Struct, frozen=True):
     refresh_token: str | None = None
     scope: str | None = None
     issued_token_type: str | None = None
-
-    def __repr__(self) -> str:
-        return "TokenAnswer()"
 
 
 class OAuthProblem(msgspec.Struct, frozen=True):

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import quote_plus
 
+from dovetail.client.credentials import is_token
 from dovetail.client.oauth.documents import Provider, TokenAnswer
 from dovetail.client.oauth.keys import ClientKey
 from dovetail.client.oauth.proving import Proving
-from dovetail.client.oauth.tokens import RegisteredClient, TokenSet, is_token
+from dovetail.client.oauth.tokens import RegisteredClient, TokenSet
 from dovetail.client.oauth.web import OAuthAnswer, OAuthWeb, plain, problem_in, read_as, shown
 from dovetail.errors import NotSignedIn
 from dovetail.protocol.scopes import read_scopes
@@ -17,14 +18,15 @@ from dovetail.protocol.scopes import read_scopes
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 BASIC, POST, SIGNED, PUBLIC = "client_secret_basic", "client_secret_post", "private_key_jwt", "none"
 BUSY = frozenset({408, 425, 429})  # says nothing about the request
+LATER = frozenset({"", "server_error", "temporarily_unavailable"})  # nor does this; without a word it was a gateway
 MARGIN_SECONDS = 30.0  # before the end of a token, after which it is not used any more
 LONGEST = 366 * 86_400.0
 
 
 class TokenRefused(NotSignedIn):
-    """The endpoint said no; `error` is the word that OAuth has for it."""
+    """The endpoint itself said no; `error` is the word that OAuth has for it."""
 
-    def __init__(self, message: str, error: str = "") -> None:
+    def __init__(self, message: str, error: str) -> None:
         super().__init__(message)
         self.error = error
 
@@ -104,6 +106,8 @@ def _read(answer: OAuthAnswer, url: str) -> TokenAnswer:
     if answer.status != 200 or "error" in (answer.body or {}):  # some servers refuse with 200
         problem = problem_in(answer)
         words = ": ".join(filter(None, (problem.error, problem.error_description)))
+        if problem.error in LATER:
+            raise NotSignedIn(f"{shown(url)} gave no token: {words}; try again later")
         raise TokenRefused(f"{shown(url)} gave no token: {words}", problem.error)
     found = read_as(answer.body, TokenAnswer)
     if found is None:

@@ -105,7 +105,7 @@ class TokenFile:
     def _read(self) -> dict[str, TokenSet]:
         """Raises ValueError for what is no list of tokens, and NotSignedIn for what must not be used."""
         try:
-            file = os.open(self.path, os.O_RDONLY | _NO_LINK)
+            file = os.open(self.path, os.O_RDONLY | _NO_LINK | _NO_WAIT)
         except FileNotFoundError:
             return {}
         except OSError as failure:
@@ -175,6 +175,7 @@ class TokenFile:
 
 
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)  # for somebody at the other end of a pipe
 
 
 def usual_place() -> Path:

@@ -1,17 +1,16 @@
 """Tokens and where they are kept: what a sign-in came to goes in under a name, and comes out again for the next one."""
 
-import re
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
-import msgspec
-
-_TOKEN = re.compile(r"[!-~]{1,65536}")
+from dovetail.auth.confidential import Confidential
 
 
-class RegisteredClient(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who this program is to one authorization server. A `repr` shows no secret."""
+class RegisteredClient(Confidential, frozen=True, omit_defaults=True):
+    """Who this program is to one authorization server."""
+
+    harmless = ("id",)
 
     id: str
     secret: str | None = None
@@ -19,15 +18,14 @@ class RegisteredClient(msgspec.Struct, frozen=True, omit_defaults=True):
     redirect_uri: str | None = None  # that it was registered with
     secret_expires_at: float | None = None  # seconds since 1970
 
-    def __repr__(self) -> str:
-        return f"RegisteredClient({self.id!r})"
-
     def is_over(self, now: float) -> bool:
         return self.secret_expires_at is not None and now >= self.secret_expires_at
 
 
-class TokenSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one sign-in came to. A `repr` shows no token."""
+class TokenSet(Confidential, frozen=True, kw_only=True, omit_defaults=True):
+    """What one sign-in came to."""
+
+    harmless = ("token_type", "issuer")
 
     access_token: str
     token_type: str  # "Bearer" or "DPoP"
@@ -38,9 +36,6 @@ class TokenSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expires_at: float | None = None  # seconds since 1970, a little before its end
     refresh_token: str | None = None
     proof_key: dict[str, str] | None = None  # that it is bound to
-
-    def __repr__(self) -> str:
-        return f"TokenSet({self.token_type} of {self.issuer!r})"
 
     @property
     def authorization(self) -> str:
@@ -84,8 +79,3 @@ class MemoryTokens:
     @asynccontextmanager
     async def exclusive(self, key: str) -> AsyncIterator[None]:  # noqa: ARG002
         yield  # there is one user for each key, which does one thing at a time
-
-
-def is_token(text: str | None) -> bool:
-    """Whether it can travel in a header."""
-    return text is not None and _TOKEN.fullmatch(text) is not None
