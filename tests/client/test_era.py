@@ -1,12 +1,15 @@
 """How a client finds out which revision an unknown server speaks."""
 
+import asyncio
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from scripted_link import Crowd, ScriptedLink, error, result
 
-from dovetail import BadAnswer
+from dovetail import BadAnswer, Client
 from dovetail.client import era
 from dovetail.client.conversation import Conversation
 from dovetail.client.era import Agreement, Identity, agree
@@ -180,6 +183,171 @@ async def test_a_handshake_that_never_ends() -> None:
     with pytest.raises(TimeoutError, match=r"initialize: no answer within 0\.02 s"):
         await settle(link, timeout=0.02)
     assert link.methods() == ["server/discover", "initialize"]  # and no cancellation of either
+
+
+# ── servers that are slow to start ──
+
+PROBE, SHAKE = "server/discover", "initialize"
+UNSUPPORTED = {"supported": ["2026-07-28"], "requested": "2025-11-25"}
+INITIALIZED = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": INFO}
+
+
+def discovered(message: dict[str, Any]) -> dict[str, Any]:
+    return result(message, DISCOVERED)
+
+
+def refused(message: dict[str, Any]) -> dict[str, Any]:
+    return error(message, -32022, "pinned to another era", UNSUPPORTED)
+
+
+def unknown(message: dict[str, Any]) -> dict[str, Any]:
+    return error(message, -32601, "Method not found")
+
+
+def welcome(message: dict[str, Any]) -> dict[str, Any]:
+    return result(message, INITIALIZED)
+
+
+def too_many(message: dict[str, Any]) -> dict[str, Any]:
+    return error(message, -32000, "too many", {"retryAfter": 1})
+
+
+Said = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Slow:
+    """Reads nothing until both questions have been asked; then it answers, in the order that is given."""
+
+    def __init__(self, answers: list[tuple[str, Said]], pause: float = 0.0) -> None:
+        self._answers = answers
+        self._pause = pause
+        self._asked: dict[str, dict[str, Any]] = {}
+        self.link = ScriptedLink(self._answer)
+
+    def _answer(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        method = message["method"]
+        if method in self._asked:
+            return [discovered(message)] if len(self._answers) == 2 else []
+        self._asked[method] = message
+        if method == SHAKE:
+            loop = asyncio.get_running_loop()
+            for place, (name, said) in enumerate(self._answers):
+                loop.call_later(0.01 + place * self._pause, self.link.say, said(self._asked[name]))
+        return []
+
+
+AT_LAST: dict[str, tuple[list[tuple[str, Said]], str, list[str]]] = {
+    "of both eras": ([(PROBE, discovered), (SHAKE, welcome)], "2026-07-28", []),
+    "whose era is that of the first message": ([(PROBE, discovered), (SHAKE, refused)], "2026-07-28", []),
+    "which says what it is not first": ([(SHAKE, refused), (PROBE, discovered)], "2026-07-28", []),
+    "which does not know the handshake": ([(SHAKE, unknown), (PROBE, discovered)], "2026-07-28", []),
+    "old": ([(PROBE, unknown), (SHAKE, welcome)], "2025-11-25", ["notifications/initialized"]),
+    "old and silent": ([(SHAKE, welcome), (PROBE, unknown)], "2025-11-25", ["notifications/initialized"]),
+    "of a future": ([(PROBE, refused), (SHAKE, refused)], "2026-07-28", [PROBE]),
+    "which refuses both": ([(PROBE, unknown), (SHAKE, refused)], "2026-07-28", [PROBE]),
+}
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02])
+@pytest.mark.parametrize("case", AT_LAST)
+async def test_a_server_that_is_slow_to_start(case: str, pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(era, "PROBE_SECONDS", 0.02)
+    answers, version, later = AT_LAST[case]
+    link = Slow(answers, pause).link
+    assert (await settle(link)).revision.name == version
+    assert link.methods() == [PROBE, SHAKE, *later]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+IN_VAIN: dict[str, tuple[list[tuple[str, Said]], type[Exception], str]] = {
+    "neither is known": ([(PROBE, unknown), (SHAKE, unknown)], ServerError, "Method not found"),
+    "only the handshake is refused": ([(SHAKE, refused)], TimeoutError, r"server/discover: no answer within 0\.1 s"),
+    "too many": ([(PROBE, too_many)], ServerError, "too many"),
+    "silence after the first": ([(PROBE, unknown)], TimeoutError, r"initialize: no answer within 0\.1 s"),
+}
+
+
+@pytest.mark.parametrize("case", IN_VAIN)
+async def test_a_slow_server_that_can_not_be_used(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(era, "PROBE_SECONDS", 0.02)
+    answers, kind, words = IN_VAIN[case]
+    link = Slow(answers).link
+    with pytest.raises(kind, match=words):
+        await settle(link, timeout=0.1)
+    assert set(link.methods()) == {PROBE, SHAKE}  # and no cancellation of either
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_slow_server_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(era, "PROBE_SECONDS", 0.02)
+    link = ScriptedLink()
+    asyncio.get_running_loop().call_later(0.05, link.die)
+    with pytest.raises(ConnectionLost, match="it crashed"):
+        await settle(link)
+
+
+async def test_who_stops_waiting_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(era, "PROBE_SECONDS", 0.02)
+    for seconds in (0.01, 0.05):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await settle(ScriptedLink())
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+OURS = """
+import time; time.sleep(0.3)
+from dovetail import Server
+server = Server("slow")
+server.tool(name="add")(lambda a, b: a + b)
+server.run()
+"""
+
+
+@pytest.mark.parametrize("maker", ["ours", pytest.param("official", marks=pytest.mark.slow)])
+async def test_programs_that_are_slow_to_start(maker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The one serves both eras at once, the other only that of the first message."""
+    monkeypatch.setattr(era, "PROBE_SECONDS", 0.1)
+    program = tmp_path / "server.py"
+    program.write_text(OURS)
+    sent: list[bytes] = []
+    command = [sys.executable, str(program if maker == "ours" else Path(__file__).with_name("interop_official.py"))]
+    async with Client(command, transcript=lambda way, data: sent.append(data) if way == "sent" else None) as client:
+        assert client.protocol_version == "2026-07-28"
+        assert [PROBE.encode() in sent[0], SHAKE.encode() in sent[1]] == [True, True]
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+
+
+# ── what a server says that it speaks ──
+
+
+def speaks(*names: str) -> Reply:
+    return lambda message: [result(message, {**DISCOVERED, "supportedVersions": list(names)})]
+
+
+async def test_the_newest_that_both_speak() -> None:
+    link = server(speaks("2030-01-01", "2026-07-28", "2025-11-25"))
+    assert (await settle(link)).revision.name == "2026-07-28"
+
+
+async def test_one_that_answers_but_speaks_only_older_ones() -> None:
+    link = server(speaks("2025-06-18", "2024-11-05"))
+    assert (await settle(link)).revision.name == "2025-06-18"
+    assert link.methods() == ["server/discover", "initialize", "notifications/initialized"]
+    assert link.sent[1]["params"]["protocolVersion"] == "2025-06-18"
+
+
+@pytest.mark.parametrize("names", [["2030-01-01"], []])
+async def test_one_that_answers_but_speaks_nothing_that_we_do(names: list[str]) -> None:
+    link = server(speaks(*names))
+    with pytest.raises(BadAnswer, match=f"No common protocol revision: the server speaks {(names or ['not'])[0]}"):
+        await settle(link)
+    assert link.methods() == ["server/discover"]
+
+
+async def test_a_pinned_modern_revision_that_it_does_not_speak() -> None:
+    with pytest.raises(BadAnswer, match="does not speak 2026-07-28; it offers 2025-11-25, 2025-06-18"):
+        await settle(server(speaks("2025-11-25", "2025-06-18")), "2026-07-28")
 
 
 async def test_a_server_that_goes_away_at_once() -> None:

@@ -44,22 +44,25 @@ async def test_an_answer_as_a_stream() -> None:
         assert heard == [1, 2]
 
 
-async def test_a_connection_is_used_again() -> None:
+@pytest.mark.parametrize("pause", [0.0, 0.01])
+async def test_a_connection_is_used_again(pause: float) -> None:
+    """Also if the stream ends a little after the answer."""
     connections: set[int] = set()
 
-    def behave(visit: Visit) -> None:
+    async def behave(visit: Visit) -> None:
         connections.add(id(visit._writer))
         if visit.method != "tools/call":
             return modern()(visit)
         visit.stream()
         visit.event(answer(visit, text("streamed")))
+        await asyncio.sleep(pause)
         visit.end()
         return None
 
     async with Scripted(behave) as server, Client(server.url) as client:
         for _ in range(5):
             await client.call_tool("any")
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.005 + 2 * pause)
         assert len(connections) == 1
 
 

@@ -115,6 +115,32 @@ async def test_the_next_request_opens_a_new_session() -> None:
         assert server.said().count("POST notifications/initialized") == 2
 
 
+@pytest.mark.parametrize("status", [400, 404, 405, 500, 503])
+async def test_a_new_session_that_is_refused_for_a_moment(status: int) -> None:
+    """As a gateway does while the server behind it is replaced; that says nothing about the transport."""
+    known = Announcing()
+    away = False
+
+    async def behave(visit: Visit) -> None:
+        if away:
+            visit.answer(status)
+        else:
+            await known(visit)
+
+    async with Scripted(behave) as server, Client(server.url, timeout=5) as client:
+        await client.ping()
+        known.forgetful = True
+        with pytest.raises(ConnectionLost, match="the session ended"):
+            await client.ping()
+        away = True
+        for _ in range(2):
+            with pytest.raises((ServerError, ConnectionLost), match=f"initialize: the server answered {status} [^;]*$"):
+                await client.ping()
+        away = False
+        await client.ping()
+        assert known.session == 2
+
+
 async def test_all_that_waits_is_told() -> None:
     session = 0
 
@@ -138,6 +164,9 @@ async def test_all_that_waits_is_told() -> None:
         for task in slow:
             with pytest.raises(ConnectionLost, match="slow: the session ended"):
                 await task
+        for visit in server.visits:
+            if visit.method == "slow":
+                await asyncio.wait_for(visit.gone(), 5)  # nobody will read what comes there
         await client.ping()
         assert session == 2
         with pytest.raises(ConnectionLost):  # and again, once for each loss

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from served_http import Scripted, Visit, handshake, next_of, until
-from session_script import TOOLS_CHANGED, Announcing, log_message, updated
+from session_script import TOOLS_CHANGED, VERSION, Announcing, answer, log_message, text, updated
 
 from dovetail import Client
 from dovetail.client import requests
@@ -144,3 +144,35 @@ async def test_tools_are_listed_again_before_approval_if_nobody_hears_of_changes
         assert client._hears_of_changed_tools()
         behave.streams[0].cut()
         await until(lambda: not client._hears_of_changed_tools())
+
+
+@pytest.mark.parametrize("on", ["GET", "POST"])
+async def test_an_answer_that_comes_on_another_stream(on: str) -> None:
+    """Then nothing more is expected on its own, however long the server keeps that open."""
+    elsewhere: list[Visit] = []
+
+    async def behave(visit: Visit) -> None:
+        if visit.verb == on and (visit.verb == "GET" or visit.method == "slow"):
+            elsewhere.append(visit)
+            visit.stream()
+            await visit.gone()
+        elif visit.method == "tools/call":
+            visit.stream()
+            visit.event(TOOLS_CHANGED)
+            elsewhere[0].event(answer(visit, text("called")))
+            await visit.gone()
+        elif not handshake(visit):
+            visit.result({})
+
+    async with Scripted(behave) as server, Client(server.url, protocol_version=VERSION) as client:
+        slow = asyncio.create_task(client.request("slow"))
+        await until(lambda: elsewhere)
+        for _ in range(5):
+            assert (await client.call_tool("any")).text == "called"
+        link: Any = client._channel._link
+        await until(lambda: len(link._newer._posts) == (on == "POST"))
+        for visit in server.visits:
+            if visit.method == "tools/call":
+                await asyncio.wait_for(visit.gone(), 5)
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)

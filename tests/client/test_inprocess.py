@@ -157,6 +157,47 @@ async def test_opening_may_be_cancelled() -> None:
     assert diary.lines == ["enter live", "leave"]
 
 
+@pytest.mark.parametrize("waits", range(1, 5))
+@pytest.mark.parametrize("busy", [True, False])
+async def test_closing_may_be_cancelled(waits: int, busy: bool) -> None:
+    """At any of its steps, and by who cancels each of them, as the scopes of anyio do."""
+    for again_and_again in (False, True):
+        diary = Diary()
+        before = asyncio.all_tasks()
+        client = Client(make_server(diary))
+        await client.open()
+        call = asyncio.ensure_future(client.call_tool("stuck")) if busy else None
+        for _ in range(5 * busy):
+            await asyncio.sleep(0)
+        closing = asyncio.ensure_future(client.close())
+        for _ in range(waits):
+            await asyncio.sleep(0)
+        for _ in range(20):
+            closing.cancel()
+            await asyncio.sleep(0)
+            if not again_and_again:
+                break
+        await asyncio.gather(closing, *filter(None, [call]), return_exceptions=True)
+        async with asyncio.timeout(5):
+            while asyncio.all_tasks() != before:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert diary.lines == ["enter live", "leave"]
+
+
+async def test_what_was_written_before_the_end_arrives() -> None:
+    seen: list[bytes] = []
+    client = Client(make_server())
+    await client.open()
+    link: Any = client._channel._link
+    connection = link._connection
+    take, connection.feed = connection.feed, lambda line: (seen.append(bytes(line)), take(line))
+    client._channel.conversation.tell("notifications/last")
+    await asyncio.gather(client.close(), client.close())
+    link.write(b"{}")
+    await asyncio.sleep(0)
+    assert [b"notifications/last" in line for line in seen] == [True]
+
+
 @pytest.mark.parametrize("version", EVERY)
 async def test_no_task_is_left_behind(version: str) -> None:
     server = make_server(Diary())

@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from served_http import INFO, Scripted, Visit, next_of, until
+from served_http import DISCOVERED, INFO, Scripted, Visit, next_of, until
 
 from dovetail import Client
-from dovetail.client import requests, sse
+from dovetail.client import era, requests, sse
 from dovetail.engine.streams import Change
 from dovetail.errors import BadAnswer, ConnectionLost, ServerError
 
@@ -96,6 +96,58 @@ async def test_only_the_new_transport_if_that_is_asked_for() -> None:
             async with Client(f"{server.origin}/sse", transport="http"):
                 pass
         assert "GET" not in server.said()
+
+
+@pytest.mark.parametrize("refusal", [401, 403, 406, 429, 500, 503])
+async def test_other_refusals_say_nothing_about_the_transport(refusal: int) -> None:
+    async with Scripted(Old(refusal=refusal)) as server:
+        with pytest.raises((ServerError, ConnectionLost), match=f"initialize: the server answered {refusal}"):
+            async with Client(f"{server.origin}/sse", protocol_version="2025-11-25"):
+                pass
+        assert server.said() == ["POST initialize"]
+
+
+@pytest.mark.parametrize("gives_up", [True, False])
+async def test_a_modern_server_that_is_slow_to_say_so(gives_up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not know the handshake, and so could be of the old transport."""
+    monkeypatch.setattr(era, "PROBE_SECONDS", 0.02)
+
+    async def behave(visit: Visit) -> None:
+        if visit.method == "server/discover":
+            await until(lambda: any(each.verb == "GET" for each in server.visits))
+            await asyncio.sleep(0.05)
+            visit.result(DISCOVERED)
+        elif visit.verb == "GET" and not gives_up:
+            visit.stream()
+            await visit.gone()
+        elif visit.verb == "GET":
+            visit.answer(405)
+        elif visit.method == "tools/list":
+            visit.result({"resultType": "complete", "tools": [], "ttlMs": 0, "cacheScope": "private"})
+        else:
+            visit.error(-32601, 404)
+
+    async with Scripted(behave) as server, Client(server.url, timeout=5) as client:
+        assert client.protocol_version == "2026-07-28"
+        assert await client.list_tools() == []
+        with pytest.raises(ServerError, match="-32601"):
+            await client.request("unknown")
+
+
+async def test_an_old_server_that_lets_the_first_question_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(era, "PROBE_SECONDS", 0.02)
+    old = Old()
+
+    async def behave(visit: Visit) -> None:
+        if visit.method == "server/discover":
+            await visit.gone()
+        else:
+            await old(visit)
+
+    async with Scripted(behave) as server, Client(f"{server.origin}/sse") as client:
+        assert client.protocol_version == "2024-11-05"
+        await asyncio.wait_for(server.visits[0].gone(), 5)  # its answer is not wanted any more
+        assert (await client.call_tool("any")).text == "old"
 
 
 async def test_neither_transport() -> None:

@@ -1,11 +1,14 @@
 """How a client and a server come to terms: a conversation comes in, the revision they agree on goes out.
 
 Without a pinned revision, `server/discover` is tried first. A server that answers it, or refuses it in the modern way,
-is modern; anything else, silence included, comes from a server that wants `initialize`.
+is modern; anything else, silence included, comes from a server that wants `initialize`. Silence may also come from one
+that is still starting: so both questions stay open then, and the first good answer counts.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -14,6 +17,7 @@ from dovetail.client.conversation import Conversation
 from dovetail.client.results import read
 from dovetail.errors import (
     HEADER_MISMATCH,
+    METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
     BadAnswer,
@@ -27,6 +31,8 @@ from dovetail.protocol.definitions import Implementation
 from dovetail.protocol.methods import LogLevel, RequestMeta
 from dovetail.protocol.outbound import SERVER_INFO_KEY
 from dovetail.protocol.revisions import Revision
+
+T = TypeVar("T")
 
 PROBE_SECONDS = 10.0  # how long an unknown server may think about `server/discover`
 MODERN_REFUSALS = (HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION)
@@ -68,6 +74,14 @@ class _Discovered(msgspec.Struct, frozen=True, rename="camel"):
     meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
 
 
+class _OthersSpoken(BadAnswer):
+    """A server that answers in a revision that is not among those that it says it speaks."""
+
+    def __init__(self, wanted: Revision, names: Sequence[str]) -> None:
+        super().__init__(f"The server does not speak {wanted.name}; it offers {_listed(names)}")
+        self.names = names
+
+
 class _Initialized(msgspec.Struct, frozen=True, rename="camel"):
     protocol_version: str
     capabilities: dict[str, Any]
@@ -86,43 +100,11 @@ def pinned_revision(name: str | None) -> Revision | None:
 async def agree(
     conversation: Conversation, identity: Identity, pinned: Revision | None, timeout: float | None
 ) -> Agreement:
-    if pinned is not None and not pinned.handshake:
-        return await _discover_pinned(conversation, identity, pinned, timeout)
-    if pinned is not None or not conversation.modern:
+    if pinned is None and conversation.modern:
+        return _settled(conversation, await _find_out(conversation, identity, timeout))
+    if pinned is None or pinned.handshake:
         return await begin_session(conversation, identity, pinned or revisions.LATEST_HANDSHAKE, pinned, timeout)
-    probe = PROBE_SECONDS if timeout is None else min(timeout, PROBE_SECONDS)
-    revision = revisions.LATEST
-    for last in (False, True):
-        try:
-            return await discover(conversation, identity, revision, probe)
-        except ServerError as refusal:
-            if isinstance(refusal, TooManyRequests):
-                raise
-            if refusal.code not in MODERN_REFUSALS:
-                break
-            revision = _next_best(refusal)
-            if revision.handshake:
-                return await initialize(conversation, identity, revision, timeout)
-            if last:
-                raise
-        except (BadAnswer, TimeoutError):
-            break
-        except ConnectionLost:
-            if conversation.is_over:
-                raise
-            break  # the request is lost, but not yet the server
-    return await initialize(conversation, identity, revisions.LATEST_HANDSHAKE, timeout)
-
-
-async def _discover_pinned(
-    conversation: Conversation, identity: Identity, pinned: Revision, timeout: float | None
-) -> Agreement:
-    try:
-        return await discover(conversation, identity, pinned, timeout)
-    except ServerError as refusal:
-        if pinned.name not in _supported(refusal):
-            raise
-    return await discover(conversation, identity, pinned, timeout)  # refused, and named as the one to use
+    return _settled(conversation, await _discover_pinned(conversation, identity, pinned, timeout))
 
 
 async def begin_session(
@@ -136,25 +118,133 @@ async def begin_session(
     agreed = await initialize(conversation, identity, proposed, timeout)
     if pinned is not None and agreed.revision is not pinned:
         raise BadAnswer(f"The server does not speak {pinned.name}; it offers {agreed.revision.name}")
+    return _settled(conversation, agreed)
+
+
+def _settled(conversation: Conversation, agreed: Agreement) -> Agreement:
+    conversation.agreed(agreed.revision)
+    if agreed.revision.handshake:
+        conversation.tell("notifications/initialized")
     return agreed
+
+
+# ── an unknown server ──
+
+
+async def _find_out(conversation: Conversation, identity: Identity, timeout: float | None) -> Agreement:
+    thinking = PROBE_SECONDS if timeout is None else min(timeout, PROBE_SECONDS)
+    longest = None if timeout is None else thinking + timeout
+    async with _begun(_probe(conversation, identity, longest)) as probe:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(thinking) as limit:
+                with conversation.patience.counting(limit):  # somebody may have to sign in first
+                    await asyncio.wait([probe])
+        found = probe.result() if probe.done() else revisions.LATEST_HANDSHAKE
+        if isinstance(found, Revision) and found.handshake:
+            found = await _shake_hands(conversation, identity, found, probe, timeout)
+    if isinstance(found, Revision):
+        found = await discover(conversation, identity, found, timeout)
+    return found
+
+
+async def _probe(conversation: Conversation, identity: Identity, timeout: float | None) -> Agreement | Revision:
+    """What comes of `server/discover`: an agreement, or else the revision that should be tried next."""
+    try:
+        return await discover(conversation, identity, revisions.LATEST, timeout)
+    except _OthersSpoken as others:
+        return _newest(others.names)
+    except TooManyRequests:
+        raise
+    except ServerError as refusal:
+        if refusal.code in MODERN_REFUSALS:
+            return _next_best(refusal)
+    except (BadAnswer, TimeoutError):
+        pass
+    except ConnectionLost:  # the request is lost, but not yet the server
+        if conversation.is_over:
+            raise
+    return revisions.LATEST_HANDSHAKE
+
+
+async def _shake_hands(
+    conversation: Conversation,
+    identity: Identity,
+    revision: Revision,
+    probe: "asyncio.Task[Agreement | Revision]",
+    timeout: float | None,
+) -> Agreement | Revision:
+    """What comes of `initialize`; or of the probe, if the server only needed its time to start, and is modern."""
+    async with _begun(initialize(conversation, identity, revision, timeout)) as handshake:
+        if not probe.done():
+            await asyncio.wait([probe, handshake], return_when=asyncio.FIRST_COMPLETED)
+            if not probe.done() and _knows_no_handshake(handshake.exception()):
+                await asyncio.wait([probe])
+            if probe.done() and _is_modern(found := probe.result()):
+                return found
+        try:
+            return await handshake
+        except ServerError as refusal:
+            if refusal.code != UNSUPPORTED_VERSION:
+                raise
+            return revisions.LATEST  # only modern servers have that error
+
+
+def _knows_no_handshake(failure: BaseException | None) -> bool:
+    return isinstance(failure, ServerError) and failure.code in (UNSUPPORTED_VERSION, METHOD_NOT_FOUND)
+
+
+def _is_modern(found: Agreement | Revision) -> bool:
+    return not (found if isinstance(found, Revision) else found.revision).handshake
+
+
+@asynccontextmanager
+async def _begun(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Task[T]"]:
+    """Inside, it goes on by itself; what has not come of it by then is not wanted."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _next_best(refusal: ServerError) -> Revision:
     """The newest revision that a modern server speaks, by its own word; it may be the one that it has just refused."""
     if refusal.code != UNSUPPORTED_VERSION:
         raise refusal
-    names = _supported(refusal)
+    return _newest(_supported(refusal))
+
+
+def _newest(names: Sequence[Any]) -> Revision:
+    """Of those that both sides speak."""
     for revision in reversed(revisions.ALL):
         if revision.name in names:
             return revision
-    theirs = ", ".join(str(name)[:100] for name in names[:20]) or "not said which"
-    raise BadAnswer(f"No common protocol revision: the server speaks {theirs}") from refusal
+    raise BadAnswer(f"No common protocol revision: the server speaks {_listed(names)}")
+
+
+def _listed(names: Sequence[Any]) -> str:
+    return ", ".join(str(name)[:100] for name in names[:20]) or "not said which"
 
 
 def _supported(refusal: ServerError) -> list[Any]:
     known = refusal.code == UNSUPPORTED_VERSION and isinstance(refusal.data, dict)
     supported = refusal.data.get("supported") if known else None
     return supported if isinstance(supported, list) else []
+
+
+# ── the questions ──
+
+
+async def _discover_pinned(
+    conversation: Conversation, identity: Identity, pinned: Revision, timeout: float | None
+) -> Agreement:
+    try:
+        return await discover(conversation, identity, pinned, timeout)
+    except ServerError as refusal:
+        if pinned.name not in _supported(refusal):
+            raise
+    return await discover(conversation, identity, pinned, timeout)  # refused, and named as the one to use
 
 
 async def discover(
@@ -165,7 +255,8 @@ async def discover(
     # Not cancellable: an old server would have to read a notification before its handshake.
     raw = await conversation.ask(method, params, timeout=timeout, cancellable=False)
     found = read(method, raw, _Discovered)
-    conversation.agreed(revision)
+    if revision.name not in found.supported_versions:
+        raise _OthersSpoken(revision, found.supported_versions)
     return Agreement(revision, _server_info(found.meta), found.capabilities, found.instructions)
 
 
@@ -190,6 +281,4 @@ async def initialize(
     agreed = revisions.HANDSHAKE.get(found.protocol_version)
     if agreed is None:
         raise BadAnswer(f"No common protocol revision: the server speaks {found.protocol_version[:100]}")
-    conversation.agreed(agreed)
-    conversation.tell("notifications/initialized")
     return Agreement(agreed, found.server_info, found.capabilities, found.instructions)

@@ -7,7 +7,7 @@ neither: headers repeat what the body says, and leaving the answer's stream canc
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from dovetail.client.events import EventReader
 from dovetail.client.links import Receiver
@@ -36,6 +36,7 @@ class HttpLink(PostingLink):
         self._on_older = on_older
         self._revision: Revision | None = None
         self._session: RemoteSession | None = None
+        self._followed: dict[RequestId, asyncio.Task[None]] = {}  # who reads streams on which answers are to come
 
     async def open(self, receiver: Receiver) -> None:
         self._revision = self._session = None
@@ -43,7 +44,9 @@ class HttpLink(PostingLink):
 
     def agreed(self, revision: Revision) -> None:
         self._revision = revision
-        if self._session is not None:
+        if not revision.handshake:
+            self._leave_session()  # one that was begun beside is not needed
+        elif self._session is not None:
             self._session.revision = revision
 
     async def attend(self) -> None:
@@ -101,7 +104,8 @@ class HttpLink(PostingLink):
 
     async def _refused(self, out: Outgoing, reply: HttpReply) -> None:
         failure, said = await refusal(out, reply)
-        if out.method == INITIALIZE and reply.status in OLDER_TRANSPORT and self._on_older is not None:
+        unproven = self._revision is None  # whether the server may have no Streamable HTTP at all
+        if out.method == INITIALIZE and reply.status in OLDER_TRANSPORT and unproven and self._on_older is not None:
             self._on_older(out.body, failure)
         else:
             self._receiver.failed(out.id, failure, said)
@@ -110,11 +114,17 @@ class HttpLink(PostingLink):
 
     async def _answered(self, out: Outgoing, id: RequestId, reply: HttpReply) -> None:
         if out.method == INITIALIZE:
-            self._session = RemoteSession(self._requests, self._receiver, reply, self._session_gone)
+            self._session = RemoteSession(
+                self._requests,
+                reply,
+                on_message=self._hear,
+                on_missed=self._receiver.missed,
+                on_gone=self._session_gone,
+            )
         if reply.kind == EVENTS:
             await self._follow(id, reply)
         elif reply.kind == JSON:
-            self._receiver.receive(await reply.read(), id)
+            self._hear(await reply.read(), id)
         if self._receiver.awaits(id):
             raise BadAnswer(f"the server answered {reply.words} with {reply.kind}, which is no answer to the request")
 
@@ -125,21 +135,39 @@ class HttpLink(PostingLink):
             return not self._receiver.awaits(id)
 
         session = self._session
-        reader = EventReader(lambda message: self._receiver.receive(message, id))
-        await reader.read(reply, answered)
-        if answered():
-            await reply.finish()
-        elif session is None:
-            raise ConnectionLost(f"{reader.broken} before the answer came")
-        else:
-            await session.resume(reader, answered)
+        reader = EventReader(lambda message: self._hear(message, id))
+        with self._following(id):
+            await reader.read(reply, answered)
+            if not answered():
+                if session is None:
+                    raise ConnectionLost(f"{reader.broken} before the answer came")
+                await session.resume(reader, answered)
+                return
+        await reply.finish()
+
+    @contextlib.contextmanager
+    def _following(self, id: RequestId) -> Iterator[None]:
+        task = asyncio.current_task()
+        assert task is not None
+        self._followed[id] = task
+        try:
+            yield
+        finally:
+            del self._followed[id]
+
+    def _hear(self, message: bytes, about: RequestId | None = None) -> None:
+        """Nothing more is read on the stream of a request that this happens to answer, if it came on another one."""
+        self._receiver.receive(message, about)
+        for id, task in self._followed.items():
+            if id != about and not self._receiver.awaits(id):
+                task.cancel()
 
     async def _take_anything(self, reply: HttpReply) -> None:
         """What a server says to something that the conversation knows nothing of."""
         if reply.kind == EVENTS:
-            await EventReader(self._receiver.receive).read(reply, lambda: False)
+            await EventReader(self._hear).read(reply, lambda: False)
         elif reply.kind == JSON and (body := await reply.read()):
-            self._receiver.receive(body)
+            self._hear(body)
 
     # ── the end ──
 

@@ -28,29 +28,35 @@ class InProcessLink(Link):
         self._connection = Connection(self._engine, _Return(receiver))
 
     def write(self, message: bytes) -> None:
-        asyncio.get_running_loop().call_soon(self._feed, message, context=self._nobodys)
+        if self._connection is not None:
+            asyncio.get_running_loop().call_soon(self._feed, self._connection, message, context=self._nobodys)
 
-    def _feed(self, message: bytes) -> None:
-        if self._connection is None:
-            return
+    def _feed(self, connection: Connection, message: bytes) -> None:
         limit = self._engine.options.max_message_bytes
         for line in LineSplitter(limit).feed(message + b"\n"):
             if line is None:
-                self._connection.reject(ProtocolError(f"message larger than {limit} bytes", code=INVALID_REQUEST))
+                connection.reject(ProtocolError(f"message larger than {limit} bytes", code=INVALID_REQUEST))
             else:
-                self._connection.feed(line)
+                connection.feed(line)
 
     async def drain(self) -> None:
         """The server takes every line at once."""
 
     async def close(self) -> None:
-        await asyncio.sleep(0)  # what was written before the end still arrives
+        """Whoever is cancelled meanwhile leaves the server all the same."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
         try:
+            await asyncio.sleep(0)  # what was written before the end still arrives
+        finally:
+            await self._leave(connection)
+
+    async def _leave(self, connection: Connection) -> None:
+        try:
             await connection.close()
         finally:
+            connection.abandon()  # what that had no time for
             await self._engine.stop()
 
 

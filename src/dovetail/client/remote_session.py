@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 
 from dovetail.client.events import EventReader
-from dovetail.client.links import Receiver
 from dovetail.client.refusals import PASSING
 from dovetail.client.requests import EVENTS, HttpReply, HttpRequests
 from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, NotSignedIn, ServerError
@@ -23,10 +22,18 @@ log = logging.getLogger("dovetail.client")
 
 
 class RemoteSession:
-    """`on_gone` hears that the server does not know the session any more."""
+    """`on_message` hears what the server says unasked, `on_missed` that it may have said more than was heard, and
+    `on_gone` that it does not know the session any more.
+    """
 
     def __init__(
-        self, requests: HttpRequests, receiver: Receiver, reply: HttpReply, on_gone: Callable[["RemoteSession"], None]
+        self,
+        requests: HttpRequests,
+        reply: HttpReply,
+        *,
+        on_message: Callable[[bytes], None],
+        on_missed: Callable[[], None],
+        on_gone: Callable[["RemoteSession"], None],
     ) -> None:
         self.id = reply.header("Mcp-Session-Id")
         if self.id is not None and not _SESSION_ID.fullmatch(self.id):
@@ -36,7 +43,8 @@ class RemoteSession:
         self.hears = False  # its own stream is open
         self.attentive = asyncio.Event()  # it is open, or there is none, or it will take its time
         self._requests = requests
-        self._receiver = receiver
+        self._on_message = on_message
+        self._on_missed = on_missed
         self._on_gone = on_gone
 
     @property
@@ -70,7 +78,7 @@ class RemoteSession:
 
     async def hear(self, begun: "asyncio.Task[None]") -> None:
         """Read the session's own stream, for ever; `begun` is done when the server knows that the session may begin."""
-        reader = EventReader(self._receiver.receive)
+        reader = EventReader(self._on_message)
         try:
             await asyncio.wait([begun])
             while not self.over:
@@ -99,7 +107,7 @@ class RemoteSession:
             async with self._requests.send("GET", headers, attended=False) as reply:
                 if reply.ok and reply.kind == EVENTS:
                     if reader.connections and not reader.last_id:
-                        self._receiver.missed()  # nothing is replayed
+                        self._on_missed()  # nothing is replayed
                     on_open()
                     await reader.read(reply, enough)
                 elif reader.connections and not self.check(reply):

@@ -17,6 +17,7 @@ class WebLink(Link):
     def __init__(self, requests: HttpRequests) -> None:
         self._requests = requests
         self._newer = HttpLink(requests, self._fall_back)
+        self._older: SseLink | None = None
         self._link: Link = self._newer
         self.mirrored = self._newer.mirrored
 
@@ -26,9 +27,9 @@ class WebLink(Link):
         await self._link.open(receiver)
 
     def _fall_back(self, handshake: bytes, failure: DovetailError) -> None:
-        self._link = older = SseLink(self._requests, instead_of=failure)
-        older.attach(self._receiver)
-        older.write(handshake)
+        self._link = self._older = SseLink(self._requests, instead_of=failure)
+        self._older.attach(self._receiver)
+        self._older.write(handshake)
 
     def write(self, message: bytes) -> None:
         self._link.write(message)
@@ -38,15 +39,20 @@ class WebLink(Link):
 
     async def close(self) -> None:
         try:
-            if self._link is not self._newer:
-                await self._link.close()
+            if self._older is not None:
+                await self._older.close()
         finally:
+            self._older = None
             await self._newer.close()
 
     def agreed(self, revision: Revision) -> None:
+        if not revision.handshake:
+            self._link = self._newer  # whose answer has come after all
         self._link.agreed(revision)
 
     def abandon(self, id: RequestId) -> bool:
+        if self._link is not self._newer:
+            self._newer.abandon(id)  # it may have been asked there, before this one was tried
         return self._link.abandon(id)
 
     @property
