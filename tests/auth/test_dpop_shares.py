@@ -72,6 +72,18 @@ async def test_over_http_it_is_429_with_the_time_to_wait(monkeypatch: pytest.Mon
         assert b"try again later" in answers[-1].raw
 
 
+def test_a_caller_counts_for_itself_as_soon_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dpop, "MAX_CALLERS", 2)
+    now = Now()
+    counts = ProofCounts(1, now)
+    for caller, seconds in (("a", 10.0), ("b", 10.0), ("c", 10.0 + 3 * SHELF_SECONDS)):  # the last is one of the others
+        counts.add(caller, seconds)
+    with pytest.raises(RateLimited):
+        counts.refuse_too_many("d")
+    now.at += 10 + SHELF_SECONDS
+    counts.refuse_too_many("d")
+
+
 def test_those_beyond_the_bound_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dpop, "MAX_CALLERS", 3)
     now = Now()

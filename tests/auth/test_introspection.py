@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import hashlib
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -186,6 +187,27 @@ def test_kept_answers_are_bounded_and_hold_no_token() -> None:
     assert len(answers._kept) == module.MAX_KEPT
     assert answers.get((0).to_bytes(32)) is None
     assert answers.get((module.MAX_KEPT).to_bytes(32)) is not None
+
+
+def test_an_answer_that_is_new_again_is_not_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_KEPT", 2)
+    clock = Clock()
+    answers = module._Answers(10, clock)
+    for name in (b"a", b"b"):
+        answers.keep(name, GOOD)
+    clock.now += 10
+    for name in (b"a", b"c"):
+        answers.keep(name, GOOD)
+    assert list(answers._kept) == [b"a", b"c"]
+
+
+async def test_whose_token_was_good_last_is_remembered_longest(served: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_GOOD", 2)
+    verifier = asking(served)
+    for token in ("a", "b", "a", "c"):
+        assert await verifier.verify(token) is not None
+    known = [hashlib.sha256(token.encode()).digest() for token in ("a", "c")]
+    assert list(verifier._good) == known
 
 
 # ── tokens of another kind ──

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from authserver_stage import SECRET, Clock, Program, Stage, basic
-from dovetail.authserver.grants import GRACE_SECONDS, Grant, Grants
+from dovetail.authserver.grants import GRACE_SECONDS, MARGIN, Grant, Grants
 from dovetail.authserver.keyring import Keyring
 from dovetail.authserver.marks import Marks
 from dovetail.authserver.refusals import OAuthRefusal
@@ -148,7 +148,7 @@ async def test_what_the_store_has_forgotten_is_not_good(number: int) -> None:
 async def test_a_grant_without_a_record_can_be_revoked() -> None:
     desk = Desk()
     assert not await desk.grants.is_revoked("of a program")
-    await desk.grants.revoke("of a program")
+    await desk.grants.revoke("of a program", desk.clock.now)
     assert await desk.grants.is_revoked("of a program")
 
 
@@ -157,7 +157,7 @@ async def test_a_revocation_meets_a_use() -> None:
     for order in itertools.permutations(range(3)):
         desk = Desk()
         assert await desk.use(0) == "used"
-        acts = [desk.grants.revoke("g"), desk.use(1), desk.use(1)]
+        acts = [desk.grants.revoke("g", desk.clock.now), desk.use(1), desk.use(1)]
         await asyncio.gather(*(acts[each] for each in order))
         assert await desk.grants.is_revoked("g")
         assert await desk.use(2) == "refused"
@@ -212,3 +212,46 @@ async def test_trouble_behind_the_use_of_a_code_spoils_no_code() -> None:
     stage.server._desk._proofs.used = used  # type: ignore[method-assign]
     assert reply.status == 200
     assert (await program.refresh(reply.json["refresh_token"])).status == 200
+
+
+# ── how long it is known that something was taken back ──
+
+DAY = 86_400.0
+
+
+async def kept_for(stage: Stage, token: str) -> float:
+    """The seconds for which it is known that the grant of an access token was revoked."""
+    claims = await stage.server._tokens.read(token)
+    assert claims is not None
+    return await stage.server._marks.left("grant", claims["grant"])
+
+
+async def test_what_a_program_has_for_itself_is_kept_until_its_token_ends() -> None:
+    stage = Stage(access_seconds=600, refresh_seconds=30 * DAY)
+    token = (await stage.token(basic("ci", SECRET), grant_type="client_credentials")).json["access_token"]
+    stage.clock.now += 100
+    await stage.post("revoke", {"token": token}, basic("ci", SECRET))
+    assert await kept_for(stage, token) == pytest.approx(500 + MARGIN, abs=1)
+
+
+async def test_what_a_user_has_allowed_is_kept_as_long_as_anything_of_it_may_live() -> None:
+    stage = Stage(access_seconds=600, refresh_seconds=30 * DAY)
+    tokens = await Program(stage).tokens()
+    await stage.post("revoke", {"token": tokens["access_token"], "client_id": "app"})
+    assert await kept_for(stage, tokens["access_token"]) >= 30 * DAY + MARGIN
+
+
+@pytest.mark.parametrize("which", ["access_token", "refresh_token"])
+@pytest.mark.parametrize("client", ["ci", "app"])
+async def test_tokens_of_a_time_when_they_lived_longer_stay_revoked(client: str, which: str) -> None:
+    before = Stage(access_seconds=DAY, refresh_seconds=2 * DAY)
+    if client == "ci":
+        issued = (await before.token(basic("ci", SECRET), grant_type="client_credentials")).json
+    else:
+        issued = await Program(before).tokens()
+    now = Stage(access_seconds=600, refresh_seconds=700, state=before.state)
+    form = {"token": issued.get(which, issued["access_token"]), "client_id": client}
+    assert (await now.post("revoke", form, basic("ci", SECRET) if client == "ci" else None)).status == 200
+    before.clock.now += DAY - 10
+    assert await before.server._tokens.read(issued["access_token"]) is not None
+    assert not await before.may_call(issued["access_token"])

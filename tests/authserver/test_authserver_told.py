@@ -123,3 +123,6 @@ async def test_a_user_can_not_consent_without_end(monkeypatch: pytest.MonkeyPatc
         page = await browser.answer(await browser.open(Program(stage).url()))
         assert page.status == status
     assert "consents of this user" in page.text
+    other = Browser(stage)
+    asked = await other.open(Program(stage).url())
+    assert (await other.sign_in(asked, "bob", "bob's own")).status == 303, "each user has a number of their own"

@@ -1,17 +1,24 @@
 """Passwords are checked a few at a time, on each event loop, and strangers keep no known user waiting."""
 
 import asyncio
+import threading
 
 import pytest
 
-from dovetail.authserver import turns
+from authserver_stage import ISSUER, PASSWORD, USERS
+from dovetail.authserver import signins, turns
+from dovetail.authserver import users as users_module
+from dovetail.authserver.marks import Marks
 from dovetail.authserver.refusals import OAuthRefusal
+from dovetail.authserver.signins import SignIns
 from dovetail.authserver.turns import Turns
+from dovetail.authserver.users import Users
 
 
 async def held(ours: Turns, go: asyncio.Event, *, is_known: bool = False) -> None:
-    async with ours.turn(is_known=is_known):
-        await go.wait()
+    with ours.place(is_known=is_known) as turn:
+        async with turn:
+            await go.wait()
 
 
 async def test_strangers_keep_no_known_user_waiting() -> None:
@@ -21,12 +28,13 @@ async def test_strangers_keep_no_known_user_waiting() -> None:
     with pytest.raises(OAuthRefusal, match="people signing in") as caught:
         await held(ours, go)
     assert caught.value.status == 429
-    async with asyncio.timeout(5), ours.turn(is_known=True):
-        pass
-    go.set()
-    await asyncio.gather(*strangers)
-    async with asyncio.timeout(5), ours.turn(is_known=False):
-        pass
+    for is_known in (True, False):
+        async with asyncio.timeout(5):
+            with ours.place(is_known=is_known) as turn:
+                async with turn:
+                    pass
+        go.set()
+        await asyncio.gather(*strangers)
 
 
 async def test_one_at_a_time_and_a_turn_given_up_goes_to_the_next() -> None:
@@ -39,6 +47,75 @@ async def test_one_at_a_time_and_a_turn_given_up_goes_to_the_next() -> None:
     go.set()
     async with asyncio.timeout(5):
         await third
+
+
+# ── what is done when it is one's turn ──
+
+
+def signing_in() -> tuple[Users, SignIns, Marks]:
+    users, marks = Users(USERS), Marks(None, ISSUER)
+    return users, SignIns(users, marks), marks
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_who_finds_the_line_full_has_not_tried(is_known: bool) -> None:
+    users, sign_ins, _ = signing_in()
+    go = asyncio.Event()
+    crowd = [asyncio.create_task(held(users._turns, go, is_known=is_known)) for _ in range(turns.MOST_WAITING)]
+    await asyncio.sleep(0)
+    for _ in range(signins.AT_KNOWN_BROWSERS + signins.PER_NAME_AND_NETWORK + 1):
+        with pytest.raises(OAuthRefusal, match="people signing in"):
+            await sign_ins.accepts("ann", PASSWORD, "192.0.2.1", is_known_browser=is_known)
+    go.set()
+    await asyncio.gather(*crowd)
+    for _ in range(signins.PER_NAME_AND_NETWORK):
+        assert not await sign_ins.accepts("ann", "wrong", "192.0.2.1")
+    if is_known:
+        for _ in range(signins.AT_KNOWN_BROWSERS):
+            assert not await sign_ins.accepts("ann", "wrong", "192.0.2.1", is_known_browser=True)
+
+
+async def test_a_known_browser_waits_in_the_line_for_those() -> None:
+    users, sign_ins, marks = signing_in()
+    go = asyncio.Event()
+    crowd = [asyncio.create_task(held(users._turns, go)) for _ in range(turns.MOST_WAITING)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        assert await sign_ins.accepts("ann", PASSWORD, "192.0.2.1", is_known_browser=True)
+        for _ in range(signins.AT_KNOWN_BROWSERS):
+            await marks.count(signins.TRIES, "known ann", signins.WINDOW)
+        with pytest.raises(OAuthRefusal, match="people signing in"):  # with too many tries it waits as all others do
+            await sign_ins.accepts("ann", PASSWORD, "192.0.2.1", is_known_browser=True)
+    go.set()
+    await asyncio.gather(*crowd)
+
+
+async def test_who_gives_up_gives_the_turn_away_only_when_the_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most = 0, 0
+    lock, go = threading.Lock(), threading.Event()
+
+    def slow(*_: object) -> bytes:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        go.wait(10)
+        with lock:
+            running -= 1
+        return bytes(32)
+
+    monkeypatch.setattr(users_module, "_scrypt", slow)
+    users, _, _ = signing_in()
+    for _ in range(4):
+        asking = asyncio.create_task(users.accepts("ann", "x"))
+        await asyncio.sleep(0.02)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    go.set()
+    async with asyncio.timeout(5):
+        assert not await users.accepts("ann", "x")
+    assert most == 1
 
 
 def test_each_event_loop_has_its_own() -> None:

@@ -334,6 +334,46 @@ async def test_a_store_without_room_for_one_caller_goes_on_counting_the_others(
     ] * 4  # once for each of these workers
 
 
+async def test_a_rate_without_room_leaves_the_others_to_the_store() -> None:
+    clock = Clock(86_400 * 10.0)
+    state = FarState(max_entries=6, clock=clock)  # of which callers may have three
+    texts = ["4/minute per principal", "5/day per principal"]
+    workers = [limiter(texts, clock, state) for _ in range(4)]
+    ann = caller("ann")
+    assert await admitted(workers[0], 1, ann) == 1
+    assert await admitted(workers[1], 1, caller("mallory")) == 1  # who takes the last place
+    clock.now += 61  # ann's new minute finds none, and her day has one
+    assert [await admitted(worker, 9, ann) for worker in workers[:3]] == [4, 0, 0]
+    state.calls.clear()
+    assert await admitted(workers[3], 9, ann) == 0
+    assert state.calls["add"] == 3, "both are counted, and the one that was is taken back"
+    (day,) = [await state.get(key) for key in list(state._entries.things) if "/day/" in key]
+    assert day is not None
+    assert day.value == b"5", "what was refused is taken back"
+
+
+async def test_a_store_without_room_is_not_in_trouble() -> None:
+    clock = Clock()
+    state = FarState(max_entries=4, clock=clock)  # of which callers may have two
+    workers = [limiter("3/day per principal", clock, state) for _ in range(4)]
+    ann, bob = caller("ann"), caller("bob")
+    assert [await admitted(workers[0], 1, each) for each in (ann, bob)] == [1, 1]
+    state.break_down()
+    assert [await admitted(worker, 1, bob) for worker in workers] == [1, 1, 1, 1]
+    state.trouble = None
+    clock.now += rates.PAUSE + 1
+    for worker in workers:  # the one call that looks whether the store is back finds no room there
+        assert await admitted(worker, 1, caller("mallory")) == 1
+    assert sum([await admitted(worker, 3, ann) for worker in workers]) == 2
+    state.break_down()
+    await admitted(workers[0], 1, bob)
+    state.trouble = None
+    clock.now += rates.PAUSE + 1
+    assert await workers[0].goes_on("one"), "in this worker's own memory"
+    assert not await workers[0].goes_on("one")
+    assert not workers[0]._shared._is_away  # type: ignore[union-attr]
+
+
 async def test_only_one_call_at_a_time_tries_a_store_in_trouble() -> None:
     clock = Clock()
     state = FarState(clock=clock)

@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import NotFound, ProtocolError, SetupError
+from dovetail.protocol.definitions import LONGEST_URI
 from dovetail.registry import files
 from dovetail.registry.files import Directory, File, guess_mime_type
 
@@ -674,3 +676,13 @@ def test_a_wrong_single_file(tree: Path, monkeypatch: pytest.MonkeyPatch, option
 )
 def test_mime_types_are_the_same_everywhere(name: str, mime_type: str) -> None:
     assert guess_mime_type(name) == mime_type
+
+
+def test_a_uri_that_nobody_could_ask_for_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("")
+    longest = "docs://" + "a" * (LONGEST_URI - 7)
+    assert File(tmp_path / "a.txt", uri=longest).uri == longest
+    makers: list[Callable[..., object]] = [partial(Directory, tmp_path), partial(File, tmp_path / "a.txt")]
+    for make in makers:
+        with pytest.raises(SetupError, match="is not a URI"):
+            make(uri=longest + "a")

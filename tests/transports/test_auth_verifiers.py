@@ -138,7 +138,39 @@ async def test_the_number_of_questions_is_bounded(monkeypatch: pytest.MonkeyPatc
         assert [(await each.done()).status for each in waiting] == [200, 200]
 
 
+async def test_those_whose_tokens_were_good_may_ask_beyond_that_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doorkeeper, "MOST_QUESTIONS", 1)
+    register = Register()
+    async with serving(notes(register)) as app:
+        for token in ("ann-token", "bob-token"):
+            assert (await HttpWire(app, headers=bearer(token)).post("tools/list")).status == 200
+        monkeypatch.setattr(doorkeeper, "monotonic", lambda: time.monotonic() + doorkeeper.BELIEVED_SECONDS)
+        register.gate = asyncio.Event()
+        guess = HttpWire(app, headers=bearer("guess")).start("tools/list")
+        await asyncio.sleep(0.01)
+        ann = HttpWire(app, headers=bearer()).start("tools/list")
+        await asyncio.sleep(0.01)
+        for token in ("guess-2", "bob-token"):  # one beyond the number for all, and one beyond that for good ones
+            assert (await HttpWire(app, headers=bearer(token)).post("tools/list")).status == 503
+        register.gate.set()
+        assert [(await each.done()).status for each in (guess, ann)] == [401, 200]
+
+
 # ── verifiers that fail ──
+
+
+async def test_that_nobody_can_tell_is_said_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register = Register()
+    register.failure = VerifierTrouble("the issuer is silent")
+    async with serving(notes(register)) as app:
+        for number in range(3):
+            assert (await HttpWire(app, headers=bearer(f"t{number}")).post("tools/list")).status == 503
+        assert caplog.text.count("the issuer is silent") == 1
+        monkeypatch.setattr(doorkeeper, "monotonic", lambda: time.monotonic() + doorkeeper.TELL_SECONDS)
+        assert (await HttpWire(app, headers=bearer("t3")).post("tools/list")).status == 503
+        assert caplog.text.count("the issuer is silent") == 2
 
 
 async def test_nobody_can_tell_is_a_503(caplog: pytest.LogCaptureFixture) -> None:

@@ -97,12 +97,13 @@ class ProofCounts:
 
     def refuse_too_many(self, caller: str) -> None:
         """Raises RateLimited."""
-        now, caller = self._clock(), self._counted(caller)
+        now = self._clock()
         for shelf in self._shelves.ended(now):
             for each, ended in shelf.items():
                 self._counts[each] -= ended
                 if not self._counts[each]:
                     del self._counts[each]
+        caller = self._counted(caller)  # now that there may be room again
         if self._counts.get(caller, 0) >= self._most:
             ends = min(number for number, shelf in self._shelves.by_number.items() if caller in shelf)
             text = "Too many DPoP proofs of this caller were used in the last minutes; try again later"

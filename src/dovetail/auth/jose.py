@@ -7,6 +7,7 @@ loaded by the first key.
 
 import re
 import warnings
+from base64 import urlsafe_b64decode
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -136,11 +137,24 @@ def secret_key(secret: str | bytes, algorithms: Iterable[str] = SYMMETRIC) -> To
 def strong_key(given: bytes | dict[str, Any], kind: str | None = None, bits: range = RSA_BITS) -> "Key":
     """Of a PEM or a JWK. Raises UnfitKey, or whatever joserfc does for what is no key."""
     joserfc_jwk, _ = _joserfc()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a weak key, which is refused here
+    if isinstance(given, dict):
+        if given.get("kty") == "RSA":  # before it is read: joserfc warns of weak ones, and reads large ones slowly
+            _check_strength(_bits_of(given["n"]), _bits_of(given["e"]), bits)
         key: Key = joserfc_jwk.import_key(given, kind)
-    _check_strength(key, bits)
+        return key
+    with warnings.catch_warnings():  # for all threads; but a PEM is read when a server is made
+        warnings.simplefilter("ignore")  # of a weak key, which is refused here
+        key = joserfc_jwk.import_key(given, kind)
+    if key.key_type == "RSA":
+        public: Any = key.public_key
+        _check_strength(public.key_size, public.public_numbers().e.bit_length(), bits)
     return key
+
+
+def _bits_of(number: str) -> int:
+    """Of a number in a JWK, whatever its padding."""
+    bare = number.rstrip("=")
+    return int.from_bytes(urlsafe_b64decode(bare + "=" * (-len(bare) % 4))).bit_length()
 
 
 def _read_key(jwk: Any, algorithms: Iterable[str]) -> TokenKey | None:
@@ -153,11 +167,9 @@ def _read_key(jwk: Any, algorithms: Iterable[str]) -> TokenKey | None:
         return None
 
 
-def _check_strength(key: Any, bits: range) -> None:
-    if key.key_type == "RSA":
-        public = key.public_key
-        if public.key_size not in bits or public.public_numbers().e.bit_length() > MAX_EXPONENT_BITS:
-            raise UnfitKey
+def _check_strength(size: int, exponent: int, bits: range) -> None:
+    if size not in bits or exponent > MAX_EXPONENT_BITS:
+        raise UnfitKey
 
 
 def _fits(model: Any, key: Any) -> bool:

@@ -112,11 +112,12 @@ class Grants:
             raise _bad_grant("The refresh token is not valid, or not any more")
         return token
 
-    async def revoke(self, id: str, seconds: float | None = None) -> None:
-        """Whatever else is being written: a use of what it was before finds another version. A program that acts for
-        itself has no record until then, and needs one only for the `seconds` that its token may still live.
+    async def revoke(self, id: str, until: float, *, is_of_one_token: bool = False) -> None:
+        """Whatever else is being written: a use of what it was before finds another version. It is known as long as
+        anything may live that was made of it: `until`, which may be later than what is made today, or if it is of more
+        than one token, as long as those. A program that acts for itself has one.
         """
-        kept = self._kept if seconds is None else seconds + MARGIN
+        kept = max(until - self._seals.now() + MARGIN, 0.0 if is_of_one_token else self._kept)
         await self._marks.put("grant", id, msgspec.msgpack.encode(GrantRecord(is_revoked=True)), kept)
 
     async def is_revoked(self, id: str) -> bool:
@@ -145,7 +146,7 @@ class Grants:
 
     async def _end_for_reuse(self, grant: Grant) -> NoReturn:
         """Also if the store has forgotten how far the grant is: it may have been revoked."""
-        await self.revoke(grant.id)
+        await self.revoke(grant.id, grant.ends)
         log.warning("program %.100r used a code or a refresh token twice; all of that grant is revoked", grant.client)
         raise _bad_grant("This was used before, so everything that was made of it is revoked")
 

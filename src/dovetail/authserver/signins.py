@@ -1,11 +1,13 @@
 """Signing in: a name, a password and where they come from come in; a user goes out, or a refusal. Guessing is slow.
 
-Every try is counted before the password is looked at, for its network and everybody, for the name from this network,
-and for the name. The network comes first: with it all tries of a stranger are over, and names that are invented then
-are not even counted. So a stranger with one network keeps nobody out who comes from elsewhere. One with very many can
-use up what there is for all; but not for a user at a browser where that user has signed in before.
+Whoever finds the line full has not tried. Every try is counted before the password is looked at, for its network and
+everybody, for the name from this network, and for the name. The network comes first: with it all tries of a stranger
+are over, and names that are invented then are not even counted. So a stranger with one network keeps nobody out who
+comes from elsewhere. One with very many can use up what there is for all; but not for a user at a browser where that
+user has signed in before.
 """
 
+import asyncio
 import logging
 
 from dovetail.authserver.allowances import Allowance
@@ -34,12 +36,19 @@ class SignIns:
 
     async def accepts(self, name: str, password: str, network: str, *, is_known_browser: bool = False) -> bool:
         """Raises OAuthRefusal after too many tries. `is_known_browser`: this user has signed in there before."""
-        mine = f"known {name}"
-        if not is_known_browser or await self._marks.count(TRIES, mine, WINDOW) > AT_KNOWN_BROWSERS:
-            mine = f"both {network} {name}"
-            is_known_browser = False
+        if is_known_browser:
+            mine = f"known {name}"
+            with self._users.place(is_known_browser=True) as turn:
+                if await self._marks.count(TRIES, mine, WINDOW) <= AT_KNOWN_BROWSERS:
+                    return await self._is_right(name, password, network, turn, mine)
+        mine = f"both {network} {name}"
+        with self._users.place() as turn:
             await self._count(network, name, mine)
-        if not await self._users.accepts(name, password, is_known_browser=is_known_browser):
+            return await self._is_right(name, password, network, turn, mine)
+
+    async def _is_right(self, name: str, password: str, network: str, turn: asyncio.Semaphore, mine: str) -> bool:
+        """`mine`: what was counted of this user's own tries, which is forgotten if it is."""
+        if not await self._users.accepts(name, password, turn):
             log.info("somebody at %s could not sign in", network)
             return False
         await self._marks.forget(TRIES, mine)  # and no more: who has one account may try to guess another

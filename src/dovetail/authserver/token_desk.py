@@ -74,7 +74,7 @@ class TokenDesk:
     async def _answer(self, client: OAuthClient, grant: Grant, wanted: frozenset[str], number: int) -> Answer:
         """What the user allowed then, and is still possible now. The use comes last: what fails before costs none."""
         if await self._users.mark(grant.user) != grant.mark:
-            await self._grants.revoke(grant.id)
+            await self._grants.revoke(grant.id, grant.ends)
             raise OAuthRefusal("invalid_grant", "This user is not known any more, or has a new password")
         scopes = sorted(wanted & self._target.wanted(None, client.scopes) & self._target.scopes.keys())
         answer = self._told(await self._tokens.issue(client.id, grant.user, scopes, grant.id), scopes)
@@ -100,12 +100,12 @@ class TokenDesk:
         token = _needed(form, "token")
         refresh = await self._seals.open(token, RefreshToken)
         if refresh is not None and refresh.grant.client == client.id:
-            await self._grants.revoke(refresh.grant.id)
+            await self._grants.revoke(refresh.grant.id, refresh.grant.ends)
         elif refresh is None:
             claims = await self._tokens.read(token)
             if claims is not None and claims["client_id"] == client.id:
                 acts_for_itself = claims["sub"] == client.id
-                await self._grants.revoke(claims[GRANT], self._tokens.seconds if acts_for_itself else None)
+                await self._grants.revoke(claims[GRANT], claims["exp"], is_of_one_token=acts_for_itself)
         return PageResponse({}, 200, {**NOT_KEPT, **FOR_ANY_ORIGIN})
 
 

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,14 +82,20 @@ class Users:
         else:
             self._read = self._look(self._path, _stamp(self._path))
 
-    async def accepts(self, name: str, password: str, *, is_known_browser: bool = False) -> bool:
-        """It takes as long for a name that nobody has. Raises OAuthRefusal if too many wait for this."""
+    def place(self, *, is_known_browser: bool = False) -> AbstractContextManager[asyncio.Semaphore]:
+        """In the line of those whose passwords are checked; see `Turns.place`."""
+        return self._turns.place(is_known=is_known_browser)
+
+    async def accepts(self, name: str, password: str, turn: asyncio.Semaphore | None = None) -> bool:
+        """It takes as long for a name that nobody has. `turn`: the one to wait for, of whoever has a place already."""
+        if turn is None:
+            with self.place() as turn:
+                return await self.accepts(name, password, turn)
         if len(password) > MAX_PASSWORD:
             return False
         text = (await self._known()).get(name)
         known = self._like_any() if text is None else _parsed(text)
-        async with self._turns.turn(is_known=is_known_browser):
-            digest = await asyncio.to_thread(_scrypt, password, known)
+        digest = await _in_turn(turn, password, known)
         return hmac.compare_digest(digest, known.digest) and text is not None
 
     async def mark(self, name: str) -> str | None:
@@ -174,6 +181,18 @@ def _parsed(text: str) -> _Hash:
         raise ValueError("no hash of a password")
     cost, block, parallel, salt, digest = found.groups()
     return _Hash(int(cost), int(block), int(parallel), decode_base64url(salt), decode_base64url(digest))
+
+
+async def _in_turn(turn: asyncio.Semaphore, password: str, how: _Hash) -> bytes:
+    """A thread can't be stopped: also if nobody waits for it any more, it is the next one's turn only when it ends."""
+    await turn.acquire()
+    try:
+        hashing = asyncio.get_running_loop().run_in_executor(None, _scrypt, password, how)
+    except BaseException:
+        turn.release()
+        raise
+    hashing.add_done_callback(lambda _: turn.release())
+    return await asyncio.shield(hashing)
 
 
 def _scrypt(password: str, how: _Hash) -> bytes:

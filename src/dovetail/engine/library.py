@@ -93,7 +93,7 @@ class Library:
     def _fitting(self, uri: str) -> "tuple[Template, dict[str, Value], dict[str, Any]]":
         misfit: ArgumentError | None = None
         templates = self.templates.all()
-        text = registry.resources.matchable(uri) if templates else uri
+        text = registry.resources.normal(uri) if templates else uri
         for template in templates:
             texts = template.texts_in(text)
             if texts is None:

@@ -6,7 +6,8 @@ if it had been spread evenly: so nobody gets twice as much around the end of a w
 allowed gets exactly `count` calls in each window, evenly spaced.
 
 Where workers share a state they count together, each call with one trip to the store, and whoever was refused and does
-not give up with none. While the store is in trouble each worker counts for itself.
+not give up with none. While the store is in trouble each worker counts for itself, and so it does for a caller whose
+new window finds no room there.
 """
 
 import asyncio
@@ -199,12 +200,13 @@ class SharedCounts:
         except StoreTrouble as trouble:
             self._lost(trouble)
             raise Away from None
-        except NoRoom as trouble:  # for this caller: those who are counted there already need none
-            self._tell_full(trouble)
+        except NoRoom as trouble:  # it has answered, so it is not in trouble
+            self._found()
+            self.tell_full(trouble)
             raise Away from None
         self._found()
 
-    def _tell_full(self, trouble: NoRoom) -> None:
+    def tell_full(self, trouble: NoRoom) -> None:
         now = self._clock()
         if now >= self._tell_again:
             self._tell_again = now + TELL_SECONDS
@@ -266,8 +268,12 @@ class Limiter:
                 return TooSoon(meter.rate, tally.until - now)
         windows = [tally.window for tally in tallies]
         with shared.asking() as state:
-            counting = [meter.count_in(state, tally, now) for meter, tally in pairs]
-            waits = [await counting[0]] if len(counting) == 1 else await asyncio.gather(*counting)
+            counting = [self._in_store(shared, state, meter, tally, now) for meter, tally in pairs]
+            counted = [await counting[0]] if len(counting) == 1 else await asyncio.gather(*counting)
+        waits = [
+            meter.wait(tally.count + 1, tally.window, tally.earlier, now) if wait is None else wait
+            for (meter, tally), wait in zip(pairs, counted, strict=True)
+        ]
         wait = max(waits)
         for tally, window, own_wait in zip(tallies, windows, waits, strict=True):
             if tally.window == window:  # else it is over
@@ -275,10 +281,22 @@ class Limiter:
                 tally.until = now + own_wait
         if wait <= 0:
             return None
+        takes = [(*each, window) for each, window, own in zip(pairs, windows, counted, strict=True) if own is not None]
         with suppress(Away), shared.asking() as state:
-            takes = zip(self._meters, tallies, windows, strict=True)
             await asyncio.gather(*(meter.add(state, tally.caller, window, -1) for meter, tally, window in takes))
         return TooSoon(self._meters[waits.index(wait)].rate, wait)
+
+    async def _in_store(
+        self, shared: SharedCounts, state: StateBackend, meter: Meter, tally: Tally, now: float
+    ) -> float | None:
+        """As `count_in`; None if there is no room for this caller in this window: then only this rate of theirs is
+        counted by each worker for itself.
+        """
+        try:
+            return await meter.count_in(state, tally, now)
+        except NoRoom as trouble:
+            shared.tell_full(trouble)
+            return None
 
     async def goes_on(self, request_state: str) -> bool:
         """Whether a call that was counted goes on with this state: each state does so once."""

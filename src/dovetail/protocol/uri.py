@@ -164,9 +164,9 @@ class UriTemplate:
         if found is None:
             return None
         values: dict[str, Value] = {}
-        for reader, text in zip(self._matcher.readers, found.groups(), strict=True):
-            if text is not None:
-                read = reader.read(text)
+        for reader, part in zip(self._matcher.readers, found.groups(), strict=True):
+            if part is not None:
+                read = reader.read(part)
                 if read is None:
                     return None
                 values.update(read)
@@ -176,9 +176,21 @@ class UriTemplate:
         """Raise SetupError if a URI could not be read back in exactly one way. Registration calls this."""
         _ = self._matcher
 
+    def read(self, name: str, text: str) -> Value | None:
+        """What a variable that goes by its place reads in a part of a URI that is `normal`."""
+        for reader in self._matcher.readers:
+            if isinstance(reader, _Run) and reader.name == name:
+                return (reader.read(text) or {}).get(name)
+        return None
+
+    @cached_property
+    def row(self) -> Sequence[Cell]:
+        """What it is made of, cell by cell."""
+        return _row(self._parts)
+
     @cached_property
     def _matcher(self) -> "_Matcher":
-        return _Matcher.compile(self.text, self._parts)
+        return _Matcher.compile(self.text, self._parts, self.row)
 
 
 def _parse(text: str) -> Iterator[str | Expression]:
@@ -347,9 +359,8 @@ class _Matcher(NamedTuple):
     readers: tuple[_Run | _Pairs, ...]
 
     @classmethod
-    def compile(cls, text: str, parts: Sequence[str | Expression]) -> "_Matcher":
+    def compile(cls, text: str, parts: Sequence[str | Expression], row: Sequence[Cell]) -> "_Matcher":
         expressions = [part for part in parts if isinstance(part, Expression)]
-        row = _row(parts)
         problem = _unreadable(expressions) or _ambiguous(row)
         if problem:
             raise SetupError(f"URIs can't be matched with the template {text!r}: {problem}.")

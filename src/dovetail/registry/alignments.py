@@ -1,61 +1,122 @@
-"""How one URI template reads what another one stands for: two templates come in, the texts that both have go out.
+"""Where one URI template has a value and another one mere text: both come in, the texts that the value may have go out.
 
-`n://item/{id}/{part}` reads the texts of `n://item/7.0/{name}` with `7.0` for `id` and anything for `part`. So whoever
-asks it for `n://item/7/x` asks for what the other one would be asked for as `n://item/7.0/x`, if `id` is a number.
+`n://item/{id}/{part}` can be asked for what `n://item/7.0/{name}` stands for: with `7.0` for `id`, and so with `7` too,
+if `id` is a number. What comes out are only proposals: whoever takes one up asks the other template whether it fits.
+So it does no harm if there are some that never fit, but it would if one were missing. Hence only what stands right
+before and right after a variable is looked at, never how the rest of both templates goes together.
 """
 
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from dovetail.errors import SetupError
-from dovetail.protocol.uri import UriTemplate, Value
+from dovetail.protocol.ambiguity import Cell
+from dovetail.protocol.uri import UriTemplate, Value, normal
 
 KEPT = 4_096  # forms of templates; to make one takes longer than to use it
-ANYTHING = "0any7thing0"  # stands for whatever a variable holds
 
 _EXPRESSION = re.compile(r"(\{[^{}]*\})")
-_SLASH = re.compile(r"/(?![^{}]*\})")  # that is not in an expression
-_ONE_VARIABLE = re.compile(r"\{(\w+)\}(?:\{[?;#].*)?")
-_MERE_TEXT = re.compile(r"([^{}]+)(?:\{[?;#].*)?")
-
-Texts = dict[str, Value | None]  # None: there is none in the URI
+_MARK = os.urandom(8).hex()  # nobody can have it in a text of theirs
 
 
-def fixed_texts(reader: UriTemplate, other: UriTemplate) -> Texts | None:
-    """The texts that the reader finds in all URIs that both have, for those of its variables that have one there."""
-    anything = _anything(other)
-    for known in ({}, dict(_facing(reader.text, other.text))):
-        texts = reader.match(other.expand({**anything, **known}))
-        if texts is not None:
-            return {name: texts.get(name) for name in reader.variables if not _is_anything(texts.get(name))}
-    return None
+class VariablePlace(NamedTuple):
+    """Where a template has the text of a variable that goes by its place."""
+
+    name: str
+    holds: frozenset[str]
+    before: frozenset[str]  # the characters that may stand right before it
+    after: frozenset[str]
+
+    def texts_in(self, mere: str) -> Iterator[str]:
+        """The parts of a mere text that could be the variable's own; a variable may stand on either side of it."""
+        starts = [0, *(place + 1 for place, character in enumerate(mere) if character in self.before)]
+        ends = [*(place for place, character in enumerate(mere) if character in self.after), len(mere)]
+        for start in starts:
+            misfit = next((place for place in range(start, len(mere)) if mere[place] not in self.holds), len(mere))
+            yield from (mere[start:end] for end in ends if start < end <= misfit)
 
 
-def _facing(reader: str, other: str) -> Iterator[tuple[str, str]]:
-    """The variables of the other one that are a whole segment, where the reader has mere text for it."""
-    for mine, theirs in zip(_SLASH.split(reader), _SLASH.split(other), strict=False):
-        variable, text = _ONE_VARIABLE.fullmatch(theirs), _MERE_TEXT.fullmatch(mine)
-        if variable is not None and text is not None:
-            yield variable[1], unquote(text[1])
+class Proposal(NamedTuple):
+    """A text that a variable may have, and how that is spelled in the mere text of the other template."""
+
+    name: str
+    text: Value
+    spelled: str
 
 
-def _anything(template: UriTemplate) -> dict[str, Value]:
-    return {name: [ANYTHING] if name in template.exploded else ANYTHING for name in template.variables}
+def possible_texts(reader: UriTemplate, other: UriTemplate) -> Iterator[Proposal]:
+    """For the variables of the reader, where the other one has mere text."""
+    found = list(dict.fromkeys(_mere_texts(other.row)))
+    for place in _places(reader.row):
+        for part in dict.fromkeys(part for mere in found for part in place.texts_in(mere)):
+            text = reader.read(place.name, part)
+            if text is not None:
+                yield Proposal(place.name, text, part)
+    for name in sorted(reader.optional - reader.exploded):
+        for mere in found:
+            for part in re.findall(rf"[?&;]{re.escape(normal(name))}=([^?&;#]*)", mere):
+                yield Proposal(name, unquote(part), part)
 
 
-def _is_anything(value: Value | None) -> bool:
-    if isinstance(value, dict):
-        return ANYTHING in "".join([*value, *value.values()])
-    return value is not None and ANYTHING in "".join(value)
+def expanded(template: UriTemplate, texts: Mapping[str, Value | None], spelled: Mapping[str, str]) -> str:
+    """The URI with these texts, some of which are spelled as it is said, whatever the template would escape."""
+    marks = {name: f"{_MARK}{place}z" for place, name in enumerate(spelled)}
+    marked = {name: [mark] if name in template.exploded else mark for name, mark in marks.items()}
+    uri = template.expand({**texts, **marked})
+    for name, mark in marks.items():
+        uri = uri.replace(mark, spelled[name])
+    return uri
+
+
+def _places(row: Sequence[Cell]) -> Iterator[VariablePlace]:
+    optional = [bool(cell.skip or (place and row[place - 1].skip)) for place, cell in enumerate(row)]
+    cells = list(zip(row, optional, strict=True))
+    for place, (cell, is_optional) in enumerate(cells):
+        if cell.repeats and not is_optional:
+            yield VariablePlace(cell.owner, cell.holds, _nearest(cells[:place][::-1]), _nearest(cells[place + 1 :]))
+
+
+def _nearest(cells: Sequence[tuple[Cell, bool]]) -> frozenset[str]:
+    """What may come first on the way to an end: an optional part, which is two cells, or what is behind it."""
+    found: frozenset[str] = frozenset()
+    inside = False
+    for cell, is_optional in cells:
+        if not inside:
+            found |= cell.holds
+        if not is_optional:
+            break
+        inside = not inside
+    return found
+
+
+def _mere_texts(row: Sequence[Cell]) -> Iterator[str]:
+    """What has no variable in it, as long as it goes on, with and without the parts that are optional."""
+    texts = [""]  # that go on here
+    inside = False
+    for cell in row:
+        if inside:
+            inside = False  # an optional variable, which has ended the texts with it already
+        elif cell.skip:
+            yield from (text + min(cell.holds) for text in texts)
+            texts.append("")
+            inside = True
+        elif cell.repeats:
+            yield from texts
+            texts = [""]
+        else:
+            texts = [text + min(cell.holds) for text in texts]
+    yield from texts
 
 
 @lru_cache(KEPT)
-def respelled(text: str, spell: Callable[[str], str]) -> UriTemplate | None:
+def respelled(text: str, spell: Callable[[str], str], spell_first: Callable[[str], str]) -> UriTemplate | None:
     """The template with another spelling of what is mere text in it; None if that is the same, or could not match."""
-    parts = _EXPRESSION.split(text)
-    spelled = "".join(part if place % 2 else spell(part) for place, part in enumerate(parts))
+    first, *parts = _EXPRESSION.split(text)
+    spelled = spell_first(first) + "".join(spell(part) if place % 2 else part for place, part in enumerate(parts))
     if spelled == text:
         return None
     template = UriTemplate(spelled)
@@ -64,8 +125,3 @@ def respelled(text: str, spell: Callable[[str], str]) -> UriTemplate | None:
     except SetupError:
         return None
     return template
-
-
-def together(texts: Mapping[str, Value], fixed: Texts) -> dict[str, Value]:
-    """The texts of a URI that has the fixed ones."""
-    return {name: text for name, text in {**texts, **fixed}.items() if text is not None}

@@ -141,8 +141,10 @@ class Directory:
 
     def uri_of(self, relative: str) -> str:
         """The URI of a relative path, whether or not there is a file."""
-        uri = self.prefix + quote(relative) if _RELATIVE.fullmatch(relative) else ""
-        if not uri or len(uri) > LONGEST_URI:  # nobody could ask for it
+        if not _RELATIVE.fullmatch(relative):
+            raise _missing(relative)
+        uri = self.prefix + quote(relative)
+        if len(uri) > LONGEST_URI:  # nobody could ask for it
             raise _missing(relative)
         return uri
 

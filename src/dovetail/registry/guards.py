@@ -6,38 +6,37 @@ asked for by the plainest spelling of a URI, by the values that a template reads
 
 Where two things can't be told apart for sure, they count as the same, and the one that has a rule is meant.
 
-What this can't know: that a file has a hard link outside of a folder that is guarded as a whole, and what a function
-makes of its values (if it takes capitals for small letters, or opens a path, it has to look where that leads), nor all
-texts of a value that is no string if a template with a rule has only a part of it as its own text.
+What this can't know: that a file has a hard link outside of a folder that is guarded as a whole, what a function makes
+of its values (if it takes capitals for small letters, or opens a path, it has to look where that leads), nor all texts
+of a value that a template with a rule has in part as its own text and in part in a variable.
 """
 
+import math
 import os
-import posixpath
-import re
 import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import msgspec
 
-from dovetail.errors import ArgumentError
+from dovetail.errors import ArgumentError, NotFound
 from dovetail.protocol.uri import Value, normal
 from dovetail.registry import alignments
-from dovetail.registry.alignments import Texts
+from dovetail.registry.alignments import Proposal
+from dovetail.registry.spellings import few_escapes, few_escapes_in_parts, plain_in_parts, spelled_plainly
+from dovetail.registry.spellings import plainest as plainest
 
 if TYPE_CHECKING:
     from dovetail.registry.access import AccessRule
     from dovetail.registry.files import Directory
     from dovetail.registry.resources import Resource, Template
 
-_RAW = ":/?#[]@!$&'()*+,;="  # as they are where they stand; unreserved characters are never escaped
-_PLAIN = re.compile(rf"[a-z0-9+.-]*(?::[A-Za-z0-9._~{re.escape(_RAW)}-]*)?")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_PATH = re.compile(r"([^:/?#]*:(?://)?/?)([^?#]*)(.*)", re.DOTALL)
+MOST_COMBINATIONS = 1_000  # of texts of several values that are tried for one template with a rule
 _DEEPEST = 32  # levels of lists and objects at which values are still compared
 _FIELD_TABLES = ("__dataclass_fields__", "__struct_fields__", "model_fields")  # the last one is pydantic's
 
@@ -45,52 +44,26 @@ _SIMPLE = frozenset((str, int, float, bool, type(None)))  # most values
 
 Identity = tuple[int, int]
 Found = tuple["Resource | Template", dict[str, Any]]  # with its values
-FixedTexts = dict[tuple[str, ...], dict[Hashable, list[Texts]]]  # by the names of variables, and by their values
+KnownTexts = dict[str, dict[Hashable, dict[int, list[str]]]]  # by variable, value, and number of the form
 
 
 # ── URIs ──
 
 
-def plainest(uri: str) -> str:
-    """The spelling with the fewest escapes. Different things may share it, but no thing has two."""
-    if _PLAIN.fullmatch(uri):
-        return uri
-    plain = _with_few_escapes(uri)
-    scheme = _SCHEME.match(plain)
-    return plain if scheme is None else scheme[0].lower() + plain[scheme.end() :]
-
-
-def _with_few_escapes(text: str) -> str:
-    try:
-        return quote(unquote(text, errors="strict"), safe=_RAW)
-    except UnicodeError:  # no text at all: it is no spelling of anything else
-        return text
-
-
 def other_spellings(uri: str, template: "Template", values: Mapping[str, Any]) -> list[str]:
     """How else one could ask for what the template was asked for, the plain way first."""
-    plain = plainest(uri)
     if template.directory is not None:
-        return [plain]
+        return [plainest(uri)]
     texts = {name: _as_text(value) for name, value in values.items()}
-    needed = {name: text for name, text in texts.items() if text != template.defaults.get(name, msgspec.UNSET)}
-    found = [plain, plainest(template.template.expand(texts))]
-    if len(needed) < len(texts):
-        found.append(plainest(template.template.expand(needed)))
-    found = list(dict.fromkeys(found))
-    return list(dict.fromkeys([*found, *map(_without_detours, found)]))
+    needed = _needed(template, texts)
+    bases = [texts] if len(needed) == len(texts) else [texts, needed]
+    found = dict.fromkeys([uri, *(form.template.expand(base) for form in _forms(template) for base in bases)])
+    return list(dict.fromkeys(spelling for each in found for spelling in spelled_plainly(each)))
 
 
-def _without_detours(uri: str) -> str:
-    """As a file system reads it: `.` and `..` lead where they lead, and a second slash adds nothing."""
-    found = _PATH.fullmatch(uri)
-    if found is None:
-        return uri
-    begin, path, end = found.groups()
-    if "//" not in path and "/." not in path and not path.startswith((".", "/")):
-        return uri
-    slash = "/" if path.endswith("/") else ""
-    return begin + posixpath.normpath("/" + path.lstrip("/")).removeprefix("/") + slash + end
+def _needed(template: "Template", texts: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the texts that do not stand for the default anyway."""
+    return {name: text for name, text in texts.items() if text != template.defaults.get(name, msgspec.UNSET)}
 
 
 def default_texts(defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,7 +175,7 @@ class StrictTemplates:
     def __init__(self, templates: Iterable["Template"]) -> None:
         strict = [each for each in templates if each.access is not None]
         self._forms = [(form.template.lead, each, form) for each in strict for form in _forms(each)]
-        self._fixed: dict[str, FixedTexts] = {}  # for each template that was asked
+        self._texts: dict[str, KnownTexts] = {}  # for each template that was asked
 
     def instead(self, source: "Resource | Template", spelling: str) -> "Found | None":
         """The first one that the spelling fits, unless the source, or the folder that lists it, comes before it."""
@@ -223,44 +196,68 @@ class StrictTemplates:
     def other_texts(
         self, template: "Template", texts: Mapping[str, Value], values: Mapping[str, Any]
     ) -> "Iterator[str]":
-        """The URIs with the same values, but with the texts that those have in templates with a rule."""
+        """The URIs with the same values, but with the texts that those may have in templates with a rule."""
         if not self._forms or template.directory is not None:
             return
-        known = self._fixed.get(template.uri)
+        known = self._texts.get(template.uri)
         if known is None:
-            known = self._fixed[template.uri] = self._fixed_for(template, texts)
-        for names, found in known.items():
-            for fixed in found.get(_picked(values, names), ()):
-                uri = template.template.expand(alignments.together(texts, fixed))
-                plain = plainest(uri)
-                yield from (uri, plain, _without_detours(plain))
+            known = self._texts[template.uri] = self._texts_for(template, texts)
+        found: dict[int, dict[str, list[str]]] = {}  # for each of the forms, those for some variables
+        for name, by_value in known.items():
+            for form, same in by_value.get(comparable_value(values.get(name)), {}).items():
+                found.setdefault(form, {})[name] = same
+        for choice in found.values():
+            yield from _combined(template, texts, values, choice)
 
-    def _fixed_for(self, template: "Template", texts: Mapping[str, Value]) -> "FixedTexts":
+    def _texts_for(self, template: "Template", texts: Mapping[str, Value]) -> "KnownTexts":
         """What others have as mere text where the template has values; `texts` are some that it can read."""
-        known: FixedTexts = {}
-        for _, other, form in self._forms:
-            fixed = alignments.fixed_texts(template.template, form.template) if other is not template else None
-            if fixed:
+        known: KnownTexts = {}
+        for number, (_, other, form) in enumerate(self._forms):
+            if other is template:
+                continue
+            for name, text, spelled in _proposed(template, form):
                 try:
-                    values = template.decode(alignments.together(texts, fixed))
+                    value = template.decode({**texts, name: text}).get(name)
                 except ArgumentError:
                     continue
-                same = known.setdefault(tuple(fixed), {}).setdefault(_picked(values, fixed), [])
-                if fixed not in same:
-                    same.append(fixed)
+                same = known.setdefault(name, {}).setdefault(comparable_value(value), {}).setdefault(number, [])
+                if spelled not in same:
+                    same.append(spelled)
         return known
 
 
-def _picked(values: Mapping[str, Any], names: Iterable[str]) -> Hashable:
-    return comparable_value([values.get(name) for name in names])
+def _proposed(template: "Template", strict: "Template") -> Iterator[Proposal]:
+    """Texts that the values of the template may have in the other one: those that stand there, or can be chosen."""
+    for form in _forms(template):
+        yield from alignments.possible_texts(form.template, strict.template)
+    for name in template.template.variables:
+        if name not in template.template.exploded:
+            for text in (text for texts in strict.choices.values() for text in texts):
+                yield Proposal(name, text, quote(text, safe=""))
+
+
+def _combined(
+    template: "Template", texts: Mapping[str, Value], values: Mapping[str, Any], choice: Mapping[str, list[str]]
+) -> Iterator[str]:
+    """The URIs with these spellings of some of the values, or not, and with or without what is the default anyway."""
+    if math.prod(len(spelled) + 1 for spelled in choice.values()) > MOST_COMBINATIONS:
+        raise NotFound("Resource not found: it can't be told which rule holds for it")  # so nobody gets it
+    needed = _needed(template, {name: _as_text(value) for name, value in values.items()})
+    bases = (texts, {name: text for name, text in texts.items() if name in needed}, needed)
+    for chosen in product(*([*spelled, None] for spelled in choice.values())):
+        spelled = {name: text for name, text in zip(choice, chosen, strict=True) if text is not None}
+        for form, base in product(_forms(template), bases):
+            uri = alignments.expanded(form.template, base, spelled)
+            yield from spelled_plainly(uri)
 
 
 def _forms(template: "Template") -> "Iterator[Template]":
-    """The template, and how it reads URIs in the plainest spelling if that is not how it is written itself."""
+    """The template, and how it reads URIs in plain spellings if that is not how it is written itself."""
     yield template
-    plain = alignments.respelled(template.uri, _with_few_escapes)
-    if plain is not None:
-        yield msgspec.structs.replace(template, template=plain)
+    for spell, spell_first in ((few_escapes, plainest), (few_escapes_in_parts, plain_in_parts)):
+        plain = alignments.respelled(template.uri, spell, spell_first)
+        if plain is not None:
+            yield msgspec.structs.replace(template, template=plain)
 
 
 def is_rival(other: "Resource | Template", source: "Resource | Template") -> bool:

@@ -12,7 +12,8 @@ from dovetail.errors import NotFound, SetupError
 from dovetail.protocol.content import Annotations, Icon, Meta, ResourceContents
 from dovetail.protocol.definitions import CacheScope, ResourceDefinition, TemplateDefinition
 from dovetail.protocol.outbound import CacheHint
-from dovetail.protocol.uri import UriTemplate, Value, is_template, normal, valid_uri
+from dovetail.protocol.uri import UriTemplate, Value, is_template, valid_uri
+from dovetail.protocol.uri import normal as normal
 from dovetail.registry.arguments import compile_strings
 from dovetail.registry.files import Directory, File, FileContents, FileEntry
 from dovetail.registry.functions import FunctionInfo, inspect_function
@@ -89,7 +90,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.directory is None else self.uri
 
     def texts_in(self, text: str) -> dict[str, Value] | None:
-        """The texts of its values in a URI that is `matchable`, or None: it has not the template's shape."""
+        """The texts of its values in a URI that is `normal`, or None: it has not the template's shape."""
         texts = self.template.match_normal(text)
         if texts is None or self.directory is None or self.directory.spells(text, str(texts["path"])):
             return texts
@@ -97,11 +98,6 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
 
     def path_of(self, uri: str) -> Path | None:
         return None if self.directory is None else self.directory.path_of(uri)
-
-
-def matchable(uri: str) -> str:
-    """The spelling of it that `Template.texts_in` reads."""
-    return normal(uri)
 
 
 def compile_resource(
