@@ -2,10 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from scripted_link import ScriptedLink, result
 from small_server import HANDSHAKE, every_revision, handshake_only, make_server, modern_only, revision_of
 
 from dovetail import Client
@@ -14,6 +15,8 @@ from dovetail.protocol import revisions
 from dovetail.protocol.content import ResourceContents, Text
 from dovetail.protocol.results import PromptResult
 from dovetail.server import Server
+
+COMPLETE = {"resultType": "complete"}
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 
@@ -218,20 +221,6 @@ async def test_completion(client: Client) -> None:
     assert list((await client.complete(ref, "code", "a", {"language": "go"})).values) == ["a1", "a2", "go"]
 
 
-@handshake_only
-async def test_subscribe_and_unsubscribe(client: Client) -> None:
-    await client.subscribe("notes://all")
-    await client.unsubscribe("notes://all")
-    with pytest.raises(ServerError):
-        await client.subscribe("other://x")
-
-
-@modern_only
-async def test_subscribe_is_gone(client: Client) -> None:
-    with pytest.raises(ServerError, match="Method not found"):
-        await client.subscribe("notes://all")
-
-
 # ── pages ──
 
 
@@ -256,6 +245,76 @@ async def test_an_empty_cursor_ends_the_old_lists(version: str) -> None:
     async with Client(make_server(profile="pocket"), protocol_version=version) as client:
         assert len(await client.list_tools()) == 9
         assert (await client.list_tools_page()).next_cursor is None
+
+
+async def test_a_modern_list_goes_on_after_an_empty_cursor() -> None:
+    pages = {None: (["a"], {"nextCursor": ""}), "": (["b"], {"nextCursor": "2"}), "2": (["c"], {})}
+
+    def answer(message: dict[str, Any]) -> list[dict[str, Any]]:
+        if message["method"] == "server/discover":
+            return [result(message, {**COMPLETE, "supportedVersions": ["2026-07-28"], "capabilities": {"prompts": {}}})]
+        names, more = pages[message["params"].get("cursor")]
+        return [result(message, {**COMPLETE, "prompts": [{"name": name} for name in names], **more})]
+
+    async with Client(ScriptedLink(answer)) as client:
+        assert [prompt.name for prompt in await client.list_prompts()] == ["a", "b", "c"]
+        assert (await client.list_prompts_page()).next_cursor == ""
+
+
+# ── time ──
+
+ASKING: dict[str, Callable[[Client], Awaitable[Any]]] = {
+    "ping": lambda client: client.ping(timeout=0.01),
+    "tools/list": lambda client: client.list_tools(timeout=0.01),
+    "tools/list, a page": lambda client: client.list_tools_page(timeout=0.01),
+    "tools/call": lambda client: client.call_tool("x", timeout=0.01),
+    "resources/list": lambda client: client.list_resources(timeout=0.01),
+    "resources/list, a page": lambda client: client.list_resources_page(timeout=0.01),
+    "resources/templates/list": lambda client: client.list_resource_templates(timeout=0.01),
+    "resources/templates/list, a page": lambda client: client.list_resource_templates_page(timeout=0.01),
+    "resources/read": lambda client: client.read_resource("x://y", timeout=0.01),
+    "prompts/list": lambda client: client.list_prompts(timeout=0.01),
+    "prompts/list, a page": lambda client: client.list_prompts_page(timeout=0.01),
+    "prompts/get": lambda client: client.get_prompt("x", timeout=0.01),
+    "completion/complete": lambda client: client.complete({"type": "ref/prompt", "name": "x"}, "y", timeout=0.01),
+    "server/discover": lambda client: client.discover(timeout=0.01),
+    "any/thing": lambda client: client.request("any/thing", timeout=0.01),
+}
+
+
+@pytest.mark.parametrize("what", ASKING)
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_every_request_may_have_its_own_time(what: str, version: str) -> None:
+    async with Client(ScriptedLink(greet), protocol_version=version) as client, asyncio.timeout(5):
+        with pytest.raises(TimeoutError, match=rf"{what.partition(',')[0]}: no answer within 0\.01 s"):
+            await ASKING[what](client)
+
+
+async def test_a_server_that_is_not_reached_in_time() -> None:
+    client = Client(ScriptedLink())
+    with pytest.raises(TimeoutError, match=r"The server was not reached within 0\.01 s"):
+        await client.open(connect_timeout=0.01)
+
+
+@pytest.mark.parametrize(("timeout", "words"), [(None, "initialize: no answer within 0.1 s"), (0.05, "x: no new")])
+async def test_a_new_session_that_does_not_come(timeout: float | None, words: str) -> None:
+    link = ScriptedLink(greet)
+    async with Client(link, protocol_version="2025-11-25", timeout=0.1) as client:
+        link._answer = lambda message: []
+        link._receiver.session_ended("gone")
+        with pytest.raises(TimeoutError, match=words):
+            await client.request("x", timeout=timeout)
+
+
+def greet(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """A server that says hello, and nothing else."""
+    info = {"name": "x", "version": "1"}
+    greetings: dict[str, Any] = {
+        "initialize": {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": info},
+        "server/discover": {**COMPLETE, "supportedVersions": ["2026-07-28"], "capabilities": {}},
+    }
+    greeting = greetings.get(message["method"]) if message.get("id") == 1 else None
+    return [] if greeting is None else [result(message, greeting)]
 
 
 # ── transcript and the low level ──

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -125,6 +126,37 @@ async def test_a_request_that_must_not_be_cancelled(link: ScriptedLink, talk: Co
     assert link.methods() == ["initialize"]
 
 
+async def told_of_progress(link: ScriptedLink, talk: Conversation, times: int, max_timeout: float) -> None:
+    """A request with 0.1 s of patience, and progress every 0.04 s."""
+    task = await begin(talk.ask("a", {}, timeout=0.1, max_timeout=max_timeout, on_progress=lambda *_: None))
+    params = {"progressToken": link.sent[-1]["params"]["_meta"]["progressToken"], "progress": 1}
+    for _ in range(times):
+        await asyncio.sleep(0.04)
+        link.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+    link.say(result(link.sent[0], {}))
+    await task
+
+
+@pytest.mark.rule("LIFE-10")
+async def test_progress_extends_the_wait(link: ScriptedLink, talk: Conversation) -> None:
+    await told_of_progress(link, talk, 6, max_timeout=60)
+
+
+@pytest.mark.rule("LIFE-10")
+async def test_progress_does_not_extend_it_for_ever(link: ScriptedLink, talk: Conversation) -> None:
+    with pytest.raises(TimeoutError, match=r"a: progress, but no answer within 0\.2 s"):
+        await told_of_progress(link, talk, 12, max_timeout=0.2)
+    assert link.methods() == ["a", "notifications/cancelled"]
+
+
+async def test_progress_and_then_silence(link: ScriptedLink, talk: Conversation) -> None:
+    task = await begin(talk.ask("a", {}, timeout=0.05, max_timeout=9, on_progress=lambda *_: None))
+    params = {"progressToken": link.sent[-1]["params"]["_meta"]["progressToken"], "progress": 1}
+    link.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+    with pytest.raises(TimeoutError, match=r"a: no progress for 0\.05 s"):
+        await task
+
+
 async def test_abandoning_what_was_answered_says_nothing(link: ScriptedLink, talk: Conversation) -> None:
     pending = talk.start("a", {})
     link.say(result(link.sent[0], {}))
@@ -175,6 +207,58 @@ async def test_other_requests_are_refused(link: ScriptedLink, talk: Conversation
     link.say({"jsonrpc": "2.0", "id": 7, "method": method})
     await turn()
     assert (link.sent[0]["id"], link.sent[0]["error"]["code"]) == (7, -32601)
+
+
+async def test_an_id_that_would_only_fill_the_way_back(link: ScriptedLink, talk: Conversation) -> None:
+    link.say({"jsonrpc": "2.0", "id": "p" * 10_001, "method": "ping"})
+    link.say({"jsonrpc": "2.0", "id": "p" * 10_000, "method": "ping"})
+    await turn()
+    assert [len(message["id"]) for message in link.sent] == [10_000]
+
+
+async def test_a_batch_that_ends_it(link: ScriptedLink, crowd: Crowd, talk: Conversation) -> None:
+    link._answer = lambda message: link.die() or []  # type: ignore[func-returns-value]
+    batch = [{"jsonrpc": "2.0", "id": number, "method": "ping"} for number in range(3)]
+    talk.receive(json.dumps(batch).encode())
+    assert len(link.sent) == 1
+    assert crowd.reasons == ["it crashed"]
+
+
+async def test_a_handler_may_return_anything_that_can_be_awaited(link: ScriptedLink, crowd: Crowd) -> None:
+    done: list[bytes] = []
+
+    class Later:
+        def __init__(self, message: bytes) -> None:
+            self.message = message
+
+        def __await__(self) -> Any:
+            yield from asyncio.sleep(0).__await__()
+            done.append(self.message)
+
+    conversation = Conversation(link, crowd, lambda direction, message: Later(message))
+    await conversation.open()
+    conversation.tell("hello")
+    await turn()
+    await conversation.close()
+    assert done == [b'{"jsonrpc":"2.0","method":"hello"}']
+
+
+async def test_closing_goes_on_if_it_is_cancelled(link: ScriptedLink, crowd: Crowd) -> None:
+    async def slow(direction: str, message: bytes) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+
+    conversation = Conversation(link, crowd, slow)
+    await conversation.open()
+    conversation.tell("hello")
+    await turn()
+    closing = await begin(conversation.close())
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert closing.cancelled()
+    assert link.closed == 1
 
 
 async def test_progress_goes_to_its_request_alone(link: ScriptedLink, crowd: Crowd, talk: Conversation) -> None:
@@ -263,6 +347,24 @@ async def test_notifications_go_to_the_audience(link: ScriptedLink, crowd: Crowd
     link.say({"jsonrpc": "2.0", "method": "notifications/y"})
     await turn()
     assert crowd.heard == [("notifications/x", {"a": 1}), ("notifications/y", {})]
+
+
+async def test_a_flood_of_nonsense_is_counted(
+    link: ScriptedLink, crowd: Crowd, caplog: pytest.LogCaptureFixture
+) -> None:
+    conversation = Conversation(link, crowd)
+    await conversation.open()
+    with caplog.at_level(logging.WARNING, "dovetail.client"):
+        for _ in range(200):
+            conversation.receive(b"hello")
+            conversation.receive(b"[1, {}]")
+        assert len(caplog.records) == 6
+        await conversation.close()
+        await conversation.close()
+    assert [record.getMessage() for record in caplog.records[5:]] == [
+        "what else the server says in vain is only counted",
+        "the server sent 600 messages that made no sense",
+    ]
 
 
 DEEP = b"[" * 200_000 + b"]" * 200_000

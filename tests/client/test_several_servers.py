@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from modern_script import modern
@@ -14,6 +14,7 @@ from scripted_link import ScriptedLink, error, result
 from served_http import Scripted
 
 from dovetail import Client, Clients, ConnectionLost, SetupError, ToolError
+from dovetail.client.clients import ClientOptions
 from dovetail.client.credentials import BearerToken
 from dovetail.client.oauth import ClientCredentials, EnterpriseManaged, JwtBearer, OAuth
 
@@ -270,31 +271,19 @@ async def test_one_that_does_not_answer_stops_nobody(group: Group) -> None:
             "late": TimeoutError,
             "odd": SetupError,
         }
-        assert str(clients.failures["late"]) == "'late' did not open within 0.05 s"
+        assert str(clients.failures["late"]) == "The server was not reached within 0.05 s"
         assert (await clients.call_tool("good_work")).text == "good work"
-        with pytest.raises(ConnectionLost, match="late_work: the server 'late' can't be used: 'late' did not open"):
+        with pytest.raises(ConnectionLost, match="late_work: the server 'late' can't be used: The server was not"):
             await clients.call_tool("late_work")
         with pytest.raises(KeyError, match="'late' could not be opened"):
             clients["late"]
     assert group.members["late"].closed == 1
 
 
-async def test_without_a_limit(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of its own; others may have one."""
-
-    async def late(client: Client, seconds: float | None = None) -> None:
-        raise TimeoutError
-
-    group.add("late")
-    monkeypatch.setattr(Client, "open", late)
-    async with Clients(group.config, connect_timeout=None) as clients:
-        assert str(clients.failures["late"]) == "'late' did not open in time"
-
-
 async def test_unless_one_insists(group: Group) -> None:
     group.add("good")
     group.add("late").silent = True
-    with pytest.raises(TimeoutError, match="'late' did not open") as failed:
+    with pytest.raises(TimeoutError, match="was not reached within") as failed:
         async with Clients(group.config, connect_timeout=0.05, strict=True):
             pass
     assert failed.value.__notes__ == ["This is about the server 'late'."]
@@ -308,6 +297,25 @@ async def test_whoever_stops_waiting_leaves_nothing_open(group: Group) -> None:
         async with asyncio.timeout(0.05), Clients(group.config):
             pass
     assert [member.closed for member in group.members.values()] == [1, 1]
+
+
+async def test_whoever_is_cancelled_waits_for_those_that_leave_slowly(group: Group) -> None:
+    group.add("late").silent = True
+    group.add("slow").silent = True
+    left: list[str] = []
+
+    async def leave() -> None:
+        await asyncio.sleep(0.05)
+        left.append("slow")
+
+    group.members["slow"].close = leave  # type: ignore[method-assign]
+    opening = asyncio.ensure_future(Clients(group.config).__aenter__())
+    await asyncio.sleep(0.02)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    assert opening.cancelled()
+    assert left == ["slow"]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_one_that_breaks_later_is_left_out_until_it_is_back(group: Group) -> None:
@@ -332,6 +340,13 @@ async def test_open_again(group: Group) -> None:
                 await clients.__aenter__()
     assert not clients
     assert repr(clients) == "Clients(a)"
+
+
+def test_all_options_of_a_client_are_passed_on() -> None:
+    """But those that say which server it is."""
+    of_one = {"target", "env", "cwd", "headers", "transport"}
+    given = {name: hint for name, hint in get_type_hints(Client.__init__).items() if name not in {*of_one, "return"}}
+    assert get_type_hints(ClientOptions) == given
 
 
 # ── real ones ──

@@ -10,16 +10,18 @@ from dovetail.client.results import CallResult, ListPage, LogMessage
 from dovetail.client.sampling import SamplingRequest
 
 if TYPE_CHECKING:
+    from dovetail.client.clients import Clients as Clients
     from dovetail.client.oauth import ClientCredentials as ClientCredentials
     from dovetail.client.oauth import MemoryTokens as MemoryTokens
     from dovetail.client.oauth import OAuth as OAuth
     from dovetail.client.oauth import TokenFile as TokenFile
 
-_SIGNING_IN = frozenset({"ClientCredentials", "MemoryTokens", "OAuth", "TokenFile"})  # loaded by those who need it
+_HOME_OF = {"Clients": "clients"} | dict.fromkeys(("ClientCredentials", "MemoryTokens", "OAuth", "TokenFile"), "oauth")
 __all__ = [
     "CallResult",
     "Client",
     "ClientCredentials",
+    "Clients",
     "ElicitQuestion",
     "ElicitReply",
     "ListPage",
@@ -33,6 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _SIGNING_IN:
+    """What is loaded by those who need it."""
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.oauth"), name)
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

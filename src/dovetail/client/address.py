@@ -33,7 +33,7 @@ class ServerAddress(NamedTuple):
     def of(cls, url: str) -> "ServerAddress":
         split, problem = _read(url)
         if split is None:
-            raise SetupError(f"Client: can't connect to {url[:_SHOWN]!r}: {problem}")
+            raise SetupError(f"Client: can't connect to {_public(url)!r}: {problem}")
         if split.username is not None or split.password is not None:
             raise SetupError(
                 "Client: the URL holds a user or a password; leave them out and use "
@@ -56,10 +56,10 @@ class ServerAddress(NamedTuple):
             url = reference
         split, problem = _read(url)
         if split is None or split.username is not None or split.password is not None:
-            raise BadAnswer(f"the server names {reference[:_SHOWN]!r}, which can't be used: {problem or 'credentials'}")
+            raise BadAnswer(f"the server names {_public(reference)!r}, which can't be used: {problem or 'credentials'}")
         if _origin(split) != self.origin:
             raise BadAnswer(
-                f"the server names {reference[:_SHOWN]!r}, which is another origin; use that URL if you trust it"
+                f"the server names {_public(reference)!r}, which is another origin; use that URL if you trust it"
             )
         return split._replace(fragment="").geturl()
 
@@ -67,6 +67,13 @@ class ServerAddress(NamedTuple):
 def readable_url(url: str) -> bool:
     """Whether it is one of the web."""
     return _read(url)[0] is not None
+
+
+def _public(url: str) -> str:
+    """What may be shown of one that can't be used: no query, and nothing of where a password may be."""
+    scheme, divided, _ = url.partition("://")
+    shown = f"{scheme if divided else ''}{divided}…" if "@" in url else url
+    return re.split("[?#]", shown, maxsplit=1)[0][:_SHOWN]
 
 
 def _read(url: str) -> tuple[SplitResult | None, str]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from dovetail.client.listening import is_part
 from dovetail.engine.streams import Change
 from dovetail.protocol.jsonrpc import UNREADABLE, encode
 
@@ -133,4 +134,4 @@ def _holds_for(raw: Raw) -> float:
 
 def _touches(changed: str, kept: str) -> bool:
     """A resource, its parts and what it is a part of."""
-    return changed == kept or changed.startswith(f"{kept.rstrip('/')}/") or kept.startswith(f"{changed.rstrip('/')}/")
+    return is_part(changed, kept) or is_part(kept, changed)

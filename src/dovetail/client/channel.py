@@ -9,10 +9,10 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
 from dovetail.client.answering import Answering
 from dovetail.client.backoff import Backoff
@@ -36,14 +36,13 @@ from dovetail.errors import (
     ServerError,
     SetupError,
 )
-from dovetail.protocol.definitions import ToolDefinition
-from dovetail.protocol.headers import header_parameters
+from dovetail.protocol.headers import HeaderParameter
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter, LogLevel
 from dovetail.protocol.revisions import Revision
 
 T = TypeVar("T")
-Seconds = float | None | UnsetType
+Seconds = float | None | Literal["default"]  # None is without end, "default" what the client was made with
 
 MAX_PAGES = 1_000
 MAX_ITEMS = 200_000  # of one list, over all its pages
@@ -70,6 +69,7 @@ class Channel:
         *,
         pinned: Revision | None,
         timeout: float | None,
+        max_timeout: float,
         transcript: Transcript | None,
         log_handler: LogHandler | None,
         on_change: Callable[[Change], None],
@@ -82,6 +82,7 @@ class Channel:
         self._max_rounds = max_rounds
         self._pinned = pinned
         self._timeout = timeout
+        self._max_timeout = max_timeout
         self._transcript = transcript
         self._log_handler = log_handler
         self._on_change = on_change
@@ -102,12 +103,12 @@ class Channel:
             raise SetupError("Client: it is open already; make another one for another connection")
         self._session_over, self._session_log_level = False, None
         self.cache.clear()
+        (self._link.mirrored or {}).clear()
         self._conversation = Conversation(self._link, self, self._transcript)
         try:
-            async with asyncio.timeout(seconds) as limit:
-                with self._conversation.patience.counting(limit):
-                    await self._conversation.open()
-                    self._agreement = await agree(self._conversation, self._identity, self._pinned, self._timeout)
+            async with self.within(seconds, "The server was not reached"):
+                await self._conversation.open()
+                self._agreement = await agree(self._conversation, self._identity, self._pinned, self._timeout)
         except BaseException:
             await self.close()
             raise
@@ -142,37 +143,64 @@ class Channel:
 
     # ── requests ──
 
+    def seconds(self, timeout: Seconds) -> float | None:
+        return self._timeout if isinstance(timeout, str) else timeout
+
+    @asynccontextmanager
+    async def within(self, seconds: float | None, late: str) -> AsyncIterator[None]:
+        """So many seconds, not counting those that a person needs to sign in; `late` begins the words of the error."""
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                with self.conversation.patience.counting(limit):
+                    yield
+        except TimeoutError:
+            if not limit.expired():
+                raise  # of something inside, which has words of its own
+            raise TimeoutError(f"{late} within {seconds:g} s") from None
+
     async def send(
         self,
         method: str,
         params: Mapping[str, Any],
         *,
-        timeout: Seconds = UNSET,
+        timeout: Seconds = "default",
         progress_handler: ProgressHandler | None = None,
         log_level: LogLevel | None = None,
     ) -> Raw:
-        seconds = self._timeout if isinstance(timeout, UnsetType) else timeout
+        seconds = self.seconds(timeout)
         if self._session_over:
             await self._renew(method, seconds)
         stamped = self._stamped(params, log_level)
-        return await self.conversation.ask(method, stamped, timeout=seconds, on_progress=progress_handler)
+        return await self.conversation.ask(
+            method, stamped, timeout=seconds, max_timeout=self._max_timeout, on_progress=progress_handler
+        )
 
-    async def fetch(self, method: str, params: Mapping[str, Any], *, fresh: bool = False) -> Raw:
+    async def fetch(
+        self, method: str, params: Mapping[str, Any], *, fresh: bool = False, timeout: Seconds = "default"
+    ) -> Raw:
         """What the server said before, as long as that holds; else what it says now. `fresh` asks it in any case."""
         identity = self._link.identity
         if not self.revision.result_type or identity is None:
-            return await self.send(method, params)  # nothing says how long it would hold, or for whom
+            return await self.send(method, params, timeout=timeout)  # nothing says how long it would hold, or for whom
         self.cache.belongs_to(identity)
         kept = None if fresh else self.cache.find(method, params)
         if kept is not None:
             return kept
         changes = self.cache.changes
-        raw = await self.send(method, params)
+        raw = await self.send(method, params, timeout=timeout)
         self.cache.keep(method, params, raw, changes)
         return raw
 
-    async def ask(self, method: str, params: Mapping[str, Any], shape: type[T], *, fresh: bool = False) -> T:
-        raw = await self.finish(method, params, partial(self.fetch, method, fresh=fresh))
+    async def ask(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        shape: type[T],
+        *,
+        fresh: bool = False,
+        timeout: Seconds = "default",
+    ) -> T:
+        raw = await self.finish(method, params, partial(self.fetch, method, fresh=fresh, timeout=timeout))
         return read(method, raw, shape)
 
     async def finish(self, method: str, params: Mapping[str, Any], send: Send) -> Raw:
@@ -217,14 +245,9 @@ class Channel:
                 log.info("no new session yet: %s", failure)
 
     async def _renew(self, method: str, seconds: float | None) -> None:
-        try:
-            async with asyncio.timeout(seconds) as limit:
-                with self.conversation.patience.counting(limit):  # somebody may have to sign in first
-                    async with self._session:
-                        if self._session_over:
-                            await self._begin_again()
-        except TimeoutError:
-            raise TimeoutError(f"{method}: no new session within {seconds:g} s") from None
+        async with self.within(seconds, f"{method}: no new session"), self._session:
+            if self._session_over:
+                await self._begin_again()
 
     async def _begin_again(self) -> None:
         """The handshake, and then all that the server has to know once more."""
@@ -254,37 +277,36 @@ class Channel:
     # ── lists ──
 
     async def page(
-        self, method: str, key: str, item: type[T], cursor: str | None, *, fresh: bool = False
+        self, method: str, key: str, item: type[T], cursor: str | None, *, fresh: bool, timeout: Seconds
     ) -> ListPage[T]:
-        page, _ = await self._page(method, key, item, cursor, fresh)
-        return page
+        return (await self._page(method, key, item, cursor, fresh, timeout))[0]
 
     async def _page(
-        self, method: str, key: str, item: type[T], cursor: str | None, fresh: bool
+        self, method: str, key: str, item: type[T], cursor: str | None, fresh: bool, timeout: Seconds
     ) -> tuple[ListPage[T], int]:
         """With its size in bytes."""
-        raw = await self.fetch(method, {} if cursor is None else {"cursor": cursor}, fresh=fresh)
+        raw = await self.fetch(method, {} if cursor is None else {"cursor": cursor}, fresh=fresh, timeout=timeout)
         page = read_page(method, raw, key, item)
         if page.next_cursor == "" and self.revision.handshake:  # later an empty cursor is a live one
             page = ListPage(page.items, None)
         return page, len(raw)
 
-    async def pages(self, method: str, key: str, item: type[T], *, fresh: bool = False) -> list[T]:
-        """The items of all pages."""
+    async def pages(self, method: str, key: str, item: type[T], *, fresh: bool, timeout: Seconds) -> list[T]:
+        """The items of all pages; each may take the time of a request."""
         try:
-            return await self._follow_pages(method, key, item, fresh)
+            return await self._follow_pages(method, key, item, fresh, timeout)
         except ServerError as refused:
             if refused.code != INVALID_PARAMS or fresh or not self.cache.forget_list(method):
                 raise
-        return await self._follow_pages(method, key, item, True)  # the cursor of a kept page may be too old
+        return await self._follow_pages(method, key, item, True, timeout)  # the cursor of a kept page may be too old
 
-    async def _follow_pages(self, method: str, key: str, item: type[T], fresh: bool) -> list[T]:
+    async def _follow_pages(self, method: str, key: str, item: type[T], fresh: bool, timeout: Seconds) -> list[T]:
         items: list[T] = []
         cursor: str | None = None
         seen: set[str] = set()
         total = 0
         while len(seen) < MAX_PAGES and len(items) < MAX_ITEMS and total < MAX_LIST_BYTES:
-            page, size = await self._page(method, key, item, cursor, fresh)
+            page, size = await self._page(method, key, item, cursor, fresh, timeout)
             items += page.items
             total += size
             cursor = page.next_cursor
@@ -296,7 +318,7 @@ class Channel:
             await asyncio.sleep(0)  # pages that were kept come without a pause
         raise BadAnswer(f"{method}: the server's list does not end after {len(seen)} pages with {len(items)} items")
 
-    # ── tools whose arguments travel as headers ──
+    # ── what the link can do ──
 
     @property
     def hears(self) -> bool:
@@ -304,28 +326,16 @@ class Channel:
         return self._link.hears
 
     @property
-    def mirrors(self) -> bool:
-        return self._link.mirrored is not None and not self.revision.handshake
-
-    def usable(self, tools: list[ToolDefinition]) -> list[ToolDefinition]:
-        """Without those that nobody can call over HTTP, because their headers can't work."""
-        return [tool for tool in tools if self._learn(tool)] if self.mirrors else tools
-
-    def _learn(self, tool: ToolDefinition) -> bool:
-        assert self._link.mirrored is not None
-        try:
-            self._link.mirrored[tool.name] = header_parameters(tool.input_schema, secrets=True)
-        except SetupError as wrong:
-            log.warning("the tool %s is left out: %s", tool.name, wrong)
-            return False
-        return True
+    def mirrored(self) -> dict[str, tuple[HeaderParameter, ...]] | None:
+        """The arguments of each tool that travel as headers too; None where there are no headers."""
+        return None if self.revision.handshake else self._link.mirrored
 
     # ── what the server asks ──
 
     def prepare(self, method: str, params: Raw) -> Answer:
         """Since 2026-07-28 a server does not ask like this."""
         if self._agreement is None or self.revision.rounds:
-            raise ProtocolError(f"Method not found: {method}", code=METHOD_NOT_FOUND)
+            raise ProtocolError(f"Method not found: {method[:100]}", code=METHOD_NOT_FOUND)
         return self._answering.prepare(self.revision, method, params)
 
     async def tell_of_roots(self) -> None:
@@ -369,23 +379,21 @@ class Channel:
             self._on_change(change)
 
     def _hear_log(self, params: Raw) -> None:
-        if self._log_handler is None:
-            return
-        try:
-            message = msgspec.json.decode(params, type=LogMessage)
-        except UNREADABLE:
-            return
-        self.conversation.run_handler(self._log_handler, message)
+        if self._log_handler is not None and (message := _told(params, LogMessage)) is not None:
+            self.conversation.run_handler(self._log_handler, message)
 
     def _hear_of_visit(self, params: Raw) -> None:
         handler = self._answering.elicitation_complete_handler
-        if handler is None:
-            return
-        try:
-            visit = msgspec.json.decode(params, type=_Visit)
-        except UNREADABLE:
-            return
-        self.conversation.run_handler(handler, visit.elicitation_id)
+        if handler is not None and (visit := _told(params, _Visit)) is not None:
+            self.conversation.run_handler(handler, visit.elicitation_id)
 
     def silence(self, reason: str) -> None:
         self._feed.silence(reason)
+
+
+def _told(params: Raw, shape: type[T]) -> T | None:
+    """None if it can't be read: nobody waits for it."""
+    try:
+        return msgspec.json.decode(params, type=shape)
+    except UNREADABLE:
+        return None

@@ -4,14 +4,15 @@ It finds out by itself which revision the server speaks, and its methods mean th
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from dovetail import __version__
 from dovetail.client.answering import Answering
@@ -22,17 +23,17 @@ from dovetail.client.conversation import ProgressHandler, Transcript
 from dovetail.client.credentials import ClientAuth
 from dovetail.client.elicitation import ElicitationCompleteHandler, ElicitationHandler
 from dovetail.client.era import Identity, pinned_revision
+from dovetail.client.known_tools import KnownTools
 from dovetail.client.listening import Listening
 from dovetail.client.results import CallResult, ListPage, LogHandler, WireCallResult, read, read_object
 from dovetail.client.roots import RootSource
 from dovetail.client.rounds import Send
 from dovetail.client.sampling import SamplingHandler
-from dovetail.client.targets import WebTransport, link_to
+from dovetail.client.targets import ClientTarget, WebTransport, link_to
 from dovetail.engine.streams import Change
 from dovetail.errors import HEADER_MISMATCH, NotApproved, ServerError, SetupError, ToolError
 from dovetail.protocol.content import ResourceContents
 from dovetail.protocol.definitions import (
-    WRAPPED_KEY,
     Implementation,
     PromptDefinition,
     ResourceDefinition,
@@ -45,10 +46,8 @@ from dovetail.protocol.results import PromptResult
 
 Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]
 
-MAX_LISTINGS = 5  # of tools that change while they are listed
-FASTMCP_WRAPS = "x-fastmcp-wrap-result"  # in an output schema; FastMCP wraps in every revision
+LAST_SECONDS = 1.0  # for a question about a result, when a call has taken all its time
 CLIENT_INFO = {"name": "dovetail", "version": __version__}
-TOOLS = ("tools/list", "tools", ToolDefinition)
 RESOURCES = ("resources/list", "resources", ResourceDefinition)
 TEMPLATES = ("resources/templates/list", "resourceTemplates", TemplateDefinition)
 PROMPTS = ("prompts/list", "prompts", PromptDefinition)
@@ -69,23 +68,25 @@ class Client:
         result = await client.call_tool("add", {"a": 1, "b": 2})
         assert result.data == 3
 
-    `approve` is asked before a tool runs, `timeout` bounds every request, `transcript` sees every message as it was
-    sent or received. Handlers may be `def` or `async def`. What the server asks is answered by `elicitation_handler`,
-    `sampling_handler` and `roots`, in at most `max_rounds` rounds of a request. `env` is added to the environment of a
-    command, `headers` go out with every request to a URL, `auth` is a token for it or a way to sign in (`OAuth()`,
-    `ClientCredentials(...)` of `dovetail.client.oauth`), and `transport` says "http" or "sse" where that should not be
-    found out. With `cache`, lists and resources are used again for as long as the server allows; `fresh=True` asks it.
+    `approve` is asked before a tool runs. `timeout` bounds every request; with a progress handler it begins again at
+    each progress, until `max_timeout`. `transcript` sees every message as it was sent or received. Handlers may be
+    `def` or `async def`. What the server asks is answered by `elicitation_handler`, `sampling_handler` and `roots`, in
+    at most `max_rounds` rounds of a request. `env` is added to the environment of a command, `headers` go out with
+    every request to a URL, `auth` is a token for it or a way to sign in (`OAuth()`, `ClientCredentials(...)` of
+    `dovetail.client.oauth`), and `transport` says "http" or "sse" where that should not be found out. With `cache`,
+    lists and resources are used again for as long as the server allows; `fresh=True` asks it.
     """
 
     def __init__(
         self,
-        target: Any,
+        target: ClientTarget,
         *,
         protocol_version: str | None = None,
         client_info: Mapping[str, Any] | None = None,
         capabilities: Mapping[str, Any] | None = None,
         approve: Approve | None = None,
         timeout: float | None = 30,
+        max_timeout: float = 3600,
         transcript: Transcript | None = None,
         log_handler: LogHandler | None = None,
         progress_handler: ProgressHandler | None = None,
@@ -102,6 +103,8 @@ class Client:
         transport: WebTransport | None = None,
     ) -> None:
         pinned = pinned_revision(protocol_version)
+        if not max_timeout > 0:
+            raise SetupError(f"Client: max_timeout={max_timeout} must be a number of seconds above 0")
         if max_rounds < 0:
             raise SetupError(f"Client: max_rounds={max_rounds} must be 0 or more")
         self._answering = Answering(
@@ -117,6 +120,7 @@ class Client:
             self._answering,
             pinned=pinned,
             timeout=timeout,
+            max_timeout=max_timeout,
             transcript=transcript,
             log_handler=log_handler,
             on_change=self._changed,
@@ -125,9 +129,7 @@ class Client:
         )
         self._approve = approve
         self._progress_handler = progress_handler
-        self._tools: dict[str, ToolDefinition] = {}  # as they were listed last, if nothing has changed since
-        self._unlisted: set[str] = set()  # names that were looked for in vain since
-        self._changes = 0  # how often the server has said that its tools changed
+        self._known = KnownTools(self._channel)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -135,7 +137,7 @@ class Client:
 
     async def open(self, connect_timeout: float | None = None) -> None:
         """Reach the server; `async with` does it for you. TimeoutError after so many seconds without it."""
-        self._forget_tools()
+        self._known.forget()
         await self._channel.open(connect_timeout)
 
     async def __aexit__(
@@ -166,33 +168,30 @@ class Client:
     def instructions(self) -> str | None:
         return self._channel.agreement.instructions
 
-    async def ping(self) -> None:
+    async def ping(self, *, timeout: Seconds = "default") -> None:
         """Up to 2025-11-25."""
-        await self.request("ping")
+        await self.request("ping", timeout=timeout)
 
-    async def discover(self, *, fresh: bool = False) -> dict[str, Any]:
+    async def discover(self, *, fresh: bool = False, timeout: Seconds = "default") -> dict[str, Any]:
         """What the server says about itself; since 2026-07-28."""
-        return read_object(DISCOVER, await self._channel.fetch(DISCOVER, {}, fresh=fresh))
+        return read_object(DISCOVER, await self._channel.fetch(DISCOVER, {}, fresh=fresh, timeout=timeout))
 
     # ── tools ──
 
-    async def list_tools(self, *, fresh: bool = False) -> list[ToolDefinition]:
-        changes = self._changes
-        tools = self._channel.usable(await self._channel.pages(*TOOLS, fresh=fresh))
-        if changes == self._changes:  # else the list may be older than the change
-            self._tools = {tool.name: tool for tool in tools}
-        return tools
+    async def list_tools(self, *, fresh: bool = False, timeout: Seconds = "default") -> list[ToolDefinition]:
+        return await self._known.listed(fresh=fresh, timeout=timeout)
 
-    async def list_tools_page(self, cursor: str | None = None, *, fresh: bool = False) -> ListPage[ToolDefinition]:
-        page = await self._channel.page(*TOOLS, cursor, fresh=fresh)
-        return ListPage(self._channel.usable(page.items), page.next_cursor)
+    async def list_tools_page(
+        self, cursor: str | None = None, *, fresh: bool = False, timeout: Seconds = "default"
+    ) -> ListPage[ToolDefinition]:
+        return await self._known.page(cursor, fresh=fresh, timeout=timeout)
 
     async def call_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        timeout: Seconds = UNSET,
+        timeout: Seconds = "default",
         progress_handler: ProgressHandler | None = None,
         log_level: LogLevel | None = None,
         raise_on_error: bool = True,
@@ -203,7 +202,8 @@ class Client:
         """
         given = dict(arguments or {})
         if self._approve is not None:
-            await self._ask_approval(self._approve, name, given)
+            await self._ask_approval(self._approve, name, given, timeout)
+        begun = monotonic()
         send = partial(
             self._channel.send,
             "tools/call",
@@ -211,47 +211,49 @@ class Client:
             progress_handler=progress_handler or self._progress_handler,
             log_level=log_level,
         )
-        if self._channel.mirrors:
-            send = partial(self._send_with_headers, name, send)
+        if self._channel.mirrored is not None:
+            send = partial(self._send_with_headers, name, send, timeout)
         raw = await self._channel.finish("tools/call", {"name": name, "arguments": given}, send)
         answer = read("tools/call", raw, WireCallResult)
-        result = answer.unfold(wrapped=answer.looks_wrapped and await self._wraps(name))
+        wrapped = answer.looks_wrapped and await self._known.wraps(name, self._left(timeout, begun))
+        result = answer.unfold(wrapped=wrapped)
         if result.is_error and raise_on_error:
             raise ToolError(result.text or f"The tool {name} failed and did not say why")
         return result
 
-    async def _send_with_headers(self, name: str, send: Send, params: Mapping[str, Any]) -> Raw:
+    def _left(self, timeout: Seconds, begun: float) -> float | None:
+        """Of the time of a call, for what has to be asked about its result; a moment even if there is nothing left."""
+        seconds = self._channel.seconds(timeout)
+        return None if seconds is None else max(begun + seconds - monotonic(), min(seconds, LAST_SECONDS))
+
+    async def _send_with_headers(self, name: str, send: Send, timeout: Seconds, params: Mapping[str, Any]) -> Raw:
         """A call whose arguments travel as headers too, where the tool's listed schema says so."""
-        await self._learn_headers(name)
+        await self._known.learn_headers(name, timeout)
         try:
             return await send(params)
         except ServerError as refused:
             if refused.code != HEADER_MISMATCH:
                 raise
-        self._forget_tools()  # the schema has changed since it was listed; nothing has run yet
-        await self._learn_headers(name)
+        self._known.forget()  # the schema has changed since it was listed; nothing has run yet
+        await self._known.learn_headers(name, timeout)
         return await send(params)
 
-    async def _learn_headers(self, name: str) -> None:
-        if name in self._tools or name in self._unlisted:
-            return
-        with suppress(ServerError):  # a server that lists nothing may still have it
-            await self._tool(name)
-        if name not in self._tools:
-            self._unlisted.add(name)
-
-    async def _ask_approval(self, approve: Approve, name: str, arguments: dict[str, Any]) -> None:
-        if not self._hears_of_changed_tools():
-            self._tools = {}  # what is approved has to be what the server offers now
-        tool = await self._tool(name)
+    async def _ask_approval(self, approve: Approve, name: str, arguments: dict[str, Any], timeout: Seconds) -> None:
+        tool = await self._offered(name, timeout, fresh=True)
         if tool is None:
             raise NotApproved(
                 f"The tool {name} was not called: the server does not list it, or keeps changing its list"
             )
         if not await outcome_of(approve, tool, arguments):
             raise NotApproved(f"The tool {name} was not called: it was not approved")
-        if await self._tool(name) != tool:
+        if await self._offered(name, timeout, fresh=False) != tool:
             raise NotApproved(f"The tool {name} was not called: it changed while it was being approved")
+
+    async def _offered(self, name: str, timeout: Seconds, *, fresh: bool) -> ToolDefinition | None:
+        """What is approved has to be what the server offers now."""
+        if not self._hears_of_changed_tools():
+            self._known.forget()
+        return await self._known.find(name, fresh=fresh, timeout=timeout)
 
     def _hears_of_changed_tools(self) -> bool:
         offered = self.capabilities.get("tools")
@@ -260,77 +262,59 @@ class Client:
 
     def _changed(self, change: Change) -> None:
         if change.kind == "tools":
-            self._changes += 1
-            self._forget_tools()
-
-    def _forget_tools(self) -> None:
-        self._tools = {}
-        self._unlisted = set()
-
-    async def _tool(self, name: str) -> ToolDefinition | None:
-        """As the server offers it now; None if it does not, or if its list changes as often as it is read."""
-        for _ in range(MAX_LISTINGS):
-            if name in self._tools:
-                return self._tools[name]
-            changes = self._changes
-            await self.list_tools(fresh=True)
-            if changes == self._changes:
-                return self._tools.get(name)
-        return None
-
-    async def _wraps(self, name: str) -> bool:
-        """Whether the tool's structured content is only the wrapping of a value that is no object."""
-        tool = await self._tool(name)
-        if tool is None:
-            return False
-        ours = not self._channel.revision.any_structured_output and bool((tool.meta or {}).get(WRAPPED_KEY))
-        return ours or (tool.output_schema or {}).get(FASTMCP_WRAPS) is True
+            self._known.changed()
 
     # ── resources ──
 
-    async def list_resources(self, *, fresh: bool = False) -> list[ResourceDefinition]:
-        return await self._channel.pages(*RESOURCES, fresh=fresh)
+    async def list_resources(self, *, fresh: bool = False, timeout: Seconds = "default") -> list[ResourceDefinition]:
+        return await self._channel.pages(*RESOURCES, fresh=fresh, timeout=timeout)
 
     async def list_resources_page(
-        self, cursor: str | None = None, *, fresh: bool = False
+        self, cursor: str | None = None, *, fresh: bool = False, timeout: Seconds = "default"
     ) -> ListPage[ResourceDefinition]:
-        return await self._channel.page(*RESOURCES, cursor, fresh=fresh)
+        return await self._channel.page(*RESOURCES, cursor, fresh=fresh, timeout=timeout)
 
-    async def list_resource_templates(self, *, fresh: bool = False) -> list[TemplateDefinition]:
-        return await self._channel.pages(*TEMPLATES, fresh=fresh)
+    async def list_resource_templates(
+        self, *, fresh: bool = False, timeout: Seconds = "default"
+    ) -> list[TemplateDefinition]:
+        return await self._channel.pages(*TEMPLATES, fresh=fresh, timeout=timeout)
 
     async def list_resource_templates_page(
-        self, cursor: str | None = None, *, fresh: bool = False
+        self, cursor: str | None = None, *, fresh: bool = False, timeout: Seconds = "default"
     ) -> ListPage[TemplateDefinition]:
-        return await self._channel.page(*TEMPLATES, cursor, fresh=fresh)
+        return await self._channel.page(*TEMPLATES, cursor, fresh=fresh, timeout=timeout)
 
-    async def read_resource(self, uri: str, *, fresh: bool = False) -> list[ResourceContents]:
-        return (await self._channel.ask(READ, {"uri": uri}, _Read, fresh=fresh)).contents
-
-    async def subscribe(self, uri: str) -> None:
-        """Up to 2025-11-25. `listen(uris=[...])` does it for you, in every revision."""
-        await self.request("resources/subscribe", {"uri": uri})
-
-    async def unsubscribe(self, uri: str) -> None:
-        """Up to 2025-11-25."""
-        await self.request("resources/unsubscribe", {"uri": uri})
+    async def read_resource(
+        self, uri: str, *, fresh: bool = False, timeout: Seconds = "default"
+    ) -> list[ResourceContents]:
+        return (await self._channel.ask(READ, {"uri": uri}, _Read, fresh=fresh, timeout=timeout)).contents
 
     # ── prompts and completion ──
 
-    async def list_prompts(self, *, fresh: bool = False) -> list[PromptDefinition]:
-        return await self._channel.pages(*PROMPTS, fresh=fresh)
+    async def list_prompts(self, *, fresh: bool = False, timeout: Seconds = "default") -> list[PromptDefinition]:
+        return await self._channel.pages(*PROMPTS, fresh=fresh, timeout=timeout)
 
-    async def list_prompts_page(self, cursor: str | None = None, *, fresh: bool = False) -> ListPage[PromptDefinition]:
-        return await self._channel.page(*PROMPTS, cursor, fresh=fresh)
+    async def list_prompts_page(
+        self, cursor: str | None = None, *, fresh: bool = False, timeout: Seconds = "default"
+    ) -> ListPage[PromptDefinition]:
+        return await self._channel.page(*PROMPTS, cursor, fresh=fresh, timeout=timeout)
 
-    async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> PromptResult:
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: Seconds = "default"
+    ) -> PromptResult:
         params: dict[str, Any] = {"name": name}
         if arguments is not None:
             params["arguments"] = arguments
-        return await self._channel.ask("prompts/get", params, PromptResult)
+        return await self._channel.ask("prompts/get", params, PromptResult, timeout=timeout)
 
     async def complete(
-        self, ref: Mapping[str, str], argument: str, value: str = "", context: Mapping[str, str] | None = None
+        self,
+        ref: Mapping[str, str],
+        argument: str,
+        value: str = "",
+        context: Mapping[str, str] | None = None,
+        *,
+        timeout: Seconds = "default",
     ) -> Completion:
         """Suggestions for an argument of `ref`, such as {"type": "ref/prompt", "name": "review"}.
 
@@ -339,7 +323,7 @@ class Client:
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
         if context is not None:
             params["context"] = {"arguments": context}
-        return (await self._channel.ask("completion/complete", params, _Completed)).completion
+        return (await self._channel.ask("completion/complete", params, _Completed, timeout=timeout)).completion
 
     # ── what the server tells meanwhile ──
 
@@ -367,7 +351,7 @@ class Client:
     # ── anything else ──
 
     async def request(
-        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: Seconds = UNSET
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: Seconds = "default"
     ) -> dict[str, Any]:
         """Any request; the result as it came. A refusal raises ServerError."""
         return read_object(method, await self._channel.send(method, params or {}, timeout=timeout))

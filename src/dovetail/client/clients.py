@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 import msgspec
-from msgspec import UNSET
 
 from dovetail.client.channel import Seconds
 from dovetail.client.client import Approve, Client
@@ -44,6 +43,7 @@ class ClientOptions(TypedDict, total=False):
     capabilities: Mapping[str, Any] | None
     approve: Approve | None
     timeout: float | None
+    max_timeout: float
     transcript: Transcript | None
     log_handler: LogHandler | None
     progress_handler: ProgressHandler | None
@@ -98,7 +98,9 @@ class Clients(Mapping[str, Client]):
             raise SetupError("Clients: they are open already; make others for other connections")
         self.failures = {}
         try:
-            await asyncio.gather(*(self._open(name, listed) for name, listed in self._listed.items()))
+            async with asyncio.TaskGroup() as opening:  # whoever stops waiting leaves none of them behind
+                for name, listed in self._listed.items():
+                    opening.create_task(self._open(name, listed))
             if self._strict and self.failures:
                 name, failure = next(iter(self.failures.items()))
                 failure.add_note(f"This is about the server {name!r}.")
@@ -128,9 +130,6 @@ class Clients(Mapping[str, Client]):
             except BaseException:
                 await client.close()  # it may have opened in the very last moment
                 raise
-        except TimeoutError as late:
-            within = "in time" if self._seconds is None else f"within {self._seconds:g} s"
-            self.failures[name] = TimeoutError(str(late) or f"{name!r} did not open {within}")
         except Exception as failure:
             self.failures[name] = failure
         else:
@@ -171,7 +170,7 @@ class Clients(Mapping[str, Client]):
         name: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        timeout: Seconds = UNSET,
+        timeout: Seconds = "default",
         progress_handler: ProgressHandler | None = None,
         log_level: LogLevel | None = None,
         raise_on_error: bool = True,

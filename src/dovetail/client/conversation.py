@@ -9,15 +9,16 @@ import contextlib
 import inspect
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from dovetail.client.complaints import Complaints
 from dovetail.client.links import Link
 from dovetail.client.open_questions import Answer, OpenQuestions
-from dovetail.client.patience import Patience
+from dovetail.client.patience import Patience, TimeLimit
 from dovetail.client.results import in_client_words
 from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ProtocolError, ServerError, TooManyRequests
 from dovetail.protocol import jsonrpc
@@ -29,6 +30,7 @@ Direction = Literal["sent", "received"]
 Transcript = Callable[[Direction, bytes], Any]
 ProgressHandler = Callable[[float, float | None, str | None], Awaitable[None] | None]
 
+MAX_ID_LENGTH = 10_000  # of a question of the server's, which its answer repeats
 LONGEST_RETRY = 24 * 3600.0  # seconds that a server may ask to be left alone for
 
 log = logging.getLogger("dovetail.client")
@@ -56,12 +58,15 @@ class Audience(Protocol):
 class Pending:
     """A request without its answer yet."""
 
-    __slots__ = ("answer", "id", "method", "on_progress")
+    __slots__ = ("answer", "id", "limit", "max_timeout", "method", "on_progress", "timeout")
 
     def __init__(self, id: RequestId, method: str, on_progress: ProgressHandler | None) -> None:
         self.id = id
         self.method = method
         self.on_progress = on_progress
+        self.limit: TimeLimit | None = None  # of who waits for the answer; progress extends it
+        self.timeout: float | None = None
+        self.max_timeout = 0.0
         self.answer: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
 
 
@@ -90,6 +95,7 @@ class Conversation:
         self._handlers: set[asyncio.Task[None]] = set()
         self.patience = Patience()
         self._questions = OpenQuestions(self.write, self.patience)
+        self._complaints = Complaints()
         self._over: str | None = None  # why it is over
         self.answers_ping = True
 
@@ -102,9 +108,11 @@ class Conversation:
         mine = self._handlers - {asyncio.current_task()}
         for task in mine:
             task.cancel()
-        await asyncio.gather(*mine, return_exceptions=True)
-        await self._questions.close()
-        await self._link.close()
+        try:
+            await asyncio.gather(*mine, return_exceptions=True)
+            await self._questions.close()
+        finally:
+            await self._link.close()  # also if this task is cancelled meanwhile: a process must not be left behind
 
     # ── out ──
 
@@ -114,19 +122,24 @@ class Conversation:
         params: Mapping[str, Any],
         *,
         timeout: float | None,
+        max_timeout: float = 0,
         on_progress: ProgressHandler | None = None,
         cancellable: bool = True,
     ) -> Raw:
-        """The encoded result. Who stops waiting, by a timeout or a cancelled task, tells the server so."""
+        """The encoded result. Who stops waiting, by a timeout or a cancelled task, tells the server so.
+
+        Progress makes `timeout` begin again, until `max_timeout` is over, too.
+        """
         pending = self.start(method, params, on_progress)
         try:
-            async with asyncio.timeout(timeout) as limit:
-                with self.patience.counting(limit):
+            async with asyncio.timeout(timeout) as within:
+                with self.patience.counting(within) as limit:
+                    pending.limit, pending.timeout, pending.max_timeout = limit, timeout, max_timeout
                     await self._link.drain()
                     return await pending.answer
         except TimeoutError:
             self.abandon(pending, "timed out", tell=cancellable)
-            raise TimeoutError(f"{method}: no answer within {timeout:g} s") from None
+            raise TimeoutError(f"{method}: {_lateness(limit, timeout or 0, max_timeout)}") from None
         except asyncio.CancelledError:
             self.abandon(pending, "the caller was cancelled", tell=cancellable)
             raise
@@ -192,11 +205,13 @@ class Conversation:
         try:
             decoded = jsonrpc.decode(message)
         except BadMessage as bad:
-            log.warning("the server sent something that is no message: %s", bad.message)
+            self._complaints.add("the server sent something that is no message: %s", bad.message)
             return
         for part in decoded if isinstance(decoded, list) else [decoded]:
+            if self.is_over:
+                return  # what came first has ended it
             if isinstance(part, BadMessage):
-                log.warning("the server sent something that is no message: %s", part.message)
+                self._complaints.add("the server sent something that is no message: %s", part.message)
             else:
                 self._take(part, about)
 
@@ -216,7 +231,7 @@ class Conversation:
         elif about is not None:
             self._settle(message, about)
         else:
-            log.warning("the server could not read a message: %s", failure_of("a message", message.error))
+            self._complaints.add("the server could not read a message: %s", failure_of("a message", message.error))
 
     def _settle(self, message: Envelope, id: Any) -> None:
         pending = self._pending.pop(id, None)
@@ -246,6 +261,9 @@ class Conversation:
 
     def _reply(self, message: Envelope) -> None:
         assert isinstance(message.id, (int, str))
+        if isinstance(message.id, str) and len(message.id) > MAX_ID_LENGTH:
+            self._complaints.add("the server asked under an id that is too long: %s…", message.id[:100])
+            return
         if message.method == "ping" and self.answers_ping:
             self.write(jsonrpc.result(message.id, b"{}"))
             return
@@ -268,6 +286,8 @@ class Conversation:
             return
         pending = self._pending.get(told.progress_token)
         if pending is not None and pending.on_progress is not None:
+            if pending.limit is not None and pending.timeout is not None:
+                pending.limit.extend(pending.timeout, pending.max_timeout)
             self.run_handler(pending.on_progress, told.progress, told.total, told.message)
 
     # ── the end ──
@@ -288,6 +308,7 @@ class Conversation:
 
     def _end(self, reason: str) -> None:
         self._over = self._over or reason
+        self._complaints.sum_up()
         self._fail_all(reason)
         self._questions.withdraw_all()
         self._audience.silence(reason)
@@ -307,7 +328,7 @@ class Conversation:
         except Exception:
             log.exception("a handler of the client's failed")
             return
-        if inspect.iscoroutine(outcome):
+        if outcome is not None and inspect.isawaitable(outcome):
             task = asyncio.get_running_loop().create_task(_guarded(outcome))
             self._handlers.add(task)
             task.add_done_callback(self._handlers.discard)
@@ -317,7 +338,15 @@ class Conversation:
             self.run_handler(self._transcript, direction, message)
 
 
-async def _guarded(work: Coroutine[Any, Any, Any]) -> None:
+def _lateness(limit: TimeLimit, timeout: float, max_timeout: float) -> str:
+    if not limit.is_extended:
+        return f"no answer within {timeout:g} s"
+    if limit.is_last:
+        return f"progress, but no answer within {max(timeout, max_timeout):g} s"
+    return f"no progress for {timeout:g} s"
+
+
+async def _guarded(work: Awaitable[Any]) -> None:
     try:
         await work
     except Exception:

@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from dovetail.client.address import readable_url
 from dovetail.client.calling import outcome_of
+from dovetail.client.form_content import misfit
 from dovetail.errors import INVALID_PARAMS, ProtocolError, SetupError
 
 Action = Literal["accept", "decline", "cancel"]
@@ -85,7 +86,10 @@ async def elicit(handler: ElicitationHandler, question: ElicitQuestion) -> dict[
     if reply.action != "accept" or question.mode == "url":
         return {"action": reply.action}
     defaults = {name: field["default"] for name, field in question.fields.items() if _has_default(field)}
-    return {"action": "accept", "content": {**defaults, **(reply.content or {})}}
+    given = reply.content or {}
+    if (fault := misfit(question.schema or {}, given, defaults)) is not None:
+        raise SetupError(f"elicitation_handler: what it returned does not fit: {fault}")
+    return {"action": "accept", "content": {**defaults, **given}}
 
 
 def _as_reply(question: ElicitQuestion, given: Any) -> ElicitReply:

@@ -12,6 +12,9 @@ from dovetail.protocol.headers import HeaderParameter
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
 
+MAX_UNREAD = 1_000  # answers on their way to a server that asks on and does not take them
+UNREAD = "the server asks, and does not read the answers"
+
 
 class Receiver(Protocol):
     """The end of a link that listens."""
@@ -50,7 +53,7 @@ class Link(ABC):
 
     @abstractmethod
     def write(self, message: bytes) -> None:
-        """Send one message; never blocks."""
+        """Send one message; never blocks. With more than MAX_UNREAD answers that are not taken, the server is lost."""
 
     @abstractmethod
     async def drain(self) -> None:

@@ -81,7 +81,7 @@ class Listening:
 
     def wants(self, change: Change) -> bool:
         if change.uri:
-            return any(_is_part(change.uri, uri) for uri in self.honoured.resource_subscriptions)
+            return any(is_part(change.uri, uri) for uri in self.honoured.resource_subscriptions)
         return bool(getattr(self.honoured, f"{change.kind}_list_changed"))
 
     def offer(self, change: Change) -> None:
@@ -291,9 +291,9 @@ async def _subscribed(announced: ListenFilter, send: Send) -> ListenFilter:
     return msgspec.structs.replace(announced, resource_subscriptions=honoured)
 
 
-def _is_part(changed: str, asked: str) -> bool:
+def is_part(changed: str, whole: str) -> bool:
     """Servers may tell the name of a part: `notes://1/title` is one of `notes://1`, but `notes://10` is not."""
-    return changed == asked or changed.startswith(asked if asked.endswith("/") else f"{asked}/")
+    return changed == whole or changed.startswith(whole if whole.endswith("/") else f"{whole}/")
 
 
 def _announced(wanted: ListenFilter, capabilities: Mapping[str, Any]) -> ListenFilter:

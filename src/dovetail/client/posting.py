@@ -7,13 +7,14 @@ from abc import abstractmethod
 from collections.abc import Coroutine
 from typing import Any
 
-from dovetail.client.links import Link, Receiver
+from dovetail.client.links import MAX_UNREAD, UNREAD, Link, Receiver
 from dovetail.client.outgoing import CANCELLED, Outgoing
 from dovetail.client.requests import HttpRequests
 from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, ServerError, SetupError
 from dovetail.protocol.methods import RequestId
 
 LEAVE_SECONDS = 2.0  # for the last words: what is still on its way, and the end of the session
+MAX_ANSWERS = 100  # that are posted at once: a server may ask much in one breath
 ERRAND_SECONDS = 30.0  # for a message that has no answer, and so no timeout of its own
 
 log = logging.getLogger("dovetail.client")
@@ -28,11 +29,13 @@ class PostingLink(Link):
         self._requests = requests
         self._posts: dict[RequestId, asyncio.Task[None]] = {}  # of requests
         self._errands: set[asyncio.Task[None]] = set()  # all others
+        self._answers: set[asyncio.Task[None]] = set()  # those of them that answer the server
         self._told: asyncio.Task[None] | None = None  # the latest notification
         self._streams: dict[asyncio.Task[None], None] = {}  # of what is said unasked: the latest, and those that end
 
     def attach(self, receiver: Receiver) -> None:
         self._receiver = receiver
+        self._turns = asyncio.Semaphore(MAX_ANSWERS)
         self._requests.patience = receiver.patience
 
     @property
@@ -85,9 +88,17 @@ class PostingLink(Link):
         else:
             self._errands.add(task)
             task.add_done_callback(self._errands.discard)
-            if out.method is not None and out.method != CANCELLED:
+            if out.is_answer:
+                self._answer(task)
+            elif out.method is not None and out.method != CANCELLED:
                 self._told = task
         return task
+
+    def _answer(self, task: "asyncio.Task[None]") -> None:
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+        if len(self._answers) > MAX_UNREAD:
+            self._receiver.lost(UNREAD)
 
     def _forget(self, id: RequestId | None, task: "asyncio.Task[None]") -> None:
         if id is not None and self._posts.get(id) is task:
@@ -114,7 +125,8 @@ class PostingLink(Link):
             async with asyncio.timeout(ERRAND_SECONDS if out.id is None else None):
                 if after is not None:
                     await asyncio.wait([after])
-                await self._post(out)
+                async with self._turns if out.is_answer else contextlib.nullcontext():
+                    await self._post(out)
         except TimeoutError:
             self._receiver.failed(None, ConnectionLost(f"{out.subject}: not delivered within {ERRAND_SECONDS:g} s"))
         except (ConnectionLost, BadAnswer) as failure:

@@ -8,15 +8,19 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from subprocess import PIPE
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import cast
 
-from dovetail.client.links import Link, Receiver
+from dovetail.client.family import APART, Family
+from dovetail.client.links import MAX_UNREAD, UNREAD, Link, Receiver
+from dovetail.client.outgoing import Outgoing
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.transports.lines import LineSplitter
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
 LEAVE_SECONDS = 2.0  # how long a child gets to leave at each step: closed stdin, terminate, kill
+LOOK_SECONDS = 0.02  # between two looks whether anybody of its family is left
+REAP_SECONDS = 1.0  # for one that was killed, where the loop can't be waited for
 LAST_WORDS_SECONDS = 0.2  # how long the end of the output waits for the exit code, and the reverse
 STDIN, STDOUT = 0, 1
 
@@ -35,7 +39,7 @@ class ProcessLink(Link):
         try:
             _, self._child = await asyncio.get_running_loop().subprocess_exec(
                 lambda: _Child(name, receiver), *self._command, stdin=PIPE, stdout=PIPE, stderr=None,
-                env=self._env, cwd=self._cwd,
+                env=self._env, cwd=self._cwd, **APART,
             )  # fmt: skip
         except OSError as failure:
             raise SetupError(f"Client: can't start {name!r}: {self._why(failure)}") from None
@@ -49,7 +53,7 @@ class ProcessLink(Link):
     def write(self, message: bytes) -> None:
         if self._child is None:
             raise ConnectionLost("There is no connection to write to")
-        self._child.stdin.write(message + b"\n")
+        self._child.write(message)
 
     async def drain(self) -> None:
         if self._child is not None:
@@ -73,12 +77,14 @@ class _Child(asyncio.SubprocessProtocol):
         self._silent = asyncio.Event()
         self._gone = asyncio.Event()
         self._report: asyncio.TimerHandle | None = None
+        self._unread = 0  # answers since it reads too slowly
         self.writable = asyncio.Event()
         self.writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self.stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(STDIN))
+        self._family = Family(self._transport.get_pid())
 
     # ── what it says ──
 
@@ -89,11 +95,21 @@ class _Child(asyncio.SubprocessProtocol):
             else:
                 self._receiver.receive(bytes(line))
 
+    # ── what it is told ──
+
+    def write(self, message: bytes) -> None:
+        self.stdin.write(message + b"\n")
+        if not self.writable.is_set() and Outgoing.of(message).is_answer:
+            self._unread += 1
+            if self._unread > MAX_UNREAD:
+                self._receiver.lost(UNREAD)
+
     def pause_writing(self) -> None:
         self.writable.clear()
 
     def resume_writing(self) -> None:
         self.writable.set()
+        self._unread = 0
 
     # ── how it ends ──
 
@@ -127,23 +143,45 @@ class _Child(asyncio.SubprocessProtocol):
         return f"{self._name!r} exited with code {code}" if code >= 0 else f"{self._name!r} was ended by signal {-code}"
 
     async def leave(self) -> None:
-        """Close its stdin, then ask, then insist."""
+        """Close its stdin, then ask, then insist; if whoever waits for that is cancelled, insist at once."""
         try:
             self.stdin.close()
-            for insist in (None, self._transport.terminate, self._transport.kill):
-                if insist is not None:
-                    with contextlib.suppress(ProcessLookupError):
-                        insist()
-                if await _within(self._exited, LEAVE_SECONDS):
-                    break
+            await see_out(self._family, self._exited, LEAVE_SECONDS)
         finally:
+            self._family.kill()
             self._transport.close()
             if self._report is not None:
                 self._report.cancel()
-        await _within(self._gone, LEAVE_SECONDS)
+            try:
+                await within(self._gone, LEAVE_SECONDS)
+            finally:
+                self._reap()
+
+    def _reap(self) -> None:
+        """The loop does that, unless it is about to end. What was killed is gone soon, so it may wait."""
+        process = cast("Popen[bytes] | None", self._transport.get_extra_info("subprocess"))
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(TimeoutExpired):
+                process.wait(REAP_SECONDS)
 
 
-async def _within(event: asyncio.Event, seconds: float) -> bool:
+async def see_out(family: Family, exited: asyncio.Event, seconds: float) -> None:
+    """Wait until the first of a family has left; ask all of them to, then make them. Each step has its seconds."""
+    for insist in (None, family.ask, family.kill):
+        if insist is not None:
+            insist()
+        if await within(exited, seconds):
+            break
+    if family.is_left():  # the first has not waited for the others
+        family.ask()
+        for _ in range(round(seconds / LOOK_SECONDS)):
+            await asyncio.sleep(LOOK_SECONDS)
+            if not family.is_left():
+                break
+        family.kill()
+
+
+async def within(event: asyncio.Event, seconds: float) -> bool:
     """Whether it happened in time."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from dovetail.client.address import ServerAddress, checked_headers
 from dovetail.client.credentials import ClientAuth, credentials_for
@@ -18,6 +18,16 @@ from dovetail.errors import SetupError
 from dovetail.protocol.revisions import Revision
 
 WebTransport = Literal["http", "sse"]
+
+
+class HasEngine(Protocol):
+    """A `Server`, by the one thing that a client needs of it."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+
+ClientTarget = HasEngine | Link | str | Sequence[str | Path]
 
 
 def link_to(

@@ -1,0 +1,54 @@
+"""A server that a shell has started, with a helper of its own: for tests of who is left behind."""
+
+import sys
+import time
+from pathlib import Path
+
+SERVER = """
+import json, os, sys
+INIT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "fake", "version": "0"}}
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        result = {"initialize": INIT, "tools/list": {"tools": []}}.get(message["method"], {"pid": os.getpid()})
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+
+# How a helper takes it that it should end, and whether the server waits for it.
+HELPERS = {
+    "idle": "import time; time.sleep(60)",
+    "deaf": "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)",
+}
+WAITS = {"idle": "", "deaf": "; wait"}
+
+
+def shell(folder: Path, helper: str) -> list[str]:
+    """A command that starts the helper in the background, and then the server."""
+    (folder / "server.py").write_text(SERVER)
+    (folder / "helper.py").write_text(
+        f"import os; open('helper.pid', 'w').write(f'{{os.getpid()}} ')\n{HELPERS[helper]}\n"
+    )
+    python = sys.executable
+    words = (
+        f"cd {folder} && {python} helper.py </dev/null >/dev/null & cd {folder} && {python} server.py{WAITS[helper]}"
+    )
+    return ["sh", "-c", words]
+
+
+def pid_in(folder: Path) -> int:
+    """Of the helper, as soon as it runs."""
+    written = folder / "helper.pid"
+    deadline = time.monotonic() + 20
+    while not (written.exists() and written.read_text().endswith(" ")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.05)  # its next line
+    return int(written.read_text())
+
+
+def is_there(pid: int) -> bool:
+    """And not merely unburied, where nobody buries orphans."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
