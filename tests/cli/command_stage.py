@@ -28,6 +28,9 @@ def furnish(folder: Path) -> None:
     (folder / "package").mkdir()
     shutil.copy(PROGRAM, folder / "package" / "module.py")
     (folder / "notes.txt").write_text("milk and bread\n")
+    (folder / "mcp.json").write_text(
+        '{"mcpServers": {"shop": {"command": "python", "args": ["server.py"]}, "weather": {"command": "false"}}}'
+    )
 
 
 def environment(**more: str) -> dict[str, str]:

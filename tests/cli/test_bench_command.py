@@ -85,7 +85,7 @@ def test_a_tool_with_arguments(run: Run, asked: list[str]) -> None:
     [
         (["--tool", "lok"], WRONG_USE, "there is no tool lok; there are: "),
         (["--tool", "wreck"], DECLINED, "marked destructive; --yes calls it"),
-        (["--tool", "look", "--args", "[1]"], WRONG_USE, "no JSON object"),
+        (["--tool", "look", "--args", "[1]"], WRONG_USE, "--args: a JSON object is needed"),
         (["--args", "{}"], WRONG_USE, "only with --tool"),
         (["--clients", "0"], WRONG_USE, "0 is not in the range"),
         (["--seconds", "0"], WRONG_USE, "0.0 is not in the range"),

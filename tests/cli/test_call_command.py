@@ -1,12 +1,16 @@
 """`dovetail call`: results, questions without a person, and the numbers that a script sees."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import example_server
+import lying_server
 import pytest
 from command_stage import Run, furnish, running, typed
 
+from dovetail import Server
 from dovetail.cli.exits import DECLINED, FAILED, LATE, UNREACHED, WRONG_USE
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
@@ -81,6 +85,16 @@ def test_text_is_saved_where_there_is_nothing_else(run: Run) -> None:
     done = run("call", "summarise", "text=a", "--output", "no/such/folder")
     assert done.exit_code == FAILED
     assert "No such file" in done.stderr
+    done = run("call", "summarise", "text=a", "--output", f"{os.devnull}/folder/")
+    assert done.exit_code == FAILED
+    assert "Error: --output /dev/null/folder: Not a directory" in done.stderr
+
+
+def test_what_is_piped_or_saved_is_whole(run: Run) -> None:
+    long = "x" * 200
+    assert long in run("call", "search", f"words={long}").stdout
+    run("call", "search", f"words={long}", "--output", "rows.txt")
+    assert long in Path("rows.txt").read_text()
 
 
 def test_a_tool_that_fails(run: Run) -> None:
@@ -120,6 +134,12 @@ def test_wrong_use_is_told_before_the_call(run: Run, words: list[str], told: str
     done = run("call", *words)
     assert (done.exit_code, done.stdout) == (WRONG_USE, "")
     assert told in done.stderr
+
+
+def test_a_server_without_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = running(Server("empty"), monkeypatch)("call", "add")
+    assert (done.exit_code, done.stdout) == (WRONG_USE, "")
+    assert "dovetail.reference has no tools at all; it has nothing that could be asked for" in done.stderr
 
 
 def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
@@ -204,11 +224,11 @@ def test_results_and_words_go_different_ways(folder: Path) -> None:
     ("words", "code", "told"),
     [
         (["nowhere.py", "add"], WRONG_USE, b"there is no file nowhere.py"),
-        (["server.py:none", "add"], UNREACHED, b"server.py has no none; it has server"),
+        (["server.py:none", "add"], WRONG_USE, b"server.py has no none; it has server"),
         (["broken.py", "add"], UNREACHED, b"broken.py exited with code 1"),
         (["http://127.0.0.1:1/mcp", "add"], UNREACHED, b"can't connect"),
-        (["server.py", "bake", "seconds=20", "--timeout", "0.5"], LATE, b"no answer within 0.5 s\n--timeout SECONDS"),
-        (["server.py", "add", "a=1", "b=2", "--header", "X: y"], WRONG_USE, b"headers"),
+        (["server.py", "bake", "seconds=20", "--timeout", "0.5"], LATE, b"0.5 s\n--timeout SECONDS"),
+        (["server.py", "add", "a=1", "b=2", "--header", "X: y"], WRONG_USE, b"--header: only for a URL"),
         (["add", "a=1", "b=2", "--", "no-such-command"], WRONG_USE, b"there is no such command"),
         (["add", "--"], WRONG_USE, b"after -- comes the command"),
         (["add", "a=1", "b=2", "--", "python", "server.py"], 0, b""),
@@ -223,6 +243,24 @@ def test_exit_codes(folder: Path, words: list[str], code: int, told: bytes) -> N
     assert told in done.stderr
     assert done.stdout == (b"" if code else b"3\n")
     assert b"Traceback" not in done.stderr
+
+
+NAME = "fa Error: \N{REPLACEMENT CHARACTER}[31mke"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["call", "faError: ke"], f"there is no tool faError: ke; did you mean {NAME}?"),
+        (["prompt", "faError: ke"], f"there is no prompt faError: ke; did you mean {NAME}?"),
+        (["call", lying_server.NAME, "faError: ke=1"], f"takes no faError: ke; did you mean {NAME}?"),
+        (["call", lying_server.NAME], f"info {NAME}: said"),
+    ],
+    ids=["tool", "prompt", "argument", "logger"],
+)
+def test_names_of_a_server_stay_in_their_line(tmp_path: Path, words: list[str], told: str) -> None:
+    done = typed(tmp_path, *words, "--", sys.executable, str(Path(__file__).parent / "lying_server.py"))
+    assert told in done.stderr.decode()
 
 
 def test_variables_for_the_program(folder: Path) -> None:

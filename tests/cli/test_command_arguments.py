@@ -1,7 +1,9 @@
 """`key=value` words and schemas: which values come out, and what is said about those that do not fit."""
 
 import contextlib
+import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +113,18 @@ def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str,
         (["part:=NaN"], "NaN is no number"),
         (["whole"], "write arguments as KEY=VALUE"),
         (["=5"], "write arguments as KEY=VALUE"),
+        (['{"text": "a=b"}'], "--args takes all arguments as JSON"),
         (["text=@nowhere.txt"], "@nowhere.txt: No such file"),
+        (["text=@ada"], """a text that begins with @, write 'text:="@ada"'"""),
+        (["text=@"], "@: it is no file"),
+        (["part=1e999"], "part: 1e999 is too large for a number"),
+        (["part=-1e999"], "part: -1e999 is too large for a number"),
+        (["part=inf"], "part: expected number, got 'inf'"),
+        (["anything=1e999"], "anything: 1e999 is too large for a number"),
+        (["anything=[1e999]"], "anything: 1e999 is too large for a number"),
+        (["part:=1e999"], "part: 1e999 is too large for a number"),
+        ([r'anything:="\ud800"'], "a surrogate without the other one"),
+        (["wh\nole=1"], "buy takes no wh ole; did you mean whole?"),
     ],
     ids=stable,
 )
@@ -120,6 +133,12 @@ def test_what_does_not_fit_is_told(words: list[str], told: str) -> None:
         read(*words)
     assert told in ended.value.message
     assert ended.value.exit_code == WRONG_USE
+
+
+def test_names_of_a_server_stay_in_their_line() -> None:
+    with pytest.raises(Ending) as ended:
+        read("a Error=1", schema={"properties": {"a\nError: fake": {}}})
+    assert ended.value.message.splitlines()[0] == "buy takes no a Error; did you mean a Error: fake?"
 
 
 def test_what_is_missing_is_told_with_all_that_it_takes() -> None:
@@ -153,6 +172,10 @@ def test_whole_arguments_are_taken_as_they_are(tmp_path: Path) -> None:
         read(whole="{")
     with pytest.raises(Ending, match="--args: a JSON object is needed"):
         read(whole="[1]")
+    with pytest.raises(Ending, match="--args: 1e999 is too large for a number"):
+        read(whole='{"part": 1e999}')
+    with pytest.raises(Ending, match="--args: this is not JSON: NaN is no number"):
+        read(whole='{"part": NaN}')
     with pytest.raises(Ending, match="--args: this is not JSON"):
         read(whole="[" * 100_000)
 
@@ -163,6 +186,27 @@ def test_the_text_of_a_file(tmp_path: Path) -> None:
     assert read(f"whole=@{tmp_path / 'a'}", f"text=@{tmp_path / 'a'}") == {"whole": 5, "text": "5"}
     with pytest.raises(Ending, match="no text in UTF-8"):
         read(f"text=@{tmp_path / 'b'}")
+
+
+def test_the_text_of_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"five")))
+    assert read("text=@-") == {"text": "five"}
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
+    with pytest.raises(Ending, match="stdin: it is no text in UTF-8"):
+        read("text=@-")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such pipes")
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path, Path(os.devnull)):
+        with pytest.raises(Ending, match="it is no file"):
+            read(f"text=@{place}")
+    reading, writing = os.pipe()  # as <(command) of a shell
+    os.write(writing, b"five")
+    os.close(writing)
+    assert read(f"text=@/dev/fd/{reading}") == {"text": "five"}
+    os.close(reading)
 
 
 HOSTILE: list[Any] = [

@@ -43,6 +43,23 @@ def test_all_of_it_as_it_is_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://ada:hush@127.0.0.1:1/mcp", "http://…@127.0.0.1:1/mcp"),
+        ("http://127.0.0.1:1/mcp?key=hush", "http://127.0.0.1:1/mcp"),
+        ("http://127.0.0.1:1/mcp#hush", "http://127.0.0.1:1/mcp"),
+        ("http://ada:hu/sh@127.0.0.1:1/mcp?key=hush@x", "http://…@127.0.0.1:1/mcp"),
+        ("carrier-pigeon://hush@127.0.0.1", "carrier-pigeon://…@127.0.0.1"),
+    ],
+)
+def test_no_secret_of_a_url_is_shown(url: str, shown: str) -> None:
+    note = only(programs.target(url))
+    assert (note.level, note.subject) == (PROBLEM, shown)
+    assert "hush" not in repr(note)
+    assert "hu/sh" not in repr(note)
+
+
+@pytest.mark.parametrize(
     ("name", "value", "level", "told"),
     [
         ("DOVETAIL_PORT", "9000", OK, "set"),

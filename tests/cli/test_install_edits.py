@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.cli.installing import edits, jsonc
-from dovetail.cli.installing.edits import BOM, CantEdit, ServerSection, entry_in, merged, names_in
+from dovetail.cli.installing.edits import BOM, CantEdit, ServerSection, merged
 from dovetail.cli.installing.hosts import OWN_KEYS
 from dovetail.cli.installing.jsonc import JsonMember, NotJson, TooDeep, parse
 
@@ -43,8 +43,8 @@ def section_of(path: Path) -> str:
 def test_an_entry_comes_and_goes(path: Path, variant: str) -> None:
     text, section = VARIANTS[variant](path.read_text()), section_of(path)
     added = with_entry(text, section, "weather", ENTRY)
-    assert entry_in(added, section, "weather") == ENTRY
-    assert names_in(added, section)[-1] == "weather"
+    assert ServerSection(added, section).entry("weather") == ENTRY
+    assert ServerSection(added, section).names[-1] == "weather"
     assert added.count("\r\n") == (added.count("\n") if variant == "CRLF" else 0)
     assert added.startswith(BOM) == (variant == "BOM")
     back = without_entry(added, section, "weather")
@@ -223,7 +223,7 @@ def test_what_is_too_deep_is_not_called_broken(middle: str) -> None:
 
 def test_depth_that_a_machine_has_written_does_not_matter() -> None:
     text = '{"a": ' + "[" * 250 + "]" * 250 + ', "s": {}}'
-    assert names_in(with_entry(text, "s", "x", ENTRY), "s") == ["x"]
+    assert ServerSection(with_entry(text, "s", "x", ENTRY), "s").names == ["x"]
 
 
 # ── any document at all ──
@@ -288,10 +288,10 @@ def written(text: str, member: JsonMember) -> Any:
 
 def nothing_is_lost(text: str) -> None:
     added = with_entry(text, "mcpServers", "weather", ENTRY)
-    assert entry_in(added, "mcpServers", "weather") == ENTRY
+    assert ServerSection(added, "mcpServers").entry("weather") == ENTRY
     back = without_entry(added, "mcpServers", "weather")
     assert said(back) == said(text)
-    if names_in(text, "mcpServers"):
+    if ServerSection(text, "mcpServers").names:
         assert back == text
 
 
@@ -355,13 +355,13 @@ def test_what_only_looks_like_a_comment_helps_nobody(text: str) -> None:
 
 @given(documents(), st.data())
 def test_any_entry_can_go(text: str, data: st.DataObject) -> None:
-    names = names_in(text, "mcpServers")
+    names = ServerSection(text, "mcpServers").names
     once = [name for name in names if names.count(name) == 1]
     if not once:
         return
     name = data.draw(st.sampled_from(once))
     left = without_entry(text, "mcpServers", name)
-    assert names_in(left, "mcpServers") == [each for each in names if each != name]
+    assert ServerSection(left, "mcpServers").names == [each for each in names if each != name]
 
 
 @given(st.text(alphabet='{}[]",:/*\\ \n1atrue', max_size=40))

@@ -42,6 +42,17 @@ def test_one_kind(run: Run, kind: str) -> None:
     assert "\n\n" not in done.stdout
 
 
+def test_long_arguments_are_told_by_their_names(run: Run) -> None:
+    shown = run("list", "tools").stdout
+    assert re.search(r"^  echo +\[whole\], \[part\], \[on\], \[size\], \[numbers\] +Say what came\.$", shown, re.M)
+    assert re.search(r"^  bake +\[minutes: integer\], \[seconds: number\] +Bake", shown, re.M)
+
+
+def test_verbose_has_facts(run: Run) -> None:
+    done = run("list", "resources", "-v")
+    assert "  logo://small\n    The logo.\n    name: logo\n    mimeType: image/png\n" in done.stdout
+
+
 def test_verbose_has_schemas(run: Run) -> None:
     done = run("list", "tools", "-v")
     assert "    They may be negative." in done.stdout

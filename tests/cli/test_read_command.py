@@ -7,6 +7,7 @@ import example_server
 import pytest
 from command_stage import Run, furnish, running, typed
 
+from dovetail import Server
 from dovetail.cli.exits import FAILED, WRONG_USE
 
 
@@ -43,13 +44,51 @@ def test_into_a_folder_nothing_is_overwritten(run: Run) -> None:
 
 def test_contents_as_json(run: Run) -> None:
     found = json.loads(run("read", "notes://all", "--json").stdout)
-    assert found == {"contents": [{"uri": "notes://all", "mimeType": "text/plain", "text": "milk, bread"}]}
+    assert found["contents"] == [{"uri": "notes://all", "mimeType": "text/plain", "text": "milk, bread"}]
 
 
-def test_there_is_no_such_resource(run: Run) -> None:
-    done = run("read", "notes://none")
+@pytest.mark.parametrize("words", [["read", "notes://all"], ["prompt", "greet", "name=Ada"]], ids=str)
+def test_a_document_keeps_meta(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    run = running(example_server.server, monkeypatch, protocol_version="2026-07-28")
+    said = json.loads(run(*words, "--json").stdout)["_meta"]
+    assert said["io.modelcontextprotocol/serverInfo"]["name"] == "example"
+    run = running(example_server.server, monkeypatch, protocol_version="2025-11-25")
+    assert "_meta" not in json.loads(run(*words, "--json").stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "feature"),
+    [
+        (["read", "notes://all"], "resources"),
+        (["prompt", "greet"], "prompts"),
+        (["complete", "prompt:greet", "name"], "completions"),
+    ],
+    ids=str,
+)
+def test_what_a_server_does_not_have_at_all(monkeypatch: pytest.MonkeyPatch, words: list[str], feature: str) -> None:
+    server = Server("small")
+    server.tool(lambda: "hi", name="greet")
+    done = running(server, monkeypatch)(*words)
+    assert (done.exit_code, done.stdout) == (WRONG_USE, "")
+    assert done.stderr == f"Error: dovetail.reference has no {feature} at all; it has tools\n"
+
+
+@pytest.mark.parametrize(
+    ("uri", "advice"),
+    [("notes://al", "did you mean notes://all?"), ("zzz://1", "`dovetail list` shows which resources there are")],
+)
+def test_there_is_no_such_resource(run: Run, uri: str, advice: str) -> None:
+    done = run("read", uri)
     assert (done.exit_code, done.stdout) == (FAILED, "")
-    assert "Error: " in done.stderr
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.endswith(f")\n{advice}\n")
+
+
+@pytest.mark.parametrize("name", ["read", "prompt", "call"])
+def test_what_has_to_be_named(run: Run, name: str) -> None:
+    done = run(name)
+    assert done.exit_code == WRONG_USE
+    assert "`dovetail list` shows which there are" in done.stderr
 
 
 # ── prompts ──
@@ -86,6 +125,11 @@ def test_suggestions(run: Run) -> None:
     assert (done.stdout, done.stderr) == ("Monday\nSunday\n", "… of 7\n")
     found = json.loads(run("complete", "notes://{shop}/{day}", "day", "M", "--json").stdout)
     assert found == {"completion": {"values": ["Monday"], "total": 7, "hasMore": True}}
+
+
+def test_nothing_to_suggest(run: Run) -> None:
+    done = run("complete", "prompt:greet", "name", "Z")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no suggestions\n")
 
 
 def test_what_can_be_completed(run: Run) -> None:

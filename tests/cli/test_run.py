@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -144,11 +145,43 @@ def test_bad_targets(write: Write, ran: list, source: str, target: str, words: s
     assert words in result.output
 
 
-def test_what_the_program_raises_is_shown_as_it_is(write: Write) -> None:
-    write("import no_such_library")
-    for target in ("server.py", "server:x"):
+def test_what_the_program_raises_is_told_without_our_steps(write: Write) -> None:
+    path = write("import os\nimport no_such_library")
+    for target, place in (("server.py", "server.py"), ("server:x", "server")):
         result = run(target)
-        assert (result.exit_code, type(result.exception)) == (1, ModuleNotFoundError)
+        assert result.exit_code == 1
+        assert result.output.startswith(f"Error: {place} can't be loaded\nTraceback")
+        assert re.findall('File "([^"]+)"', result.output) in ([str(path)], [path.name])
+        assert result.output.endswith("ModuleNotFoundError: No module named 'no_such_library'\n")
+
+
+DEEP = """
+def first():
+    try:
+        return 1 / 0
+    except ZeroDivisionError as failure:
+        raise ValueError("no tea") from failure
+def again(n):
+    return again(n - 1) if n else first()
+again(100)
+"""
+
+
+def test_a_long_way_is_cut_and_a_cause_is_told(write: Write) -> None:
+    path = write(DEEP)
+    result = run("server.py")
+    assert "division by zero" in result.output
+    assert result.output.endswith("ValueError: no tea\n")
+    assert 0 < result.output.count("again(n - 1)") < 20
+    assert set(re.findall('File "([^"]+)"', result.output)) <= {str(path), path.name}
+
+
+def test_a_syntax_error_is_told_with_its_line(write: Write) -> None:
+    write("def (")
+    result = run("server.py")
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+    assert "line 1\n    def (" in result.output
 
 
 def test_a_wrong_registration_needs_no_traceback(write: Write) -> None:
@@ -221,6 +254,17 @@ def test_a_console_needs_http(write: Write, ran: list, flag: str) -> None:
     assert refused.exit_code == 2
     assert f"{flag}: only with --transport http" in refused.output
     assert not ran
+
+
+@pytest.mark.parametrize("variable", ["DOVETAIL_CONSOLE", "DOVETAIL_CONSOLE_REMOTE"])
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_a_variable_for_the_console_is_no_mistake(
+    write: Write, ran: list, monkeypatch: pytest.MonkeyPatch, variable: str, transport: str
+) -> None:
+    write(PLAIN)
+    monkeypatch.setenv(variable, "1")
+    assert run("server.py", "--transport", transport).exit_code == 0
+    assert ("routes" in ran[0][2]) is (transport == "http")
 
 
 # ── options ──

@@ -21,7 +21,7 @@ DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); prin
 
 
 def start(code: str) -> "Popen[bytes]":
-    return Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE)
+    return Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE, start_new_session=True)
 
 
 async def test_it_is_spoken_to_and_leaves() -> None:

@@ -73,6 +73,27 @@ def test_json_is_indented_for_a_person(terminal: Type) -> None:
     assert '\r\n  "structuredContent": 5' in seen
 
 
+def test_the_head_of_a_table_is_bold_and_no_more(terminal: Type) -> None:
+    long = "x" * 200
+    _, seen = ended(terminal("call", "server.py", "search", "words=red", f"words={long}"))
+    head, first, *_ = seen.splitlines()
+    assert head.split() == [f"\x1b[1m{name}\x1b[0m" for name in ("word", "shop", "floor", "open")]
+    assert "\N{REPLACEMENT CHARACTER}" not in seen
+    assert first.startswith("red ")
+    assert first.index("0") == re.sub(r"\x1b\[\d+m", "", head).index("floor")
+    assert long not in seen
+
+
+def test_a_table_is_narrowed_until_it_fits(terminal: Type) -> None:
+    _, seen = ended(terminal("call", "server.py", "search", f"words={'x' * 90}", f"where.shop={'y' * 90}"))
+    assert seen.splitlines()[1].split() == [f"{'x' * 39}…", f"{'y' * 39}…", "0", "true"]
+
+
+def test_what_is_saved_has_no_colours(terminal: Type, folder: Path) -> None:
+    ended(terminal("call", "server.py", "search", "words=red", "--output", "rows.txt"))
+    assert (folder / "rows.txt").read_text().startswith("word  shop  floor  open\nred ")
+
+
 def test_bytes_are_described_and_not_poured_out(terminal: Type) -> None:
     _, seen = ended(terminal("read", "server.py", "logo://small"))
     assert seen == "[image/png, 2.0 KB; --output FILE saves it]\r\n"
@@ -97,6 +118,73 @@ def test_progress_is_a_bar_that_goes_away(terminal: Type) -> None:
     code, rest = ended(child)
     assert code == 0
     assert rest.endswith("\r\x1b[KA cake.\r\n")  # on a line that was wiped
+
+
+BUSY = """
+import asyncio, pathlib, sys
+from dovetail import Context, Server
+
+server = Server("busy")
+
+async def told_to_go_on(number):
+    while not pathlib.Path(f"go{number}.txt").exists():
+        await asyncio.sleep(0.02)
+
+@server.tool
+async def work(ctx: Context) -> str:
+    for number in range(1, 4):
+        await ctx.report_progress(number, total=4, message="at work")
+        await ctx.info(f"step {number}")
+        await told_to_go_on(number)
+    print("a word on stderr", file=sys.stderr, flush=True)
+    await told_to_go_on(4)
+    await ctx.elicit("Really?", bool)
+    await told_to_go_on(5)
+    return "Done."
+"""
+
+
+def screen_of(written: str) -> list[str]:
+    """The lines that a terminal shows, of what is written with no other commands to it than ours."""
+    lines, place = [""], 0
+    for part in re.findall(r"\x1b\[\d*K|\x1b\[[\d;]*m|\r|\n|[^\x1b\r\n]+", written):
+        if part == "\n":
+            lines.append("")
+            place = 0
+        elif part == "\r":
+            place = 0
+        elif part.endswith("K") and part.startswith("\x1b"):
+            lines[-1] = lines[-1][:place]
+        elif not part.startswith("\x1b"):
+            lines[-1] = lines[-1][:place] + part + lines[-1][place + len(part) :]
+            place += len(part)
+    return lines
+
+
+def test_the_bar_stays_below_what_is_told(terminal: Type, folder: Path) -> None:
+    """The tool waits each time until its bar was seen."""
+    (folder / "server.py").write_text(BUSY)
+    child = terminal("call", "server.py", "work", "--revision", "2025-11-25")
+    seen = ""
+    told = [("info: step 1", "25%"), ("info: step 2", "50%"), ("info: step 3", "75%"), ("a word on stderr", "75%")]
+    for number, (line, part) in enumerate(told, 1):
+        child.expect_exact(line)
+        seen += child.before + child.after
+        child.expect(rf"\[[#-]{{30}}\]  {part} at work")
+        seen += child.before + child.after
+        shown = screen_of(seen)
+        assert shown[-1] == child.after
+        assert [shown[:-1].count(each) for each, _ in told[:number]] == [1] * number
+        assert not any("%" in each for each in shown[:-1])
+        (folder / f"go{number}.txt").touch()
+    child.expect(r"value \(yes or no\): ")
+    seen += child.before + child.after
+    assert screen_of(seen)[-1].endswith("value (yes or no): ")
+    child.sendline("y")
+    child.expect_exact("75% at work")  # the server says nothing more of its progress
+    (folder / "go5.txt").touch()
+    code, rest = ended(child)
+    assert (code, screen_of(rest)) == (0, ["Done.", ""])
 
 
 def test_no_bar_for_those_who_want_quiet(terminal: Type) -> None:
@@ -209,7 +297,7 @@ def test_a_person_answers_for_the_model(terminal: Type) -> None:
 @pytest.mark.parametrize(("key", "code", "seen"), [("y", 0, "Forgot old."), ("", DECLINED, "forget was not called")])
 def test_a_destructive_tool_is_called_only_after_a_yes(terminal: Type, key: str, code: int, seen: str) -> None:
     child = terminal("call", "server.py", "forget", "note=old")
-    child.expect_exact('"note": "old"')
+    child.expect_exact('note  "old"')
     child.expect_exact("Call it? [y/N] ")
     child.sendline("what?")
     child.expect_exact("Please say y or n.")
@@ -217,6 +305,16 @@ def test_a_destructive_tool_is_called_only_after_a_yes(terminal: Type, key: str,
     found, rest = ended(child)
     assert found == code
     assert seen in rest
+
+
+def test_no_argument_hides_behind_a_long_one_before_a_yes(terminal: Type) -> None:
+    whole = f'{{"long": "{"n" * 5_000}", "note": "/"}}'
+    child = terminal("call", "server.py", "forget", "--args", whole)
+    child.expect(r'long  "n{100,}\r?\n?n*… \(5,002 characters\)')
+    child.expect_exact('note  "/"')
+    child.expect_exact("Call it? [y/N] ")
+    child.sendline("n")
+    assert ended(child)[0] == DECLINED
 
 
 # ── Ctrl-C ──
@@ -240,3 +338,14 @@ def test_ctrl_c_at_a_question(terminal: Type) -> None:
     code, rest = ended(child)
     assert code == INTERRUPTED
     assert "Traceback" not in rest
+
+
+def test_ctrl_c_while_a_doctor_waits(terminal: Type, folder: Path) -> None:
+    (folder / "hangs.py").write_text("import sys, time\nprint('loading', file=sys.stderr)\ntime.sleep(60)\n")
+    child = terminal("doctor", "hangs.py", HOME=str(folder), XDG_CONFIG_HOME=str(folder))
+    child.expect_exact("loading")
+    child.sendintr()
+    code, rest = ended(child)
+    assert code == INTERRUPTED
+    assert "Traceback" not in rest
+    assert "Aborted" not in rest

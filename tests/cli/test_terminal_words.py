@@ -1,11 +1,25 @@
 """What a terminal gets to see: colours, bars, columns, and no text that steers it."""
 
+import asyncio
 import io
 import json
+import os
 
 import pytest
 
-from dovetail.cli.terminal import ProgressLine, aligned, as_json, bar, has_colours, in_line, plain, styled
+from dovetail.cli.keyboard import ask
+from dovetail.cli.terminal import (
+    ProgressLine,
+    aligned,
+    as_json,
+    bar,
+    cut,
+    has_colours,
+    in_line,
+    plain,
+    styled,
+    width_of,
+)
 
 
 class Screen(io.StringIO):
@@ -69,6 +83,22 @@ def test_nothing_is_drawn_over_a_question(monkeypatch: pytest.MonkeyPatch) -> No
     assert screen.getvalue().endswith("100% on\r\x1b[K")
 
 
+async def test_an_answer_where_no_loop_can_wait_for_the_keyboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows."""
+
+    def refuse(*_given: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", refuse)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, encoding="utf-8") as keys, os.fdopen(writing, "wb", buffering=0) as hand:
+        monkeypatch.setattr("sys.stdin", keys)
+        hand.write("é\n".encode())
+        assert await ask("? ") == "é"
+        hand.close()
+        assert await ask("? ") is None
+
+
 def test_text_without_what_steers() -> None:
     assert plain("a\tb\nc\r\x1b[31m\x9b1m\u202e") == "a\tb\nc��[31m�1m�"
     assert in_line("a\n\n b\x07 ") == "a b�"
@@ -81,6 +111,51 @@ def test_json_says_the_same_without_what_steers(indent: bool) -> None:
     text = as_json(value, indent=indent)
     assert not {"\x1b", "\x9b", "\x7f", "\u202e"} & set(text)
     assert json.loads(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "width"),
+    [
+        ("abc", 3),
+        ("日本", 4),
+        ("e\u0301", 1),
+        ("a\u200db\u200bc", 3),
+        ("😀", 2),
+        ("\N{HEAVY BLACK HEART}\ufe0f", 2),
+        ("\x1b[1mab\x1b[0m", 2),
+    ],
+)
+def test_widths(text: str, width: int) -> None:
+    assert width_of(text) == width
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [
+        ("abcd", 4, "abcd"),
+        ("abcde", 4, "abc…"),
+        ("日本語", 6, "日本語"),
+        ("日本語", 5, "日本…"),
+        ("日本語", 4, "日…"),
+        ("e\u0301" * 5, 5, "e\u0301" * 5),
+        ("e\u0301" * 6, 5, "e\u0301" * 4 + "…"),
+        ("😀😀😀", 5, "😀😀…"),
+    ],
+)
+def test_texts_are_cut_by_columns(text: str, width: int, shown: str) -> None:
+    assert cut(text, width) == shown
+    assert in_line(text, width) == shown
+
+
+def test_a_bar_never_fills_more_than_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    for message in ("日本" * 50, "e\u0301" * 100, "😀" * 50, "x" * 100):
+        ProgressLine().show(1, 2, message)
+        drawn = screen.getvalue().rpartition("\x1b[K")[2]
+        assert 77 <= width_of(drawn) <= 79  # the last column would make some terminals begin another line
 
 
 def test_columns() -> None:

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from dovetail.cli import complete as complete
     from dovetail.cli import dev as dev
     from dovetail.cli import doctor as doctor
+    from dovetail.cli import exits as exits
     from dovetail.cli import form as form
     from dovetail.cli import inspect as inspect
     from dovetail.cli import inspection as inspection
     from dovetail.cli import install as install
     from dovetail.cli import lint as lint
     from dovetail.cli import list as list
+    from dovetail.cli import listed as listed
     from dovetail.cli import loading as loading
     from dovetail.cli import new as new
     from dovetail.cli import prompt as prompt
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from dovetail.cli import showing as showing
     from dovetail.cli import signing_in as signing_in
     from dovetail.cli import started as started
+    from dovetail.cli import tab as tab
     from dovetail.cli import talking as talking
 
 __getattr__ = late(
@@ -39,12 +42,14 @@ __getattr__ = late(
     "complete",
     "dev",
     "doctor",
+    "exits",
     "form",
     "inspect",
     "inspection",
     "install",
     "lint",
     "list",
+    "listed",
     "loading",
     "new",
     "prompt",
@@ -53,5 +58,6 @@ __getattr__ = late(
     "showing",
     "signing_in",
     "started",
+    "tab",
     "talking",
 )

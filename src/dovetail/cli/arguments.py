@@ -4,15 +4,18 @@ a=2             by the schema: 2, "2" or [2]
 a=1 a=2         a list
 a.b=1           {"a": {"b": 1}}
 a:='{"b": 1}'   JSON, as it is
-a=@notes.txt    the text of a file
+a=@notes.txt    the text of a file; of stdin with @-
 """
 
 import difflib
 import json
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from dovetail.cli.exits import WRONG_USE, Ending
 from dovetail.cli.schemas import (
@@ -30,11 +33,21 @@ from dovetail.cli.schemas import (
 from dovetail.cli.terminal import aligned, in_line
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
+STDIN = "-"
+OPEN_ALREADY = (
+    "/dev/fd/",
+    "/dev/stdin",
+)  # what a shell writes for <(command): no file, but nobody has to be waited for
+_HALF_OF_A_SIGN = re.compile(r"\\u[dD][89a-fA-F]")  # which JSON may write, and no text can hold
 SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 class Misread(Exception):
     """The text is not what the schema asks for; the message says what is."""
+
+
+class OutOfRange(Misread):
+    """A number, but none that can be sent."""
 
 
 class Argument(NamedTuple):
@@ -46,39 +59,57 @@ class Argument(NamedTuple):
 
     @classmethod
     def of(cls, word: str) -> "Argument":
+        if word.lstrip().startswith("{"):
+            raise Ending(f"{in_line(word, 60)}: --args takes all arguments as JSON", WRONG_USE)
         key, sign, text = word.partition("=")
         is_json = key.endswith(":")
         key = key.removesuffix(":")
         if not sign or not key:
             raise Ending(f"{word}: write arguments as KEY=VALUE, or KEY:=JSON", WRONG_USE)
         if text.startswith("@") and not is_json:
-            text = text_of_file(text[1:])
+            text = text_of_file(text[1:], _advice(key, text))
         return cls(key, text, is_json)
+
+
+def _advice(key: str, text: str) -> str:
+    written = shlex.quote(f"{key}:={json.dumps(in_line(text, 100), ensure_ascii=False)}")
+    return f"If no file is meant, but a text that begins with @, write {written}"
 
 
 # ── text that comes from elsewhere ──
 
 
-def text_of_file(name: str) -> str:
+def text_of_file(name: str, advice: str | None = None) -> str:
+    """Of stdin for `-`. The advice is for those who meant no file."""
+    if name == STDIN:
+        return _text(sys.stdin.buffer, "stdin")
+    path, shown = Path(name), f"@{name}"
     try:
-        with Path(name).open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise Ending(f"@{name}: it is larger than {MAX_FILE_BYTES >> 20} MiB", WRONG_USE)
-        return content.decode()
+        if path.exists() and not path.is_file() and not name.startswith(OPEN_ALREADY):
+            raise Ending(f"{shown}: it is no file", WRONG_USE, advice)
+        with path.open("rb") as file:
+            return _text(file, shown)
     except OSError as failure:
-        raise Ending(f"@{name}: {failure.strerror}", WRONG_USE) from None
+        raise Ending(f"{shown}: {failure.strerror}", WRONG_USE, advice) from None
+
+
+def _text(file: BinaryIO, shown: str) -> str:
+    content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise Ending(f"{shown}: it is larger than {MAX_FILE_BYTES >> 20} MiB", WRONG_USE)
+    try:
+        return content.decode()
     except UnicodeDecodeError:
-        raise Ending(f"@{name}: it is no text in UTF-8", WRONG_USE) from None
+        raise Ending(f"{shown}: it is no text in UTF-8", WRONG_USE) from None
 
 
 def json_object(given: str, option: str) -> dict[str, Any]:
     """Of an option that takes JSON, `@file`, or `-` for stdin."""
-    text = sys.stdin.read(MAX_FILE_BYTES) if given == "-" else text_of_file(given[1:]) if given[:1] == "@" else given
+    is_elsewhere = given == STDIN or given.startswith("@")
     try:
-        value = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as failure:
-        raise Ending(f"{option}: this is not JSON: {failure}", WRONG_USE) from None
+        value = _json(text_of_file(given.removeprefix("@")) if is_elsewhere else given)
+    except Misread as misread:
+        raise Ending(f"{option}: {misread}", WRONG_USE) from None
     if not isinstance(value, dict):
         raise Ending(f"{option}: a JSON object is needed, as in '{{\"a\": 1}}'", WRONG_USE)
     return value
@@ -124,7 +155,7 @@ def _schema_at(path: Sequence[str], schema: Schema, tool: str) -> Schema:
             if is_open(here) or (depth and not known):
                 return ANYTHING
             near = difflib.get_close_matches(name, known, n=1)
-            advice = f"; did you mean {near[0]}?" if near else ""
+            advice = f"; did you mean {in_line(near[0], 60)}?" if near else ""
             raise _refused(f"{tool} takes no {in_line('.'.join(path))}{advice}", schema)
         here, known = known[name], inside(known[name], schema)
     return here
@@ -193,6 +224,9 @@ def typed_value(text: str, schema: Schema, root: Schema) -> Any:
     for kind in allowed:
         try:
             return _READERS[kind](text, schema, root)
+        except OutOfRange:
+            if "string" not in allowed:
+                raise
         except (Misread, KeyError, ValueError, RecursionError):
             continue
     raise Misread(f"expected {described(schema, root)}, got {in_line(text, 60)!r}")
@@ -202,19 +236,33 @@ def _guessed(text: str) -> Any:
     """Where anything goes, JSON is JSON and all else is text."""
     try:
         return _json(text)
+    except OutOfRange:
+        raise
     except Misread:
         return text
 
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_number)
+        value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+        if _HALF_OF_A_SIGN.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Misread("there is half of a sign in it, a surrogate without the other one") from None
     except (ValueError, RecursionError) as failure:
         raise Misread(f"this is not JSON: {failure}") from None
+    return value
 
 
 def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise OutOfRange(f"{in_line(text, 60)} is too large for a number")
+    return value
 
 
 def _null(text: str, _schema: Schema, _root: Schema) -> None:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import click
-import msgspec
 
 from dovetail import cli
 from dovetail.cli.exits import DECLINED, FAILED, WRONG_USE, Ending, finish
@@ -44,7 +43,7 @@ class RepeatedRequest(NamedTuple):
 @click.command("bench", cls=ServerCommand, epilog=EXAMPLES)
 @on_server
 @click.option("--tool", metavar="NAME", help="Call this tool.")
-@click.option("--args", "given", metavar="JSON", help="The arguments of each call, as a JSON object.")
+@click.option("--args", "given", metavar="JSON", help="The arguments of each call, as JSON, @file, or - for stdin.")
 @click.option(
     "--seconds", type=click.FloatRange(0, MAX_SECONDS, min_open=True), default=5.0, metavar="NUMBER",
     help="How long, after a short warm-up.  [default: 5]",
@@ -65,7 +64,9 @@ def command(
     as_document: bool,
 ) -> None:
     """Load the server at TARGET with calls, and tell how many it answers and how quickly."""
-    arguments = _arguments(tool, given)
+    if given is not None and tool is None:
+        raise click.UsageError("--args: only with --tool")
+    arguments = {} if given is None else cli.arguments.json_object(given, "--args")
     if server.is_url and not yes and not is_loopback(urlsplit(str(server.target)).hostname or ""):
         raise Ending(f"{in_line(server.shown, 200)} is another machine; --yes loads it all the same", DECLINED)
     with server.starting():
@@ -78,21 +79,11 @@ def command(
         raise click.exceptions.Exit(FAILED)
 
 
-def _arguments(tool: str | None, given: str | None) -> dict[str, Any]:
-    if given is None:
-        return {}
-    if tool is None:
-        raise click.UsageError("--args: only with --tool")
-    try:
-        return msgspec.json.decode(given, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        raise click.UsageError("""--args: this is no JSON object; write it like '{"a": 2}'""") from None
-
-
 async def _bench(
     server: ServerAt, tool: str | None, arguments: Mapping[str, Any], seconds: float, clients: int, yes: bool
 ) -> tuple[dict[str, Any], "Measurement"]:
     async with server.connect() as first:
+        cli.talking.require(first, "tools", server.shown)
         asked = await _asked(first, tool, arguments, yes)
         await asked.ask(first)  # what can't be done at all is told as an error, and not ten thousand times
         revision = first.protocol_version
@@ -102,7 +93,7 @@ async def _bench(
 
 
 async def _asked(client: "Client", tool: str | None, arguments: Mapping[str, Any], yes: bool) -> RepeatedRequest:
-    tools = await client.list_tools() if "tools" in client.capabilities else []
+    tools = await client.list_tools()
     chosen = next((each for each in tools if each.name == tool), None) if tool else _harmless(tools)
     if tool and chosen is None:
         names = in_line(", ".join(each.name for each in tools), 500)

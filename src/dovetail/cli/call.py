@@ -5,7 +5,7 @@ import click
 from dovetail import cli
 from dovetail.cli.exits import finish
 from dovetail.cli.meanwhile import Meanwhile, with_meanwhile
-from dovetail.cli.reaching import ServerAt, ServerCommand, on_server
+from dovetail.cli.reaching import ServerAt, ServerCommand, lacking, on_server
 
 EXAMPLES = """
 \b
@@ -17,6 +17,7 @@ Examples:
   dovetail call server.py book --answer nights=3
   dovetail call server.py forget note=old --yes
   dovetail call http://127.0.0.1:8000/mcp add a=2 b=3 --header "X-Tenant: acme"
+  dovetail call mcp.json:shop add a=2 b=3
   dovetail call add a=2 b=3 -- python server.py
 
 \b
@@ -25,13 +26,13 @@ Arguments get the types that the tool asks for:
   a=1 a=2        a list
   a.b=1          an object: {"b": 1}
   a:='[1, 2]'    JSON, as it is
-  a=@file        the text of a file
+  a=@file        the text of a file; of stdin with @-
 """
 
 
 @click.command("call", cls=ServerCommand, epilog=EXAMPLES)
 @on_server
-@click.argument("tool")
+@click.argument("tool", required=False, metavar="TOOL")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--args", "whole", metavar="JSON", help="All arguments, as JSON, @file, or - for stdin; sent unchecked.")
 @click.option("--yes", "-y", is_flag=True, help="Call a tool that is marked destructive without asking.")
@@ -40,7 +41,7 @@ Arguments get the types that the tool asks for:
 @with_meanwhile
 def command(
     server: ServerAt,
-    tool: str,
+    tool: str | None,
     arguments: tuple[str, ...],
     whole: str | None,
     yes: bool,
@@ -48,10 +49,12 @@ def command(
     as_document: bool,
     meanwhile: Meanwhile,
 ) -> None:
-    """Call TOOL of the server at TARGET: a URL, a Python program, or a command after `--`.
+    """Call TOOL of the server at TARGET: a URL, a Python program, mcp.json:name, or a command after `--`.
 
     Progress is shown as a bar, and what the server asks is asked here.
     """
+    if tool is None:
+        raise lacking(click.get_current_context(), "name a tool; `dovetail list` shows which there are")
     with server.starting():
         finish(
             cli.calling.call_tool(

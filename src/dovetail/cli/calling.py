@@ -1,7 +1,6 @@
 """One call of a tool: its name and arguments come in as words; the result is shown, and how it ended goes out."""
 
 import difflib
-import sys
 from typing import Any
 
 from dovetail.cli import showing
@@ -10,15 +9,15 @@ from dovetail.cli.exits import DECLINED, FAILED, WRONG_USE, Ending
 from dovetail.cli.keyboard import ask, confirm
 from dovetail.cli.meanwhile import Meanwhile
 from dovetail.cli.reaching import ServerAt
-from dovetail.cli.talking import Talk, talking
-from dovetail.cli.terminal import as_json, can_ask, in_line, out_json, plain, tell
+from dovetail.cli.talking import Talk, require, talking
+from dovetail.cli.terminal import aligned, as_json, can_ask, in_line, out_json, plain, tell
 from dovetail.client import CallResult, Client, ElicitQuestion
 from dovetail.client.address import readable_url
 from dovetail.errors import URL_ELICITATION_REQUIRED, ServerError
 from dovetail.protocol.definitions import ToolDefinition
 
 MAX_NAMED = 20  # tools that an error lists
-LONGEST_ARGUMENTS = 2_000  # characters that are shown before a yes
+LONGEST_VALUE = 300  # columns of an argument that are shown before a yes
 
 
 async def call_tool(
@@ -33,6 +32,7 @@ async def call_tool(
     as_document: bool,
 ) -> None:
     async with talking(server, meanwhile) as talk:
+        require(talk.client, "tools", server.shown)
         tool = await _tool(talk.client, name)
         arguments = read_arguments(words, whole, tool.input_schema, name)
         if not is_confirmed and tool.annotations is not None and tool.annotations.destructive_hint:
@@ -48,7 +48,7 @@ async def _tool(client: Client, name: str) -> ToolDefinition:
         return tools[name]
     near = difflib.get_close_matches(name, tools, n=1)
     names = ", ".join(in_line(each, 60) for each in list(tools)[:MAX_NAMED])
-    hint = f"did you mean {near[0]}?" if near else f"it has {names}" if tools else "it has no tools at all"
+    hint = f"did you mean {in_line(near[0], 60)}?" if near else f"it has {names}" if tools else "it has no tools at all"
     raise Ending(f"there is no tool {name}; {hint}", WRONG_USE)
 
 
@@ -58,10 +58,18 @@ async def _ask_before(tool: ToolDefinition, arguments: dict[str, Any]) -> None:
         raise Ending(
             f"{tool.name} is marked destructive, and nobody is here to agree", DECLINED, "--yes calls it all the same"
         )
-    shown = as_json(arguments, indent=True)[:LONGEST_ARGUMENTS]
-    tell(f"{in_line(tool.name)} is marked destructive. It would be called with {shown}", fg="yellow")
+    words = "these arguments:" if arguments else "no arguments."
+    tell(f"{in_line(tool.name)} is marked destructive. It would be called with {words}", fg="yellow")
+    for line in aligned([(in_line(name), _shortened(value)) for name, value in arguments.items()]):
+        tell(f"  {line}", fg="yellow")
     if not await confirm("Call it?"):
         raise Ending(f"{tool.name} was not called", DECLINED)
+
+
+def _shortened(value: Any) -> str:
+    whole = as_json(value, indent=False)
+    shown = in_line(whole, LONGEST_VALUE)
+    return shown if shown == whole else f"{shown} ({len(whole):,} characters)"
 
 
 async def _result(talk: Talk, tool: ToolDefinition, arguments: dict[str, Any]) -> CallResult:
@@ -88,7 +96,8 @@ async def _visited(talk: Talk, refusal: ServerError) -> bool:
         question = ElicitQuestion(message=str(message or "open a page first"), mode="url", url=url)
         if (await talk.respondent.elicit(question)).action != "accept":
             return False
-    return bool(pages) and await ask("Press Enter when you are done there: ") is not None
+    with talk.line.held():
+        return bool(pages) and await ask("Press Enter when you are done there: ") is not None
 
 
 def _show(result: CallResult, output: str | None, as_document: bool) -> None:
@@ -99,7 +108,6 @@ def _show(result: CallResult, output: str | None, as_document: bool) -> None:
     if result.is_error:
         words = result.text or "The tool failed and did not say why"
         raise Ending("the tool failed" if as_document else plain(words), FAILED)
-    sys.stdout.flush()
 
 
 def _document(result: CallResult) -> dict[str, Any]:

@@ -13,6 +13,7 @@ GAP = 2
 LONGEST_DESCRIPTION = 20_000
 NAMES = {"resources": "uri", "templates": "uriTemplate"}  # what each is called by; all others by their name
 SCHEMAS = ("inputSchema", "outputSchema", "arguments")
+FACTS = {"resources": ("name", "mimeType", "size"), "templates": ("name", "mimeType")}  # that are told in a line each
 HINTS = (  # of tools: which hint, which value, the word for it, its colour
     ("destructiveHint", True, "destructive", "red"),
     ("readOnlyHint", True, "read-only", "green"),
@@ -39,7 +40,7 @@ def lines(kind: str, listed: Sequence[Definition]) -> list[str]:
     width = columns()
     longest = LONGEST_ARGUMENTS if width is None else width // 3
     names = [in_line(_name(kind, each), LONGEST_NAME) for each in listed]
-    arguments = [in_line(_arguments(kind, each), longest) for each in listed]
+    arguments = [_arguments(kind, each, longest) for each in listed]
     taken = sum(max(map(width_of, column)) + GAP for column in (names, arguments))
     room = LONGEST_SUMMARY if width is None else max(width - taken - GAP, SHORTEST_SUMMARY)
     rows = [
@@ -72,24 +73,24 @@ def _hints(each: Definition) -> list[str]:
     return [styled(f"[{word}]", fg=colour) for hint, value, word, colour in HINTS if said.get(hint) is value]
 
 
-def _arguments(kind: str, each: Definition) -> str:
-    """In short: `a: integer, [b: string]`, those in brackets may be left out."""
+def _arguments(kind: str, each: Definition, longest: int) -> str:
+    """In short: `a: integer, [b: string]`, those in brackets may be left out. Where that is too long, names alone."""
     if kind == "tools":
         schema = mapping(each.get("inputSchema"))
-        needed = required(schema)
-        return ", ".join(_argument(name, part, schema, name in needed) for name, part in properties(schema).items())
+        whole = in_line(_joined(schema, typed=True), LONGEST_SUMMARY)
+        return whole if width_of(whole) <= longest else in_line(_joined(schema, typed=False), longest)
     if kind == "prompts":
         listed = each.get("arguments")
         rows = [mapping(row) for row in listed] if isinstance(listed, list) else []
-        return ", ".join(
-            _text(row, "name") if row.get("required") is True else f"[{_text(row, 'name')}]" for row in rows
-        )
-    return in_line(_text(each, "mimeType"), 60)
+        names = (_text(row, "name") if row.get("required") is True else f"[{_text(row, 'name')}]" for row in rows)
+        return in_line(", ".join(names), longest)
+    return in_line(_text(each, "mimeType"), min(longest, 60))
 
 
-def _argument(name: str, part: Schema, root: Schema, is_needed: bool) -> str:
-    shown = f"{name}: {described(part, root)}"
-    return shown if is_needed else f"[{shown}]"
+def _joined(schema: Schema, *, typed: bool) -> str:
+    needed = required(schema)
+    shown = {name: f"{name}: {described(part, schema)}" if typed else name for name, part in properties(schema).items()}
+    return ", ".join(text if name in needed else f"[{text}]" for name, text in shown.items())
 
 
 def details(kind: str, listed: Sequence[Definition]) -> list[str]:
@@ -101,6 +102,7 @@ def details(kind: str, listed: Sequence[Definition]) -> list[str]:
         found.append(f"  {name} " + " ".join(filter(None, (in_line(title, 200), *_hints(each)))))
         description = plain(_text(each, "description")[:LONGEST_DESCRIPTION])
         found += [f"    {line}" for line in description.splitlines()]
+        found += [f"    {key}: {in_line(str(each[key]), 200)}" for key in FACTS.get(kind, ()) if key in each]
         for key in SCHEMAS:
             if key in each:
                 found.append(styled(f"    {key}:", dim=True))

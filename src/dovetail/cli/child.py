@@ -5,10 +5,9 @@ Commands start the programs that they talk to like this.
 
 import sys
 
-from dovetail.cli.target import load_target
+from dovetail.cli.target import BadTarget, load_target
+from dovetail.cli.whereabouts import CANT_LOAD, NOT_THERE
 from dovetail.errors import SetupError
-
-CANT_START = 2
 
 
 def serve(target: str) -> None:
@@ -16,7 +15,7 @@ def serve(target: str) -> None:
         server = load_target(target)
     except SetupError as failure:
         sys.stderr.write(f"Error: {failure}\n")
-        sys.exit(CANT_START)
+        sys.exit(NOT_THERE if isinstance(failure, BadTarget) else CANT_LOAD)
     server.run("stdio")
 
 

@@ -50,11 +50,14 @@ async def _complete(
     as_document: bool,
 ) -> None:
     async with server.connect() as client:
+        cli.talking.require(client, "completions", server.shown)
         found = await client.complete(reference, argument, value, filled_in)
     if as_document:
         out_json({"completion": found})
         return
     for suggestion in found.values:
         out(in_line(suggestion, 2_000))
+    if not found.values:
+        tell("no suggestions", dim=True)
     if found.has_more or (found.total or 0) > len(found.values):
         tell(f"… of {found.total}" if found.total else "… and more", dim=True)

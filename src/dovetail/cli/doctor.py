@@ -69,7 +69,7 @@ def _show(notes: list[HealthNote], problems: int, warnings: int) -> None:
         out(line)
         if note.fix:
             out(f"         {styled('fix:', bold=True)} {plain(note.fix)}")
-    words = [f"{count} {word}{'' if count == 1 else 's'}" for count, word in ((problems, PROBLEM), (warnings, WARNING))]
+    counts = ((problems, PROBLEM), (warnings, WARNING))
+    words = " and ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count)
     out()
-    is_well = not problems and not warnings
-    out(styled("All is well", fg="green", bold=True) if is_well else styled(" and ".join(words), bold=True))
+    out(styled(words or "All is well", fg=None if words else "green", bold=True))

@@ -4,12 +4,14 @@ Meanwhile the loop goes on, so a server can report, and take its question back. 
 """
 
 import asyncio
+import io
 import os
 import sys
 import threading
 from collections.abc import Callable
+from typing import cast
 
-from dovetail.cli.terminal import styled, tell
+from dovetail.cli.terminal import put, styled, tell
 
 LONGEST_LINE = 64 * 1024
 YES, NO = ("y", "yes"), ("n", "no")
@@ -17,11 +19,10 @@ YES, NO = ("y", "yes"), ("n", "no")
 
 async def ask(words: str) -> str | None:
     """One line; None at the end of all input, which is Ctrl-D."""
-    sys.stderr.write(styled(words, sys.stderr, bold=True))
-    sys.stderr.flush()
+    put(styled(words, sys.stderr, bold=True))
     line = await _line()
     if not line:
-        sys.stderr.write("\n")
+        put("\n")
         return None
     return line.decode(errors="replace").strip()
 
@@ -59,8 +60,10 @@ async def _line() -> bytes:
 
 
 async def _line_of_thread(came: "asyncio.Future[bytes]", soon: Callable[..., object]) -> bytes:
+    console = cast(io.BufferedReader, sys.stdin.buffer).raw  # UTF-8, and without a lock that the end would wait for
+
     def take() -> None:
-        soon(settle, os.read(sys.stdin.fileno(), LONGEST_LINE))
+        soon(settle, console.read(LONGEST_LINE) or b"")
 
     def settle(line: bytes) -> None:
         if not came.done():

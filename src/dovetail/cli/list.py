@@ -23,6 +23,7 @@ Examples:
   dovetail list server.py tools -v          its tools, with their schemas
   dovetail list server.py --json
   dovetail list http://127.0.0.1:8000/mcp resources
+  dovetail list mcp.json:shop               of a server that an mcp.json names
   dovetail list -- python server.py         of a server that any command starts
 """
 
@@ -49,7 +50,7 @@ KINDS = {
 @click.option("--verbose", "-v", is_flag=True, help="Show whole descriptions, and schemas.")
 @click.option("--json", "as_document", is_flag=True, help="Print the definitions as JSON, as they came.")
 def command(server: ServerAt, kind: str | None, verbose: bool, as_document: bool) -> None:
-    """List what the server at TARGET offers: a URL, a Python program, or a command after `--`."""
+    """List what the server at TARGET offers: a URL, a Python program, mcp.json:name, or a command after `--`."""
     with server.starting():
         finish(_list(server, [kind] if kind else list(KINDS), verbose, as_document))
 

@@ -3,10 +3,13 @@
 A command is a module of this folder with a `command` in it; it is loaded when it is asked for, and not to be named.
 """
 
+from typing import Any
+
 import click
 from click.shell_completion import CompletionItem
 
 from dovetail import __version__, cli
+from dovetail.cli.streams import TAKES_NO_MORE, give_up, prepare
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -29,29 +32,52 @@ COMMANDS = {
 EXAMPLES = """
 \b
 Examples:
-  dovetail run                              the bundled reference server, with its console in the browser
-  dovetail list server.py                   what the server in server.py offers
-  dovetail call server.py add a=2 b=3       call a tool of it
+  dovetail run                           the bundled reference server
+  dovetail list server.py                what the server in server.py offers
+  dovetail call server.py add a=2 b=3    call a tool of it
   dovetail call https://example.com/mcp add a=2 b=3
   dovetail call get-sum a=2 b=3 -- npx -y @modelcontextprotocol/server-everything
 
 \b
 Exit codes:
-  0 fine   1 it failed   2 the command line is wrong   3 no connection   4 no answer in time   5 declined
-  130 interrupted
+  0 fine   1 it failed   2 the command line is wrong   3 no connection
+  4 no answer in time   5 declined   130 interrupted   141 nobody reads on
 """
 
 
 class Commands(click.Group):
     """Knows its commands by name and one line each."""
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        prepare()
+        try:
+            return super().main(*args, **options)
+        except OSError as failure:  # of words that click itself writes, such as those of --help
+            if failure.errno not in TAKES_NO_MORE:
+                raise
+            give_up(failure)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for number, word in enumerate(args, 1):
+            if any("\ud800" <= sign <= "\udfff" for sign in word):  # so Python keeps bytes that it can't read
+                raise click.UsageError(f"word {number} of the command line is no text in UTF-8", ctx)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(cli.exits.INTERRUPTED) from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
         command: click.Command = getattr(cli, name).command
+        if ctx.resilient_parsing:  # somebody presses Tab
+            cli.tab.teach(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

@@ -7,7 +7,7 @@ import click
 from dovetail import cli
 from dovetail.cli.exits import WRONG_USE, Ending, finish
 from dovetail.cli.meanwhile import Meanwhile, with_meanwhile
-from dovetail.cli.reaching import ServerAt, ServerCommand, on_server
+from dovetail.cli.reaching import ServerAt, ServerCommand, lacking, on_server
 from dovetail.cli.terminal import in_line, out, out_json, styled
 
 if TYPE_CHECKING:
@@ -26,13 +26,17 @@ Examples:
 
 @click.command("prompt", cls=ServerCommand, epilog=EXAMPLES)
 @on_server
-@click.argument("name")
+@click.argument("name", required=False, metavar="NAME")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--output", "-o", metavar="PATH", help="Save what is no text: to a file, or into a folder.")
 @click.option("--json", "as_document", is_flag=True, help="Print the whole result as JSON.")
 @with_meanwhile
-def command(server: ServerAt, name: str, arguments: tuple[str, ...], meanwhile: Meanwhile, **manner: Any) -> None:
+def command(
+    server: ServerAt, name: str | None, arguments: tuple[str, ...], meanwhile: Meanwhile, **manner: Any
+) -> None:
     """Get the prompt NAME of the server at TARGET. All arguments are text; KEY=@FILE takes that of a file."""
+    if name is None:
+        raise lacking(click.get_current_context(), "name a prompt; `dovetail list` shows which there are")
     with server.starting():
         finish(_prompt(server, name, arguments, meanwhile, **manner))
 
@@ -45,12 +49,15 @@ async def _prompt(
     output: str | None,
     as_document: bool,
 ) -> None:
-    async with cli.talking.talking(server, meanwhile) as talk:
+    last = cli.talking.LastResult()
+    async with cli.talking.talking(server, meanwhile, transcript=last.hear if as_document else None) as talk:
+        cli.talking.require(talk.client, "prompts", server.shown)
         arguments = cli.arguments.text_arguments(words, await _parameters(talk.client, name), name)
         result = await talk.client.get_prompt(name, arguments)
         talk.line.clear()
         if as_document:
-            out_json({"description": result.description, "messages": result.messages})
+            described = {"description": result.description} if result.description is not None else {}
+            out_json({**described, "messages": result.messages, **last.meta})
             return
         for number, message in enumerate(result.messages):
             _show(message, output, is_first=number == 0)
@@ -64,7 +71,13 @@ async def _parameters(client: "Client", name: str) -> dict[str, bool]:
 
         near = difflib.get_close_matches(name, prompts, n=1)
         names = ", ".join(in_line(each, 60) for each in list(prompts)[:20])
-        hint = f"did you mean {near[0]}?" if near else f"it has {names}" if prompts else "it has no prompts at all"
+        hint = (
+            f"did you mean {in_line(near[0], 60)}?"
+            if near
+            else f"it has {names}"
+            if prompts
+            else "it has no prompts at all"
+        )
         raise Ending(f"there is no prompt {name}; {hint}", WRONG_USE)
     return {argument.name: argument.required for argument in prompts[name].arguments or ()}
 

@@ -107,7 +107,7 @@ class Respondent:
             tell(f"  system: {plain(request.system_prompt[:LONGEST_WORDS])}", dim=True)
         for message in request.messages[-MAX_MESSAGES:]:
             for block in message["content"][:MAX_MESSAGES]:
-                tell(f"  {message['role']}: {_shown(block)}")
+                tell(f"  {in_line(str(message['role']), 20)}: {_shown(block)}")
         tell("Answer for the model. An empty line ends it; !decline refuses.", dim=True)
 
 

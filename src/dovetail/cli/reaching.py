@@ -1,22 +1,28 @@
 """The server that a command talks to: words of the command line come in, a connected `Client` goes out.
 
-A server is given as a URL, as a Python program (`server.py`, `server.py:name`, `package.module:name`), or as any
-command after `--`.
+A server is given as a URL, as a Python program (`server.py`, `server.py:name`, `package.module:name`), as one of an
+`mcp.json` (`mcp.json:name`), or as any command after `--`.
 """
 
 import os
+import re
+import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import wraps
 from subprocess import PIPE, Popen
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import click
+from click.core import ParameterSource
 
 import dovetail
 from dovetail import cli
-from dovetail.cli.exits import INTERRUPTED
+from dovetail.cli.exits import UNREACHED, WRONG_USE, ended_by_signals
+from dovetail.cli.overhearing import Overheard, is_overheard
+from dovetail.cli.whereabouts import CANT_LOAD, NOT_THERE, as_url, in_list, what_is_missing
+from dovetail.errors import METHOD_NOT_FOUND, BadAnswer, ConnectionLost, ServerError
 
 if TYPE_CHECKING:
     from dovetail.client import Client
@@ -24,6 +30,10 @@ if TYPE_CHECKING:
 TIMEOUT = 30.0
 LONGEST_TIMEOUT = 1e9
 COMMAND_WORDS = "dovetail.command"  # where the words after `--` wait
+BEFORE = "It goes before --: all words after that are the command that starts the server"
+ADVICE = "start the server, or correct {}"
+SAID_WHY = {NOT_THERE: WRONG_USE, CANT_LOAD: UNREACHED}  # our process did, on stderr
+AUTHORIZATION = "authorization"
 _BEHIND = "\0"  # stands where TARGET would, if the server is given behind `--`; nobody can type it
 
 
@@ -36,18 +46,37 @@ class ServerCommand(click.Command):
             args, ctx.meta[COMMAND_WORDS] = [_BEHIND, *args[:cut]], args[cut + 1 :]
             if not ctx.meta[COMMAND_WORDS]:
                 raise click.UsageError("after -- comes the command that starts the server", ctx)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as missing:
+            raise lacking(ctx, missing.format_message().rstrip(".")) from None
+
+
+def lacking(ctx: click.Context, words: str) -> click.UsageError:
+    """What the command line lacks, and where that goes."""
+    is_behind = COMMAND_WORDS in ctx.meta
+    return click.UsageError(f"{words}\n{BEFORE}" if is_behind else words, ctx)
 
 
 class ServerAt:
     """One server, and how to speak to it."""
 
-    def __init__(self, target: str | list[str], shown: str, options: dict[str, Any], *, signs_in: bool = False) -> None:
+    def __init__(
+        self,
+        target: str | list[str],
+        shown: str,
+        options: dict[str, Any],
+        *,
+        signs_in: bool = False,
+        is_listed: bool = False,
+    ) -> None:
         self.target = target  # a URL, or a command
         self.shown = shown  # as the user wrote it
         self.options = options  # of `Client`
         self._signs_in = signs_in
+        self._is_listed = is_listed  # in a file, whose values are not to be shown
         self._started: Popen[bytes] | None = None
+        self._is_taken = False  # whether a client speaks to that
 
     @property
     def is_url(self) -> bool:
@@ -59,45 +88,96 @@ class ServerAt:
 
         A command that begins like this loads the client while the server loads itself.
         """
-        if not self.is_url and os.name == "posix":
-            self._start()
-        try:
-            _ = dovetail.Client  # which loads it
-            yield
-        except KeyboardInterrupt:
-            raise click.exceptions.Exit(INTERRUPTED) from None
-        finally:
-            unused, self._started = self._started, None
-            if unused is not None:
-                _end(unused)
+        with ended_by_signals():
+            if not self.is_url and os.name == "posix":
+                self._start()
+            heard = self._overheard()
+            try:
+                _ = dovetail.Client  # which loads it
+                yield
+            finally:
+                process, self._started = self._started, None
+                if process is not None:
+                    _end(process)
+                if heard is not None:
+                    heard.finish()
 
     def _start(self) -> None:
         """In a session of its own: Ctrl-C is for us, and it is told to cancel."""
         given = self.options["env"]
         env = None if given is None else {**os.environ, **given}
+        stderr = PIPE if is_overheard() else None
         with suppress(OSError):  # `connect` will say why
-            self._started = Popen(self.target, stdin=PIPE, stdout=PIPE, env=env, start_new_session=True)
+            self._started = Popen(
+                self.target, stdin=PIPE, stdout=PIPE, stderr=stderr, env=env, cwd=self.options.get("cwd"),
+                start_new_session=True,
+            )  # fmt: skip
+
+    def _overheard(self) -> Overheard | None:
+        if self._started is None or self._started.stderr is None:
+            return None
+        return Overheard(cast(BinaryIO, self._started.stderr))
 
     @asynccontextmanager
     async def connect(self, **handlers: Any) -> AsyncIterator["Client"]:
         """`handlers` are further options of `Client`. What the program writes to stderr is seen as it comes."""
-        async with self._client(handlers) as client:
-            yield client
+        client = self._client(handlers)
+        with self._without_secrets():
+            try:
+                await client.open()
+            except ConnectionLost as lost:
+                raise self._unreached(lost) from None
+            except ServerError as refusal:
+                if not _is_of_a_stranger(refusal):
+                    raise
+                raise BadAnswer(f"{self.shown} does not answer as an MCP server does: {refusal}") from refusal
+            try:
+                yield client
+            finally:
+                await client.close()
+
+    def _unreached(self, lost: ConnectionLost) -> Exception:
+        if self._started is not None and self._started.returncode in SAID_WHY and self._is_ours:
+            return click.exceptions.Exit(SAID_WHY[self._started.returncode])
+        if self.is_url:
+            lost.add_note(ADVICE.format("its URL" if self._is_listed else "the URL"))
+        return lost
+
+    @contextmanager
+    def _without_secrets(self) -> Iterator[None]:
+        """Inside, no failure repeats a URL that is in a file."""
+        try:
+            yield
+        except (BadAnswer, ConnectionLost) as failure:
+            if self._is_listed and isinstance(self.target, str):
+                failure.args = (cli.listed.without_url(str(failure), self.target, self.shown),)
+            raise
+
+    @property
+    def _is_ours(self) -> bool:
+        """Whether it is a Python program that was given by its name."""
+        return self.target == program_command(self.shown)
 
     def _client(self, handlers: dict[str, Any]) -> "Client":
         options = {**self.options, **handlers}
         if self.is_url and self._signs_in and options.get("auth") is None:
             options["auth"] = cli.signing_in.TerminalSignIn()
-        if self._started is None or isinstance(self.target, str):
+        if self._started is None or self._is_taken:
             return dovetail.Client(self.target, **options)
-        client = cli.started.client_of(self._started, self.shown, **options)
-        self._started = None
-        return client
+        self._is_taken = True
+        return cli.started.client_of(self._started, self.shown, **options)
+
+
+def _is_of_a_stranger(refusal: ServerError) -> bool:
+    """Whether somebody who does not know MCP refuses its first words; servers that do may want a token, or wait."""
+    return refusal.code == METHOD_NOT_FOUND or (refusal.code > 0 and refusal.code not in (401, 403, 429))
 
 
 def _end(process: Popen[bytes]) -> None:
-    """Of a program that nobody has spoken to."""
-    process.kill()
+    """Of a program that nobody has spoken to, or whose client was not let finish, and of all that it has started."""
+    if process.returncode is None:  # else its client has seen to all of them
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
@@ -109,26 +189,47 @@ def program_command(target: str) -> list[str]:
     return [sys.executable, "-m", "dovetail.cli.child", target]
 
 
-def _target(ctx: click.Context, words: str) -> tuple[str | list[str], str]:
+class Destination(NamedTuple):
+    """Where a server is."""
+
+    target: str | list[str]  # a URL, or a command
+    shown: str  # as the user wrote it, but for what may be secret
+    options: Mapping[str, Any] = {}  # of `Client`, which a file gives
+    is_listed: bool = False  # in that file
+
+
+def _destination(ctx: click.Context, words: str) -> Destination:
     if words == _BEHIND:
         command: list[str] = ctx.meta[COMMAND_WORDS]
-        return command, command[0] if len(command) == 1 else f"{command[0]} …"  # its other words may be secret
+        return Destination(command, command[0] if len(command) == 1 else f"{command[0]} …")  # the others may be secret
     if "://" in words:
-        return words, words.partition("?")[0]  # and so may this
-    place = words.rpartition(":")[0] if ".py:" in words else words
-    if place.endswith(".py") and not os.path.isfile(place):
-        raise click.UsageError(f"there is no file {place}; give a URL, a Python program, or a command after --", ctx)
-    return program_command(words), words
+        return Destination(words, _public(ctx, words))
+    if (found := in_list(words)) is not None:
+        listed = cli.listed.listed_server(*found)
+        return Destination(listed.target, words, listed.options, is_listed=True)
+    if missing := what_is_missing(words):
+        if (url := as_url(words)) is not None:
+            raise click.UsageError(f"that is no program; for a URL write {url}", ctx)
+        raise click.UsageError(f"{missing}; give a URL, a Python program, an mcp.json, or a command after --", ctx)
+    return Destination(program_command(words), words)
 
 
-def _pairs(given: Iterable[str], sign: str, option: str) -> dict[str, str] | None:
+def _public(ctx: click.Context, url: str) -> str:
+    """Without its query, which may be secret."""
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        advice = "leave them out, and give --header 'Authorization: Basic …'"
+        raise click.UsageError(f"the URL holds a user or a password: {advice}", ctx)
+    return re.split("[?#]", url, maxsplit=1)[0]
+
+
+def _pairs(given: Iterable[str], sign: str, option: str) -> dict[str, str]:
     found = {}
     for each in given:
         name, divided, value = each.partition(sign)
         if not divided or not name.strip():
             raise click.UsageError(f"{option}: write it as NAME{sign}VALUE")  # and not what was written: a secret?
         found[name.strip()] = value.strip()
-    return found or None
+    return found
 
 
 CONNECTING = (  # what every command that talks to a server takes, in the order of its help
@@ -142,11 +243,13 @@ CONNECTING = (  # what every command that talks to a server takes, in the order 
     click.option("--env", "-e", multiple=True, metavar="NAME=VALUE",
                  help="Set a variable in the environment of a program. Repeat for more."),
     click.option("--timeout", type=float, default=TIMEOUT, metavar="SECONDS",
-                 help=f"How long to wait for an answer.  [default: {TIMEOUT:g}]"),
+                 help=f"How long to wait for an answer, or for news of its progress.  [default: {TIMEOUT:g}]"),
     click.option("--revision", metavar="DATE", help="Speak this revision of MCP.  [default: the newest possible]"),
     click.option("--transport", type=click.Choice(["http", "sse"]),
                  help="How to speak to a URL.  [default: found out]"),
 )  # fmt: skip
+FOR_URLS = {"headers": "--header", "token": "--token", "transport": "--transport"}
+FOR_PROGRAMS = {"env": "--env"}
 
 
 class Connecting(NamedTuple):
@@ -163,18 +266,45 @@ class Connecting(NamedTuple):
     def server(self, ctx: click.Context, target: str) -> ServerAt:
         if not 0 < self.timeout <= LONGEST_TIMEOUT:
             raise click.UsageError(f"--timeout {self.timeout:g}: give a number of seconds above 0", ctx)
-        place, shown = _target(ctx, target)
-        headers = _pairs(self.headers, ":", "--header")
+        place = _destination(ctx, target)
+        is_url = isinstance(place.target, str)
+        self._refuse_what_does_not_fit(ctx, place.shown, is_url)
+        headers = self._headers(ctx, place.options.get("headers") or {})
+        is_known = AUTHORIZATION in map(str.lower, headers)  # who we are
         options = {
-            "headers": headers,
-            "auth": self.token or None if isinstance(place, str) else None,
-            "env": _pairs(self.env, "=", "--env"),
+            "headers": headers or None,
+            "auth": self.token if is_url and self.token and not is_known else None,
+            "env": {**place.options.get("env", {}), **_pairs(self.env, "=", "--env")} or None,
+            "cwd": place.options.get("cwd"),
             "timeout": self.timeout,
             "protocol_version": self.revision,
-            "transport": self.transport,
+            "transport": self.transport or place.options.get("transport"),
         }
-        signs_in = not self.no_sign_in and "authorization" not in {name.lower() for name in headers or ()}
-        return ServerAt(place, shown, options, signs_in=signs_in)
+        signs_in = not self.no_sign_in and not is_known
+        return ServerAt(place.target, place.shown, options, signs_in=signs_in, is_listed=place.is_listed)
+
+    def _refuse_what_does_not_fit(self, ctx: click.Context, shown: str, is_url: bool) -> None:
+        """A variable of the environment may well be meant for others."""
+        found = [flag for name, flag in (FOR_PROGRAMS if is_url else FOR_URLS).items() if _is_typed(ctx, name)]
+        if found:
+            words = (
+                f"only for a program, and {shown} is a URL" if is_url else f"only for a URL, and {shown} is a program"
+            )
+            raise click.UsageError(f"{', '.join(found)}: {words}", ctx)
+
+    def _headers(self, ctx: click.Context, known: Mapping[str, str]) -> dict[str, str]:
+        """Those of a file, and those that were typed instead or beside; a token that was typed is such a header."""
+        given = _pairs(self.headers, ":", "--header")
+        replaced = {name.lower() for name in given}
+        if _is_typed(ctx, "token"):
+            if AUTHORIZATION in replaced:
+                raise click.UsageError("--token and an Authorization header say the same: keep one of them", ctx)
+            replaced.add(AUTHORIZATION)
+        return {name: value for name, value in known.items() if name.lower() not in replaced} | given
+
+
+def _is_typed(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def on_server(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 import dovetail
 from dovetail.cli.target import BadTarget, load_target
@@ -24,7 +25,8 @@ Examples:
   dovetail run server.py --transport http --host 0.0.0.0 --workers 4 --allowed-hosts mcp.example.com
   dovetail run server.py --transport http --state redis://127.0.0.1:6379/0
 
-Every option can also be set by an environment variable: --max-body-bytes by DOVETAIL_MAX_BODY_BYTES.
+Every option can also be set by an environment variable: --max-body-bytes by DOVETAIL_MAX_BODY_BYTES. Ctrl-C ends it,
+with the exit code 0.
 """
 
 HELP = {
@@ -127,11 +129,12 @@ def command(
     """
     transport = transport or ("stdio" if target else "http")
     given = {name: value for name, value in options.items() if value is not None}
-    asked = given | {name: True for name, on in (("console", console), ("console_remote", console_remote)) if on}
-    if asked and transport != "http":
-        raise click.UsageError(f"{_flags(asked)}: only with --transport http")
+    if transport != "http":
+        if asked := [*given, *_typed(console=console, console_remote=console_remote)]:
+            raise click.UsageError(f"{_flags(asked)}: only with --transport http")
+        console = False
     if console is None:
-        console = console_remote or (target is None and transport == "http")
+        console = console_remote or target is None
     try:
         server = load_target(target or BUNDLED)
         if console:
@@ -141,6 +144,12 @@ def command(
         raise click.UsageError(str(failure)) from None
     except SetupError as failure:
         raise click.ClickException(str(failure)) from None
+
+
+def _typed(**switches: bool | None) -> list[str]:
+    """Those that are on, and not by a variable of the environment, which may well be meant for other servers."""
+    source = click.get_current_context().get_parameter_source
+    return [name for name, is_on in switches.items() if is_on and source(name) is ParameterSource.COMMANDLINE]
 
 
 def _flags(names: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ Text is shown as text, a list of flat objects as a table, other structured value
 is saved where `--output` says, and else described in a line.
 """
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,18 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dovetail.cli.exits import Ending
-from dovetail.cli.terminal import aligned, as_json, in_line, out_text, styled, tell
+from dovetail.cli.terminal import (
+    aligned,
+    as_json,
+    columns,
+    in_line,
+    out,
+    out_bytes,
+    out_text,
+    styled,
+    tell,
+    width_of,
+)
 from dovetail.client import CallResult
 from dovetail.protocol.content import (
     Audio,
@@ -26,7 +38,8 @@ from dovetail.protocol.content import (
 )
 
 MAX_COLUMNS = 12
-LONGEST_CELL = 60
+LONGEST_CELLS = (60, 40, 30, 20, 12)  # on a terminal: the first with which a table fits; what is piped is whole
+WHOLE_CELL = 100_000
 ENDINGS = {"audio/wav": ".wav", "image/webp": ".webp", "image/jpeg": ".jpg"}  # that not every system knows
 _SAFE_NAME = 60  # characters of a file's name that a server proposes
 
@@ -49,7 +62,28 @@ class Binary(NamedTuple):
         return ENDINGS.get(kind) or mimetypes.guess_extension(kind) or ".bin"
 
 
-Piece = str | Binary
+class ResultTable(NamedTuple):
+    """A list of flat objects, each a row."""
+
+    rows: Sequence[Mapping[str, Any]]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self, longest: int = WHOLE_CELL, **of_head: Any) -> list[str]:
+        """The names and then the values; nothing in them steers a terminal."""
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        head = [styled(in_line(name, longest), **of_head) for name in names]
+        return aligned([head, *([_cell(row.get(name), longest) for name in names] for row in self.rows)])
+
+
+def _cell(value: Any, longest: int) -> str:
+    if value is None:
+        return ""
+    return in_line(value if isinstance(value, str) else as_json(value, indent=False), longest)
+
+
+Piece = str | Binary | ResultTable
 
 
 def size_of(count: int) -> str:
@@ -117,14 +151,14 @@ def _link(link: ResourceLink) -> str:
 # ── structured values ──
 
 
-def structured(value: Any) -> str:
-    rows = _table_in(value)
-    if rows is not None:
-        return "\n".join(_table(rows))
+def structured(value: Any) -> Piece:
+    table = _table_in(value)
+    if table is not None:
+        return table
     return value if isinstance(value, str) else as_json(value, indent=True)
 
 
-def _table_in(value: Any) -> Sequence[Mapping[str, Any]] | None:
+def _table_in(value: Any) -> ResultTable | None:
     """A list of flat objects, which may be all that an object holds."""
     if isinstance(value, Mapping) and len(value) == 1:
         (value,) = value.values()
@@ -133,19 +167,7 @@ def _table_in(value: Any) -> Sequence[Mapping[str, Any]] | None:
     if len({name for row in value for name in row}) > MAX_COLUMNS:
         return None
     flat = all(not isinstance(cell, Mapping | list) for row in value for cell in row.values())
-    return value if flat else None
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    head = [styled(in_line(name, LONGEST_CELL), bold=True) for name in names]
-    return aligned([head, *([_cell(row.get(name)) for name in names] for row in rows)])
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return in_line(value if isinstance(value, str) else as_json(value, indent=False), LONGEST_CELL)
+    return ResultTable(value) if flat else None
 
 
 # ── where it goes ──
@@ -158,36 +180,49 @@ def show(pieces: Iterable[Piece], output: str | None, *, exact: bool = False) ->
         _save(pieces, output)
         return
     if exact and len(pieces) == 1 and not sys.stdout.isatty():
-        only = pieces[0]
-        sys.stdout.buffer.write(only.encode() if isinstance(only, str) else only.data)
+        out_bytes(_content(pieces[0]))
         return
     for piece in pieces:
-        out_text(str(piece))
-        if not sys.stdout.isatty():
-            sys.stdout.write("\n")
+        if isinstance(piece, ResultTable) and sys.stdout.isatty():
+            _show_table(piece)
+        else:
+            out_text(str(piece))
+
+
+def _show_table(table: ResultTable) -> None:
+    room = columns()
+    for longest in LONGEST_CELLS:
+        lines = table.lines(longest, bold=True)
+        if room is None or max(map(width_of, lines)) <= room:
+            break
+    for line in lines:
+        out(line)
+
+
+def _content(piece: Piece) -> bytes:
+    return piece.data if isinstance(piece, Binary) else str(piece).encode()
 
 
 def _save(pieces: Sequence[Piece], output: str) -> None:
     """Into one file, several files beside each other, or a folder. Text is saved only if there is nothing else."""
     binaries = [piece for piece in pieces if isinstance(piece, Binary)]
-    for piece in pieces if binaries else ():
-        if isinstance(piece, str):
-            out_text(piece + "\n")
-    if not binaries:
+    if binaries:
+        show([piece for piece in pieces if not isinstance(piece, Binary)], None)
+    else:
         text = "\n".join(str(piece) for piece in pieces)
         binaries = [Binary(text.encode(), "text/plain", "result")]
     for number, binary in enumerate(binaries, 1):
-        path = _place(binary, output, number if len(binaries) > 1 else None)
         try:
+            path = _place(binary, output, number if len(binaries) > 1 else None)
             path.write_bytes(binary.data)
         except OSError as failure:
-            raise Ending(f"--output {path}: {failure.strerror}") from None
+            raise Ending(f"--output {failure.filename or output}: {failure.strerror}") from None
         tell(f"saved {path} ({size_of(len(binary.data))})", dim=True)
 
 
 def _place(binary: Binary, output: str, number: int | None) -> Path:
     path = Path(output)
-    if not path.is_dir() and not output.endswith("/"):
+    if not path.is_dir() and not output.endswith(("/", os.sep)):
         return path if number is None else path.with_stem(f"{path.stem}-{number}")
     path.mkdir(parents=True, exist_ok=True)
     for count in range(1, 10_000):

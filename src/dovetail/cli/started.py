@@ -7,20 +7,20 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from subprocess import Popen
+from subprocess import Popen, TimeoutExpired
 from typing import Any
 
 from dovetail.client.client import Client
+from dovetail.client.family import Family
 from dovetail.client.links import Link, Receiver
-from dovetail.client.process import LEAVE_SECONDS, MAX_LINE_BYTES
-from dovetail.errors import ConnectionLost
+from dovetail.client.process import LEAVE_SECONDS, MAX_LINE_BYTES, REAP_SECONDS, see_out
 from dovetail.transports.lines import LineSplitter
 
 LAST_WORDS_SECONDS = 0.5  # how long the end of the output waits for the exit code
 
 
 def client_of(process: "Popen[bytes]", shown: str, **options: Any) -> Client:
-    """As `Client(command)`, but the command runs already."""
+    """As `Client(command)`, but the command runs already, as the first of a group of its own."""
     return Client(StartedLink(process, shown), **options)
 
 
@@ -30,6 +30,7 @@ class StartedLink(Link):
     def __init__(self, process: "Popen[bytes]", shown: str) -> None:
         self._process = process
         self._shown = shown
+        self._family = Family(process.pid)
         self._pipes: list[asyncio.BaseTransport] = []
         self._exited = asyncio.Event()
         self._writable = asyncio.Event()
@@ -45,25 +46,24 @@ class StartedLink(Link):
         self._pipes = [self._writing, reading]
 
     def write(self, message: bytes) -> None:
-        if self._writing.is_closing():
-            raise ConnectionLost(f"Nothing can be sent: {self._shown} reads no more")
-        self._writing.write(message + b"\n")
+        if not self._writing.is_closing():  # else it has gone, and the end of its output will tell why
+            self._writing.write(message + b"\n")
 
     async def drain(self) -> None:
         await self._writable.wait()
 
     async def close(self) -> None:
-        """Close its stdin, then ask, then insist."""
-        for pipe in self._pipes[:1]:
-            pipe.close()
-        for insist in (None, self._process.terminate, self._process.kill):
-            if insist is not None:
-                insist()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._exited.wait(), LEAVE_SECONDS)
-                break
-        for pipe in self._pipes:
-            pipe.close()
+        """Close its stdin, then ask, then insist; if whoever waits for that is cancelled, insist at once."""
+        try:
+            for pipe in self._pipes[:1]:
+                pipe.close()
+            await see_out(self._family, self._exited, LEAVE_SECONDS)
+        finally:
+            self._family.kill()
+            for pipe in self._pipes:
+                pipe.close()
+            with suppress(TimeoutExpired):
+                self._process.wait(REAP_SECONDS)
 
     def _wait(self, tell: Callable[..., object]) -> None:
         self._process.wait()

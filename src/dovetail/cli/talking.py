@@ -1,18 +1,37 @@
 """A server and the options of a command come in; a connected client goes out, whose logs and questions are seen to."""
 
-import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
+import msgspec
+
+from dovetail.cli.exits import WRONG_USE, Ending
 from dovetail.cli.meanwhile import USUAL_LEVEL, Meanwhile
 from dovetail.cli.questions import Respondent
 from dovetail.cli.reaching import ServerAt
-from dovetail.cli.terminal import LEVEL_COLOURS, ProgressLine, as_json, plain, tell
+from dovetail.cli.schemas import mapping
+from dovetail.cli.terminal import LEVEL_COLOURS, ProgressLine, as_json, in_line, plain, tell
 from dovetail.client import Client, LogMessage
+from dovetail.protocol import revisions
 from dovetail.protocol.features import passes_level
 
 LONGEST_LOG = 10_000  # characters of a message
+
+
+FEATURES = ("tools", "resources", "prompts", "completions")
+
+
+def require(client: Client, feature: str, server: str) -> None:
+    """Before a request that could only be refused: does the server have such things at all?"""
+    if feature in client.capabilities or (feature == "completions" and not _declares_completions(client)):
+        return
+    others = " and ".join(name for name in FEATURES if name in client.capabilities)
+    raise Ending(f"{server} has no {feature} at all; it has {others or 'nothing that could be asked for'}", WRONG_USE)
+
+
+def _declares_completions(client: Client) -> bool:
+    return revisions.BY_NAME[client.protocol_version].completions_capability
 
 
 class Talk(NamedTuple):
@@ -24,7 +43,8 @@ class Talk(NamedTuple):
 
 
 @asynccontextmanager
-async def talking(server: ServerAt, meanwhile: Meanwhile) -> AsyncIterator[Talk]:
+async def talking(server: ServerAt, meanwhile: Meanwhile, **options: Any) -> AsyncIterator[Talk]:
+    """`options` are further ones of the client."""
     line = ProgressLine()
     if meanwhile.is_quiet:
         line.hide()
@@ -32,11 +52,11 @@ async def talking(server: ServerAt, meanwhile: Meanwhile) -> AsyncIterator[Talk]
     handlers: dict[str, Any] = {
         "elicitation_handler": respondent.elicit,
         "sampling_handler": respondent.sample,
-        "log_handler": None if meanwhile.is_quiet else _Logs(meanwhile, line).show,
+        "log_handler": None if meanwhile.is_quiet else _Logs(meanwhile).show,
         "roots": list(meanwhile.roots) or None,
     }
     try:
-        async with server.connect(**handlers) as client:
+        async with server.connect(**handlers, **options) as client:
             if meanwhile.log_level is not None and "logging" in client.capabilities:
                 await client.set_log_level(meanwhile.log_level)  # type: ignore[arg-type]  # click has checked it
             yield Talk(client, line, respondent)
@@ -44,18 +64,38 @@ async def talking(server: ServerAt, meanwhile: Meanwhile) -> AsyncIterator[Talk]
         line.clear()
 
 
-class _Logs:
-    """What the server logs, as lines between the bar and all else."""
+class LastResult:
+    """What the server answered last, as it came; not all of that has a place in the client's own types."""
 
-    def __init__(self, meanwhile: Meanwhile, line: ProgressLine) -> None:
+    def __init__(self) -> None:
+        self._result = b"{}"
+
+    def hear(self, direction: str, message: bytes) -> None:
+        """A `transcript`."""
+        if direction == "received":
+            with suppress(msgspec.DecodeError):
+                self._result = bytes(msgspec.json.decode(message, type=_Answer).result) or self._result
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """For a document: `_meta`, if there is any."""
+        found = mapping(msgspec.json.decode(self._result)).get("_meta")
+        return {"_meta": found} if found else {}
+
+
+class _Answer(msgspec.Struct):
+    result: msgspec.Raw = msgspec.Raw()
+
+
+class _Logs:
+    """What the server logs, as lines."""
+
+    def __init__(self, meanwhile: Meanwhile) -> None:
         self._least: Any = meanwhile.log_level or USUAL_LEVEL
-        self._line = line
 
     def show(self, message: LogMessage) -> None:
         if not passes_level(message.level, self._least):
             return
         said = message.data if isinstance(message.data, str) else as_json(message.data, indent=False)
         source = f"{message.level} {message.logger}" if message.logger else message.level
-        self._line.clear()
-        tell(f"{plain(source[:200])}: {plain(said[:LONGEST_LOG])}", fg=LEVEL_COLOURS.get(message.level), dim=True)
-        sys.stderr.flush()
+        tell(f"{in_line(source, 200)}: {plain(said[:LONGEST_LOG])}", fg=LEVEL_COLOURS.get(message.level), dim=True)

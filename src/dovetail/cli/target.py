@@ -9,6 +9,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import dovetail
+from dovetail.cli.tracebacks import as_told
+from dovetail.cli.whereabouts import split_target
 from dovetail.errors import SetupError
 from dovetail.transports.loading import loading
 
@@ -22,9 +24,22 @@ class BadTarget(SetupError):
     """There is no such thing to serve; the message says what to write instead."""
 
 
+class BrokenProgram(SetupError):
+    """What it raised while it was loaded, as it is told to who wrote it."""
+
+
 def load_target(target: str) -> "Server":
-    """Import the program and find its server. What the program itself raises is not caught."""
-    place, name = _split(target)
+    """Import the program and find its server. What the program itself raises becomes a SetupError."""
+    try:
+        return _load(target)
+    except SetupError:
+        raise
+    except Exception as failure:
+        raise BrokenProgram(f"{split_target(target)[0]} can't be loaded\n{as_told(failure)}") from failure
+
+
+def _load(target: str) -> "Server":
+    place, name = split_target(target)
     with loading(place):
         module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
         found = _named(module, name, place) if name else _only_server(module, place)
@@ -33,14 +48,6 @@ def load_target(target: str) -> "Server":
     if not isinstance(found, dovetail.Server):
         raise BadTarget(f"{place}:{name} is {_kind(found)}, not a dovetail.Server or a function that makes one")
     return found
-
-
-def _split(target: str) -> tuple[str, str]:
-    """The colon of a Windows drive divides nothing."""
-    place, colon, name = target.rpartition(":")
-    if colon and all(part.isidentifier() for part in name.split(".")):
-        return place, name
-    return target, ""
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -6,6 +6,7 @@ Results go to stdout and nothing else does, so that they can be piped; all that 
 import os
 import re
 import sys
+import threading
 import time
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -15,14 +16,19 @@ from typing import Any, TextIO
 
 import click
 
+from dovetail.cli.streams import abandon, ending_of
+
 BAR_WIDTH = 30
 USUAL_WIDTH = 80
 REDRAW_SECONDS = 0.1
 _CLEAR = "\r\x1b[K"
 # Control characters but for tab and new line, and those that turn the direction of writing.
-_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 ELLIPSIS = "…"
+WIDE = "WF"  # east Asian width
+WITHOUT_WIDTH = {"Mn", "Me", "Cf"}  # categories: accents and what joins signs
+MAKES_WIDE = "\ufe0f"  # the sign before it is shown as a picture
 LEVEL_COLOURS = {"warning": "yellow", "error": "red", "critical": "red", "alert": "red", "emergency": "red"}
 
 
@@ -47,20 +53,38 @@ def plain(text: str) -> str:
 
 
 def in_line(text: str, longest: int = 500) -> str:
-    """The same as one line, and cut if it is long."""
-    shown = " ".join(plain(text[: 4 * longest]).split())
-    return shown if len(shown) <= longest else shown[: longest - 1] + ELLIPSIS
+    """The same as one line, and cut if it takes more columns than that."""
+    return cut(" ".join(plain(text[: 4 * longest]).split()), longest)
 
 
 def out(text: str = "") -> None:
     """A line of the result."""
-    click.echo(text, color=has_colours(sys.stdout))
+    with _writing():
+        click.echo(text, color=has_colours(sys.stdout))
 
 
 def out_text(text: str) -> None:
-    """Text of a server's: to a terminal without what would steer it, to anything else just as it came."""
-    shown = plain(text) if sys.stdout.isatty() else text
-    click.echo(shown, nl=sys.stdout.isatty() and not shown.endswith("\n"), color=True)
+    """Text of a server's, and the end of a line: to a terminal without what would steer it, else just as it came."""
+    is_terminal = sys.stdout.isatty()
+    shown = plain(text) if is_terminal else text
+    with _writing():
+        click.echo(shown, nl=not (is_terminal and shown.endswith("\n")), color=True)
+
+
+def out_bytes(content: bytes) -> None:
+    """Just these."""
+    with _writing():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as failure:
+        raise ending_of(failure) from None
 
 
 def as_json(value: Any, *, indent: bool) -> str:
@@ -79,13 +103,26 @@ def out_json(value: Any) -> None:
 
 def width_of(text: str) -> int:
     """Columns that it takes, without its colours."""
-    return sum(_columns(sign) for sign in click.unstyle(text))
+    shown = click.unstyle(text)
+    return len(shown) if shown.isascii() else sum(map(_columns, shown))
 
 
 def _columns(sign: str) -> int:
-    if unicodedata.combining(sign):
-        return 0
-    return 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+    if unicodedata.category(sign) in WITHOUT_WIDTH:
+        return int(sign == MAKES_WIDE)
+    return 2 if unicodedata.east_asian_width(sign) in WIDE else 1
+
+
+def cut(text: str, width: int) -> str:
+    """As much of it as has room in so many columns, with a mark if that is not all."""
+    if width_of(text) <= width:
+        return text
+    room = width - 1
+    for place, sign in enumerate(text):
+        room -= _columns(sign)
+        if room < 0:
+            return text[:place] + ELLIPSIS
+    return text
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
@@ -113,7 +150,16 @@ def columns(stream: TextIO | None = None) -> int | None:
 
 def tell(text: str, **style: Any) -> None:
     """A line for people, on stderr."""
-    click.echo(styled(text, sys.stderr, **style), err=True, color=has_colours(sys.stderr))
+    with above_bar():
+        put(f"{styled(text, sys.stderr, **style)}\n")
+
+
+def put(text: str) -> None:
+    """The same, but a part of a line. Where nobody hears it any more, the command goes on."""
+    try:
+        click.echo(text, nl=False, err=True, color=sys.stderr.isatty() or has_colours(sys.stderr))
+    except OSError:
+        abandon(sys.stderr)
 
 
 def can_ask() -> bool:
@@ -121,12 +167,28 @@ def can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
+_at_once = threading.RLock()  # what a program writes to stderr comes by another thread
+_drawn: list["ProgressLine"] = []  # one at most: the last line of the terminal
+
+
+@contextmanager
+def above_bar() -> Iterator[None]:
+    """Inside, whole lines are written to stderr. A bar that stood there stands below them afterwards."""
+    with _at_once:
+        lines = list(_drawn)
+        for line in lines:
+            line.wipe()
+        yield
+        for line in lines:
+            line.draw()
+
+
 class ProgressLine:
     """The last line of a terminal, drawn anew with every step; on anything else nothing is drawn."""
 
     def __init__(self) -> None:
-        self._is_drawn = False
         self._is_wanted = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._words = ""  # the newest, whether they are drawn or not
         self._last = 0.0
 
     def hide(self) -> None:
@@ -136,31 +198,40 @@ class ProgressLine:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Inside, somebody is asked something, and nothing is drawn over it."""
-        self.clear()
+        self.wipe()
         wanted, self._is_wanted = self._is_wanted, False
         try:
             yield
         finally:
             self._is_wanted = wanted
+            self.draw()
 
     def show(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """A `progress_handler`."""
-        now = time.monotonic()
+        self._words = bar(progress, total, message)
         is_over = total is not None and progress >= total
-        if not self._is_wanted or (now - self._last < REDRAW_SECONDS and not is_over):
+        if is_over or time.monotonic() - self._last >= REDRAW_SECONDS:
+            self.draw()
+
+    def draw(self) -> None:
+        if not self._is_wanted or not self._words:
             return
-        self._last = now
-        width = _width(sys.stderr) - 1
-        sys.stderr.write(_CLEAR + styled(bar(progress, total, message)[:width], sys.stderr, fg="cyan"))
-        sys.stderr.flush()
-        self._is_drawn = True
+        self._last = time.monotonic()
+        with _at_once:
+            put(_CLEAR + styled(cut(self._words, _width(sys.stderr) - 1), sys.stderr, fg="cyan"))
+            _drawn[:] = [self]
+
+    def wipe(self) -> None:
+        """It can be drawn again."""
+        with _at_once:
+            if self in _drawn:
+                put(_CLEAR)
+                _drawn.clear()
 
     def clear(self) -> None:
-        """Before anything else is written."""
-        if self._is_drawn:
-            sys.stderr.write(_CLEAR)
-            sys.stderr.flush()
-            self._is_drawn = False
+        """For good, unless there is a next step."""
+        self.wipe()
+        self._words = ""
 
 
 def bar(progress: float, total: float | None, message: str | None) -> str:

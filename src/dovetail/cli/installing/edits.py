@@ -106,15 +106,6 @@ class ServerSection:
         return edited._replace(text=self._mark + edited.text)
 
 
-def entry_in(text: str, section: str, name: str) -> Any | None:
-    """For who looks at one only."""
-    return ServerSection(text, section).entry(name)
-
-
-def names_in(text: str, section: str) -> list[str]:
-    return ServerSection(text, section).names
-
-
 def merged(old: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
     """The entry, with what was there and is none of ours."""
     kept = old if isinstance(old, Mapping) else {}

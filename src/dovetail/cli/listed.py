@@ -1,0 +1,52 @@
+"""A server of an `mcp.json`: the file and a name come in; how to reach it goes out.
+
+Of what the file says, names alone get into a message: all else may be secret.
+"""
+
+import difflib
+import shlex
+from collections.abc import Iterable
+
+from dovetail.cli.exits import WRONG_USE, Ending
+from dovetail.cli.terminal import in_line
+from dovetail.client.address import ServerAddress
+from dovetail.client.mcp_json import ListedServer, read_servers
+from dovetail.errors import SetupError
+
+MAX_NAMED = 20
+
+
+def listed_server(path: str, name: str) -> ListedServer:
+    """The name may be left out where there is one server."""
+    try:
+        servers = read_servers(path)
+    except SetupError as failure:
+        raise Ending(str(failure), WRONG_USE) from None
+    if not servers:
+        raise Ending(f"{path} names no servers, or none that is switched on", WRONG_USE)
+    if not name and len(servers) == 1:
+        name = next(iter(servers))
+    if name not in servers:
+        raise Ending(_which(path, name, servers), WRONG_USE)
+    if servers[name].problem:
+        raise Ending(servers[name].problem, WRONG_USE)
+    return servers[name]
+
+
+def _which(path: str, name: str, known: Iterable[str]) -> str:
+    words = [f"{path}:{each}" for each in known]
+    if name and (near := difflib.get_close_matches(f"{path}:{name}", words, n=1, cutoff=0.8)):
+        return f"{path} has no server {name}; did you mean {_typed(near[0])}?"
+    head = f"{path} has no server {name}" if name else f"{path} has several servers"
+    more = ["  …"] if len(words) > MAX_NAMED else []
+    return "\n".join([f"{head}; say which:", *(f"  {_typed(word)}" for word in words[:MAX_NAMED]), *more])
+
+
+def _typed(word: str) -> str:
+    """As it has to be typed."""
+    return in_line(shlex.quote(word), 200)
+
+
+def without_url(words: str, url: str, shown: str) -> str:
+    """What is told of a URL, as something of `shown`."""
+    return words.replace(ServerAddress.of(url).shown, shown)
