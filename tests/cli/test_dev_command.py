@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import re
+import signal
 import socket
 import subprocess
 import time
@@ -10,16 +12,13 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pexpect
 import pytest
 from command_stage import BIN, PROMPTLY, environment, typed
 
 from dovetail import Client
-from dovetail.cli.developing.keeper import Keeper
-from dovetail.cli.developing.serving_child import Report, ServingChild
-from dovetail.cli.developing.sources import Sources, place_of
 
 PROGRAM = """
 import time
@@ -146,13 +145,13 @@ async def test_who_listens_is_told_once_and_then_finds_the_new(served: Developin
         Client(f"{served.origin}/mcp", protocol_version=revision) as client,
         client.listen(tools=True) as changes,
     ):
-        call = asyncio.ensure_future(client.call_tool("slow", {"seconds": 1.5}))
+        call = asyncio.ensure_future(client.call_tool("slow", {"seconds": 4}))
         await asyncio.sleep(0.3)
         served.write(PROGRAM.replace("old", "new") + MORE)
-        assert (await call).data == "old"  # what was begun is finished, by the version that began it
-        async for change in changes:
+        async for change in changes:  # which does not wait for what was begun
             heard.append(change.kind)
             break
+        assert (await call).data == "old"  # and that is finished, by the version that began it
         assert "two" in {tool.name for tool in await client.list_tools(fresh=True)}
         assert (await client.call_tool("slow", {"seconds": 0})).data == "new"
         with pytest.raises(TimeoutError):
@@ -171,6 +170,56 @@ def test_a_program_that_is_broken_is_told_of_and_the_one_before_goes_on(served: 
         _, answer = posted(url, "initialize", GREETING)
         assert answer["result"]["serverInfo"]["name"] == "shop"
     assert "developing" not in served.told  # no line of ours in their tracebacks
+    served.write(PROGRAM + MORE)
+    served.until("restarted in")
+
+
+NOTED = """
+import os
+open("pids.txt", "a").write(f"{os.getpid()}\\n")
+"""
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere processes are looked for in another way")
+def test_of_many_quick_edits_the_last_is_served_and_no_process_is_left(served: Developing) -> None:
+    url = f"{served.origin}/mcp"
+    session, _ = posted(url, "initialize", GREETING)
+    for number in range(10):
+        served.write(NOTED + PROGRAM.replace('"one"', f'"edit {number}"'))
+        time.sleep(0.25)
+    last = NOTED + PROGRAM.replace('"one"', '"the last"') + 'open("last.txt", "w").close()'
+    served.write(last)
+    wait_until((served.folder / "last.txt").exists, lambda: served.told)
+    wait_until(lambda: served.told.rfind("restarted in") > served.told.rfind(" changed"), lambda: served.told)
+    _, answer = posted(url, "tools/call", {"name": "one", "arguments": {}}, session)
+    assert answer["result"]["content"][0]["text"] == "the last"
+    served.write(NOTED + "import time; time.sleep(60)")  # the end comes while another one starts
+    pids = served.folder / "pids.txt"
+    known = pids.read_text()
+    wait_until(lambda: pids.read_text() != known, lambda: served.told)
+    assert served.process is not None
+    served.process.send_signal(signal.SIGINT)
+    assert served.process.wait(10) == 0
+    assert [pid for pid in map(int, pids.read_text().split()) if is_there(pid)] == []
+    assert "Traceback" not in served.told
+
+
+@pytest.mark.slow
+def test_one_that_dies_while_it_starts_leaves_the_one_before(served: Developing) -> None:
+    url = f"{served.origin}/mcp"
+    served.write(PROGRAM + "import os; os._exit(3)")
+    served.until("the version before goes on")
+    _, answer = posted(url, "initialize", GREETING)
+    assert answer["result"]["serverInfo"]["name"] == "shop"
     served.write(PROGRAM + MORE)
     served.until("restarted in")
 
@@ -237,126 +286,29 @@ def test_what_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         done = typed(tmp_path, "dev", "server.py", "--port", str(port))
     assert (done.returncode, b"another program listens there" in done.stderr) == (1, True)
-    done = typed(tmp_path, "dev", "nowhere.py")
-    assert (done.returncode, b"there is no file nowhere.py" in done.stderr) == (2, True)
-
-
-# ── who serves ──
-
-
-class FakeChild:
-    """Does nothing, and remembers what it was told."""
-
-    began = 0.0
-    code = 0
-
-    def __init__(self, ready: Report, gone: Report) -> None:
-        self.told: list[str] = []
-        self.is_ready: Callable[[], None] = lambda: ready(cast("ServingChild", self))
-        self.is_gone: Callable[[], None] = lambda: gone(cast("ServingChild", self))
-
-    def end(self, _seconds: float) -> None:
-        self.told.append("end")
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: self.told.append(name)
-
-
-class Kept:
-    """A keeper whose children are fakes."""
-
-    def __init__(self, folder: Path, *, alone: bool = False) -> None:
-        self.children: list[FakeChild] = []
-        self.seen: list[str] = []
-        self.keeper = Keeper(
-            self.start, Sources([folder]), lambda: self.seen.append("announced"), drain=1.0, alone=alone
-        )  # fmt: skip
-        self.keeper._start()
-
-    def start(self, ready: Report, gone: Report) -> ServingChild:
-        self.children.append(FakeChild(ready, gone))
-        return cast("ServingChild", self.children[-1])
-
-    def happen(self, act: Callable[[], None]) -> None:
-        act()
-        self.keeper._go_on()
-
-    @property
-    def told(self) -> list[list[str]]:
-        return [child.told for child in self.children]
-
-
-def test_the_old_one_ends_when_the_new_one_is_ready(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
-    kept.happen(kept.children[0].is_ready)
-    kept.keeper._start()
-    assert kept.told == [["tell_changed"], []]
-    kept.happen(kept.children[1].is_ready)
-    assert kept.told == [["tell_changed", "end"], []]
-    kept.happen(kept.children[0].is_gone)
-    assert kept.told[1] == ["tell_changed"]
-    assert kept.seen == ["announced"]
-
-
-def test_a_version_that_is_not_wanted_any_more_never_serves(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
-    kept.happen(kept.children[0].is_ready)
-    kept.keeper._start()
-    kept.keeper._start()
-    kept.happen(kept.children[1].is_ready)  # it had been told to end just before
-    kept.happen(kept.children[1].is_gone)
-    kept.happen(kept.children[2].is_ready)
-    assert kept.told == [["tell_changed", "end"], ["end"], []]
-
-
-def test_where_sockets_are_not_shared_the_old_one_ends_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept = Kept(tmp_path, alone=True)
-    kept.happen(kept.children[0].is_ready)
-    kept.keeper._start()
-    assert kept.told == [["tell_changed", "end", "wait"], []]
-    kept.happen(kept.children[0].is_gone)
-    kept.happen(kept.children[1].is_gone)
-    assert "by itself" not in (told := capsys.readouterr().err)
-    assert "nothing is served" in told
-
-
-def test_a_server_that_ends_by_itself_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = Kept(tmp_path)
-    kept.happen(kept.children[0].is_ready)
-    kept.happen(kept.children[0].is_gone)
-    assert "ended by itself, with code 0; a change starts it again" in capsys.readouterr().err
-
-
-# ── what is watched ──
 
 
 @pytest.mark.parametrize(
-    ("name", "is_seen"),
+    ("words", "said"),
     [
-        ("server.py", True),
-        ("deep/down/part.py", True),
-        ("pyproject.toml", True),
-        ("data.json", False),  # a server that writes its own data is not to restart itself
-        (".venv/lib.py", False),
-        (".hidden.d/x.py", False),
-        ("__pycache__/x.py", False),
-        ("node_modules/x.py", False),
-        ("named.json", True),
+        (["nowhere.py"], "there is no file nowhere.py"),
+        (["nowhere.deeper:x"], "there is no module nowhere"),
+        (["server.py", "--state", "foo://x"], "foo: is not known; give one like redis://"),
+        (["server.py", "--state", "sqlite:///no/such/folder/x.db"], "does not exist; make it"),
+        (["server.py", "--path", "mcp"], "path"),
     ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
-def test_which_files_are_watched(tmp_path: Path, name: str, is_seen: bool) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sources = Sources([tmp_path, tmp_path / "named.json"])
-    for change in (lambda: path.write_text("a"), lambda: path.write_text("ab"), path.unlink):
-        assert sources.changed() == []
-        change()
-        assert sources.changed() == ([str(path)] if is_seen else [])
+def test_what_no_change_of_the_program_mends_ends_it(tmp_path: Path, words: list[str], said: str) -> None:
+    (tmp_path / "server.py").write_text(PROGRAM)
+    done = typed(tmp_path, "dev", *words, "--port", "0")
+    assert (done.returncode, said in done.stderr.decode()) == (2, True), done.stderr
 
 
-def test_where_a_target_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert place_of("deep/server.py:app") == place_of("deep/server.py") == tmp_path.resolve() / "deep"
-    assert place_of("package.module:server") == Path.cwd()
+@pytest.mark.slow
+def test_a_store_that_is_away_is_told_of_and_waited_for(developing: Developing) -> None:
+    developing.start("--state", "redis://127.0.0.1:1/0")
+    developing.until("out of reach")
+    developing.until("can't start yet", times=3)
+    assert developing.process is not None
+    assert developing.process.poll() is None

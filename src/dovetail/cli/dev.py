@@ -2,9 +2,8 @@
 
 import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from socket import socket as Socket
@@ -13,16 +12,21 @@ from typing import Any
 import click
 
 from dovetail.cli.developing.keeper import Keeper
-from dovetail.cli.developing.serving_child import Report, ServingChild
+from dovetail.cli.developing.private_state import private_state
+from dovetail.cli.developing.serving_child import ServingChild
 from dovetail.cli.developing.sources import Sources, place_of
-from dovetail.cli.exits import Ending
+from dovetail.cli.exits import Ending, ended_by_signals, finish
 from dovetail.cli.run import _option
 from dovetail.cli.terminal import in_line, tell
+from dovetail.cli.whereabouts import what_is_missing
 from dovetail.errors import SetupError
+from dovetail.state.base import StateBackend
+from dovetail.state.urls import open_state
 from dovetail.transports.options import KINDS, HttpOptions
 from dovetail.transports.sockets import ANY_IPV4, ANY_IPV6, bind, port_of, url_of
 
-DRAIN_SECONDS = 3.0  # for calls in flight; who works on a server does not wait for long
+DRAIN_SECONDS = 10.0  # for calls in flight, while the new version serves already
+ALONE_SECONDS = 3.0  # the same where it can't yet
 CONSOLE = "/console/"
 
 EXAMPLES = """
@@ -32,7 +36,8 @@ Examples:
   dovetail dev server.py --no-open --port 9000
   dovetail dev package.module:server --watch notes.txt
 
-All options of `dovetail run` can be set by environment variables, as DOVETAIL_ALLOWED_HOSTS.
+All options of `dovetail run` can be set by environment variables, as DOVETAIL_ALLOWED_HOSTS. Ctrl-C ends it, with the
+exit code 0.
 """
 
 
@@ -57,36 +62,50 @@ def command(target: str, opens: bool | None, watch: tuple[Path, ...], **given: A
 
     Sessions outlive the restart. A program that can't be loaded is told of, and the version before goes on.
     """
-    place = target.rpartition(":")[0] if ".py:" in target else target
-    if place.endswith(".py") and not os.path.isfile(place):
-        raise click.UsageError(f"there is no file {place}")
+    if missing := what_is_missing(target):
+        raise click.UsageError(missing)
     chosen: Any = {name: value for name, value in given.items() if value is not None}
     try:
         options = HttpOptions.of(chosen, running=True)
+        _check_state(options.state)
+    except SetupError as failure:
+        raise click.UsageError(str(failure)) from None
+    try:
         sockets = bind(options.host, options.port)
     except SetupError as failure:
         raise Ending(str(failure)) from None
     with ExitStack() as stack:
         for each in sockets:
             stack.callback(each.close)
-        state = options.state or stack.enter_context(_private_state())
-        _keep(target, options, sockets, str(state), opens, watch)
+        state = options.state or stack.enter_context(private_state())
+        with ended_by_signals():  # the first is the keeper's; the second comes here
+            _keep(target, options, sockets, str(state), opens, watch)
 
 
-@contextmanager
-def _private_state() -> Iterator[str]:
-    """For the time of this command. The prefix is fixed, for the server may change its name."""
-    with tempfile.TemporaryDirectory(prefix="dovetail-dev-", ignore_cleanup_errors=True) as folder:
-        yield f"sqlite:///{Path(folder).as_posix().lstrip('/')}/state.db?prefix=dev"
+def _check_state(url: object) -> None:
+    """What can't be mended by editing the program ends the command. A Redis that is away may come back."""
+    if url is None:
+        return
+    backend = open_state(str(url), "dev")
+    if str(url).lower().startswith("sqlite:"):
+        finish(_opened(backend))
+
+
+async def _opened(backend: StateBackend) -> None:
+    try:
+        await backend.check()
+    finally:
+        await backend.close()
 
 
 def _keep(
     target: str, options: HttpOptions, sockets: list[Socket], state: str, opens: bool | None, watch: tuple[Path, ...]
 ) -> None:
     port, folder = port_of(sockets), place_of(target)
-    drain = options.drain_timeout if "DOVETAIL_DRAIN_TIMEOUT" in os.environ else DRAIN_SECONDS
-    served = {"host": options.host, "port": port, "path": options.path, "workers": 1}
     shares = os.name == "posix"
+    usual = DRAIN_SECONDS if shares else ALONE_SECONDS
+    drain = options.drain_timeout if "DOVETAIL_DRAIN_TIMEOUT" in os.environ else usual
+    served = {"host": options.host, "port": port, "path": options.path, "workers": 1, "drain_delay": 0.0}
     for each in sockets:
         if shares:
             each.listen(options.backlog)  # who comes while nothing serves yet waits, and is not refused
@@ -99,10 +118,8 @@ def _keep(
         "sockets": descriptors,
     }
 
-    def start(ready: Report, gone: Report) -> ServingChild:
-        return ServingChild(plan, descriptors, ready, gone)
-
     announce = partial(_announce, _base(options.host, port), options.path, folder, opens)
+    start = partial(ServingChild, plan, descriptors)
     Keeper(start, Sources([folder, *watch]), announce, drain=drain, alone=not shares).run()
 
 

@@ -1,26 +1,28 @@
-"""Sockets that another process has bound and handed to this one: while they are entered, `run()` serves at them.
+"""A process that takes over from another one at the same sockets: while it is entered, `run()` serves at them.
 
-In: the sockets, and whom to tell when all is ready. Out: what `serve_http` takes instead of binding by itself. Whoever
-holds the sockets says where the server listens, so nothing is announced.
+In: the sockets, when to begin, and whom to tell of what has happened. Out: what `serve_http` goes by instead of binding
+by itself. Whoever holds the sockets says where the server listens, so nothing is announced.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from socket import socket as Socket
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Handover(NamedTuple):
     sockets: list[Socket]  # empty where they can't be inherited: then the server binds its own
-    started: Callable[[], None]
+    turn: Callable[[], Coroutine[Any, Any, None]]  # called when all is ready; nothing is accepted before it returns
+    serving: Callable[[], None]  # from now on it is
+    let_go: Callable[[], None]  # and from now on never more; its streams are ended, while calls may go on
 
 
 _current: list[Handover] = []
 
 
 @contextmanager
-def handed(sockets: list[Socket], started: Callable[[], None]) -> Iterator[None]:
-    _current.append(Handover(sockets, started))
+def handed(handover: Handover) -> Iterator[None]:
+    _current.append(handover)
     try:
         yield
     finally:

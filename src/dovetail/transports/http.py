@@ -227,6 +227,11 @@ class HttpApp:
         """From now on `/ready` says no; requests are still served."""
         self._draining = True
 
+    def end_streams(self) -> None:
+        """Refuse new requests and end the streams; calls go on until `drain`."""
+        if self._stay is not None and self._is_mine(self._stay):
+            self._stay.end_streams(self._options.drain_timeout)
+
     async def drain(self, timeout: float | None = None) -> None:
         """Refuse new requests, end the streams, let calls finish for `timeout` seconds, leave the lifespan."""
         stay = self._stay
@@ -366,9 +371,13 @@ class _Stay:
             self._ended = self.loop.create_task(self._end(timeout))
         await asyncio.shield(self._ended)
 
-    async def _end(self, timeout: float) -> None:
+    def end_streams(self, timeout: float) -> None:
         self.is_open = False
         self._endpoint.stop_asking()  # without a pause between: then no more answers come in
+        self.traffic.end_streams(timeout)
+
+    async def _end(self, timeout: float) -> None:
+        self.end_streams(timeout)
         await self.traffic.close(timeout)
         self.started.cancel()  # if it is not over yet, or never began
         await asyncio.wait([self.started])

@@ -19,7 +19,7 @@ import msgspec
 
 from dovetail.engine.core import Engine
 from dovetail.transports.asgi import Receive, Scope, Send
-from dovetail.transports.handover import handed_over
+from dovetail.transports.handover import Handover, handed_over
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.process import StopSignal, refuse_running_loop, run_process
@@ -52,8 +52,8 @@ def serve_http(engine: Engine, options: HttpOptions, *, owner: Any = None) -> No
             options = msgspec.structs.replace(options, state=stack.enter_context(_private_state()))
         with contextlib.nullcontext() if alone else log_of_parent():
             app = HttpApp(engine, options, owner=owner, bound_to=options.host)
-        announce = handover.started if handover else partial(_announce, engine.info.name, options, sockets)
-        work = partial(_work, engine, app, options, sockets)
+        announce = handover.serving if handover else partial(_announce, engine.info.name, options, sockets)
+        work = partial(_work, engine, app, options, sockets, handover)
         _allow_descriptors(options.max_connections)
         if alone:
             work(announce, None)
@@ -73,21 +73,30 @@ def _work(
     app: HttpApp,
     options: HttpOptions,
     sockets: list[Socket],
+    handover: Handover | None,
     started: Callable[[], None],
     lifeline: Lifeline | None,
 ) -> None:
     """What one process does, be it alone or a worker."""
     log_to_stderr(engine.redactor)
 
+    def let_go() -> None:
+        if handover is not None:
+            app.end_streams()
+            handover.let_go()
+
     async def live() -> None:
-        service = HttpService(app, options, sockets)
+        service = HttpService(app, options, sockets, let_go)
         with StopSignal() as signal:
             if lifeline is not None:
                 lifeline.watch(signal.give)
-            if not await signal.interrupts(service.start()):
+            if await signal.interrupts(service.prepare()):
+                return
+            if handover is None or not await signal.interrupts(handover.turn()):
+                await service.listen()
                 started()
                 await signal.wait()
-                await service.stop()
+            await service.stop()
 
     run_process(live, engine.threads, _new_loop)
 
@@ -143,29 +152,41 @@ class ServedApp(Protocol):
 
 
 class HttpService:
-    """An app, reachable at bound sockets, on the running loop from `start` to `stop`."""
+    """An app on the running loop, from `prepare` to `stop`; reachable at bound sockets from `listen` on.
 
-    def __init__(self, app: ServedApp, options: HttpOptions, sockets: list[Socket]) -> None:
+    `let_go` is called when nothing is accepted any more and idle connections are closed.
+    """
+
+    def __init__(
+        self, app: ServedApp, options: HttpOptions, sockets: list[Socket], let_go: Callable[[], None] = lambda: None
+    ) -> None:
         self._app = app
         self._options = options
         self._sockets = sockets
+        self._let_go = let_go
         self._wire = Wire(app, options)
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
         """Nothing is accepted before the server's lifespan has begun."""
+        await self.prepare()
+        await self.listen()
+
+    async def prepare(self) -> None:
         try:
             await self._app.start()
         except Exception as failure:
             failure.add_note("The server's lifespan failed at its start: nothing is served")
             raise
+
+    async def listen(self) -> None:
         try:
-            await self._listen()
+            await self._open_servers()
         except OSError as failure:  # another program that had bound the same port was quicker
             await self._app.drain(0)
             raise explained(failure, self._options.host, self._options.port) from None
 
-    async def _listen(self) -> None:
+    async def _open_servers(self) -> None:
         loop = asyncio.get_running_loop()
         backlog = max(1, self._options.backlog)
         for each in self._sockets:
@@ -180,6 +201,8 @@ class HttpService:
         for each in self._sockets:
             each.close()
         self._wire.finish()
+        await asyncio.sleep(0)  # where it closes those that are idle
+        self._let_go()
         deadline = asyncio.get_running_loop().time() + self._options.drain_timeout
         await self._drain()
         await self._wire.answer_all(deadline)

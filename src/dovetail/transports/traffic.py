@@ -90,11 +90,16 @@ class Traffic:
         if self.closing:
             self._left.set()
 
+    def end_streams(self, timeout: float) -> None:
+        """Nothing more comes in, and the streams are told to end; once."""
+        if not self.closing:
+            self.closing = True
+            for stream in tuple(self._streams.values()):
+                stream.end(timeout)
+
     async def close(self, timeout: float) -> None:
         """End the streams now, wait for the calls, stop those that take longer, give up clients that do not read."""
-        self.closing = True
-        for stream in tuple(self._streams.values()):
-            stream.end(timeout)
+        self.end_streams(timeout)
         if not await self._emptied(self._calls, timeout):
             for stop in tuple(self._calls.values()):
                 stop()

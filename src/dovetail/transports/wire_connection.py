@@ -6,6 +6,7 @@ connections are bounded here, the requests sent ahead, and (`wire_limits`) the t
 
 import asyncio
 import contextlib
+import socket
 from collections import deque
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from dovetail.transports.wire_refusals import CUT_SHORT, TOO_MUCH_AHEAD, Refusal
 
 if TYPE_CHECKING:
     from dovetail.transports.wire import Wire
+
+CORK: int | None = getattr(socket, "TCP_CORK", None)  # on Linux
 
 
 class HttpConnection(asyncio.Protocol):
@@ -89,6 +92,16 @@ class HttpConnection(asyncio.Protocol):
             self.close()
         else:
             last.keep_alive = False
+
+    def cork(self) -> None:
+        """Have the system send what is written now together with the end of the connection.
+
+        An answer that began before the end was near has promised that the connection goes on. A client that gets the
+        last of it, and the end a moment later, may send its next request in between, and that would be lost.
+        """
+        if CORK is not None and (plug := self.transport.get_extra_info("socket")) is not None:
+            with contextlib.suppress(OSError):  # the client has left in this moment
+                plug.setsockopt(socket.IPPROTO_TCP, CORK, 1)
 
     def close(self) -> None:
         """As soon as the client has taken what was written."""

@@ -204,6 +204,8 @@ class Cycle(msgspec.Struct, eq=False):
                 raise RuntimeError("the body of an answer is not as long as its content-length says")
         elif self.chunked:
             body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else LAST_CHUNK)
+        if not (more or self.keep_alive):
+            self.connection.cork()
         transport = self.connection.transport
         if self.head:
             self._write_head(body)

@@ -1,8 +1,17 @@
 """Keeps the newest version of a program serving that can be loaded: a way to start it and its sources come in.
 
-A changed program is started beside the one that serves. Only when it is ready the other is told to end; if it never
-is, the other stays. All processes serve at the same sockets and share one state, so nobody is refused meanwhile, and
-sessions go on.
+A changed program is started beside the one that serves. All processes have the same sockets and share one state, so
+nobody is refused meanwhile, and sessions go on. Each step of a restart waits for the word of a process, not for time:
+
+1. The new one says that it is ready: loaded, its lifespan begun. If it never is, the old one stays.
+2. The old one is told to end. It stops to accept, closes idle connections, ends its streams, and says that it has let
+   go. Calls in flight go on, until they or their seconds are over. Who connects now waits at the socket. (Who connected
+   just before and has not sent a request yet can't be told from who is idle, and has to connect again.)
+3. The new one is told to serve. It notes for all sessions that lists may be different, accepts, and says so.
+4. Clients come back to the new one. Sessions hear of the change, once, from what is noted. Streams that belong to no
+   session (2026-07-28) have ended, by which their clients know that they may have missed something.
+
+So whoever hears of a change can't reach the old one any more. Time only bounds this: see `LET_GO_SECONDS`.
 """
 
 import os
@@ -12,18 +21,19 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from types import FrameType
 
-from dovetail.cli.developing.serving_child import Report, ServingChild
+from dovetail.cli.developing.serving_child import Report, Reports, ServingChild
 from dovetail.cli.developing.sources import Sources
 from dovetail.cli.terminal import in_line, tell
 
-LOOK_SECONDS = 0.4
-END_SECONDS = 5.0  # for all of it, after Ctrl-C
+END_SECONDS = 5.0  # for all of it, besides those for calls in flight
+HINT_SECONDS = 1.0  # after which it is told why it takes so long
+LET_GO_SECONDS = 3.0  # at the most; one that says nothing is blocked by its own code, and accepts nothing either
 MAX_NAMED = 3
 
 # Also if the terminal is closed, which Windows does not tell.
 SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
-Start = Callable[[Report, Report], ServingChild]
+Start = Callable[[Reports], ServingChild]
 
 
 class Keeper:
@@ -44,7 +54,8 @@ class Keeper:
         self._children: list[ServingChild] = []
         self._serving: ServingChild | None = None
         self._starting: ServingChild | None = None
-        self._leaving: ServingChild | None = None  # the one that served before
+        self._leaving: set[ServingChild] = set()  # told to end, and may still accept
+        self._wait_until: float | None = None  # while the one that is to serve waits for them
         self._is_over = False
 
     def run(self) -> None:
@@ -64,7 +75,7 @@ class Keeper:
 
     def _go_on(self) -> None:
         try:
-            act = self._news.get(timeout=LOOK_SECONDS)
+            act = self._news.get(timeout=self._sources.pause)
         except Empty:
             act = self._look
         act()
@@ -79,11 +90,16 @@ class Keeper:
         self._is_over = True
 
     def _end_all(self) -> None:
-        deadline = time.monotonic() + END_SECONDS
+        children = list(self._children)
+        deadline = time.monotonic() + self._drain + END_SECONDS
         try:
-            for child in self._children:
-                child.end(0)
-            for child in self._children:
+            for child in children:
+                child.end(self._drain)
+            for child in children:
+                child.wait(HINT_SECONDS)
+            if any(child.code is None for child in children):
+                tell("Calls in flight may finish; Ctrl-C once more ends it at once.", dim=True)
+            for child in children:
                 child.wait(max(0.0, deadline - time.monotonic()))
         finally:
             for child in self._children:
@@ -94,6 +110,8 @@ class Keeper:
     def _look(self) -> None:
         for child in self._children:
             child.insist()
+        if self._wait_until is not None and time.monotonic() > self._wait_until:
+            self._give_turn()
         if changed := self._sources.changed():
             named = ", ".join(in_line(os.path.basename(path), 100) for path in changed[:MAX_NAMED])
             more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
@@ -107,7 +125,8 @@ class Keeper:
             self._serving.end(self._drain)
             self._serving.wait(self._drain + END_SECONDS)
             self._serving = None
-        self._starting = self._start_child(self._later(self._is_ready), self._later(self._is_gone))
+        events = (self._is_ready, self._is_serving, self._has_let_go, self._is_gone)
+        self._starting = self._start_child(Reports(*map(self._later, events)))
         self._children.append(self._starting)
 
     def _later(self, act: Callable[[ServingChild], None]) -> Report:
@@ -118,19 +137,37 @@ class Keeper:
         if child is not self._starting:
             return
         before, self._serving, self._starting = self._serving, child, None
+        self._wait_until = time.monotonic() + LET_GO_SECONDS
+        if before is not None:
+            self._leaving.add(before)
+            before.end(self._drain)
+        if not self._leaving:
+            self._give_turn()
+
+    def _has_let_go(self, child: ServingChild) -> None:
+        self._leaving.discard(child)
+        if self._wait_until is not None and not self._leaving:
+            self._give_turn()
+
+    def _give_turn(self) -> None:
+        """To the one that is to serve; those that have not let go by now are not waited for any more."""
+        self._leaving.clear()
+        self._wait_until = None
+        if self._serving is not None:
+            self._serving.serve()
+
+    def _is_serving(self, child: ServingChild) -> None:
+        if child is not self._serving:
+            return
         if self._first_ready is not None:
             self._first_ready()
             self._first_ready = None
         else:
             tell(f"restarted in {time.monotonic() - child.began:.1f} s", fg="green")
-        if before is not None:
-            self._leaving = before
-            before.end(self._drain)
-        else:
-            child.tell_changed()
 
     def _is_gone(self, child: ServingChild) -> None:
         self._children.remove(child)
+        self._has_let_go(child)
         if child is self._starting:
             self._starting = None
             still = "the version before goes on" if self._serving else "nothing is served"
@@ -138,5 +175,3 @@ class Keeper:
         elif child is self._serving:
             self._serving = None
             tell(f"The server has ended by itself, with code {child.code}; a change starts it again", fg="yellow")
-        elif child is self._leaving and self._serving is not None:
-            self._serving.tell_changed()  # now, for who hears it asks at once, and has to reach the new one
