@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -73,6 +74,33 @@ async def test_who_finds_the_line_full_has_not_tried(is_known: bool) -> None:
     if is_known:
         for _ in range(signins.AT_KNOWN_BROWSERS):
             assert not await sign_ins.accepts("ann", "wrong", "192.0.2.1", is_known_browser=True)
+
+
+@pytest.mark.parametrize("networks", ["one", "of one customer"])
+async def test_who_has_no_tries_left_takes_nobody_s_place(networks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, sign_ins, _ = signing_in()
+    few = signins.FROM_STRANGERS._replace(per_network=3, per_customer=5)
+    monkeypatch.setattr(signins, "FROM_STRANGERS", few)
+    addresses = ["192.0.2.1"] if networks == "one" else [f"2001:db8:1:{number:x}::/64" for number in range(100)]
+    tries = [addresses[number % len(addresses)] for number in range(2 * turns.MOST_WAITING)]
+    for number, address in enumerate(tries[:6]):
+        with suppress(OAuthRefusal):
+            await sign_ins.accepts(f"guess{number}", "x" * 2000, address)
+    go, count = asyncio.Event(), Marks.count
+
+    async def slow(self: Marks, kind: str, name: str, seconds: float) -> int:
+        await go.wait()
+        return await count(self, kind, name, seconds)
+
+    monkeypatch.setattr(Marks, "count", slow)
+    crowd = [asyncio.create_task(sign_ins.accepts("ann", "wrong", address)) for address in tries]
+    honest = asyncio.create_task(sign_ins.accepts("ann", PASSWORD, "198.51.100.9"))
+    await asyncio.sleep(0.01)
+    go.set()
+    async with asyncio.timeout(10):
+        refused = await asyncio.gather(*crowd, return_exceptions=True)
+        assert await honest
+    assert {str(each) for each in refused if "tries to sign in" not in str(each)} == set()
 
 
 async def test_a_known_browser_waits_in_the_line_for_those() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dovetail import Server
 from dovetail.errors import NotFound
 from dovetail.protocol.uri import UriTemplate
-from dovetail.registry import guards
+from dovetail.registry import alignments, guards
 from dovetail.registry.alignments import possible_texts, respelled
 
 # the reader, the other one, one of the reader's variables, and all texts that are proposed for it
@@ -39,7 +39,7 @@ PROPOSED: list[tuple[str, str, str, list[Any]]] = [
 def test_what_a_variable_may_be_in_the_text_of_another_template(
     reader: str, other: str, name: str, expected: list[Any]
 ) -> None:
-    found = [text for each, text, _ in possible_texts(UriTemplate(reader), UriTemplate(other)) if each == name]
+    found = [each.text for each in possible_texts(UriTemplate(reader), UriTemplate(other)) if each.name == name]
     assert all(text in found for text in expected)
     assert len(found) <= len(expected) + 6, "the pieces of the beginning are proposed as well"
 
@@ -76,6 +76,14 @@ def _server(wide: str, *strict: str) -> Server:
     for number, uri in enumerate(strict):
         server.add_resource(uri, _function(uri), name=f"strict{number}", scopes=["s"])
     server.add_resource(wide, _function(wide), name="wide")
+    return server
+
+
+def _beside(strict: list[tuple[str, Any]], wide: str, function: Any) -> Server:
+    server = Server("beside", version="1.0.0")
+    for number, (uri, guarded) in enumerate(strict):
+        server.add_resource(uri, guarded, name=f"strict{number}", scopes=["s"])
+    server.add_resource(wide, function, name="wide")
     return server
 
 
@@ -150,6 +158,61 @@ def test_a_default_may_stand_where_it_can_not_be_left_out() -> None:
     assert not _is_guarded(server, "n://8/3")
 
 
+@pytest.mark.parametrize(
+    ("strict", "wide", "uri"),
+    [("n://x/{z}", "n://x/{z}{?w}", "n://x/3?w=4"), ("n://7.0/{z}", "n://{f}/{z}{?w}", "n://7/3?w=4")],
+)
+def test_only_what_can_be_left_out_is(strict: str, wide: str, uri: str) -> None:
+    def numbered(f: float = 7, z: int = 3, w: int = 4) -> str:
+        return ""
+
+    server = _beside([(strict, _function(strict))], wide, numbered)
+    assert _is_guarded(server, uri)
+    for other in ("3?w=5", "5?w=5"):
+        assert not _is_guarded(server, uri.replace("3?w=4", other))
+
+
+CHOSEN = [
+    ("n://x{?l}", "n://x{?l,z}", ["n://x?l=7", "n://x?l=7.00&z=3"], ["n://x?l=7&z=4", "n://x?l=8"]),
+    ("n://x?f={l}", "n://x{?f}", ["n://x?f=7", "n://x?f=7.00"], ["n://x?f=8", "n://x"]),
+    ("n://x{?l}", "n://x?l={f}", ["n://x?l=7", "n://x?l=7.00"], ["n://x?l=8"]),
+    ("n://y/{l}", "n://x/../y/{f}", ["n://x/../y/7"], ["n://x/../y/8"]),
+    ("n://y/{l}", "n://x/{+p}/{f}", ["n://x/../y/7"], ["n://x/../z/7"]),
+]
+
+
+@pytest.mark.parametrize(("strict", "wide", "same", "other"), CHOSEN)
+def test_a_choice_is_found_where_it_can_stand(strict: str, wide: str, same: list[str], other: list[str]) -> None:
+    def chosen(l: Literal["7.0", "x"] = "x") -> str:  # noqa: E741
+        return ""
+
+    def numbered(l: float = 0, f: float = 0, z: int = 3, p: str = "") -> str:  # noqa: E741
+        return ""
+
+    server = _beside([(strict, chosen)], wide, numbered)
+    assert [uri for uri in same if not _is_guarded(server, uri)] == []
+    assert [uri for uri in other if _is_guarded(server, uri)] == []
+
+
+STATIC = [
+    ("n://a+b/7.0", "n://a%2Bb/{f}", "n://a%2Bb/"),
+    ("n://a%2Bb/7.0", "n://a+b/{f}", "n://a+b/"),
+    ("Notes://7.0", "notes://{f}", "notes://"),
+    ("n://a/b/7.0", "n://a%2Fb/{f}", "n://a%2Fb/"),
+    ("n://x/7.0", "n://a/../x/{f}", "n://a/../x/"),
+    ("n://a/../x/7.0", "n://x/{f}{?z}", "n://x/"),
+    ("n://x/7.0", "n://a{/p}/../../x/{f}", "n://a/q/../../x/"),
+]
+
+
+@pytest.mark.parametrize(("strict", "wide", "begin"), STATIC)
+def test_a_rule_on_one_uri_holds_however_the_template_spells_it(strict: str, wide: str, begin: str) -> None:
+    server = _beside([(strict, lambda: "")], wide, _function(wide))
+    if "{/p}" not in wide:  # it names a value that the resource has not
+        assert [text for text in ("7.0", "7", "7.00") if not _is_guarded(server, begin + text)] == []
+    assert not _is_guarded(server, begin + "8")
+
+
 def test_each_text_of_a_value_may_have_a_rule_of_its_own() -> None:
     server = _server("n://{f}/{x}", "n://7.0/{z}", "n://7.00/{x}")
     assert _is_guarded(server, "n://7/foo"), "the first one takes numbers only"
@@ -157,7 +220,7 @@ def test_each_text_of_a_value_may_have_a_rule_of_its_own() -> None:
 
 
 def test_what_has_too_many_texts_to_try_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "MOST_COMBINATIONS", 8)
+    monkeypatch.setattr(guards, "MOST_WORK", 8 * 120)
     server = _server("n://{f},{f2},{f3}", "n://7,7.0,7.00{?q}")
     with pytest.raises(NotFound, match="which rule"):
         _is_guarded(server, "n://7e0,7e0,7e0")
@@ -167,7 +230,7 @@ def test_what_has_too_many_texts_to_try_is_refused(monkeypatch: pytest.MonkeyPat
 def test_texts_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     server = _server("n://{f}/{x}", "n://7.0/{x}")
     assert _is_guarded(server, "n://7/a")
-    monkeypatch.setattr(guards.alignments, "possible_texts", None)
+    monkeypatch.setattr(alignments, "possible_texts", None)
     assert _is_guarded(server, "n://7/b")
 
 

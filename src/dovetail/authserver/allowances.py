@@ -23,12 +23,8 @@ class Allowance(NamedTuple):
 
     async def take(self, marks: Marks, network: str) -> None:
         """Raises OAuthRefusal if there is none left."""
-        customer = customer_of(network)
-        limits = [(f"network {network}", self.per_network), ("everybody", self.for_all)]
-        if customer is not None:
-            limits.insert(1, (f"customer {customer}", self.per_customer))
         new: list[str] = []
-        for name, most in limits:
+        for name, most in self._limits(network):
             number = await marks.count(self.kind, name, self.seconds)
             if number == 1:
                 new.append(name)
@@ -37,3 +33,14 @@ class Allowance(NamedTuple):
                 for each in new:  # nobody gets past the limit that ended this, so no count is lost that matters
                     await marks.forget(self.kind, each)
                 raise OAuthRefusal.too_many(self.words, seconds)
+
+    async def check(self, marks: Marks, network: str) -> None:
+        """The same without taking any: for what comes before the taking, and must not be held up by those refused."""
+        for name, most in self._limits(network):
+            if int(await marks.get(self.kind, name) or 0) >= most:
+                raise OAuthRefusal.too_many(self.words, await marks.left(self.kind, name))
+
+    def _limits(self, network: str) -> list[tuple[str, int]]:
+        customer = customer_of(network)
+        of_customer = [] if customer is None else [(f"customer {customer}", self.per_customer)]
+        return [(f"network {network}", self.per_network), *of_customer, ("everybody", self.for_all)]

@@ -1,14 +1,16 @@
 """Signing in: a name, a password and where they come from come in; a user goes out, or a refusal. Guessing is slow.
 
-Whoever finds the line full has not tried. Every try is counted before the password is looked at, for its network and
-everybody, for the name from this network, and for the name. The network comes first: with it all tries of a stranger
-are over, and names that are invented then are not even counted. So a stranger with one network keeps nobody out who
-comes from elsewhere. One with very many can use up what there is for all; but not for a user at a browser where that
-user has signed in before.
+Whoever has no tries left takes no place in the line, and whoever finds it full has not tried. Every try is counted
+before the password is looked at, for its network and everybody, for the name from this network, and for the name. The
+network comes first: with it all tries of a stranger are over, and names that are invented then are not even counted.
+So a stranger with one network keeps nobody out who comes from elsewhere. One with very many can use up what there is
+for all; but not for a user at a browser where that user has signed in before.
 """
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dovetail.authserver.allowances import Allowance
 from dovetail.authserver.marks import Marks
@@ -42,8 +44,11 @@ class SignIns:
                 if await self._marks.count(TRIES, mine, WINDOW) <= AT_KNOWN_BROWSERS:
                     return await self._is_right(name, password, network, turn, mine)
         mine = f"both {network} {name}"
+        with _told(network):
+            await FROM_STRANGERS.check(self._marks, network)
         with self._users.place() as turn:
-            await self._count(network, name, mine)
+            with _told(network):
+                await self._count(network, name, mine)
             return await self._is_right(name, password, network, turn, mine)
 
     async def _is_right(self, name: str, password: str, network: str, turn: asyncio.Semaphore, mine: str) -> bool:
@@ -59,11 +64,16 @@ class SignIns:
         customer = customer_of(network)
         if customer is not None:
             limits = {f"both {customer} {name}": PER_NAME_AND_CUSTOMER, **limits}
-        try:
-            await FROM_STRANGERS.take(self._marks, network)
-            for counted, most in limits.items():
-                if await self._marks.count(TRIES, counted, WINDOW) > most:
-                    raise OAuthRefusal.too_many(WORDS, await self._marks.left(TRIES, counted))
-        except OAuthRefusal:
-            log.warning("too many tries to sign in from %s", network)  # some type their password as the name
-            raise
+        await FROM_STRANGERS.take(self._marks, network)
+        for counted, most in limits.items():
+            if await self._marks.count(TRIES, counted, WINDOW) > most:
+                raise OAuthRefusal.too_many(WORDS, await self._marks.left(TRIES, counted))
+
+
+@contextmanager
+def _told(network: str) -> Iterator[None]:
+    try:
+        yield
+    except OAuthRefusal:
+        log.warning("too many tries to sign in from %s", network)  # some type their password as the name
+        raise

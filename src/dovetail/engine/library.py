@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -88,7 +89,7 @@ class Library:
             return guarded, {}
         spellings = registry.guards.other_spellings(uri, template, values)
         aligned = guard.templates.other_texts(template, texts, values)
-        return guard.instead(template, (uri, *spellings, *aligned)) or (template, values)
+        return guard.instead(template, chain((uri, *spellings), aligned)) or (template, values)
 
     def _fitting(self, uri: str) -> "tuple[Template, dict[str, Value], dict[str, Any]]":
         misfit: ArgumentError | None = None

@@ -83,7 +83,7 @@ WHO: dict[Per, Callable[[Exchange], str]] = {
 class Tally:
     """The calls of one caller in the window at hand, and what is known of the window before."""
 
-    __slots__ = ("before", "caller", "count", "earlier", "until", "window")
+    __slots__ = ("before", "caller", "count", "earlier", "owed", "until", "window")
 
     def __init__(self, caller: str, window: int) -> None:
         self.caller = caller
@@ -97,6 +97,7 @@ class Tally:
         self.before: int | None = None  # the same by way of all workers; None until somebody has asked
         self.window = window
         self.count = 0  # calls that this worker has let through
+        self.owed = 0  # those of them that the store has had no room for
         self.until = 0.0  # when there is no need to ask the store before
 
 
@@ -147,7 +148,7 @@ class Meter:
     async def count_in(self, state: StateBackend, tally: Tally, now: float) -> float:
         """Count a call in the store; the same as `wait`, for all workers."""
         window, before = tally.window, tally.before
-        adding = self.add(state, tally.caller, window, 1)
+        adding = self._add_owed(state, tally)
         if before is None:
             entry, number = await asyncio.gather(state.get(self._key(tally.caller, window - 1)), adding)
             before = _number(entry)
@@ -156,6 +157,16 @@ class Meter:
         else:
             number = await adding
         return self.wait(number, window, before, now)
+
+    async def _add_owed(self, state: StateBackend, tally: Tally) -> int:
+        """Count a call, and those that were let through while there was no room."""
+        window, owed, tally.owed = tally.window, tally.owed, 0  # who comes meanwhile must not pay it once more
+        try:
+            return await self.add(state, tally.caller, window, 1 + owed)
+        except BaseException:
+            if tally.window == window:
+                tally.owed += owed
+            raise
 
     async def add(self, state: StateBackend, caller: str, window: int, calls: int) -> int:
         return await state.add(self._key(caller, window), calls, 2.0 * self._seconds + PAUSE)
@@ -275,10 +286,13 @@ class Limiter:
             for (meter, tally), wait in zip(pairs, counted, strict=True)
         ]
         wait = max(waits)
-        for tally, window, own_wait in zip(tallies, windows, waits, strict=True):
-            if tally.window == window:  # else it is over
+        for tally, window, own_wait, own in zip(tallies, windows, waits, counted, strict=True):
+            if tally.window == window:
                 tally.count += wait <= 0
+                tally.owed += wait <= 0 and own is None
                 tally.until = now + own_wait
+            elif tally.window == window + 1:  # another one has begun meanwhile
+                tally.earlier += wait <= 0
         if wait <= 0:
             return None
         takes = [(*each, window) for each, window, own in zip(pairs, windows, counted, strict=True) if own is not None]

@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 from dovetail.errors import SetupError
 from dovetail.protocol.ambiguity import Cell
 from dovetail.protocol.uri import UriTemplate, Value, normal
+from dovetail.registry.spellings import without_detours
 
 KEPT = 4_096  # forms of templates; to make one takes longer than to use it
 
@@ -46,6 +47,7 @@ class Proposal(NamedTuple):
     name: str
     text: Value
     spelled: str
+    is_enough: bool = False  # the other one takes it wherever it takes another text of the same value
 
 
 def possible_texts(reader: UriTemplate, other: UriTemplate) -> Iterator[Proposal]:
@@ -60,6 +62,42 @@ def possible_texts(reader: UriTemplate, other: UriTemplate) -> Iterator[Proposal
         for mere in found:
             for part in re.findall(rf"[?&;]{re.escape(normal(name))}=([^?&;#]*)", mere):
                 yield Proposal(name, unquote(part), part)
+
+
+def chosen_texts(reader: UriTemplate, other: UriTemplate, choices: Mapping[str, Sequence[str]]) -> Iterator[Proposal]:
+    """For the variables of the reader, where the other one has some that take one of a few texts."""
+    for name in reader.variables:
+        for chosen, texts in choices.items():
+            if name in reader.exploded or not _may_coincide(reader, name, other, chosen):
+                continue
+            is_enough = name in reader.optional and chosen in other.optional
+            yield from (Proposal(name, text, quote(text, safe=""), is_enough) for text in texts)
+
+
+def _may_coincide(reader: UriTemplate, name: str, other: UriTemplate, chosen: str) -> bool:
+    """Tell whether both variables can have the same part of a URI as their text."""
+    if (name in reader.optional) != (chosen in other.optional):
+        by_place = other if name in reader.optional else reader
+        return "=" in unquote(by_place.text)  # which stands right before a named one
+    return name not in reader.optional or normal(name) == normal(chosen)
+
+
+def have_same_scheme(one: UriTemplate, other: UriTemplate) -> bool:
+    """Or may have, if a variable is in one of them."""
+    schemes = [_bytes_of(each.lead).partition(b":") for each in (one, other)]
+    return not all(colon for _, colon, _ in schemes) or schemes[0][0] == schemes[1][0]
+
+
+def begin_alike(one: UriTemplate, other: UriTemplate) -> bool:
+    """Tell whether a URI that takes no detours can fit both."""
+    short, long = sorted((_bytes_of(each.lead) for each in (one, other)), key=len)
+    return long.startswith(short)
+
+
+def _bytes_of(lead: str) -> bytes:
+    """The same for all spellings, and for a part of a text it is a part of what it is for the whole."""
+    scheme, colon, rest = unquote_to_bytes(lead).partition(b":")
+    return scheme.lower() + colon + rest
 
 
 def expanded(template: UriTemplate, texts: Mapping[str, Value | None], spelled: Mapping[str, str]) -> str:
@@ -117,10 +155,19 @@ def respelled(text: str, spell: Callable[[str], str], spell_first: Callable[[str
     """The template with another spelling of what is mere text in it; None if that is the same, or could not match."""
     first, *parts = _EXPRESSION.split(text)
     spelled = spell_first(first) + "".join(spell(part) if place % 2 else part for place, part in enumerate(parts))
-    if spelled == text:
-        return None
-    template = UriTemplate(spelled)
+    return None if spelled == text else _matchable(spelled)
+
+
+def with_shortcut(template: UriTemplate) -> list[UriTemplate]:
+    """The template, and the one without the detours that its own text takes, if it does."""
+    straight = without_detours(template.text)
+    found = None if straight == template.text else _matchable(straight)
+    return [template] if found is None else [template, found]
+
+
+def _matchable(text: str) -> UriTemplate | None:
     try:
+        template = UriTemplate(text)
         template.check_matchable()
     except SetupError:
         return None

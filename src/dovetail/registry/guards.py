@@ -11,16 +11,14 @@ of its values (if it takes capitals for small letters, or opens a path, it has t
 of a value that a template with a rule has in part as its own text and in part in a variable.
 """
 
-import math
 import os
+import re
 import unicodedata
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
-from enum import Enum
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -28,23 +26,30 @@ from dovetail.errors import ArgumentError, NotFound
 from dovetail.protocol.uri import Value, normal
 from dovetail.registry import alignments
 from dovetail.registry.alignments import Proposal
-from dovetail.registry.spellings import few_escapes, few_escapes_in_parts, plain_in_parts, spelled_plainly
+from dovetail.registry.spellings import (
+    few_escapes,
+    few_escapes_in_parts,
+    plain_in_parts,
+    spelled_plainly,
+    without_detours,
+)
 from dovetail.registry.spellings import plainest as plainest
+from dovetail.registry.values import as_text
+from dovetail.registry.values import comparable_value as comparable_value
 
 if TYPE_CHECKING:
     from dovetail.registry.access import AccessRule
     from dovetail.registry.files import Directory
     from dovetail.registry.resources import Resource, Template
 
-MOST_COMBINATIONS = 1_000  # of texts of several values that are tried for one template with a rule
-_DEEPEST = 32  # levels of lists and objects at which values are still compared
-_FIELD_TABLES = ("__dataclass_fields__", "__struct_fields__", "model_fields")  # the last one is pydantic's
+MOST_WORK = 50_000  # characters of all URIs that are tried in place of one that was asked for; some ten milliseconds
+WORK_FOR_ANY = 100  # what each of them costs besides
 
-_SIMPLE = frozenset((str, int, float, bool, type(None)))  # most values
+_VARIABLES = re.compile(r"\{[^{}]*\}")
 
 Identity = tuple[int, int]
 Found = tuple["Resource | Template", dict[str, Any]]  # with its values
-KnownTexts = dict[str, dict[Hashable, dict[int, list[str]]]]  # by variable, value, and number of the form
+Spellings = tuple[str | None, ...]  # of one value; None: as it is
 
 
 # ── URIs ──
@@ -54,7 +59,7 @@ def other_spellings(uri: str, template: "Template", values: Mapping[str, Any]) -
     """How else one could ask for what the template was asked for, the plain way first."""
     if template.directory is not None:
         return [plainest(uri)]
-    texts = {name: _as_text(value) for name, value in values.items()}
+    texts = {name: as_text(value) for name, value in values.items()}
     needed = _needed(template, texts)
     bases = [texts] if len(needed) == len(texts) else [texts, needed]
     found = dict.fromkeys([uri, *(form.template.expand(base) for form in _forms(template) for base in bases)])
@@ -62,71 +67,9 @@ def other_spellings(uri: str, template: "Template", values: Mapping[str, Any]) -
 
 
 def _needed(template: "Template", texts: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the texts that do not stand for the default anyway."""
-    return {name: text for name, text in texts.items() if text != template.defaults.get(name, msgspec.UNSET)}
-
-
-def default_texts(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What default values are written like, as far as they are."""
-    return {name: _as_text(value) for name, value in defaults.items() if value is not None}
-
-
-def _as_text(value: Any) -> str | list[str] | dict[str, str] | None:
-    """What a value is written like in a template that has it in its text."""
-    if value is None or isinstance(value, str):
-        return value
-    if type(value) in _SIMPLE:
-        return _word(value)
-    if isinstance(value, Mapping):
-        return {str(key): _word(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_word(item) for item in value]
-    return _word(value)
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, Enum):
-        value = value.value
-    if isinstance(value, Decimal) and value.is_finite():
-        value = float(value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    try:
-        return str(value).lower() if isinstance(value, bool) else str(value)
-    except RecursionError:  # nobody has such a thing in a template
-        return ""
-
-
-def comparable_value(value: Any, depth: int = 0) -> Hashable:
-    """What is the same for values that are the same, and can be looked up. When in doubt, more is the same."""
-    if depth == _DEEPEST:
-        return None
-    kind: Any = type(value)
-    if kind in _SIMPLE or isinstance(value, Enum):
-        return value if value == value else repr(value)  # a NaN is never equal, but it is the same
-    if isinstance(value, Mapping):
-        return frozenset(
-            (comparable_value(key, depth + 1), comparable_value(item, depth + 1)) for key, item in value.items()
-        )
-    if isinstance(value, list | tuple):
-        return tuple(comparable_value(item, depth + 1) for item in value)
-    if isinstance(value, set | frozenset):
-        return frozenset(comparable_value(item, depth + 1) for item in value)
-    settings = getattr(kind, "__struct_config__", None)  # only this tells whether a Struct has an equality of its own
-    if kind.__eq__ is not object.__eq__ and (settings is None or settings.eq):
-        try:
-            hash(value)
-        except TypeError:
-            pass
-        else:
-            return value if value == value else repr(value)
-    return kind, tuple(comparable_value(getattr(value, name, None), depth + 1) for name in _fields(kind))
-
-
-def _fields(kind: type) -> list[str]:
-    """Those that a record was declared with; what it holds besides may lead anywhere."""
-    names = [name for table in _FIELD_TABLES for name in getattr(kind, table, ())]
-    return names + [field.name for field in getattr(kind, "__attrs_attrs__", ())]
+    """Those of the texts without which a URI could not do, or would not have the same values."""
+    defaults = {name: text for name, text in template.defaults.items() if name in template.template.optional}
+    return {name: text for name, text in texts.items() if text != defaults.get(name, msgspec.UNSET)}
 
 
 class UriGuard:
@@ -141,7 +84,11 @@ class UriGuard:
 
     def instead(self, source: "Resource | Template", spellings: Iterable[str]) -> "Found | None":
         """What has a rule and one of these spellings, if that is not the source: that is meant, and not the source."""
-        for spelling in dict.fromkeys(spellings):
+        asked: set[str] = set()
+        for spelling in spellings:
+            if spelling in asked:
+                continue
+            asked.add(spelling)
             resource = self._resources.get(spelling)
             if resource is not None and is_rival(resource, source):
                 return resource, {}
@@ -160,13 +107,15 @@ class UriGuard:
         return known.get(comparable_value(values)) if known else None
 
     def _read_by(self, template: "Template") -> "Iterator[tuple[Hashable, Resource]]":
+        shapes = [shape for form in _forms(template) for shape in alignments.with_shortcut(form.template)]
         for each in self._chosen:
-            values = template.template.match(each.uri)
-            if values is not None:
-                try:
-                    yield comparable_value(template.decode(values)), each
-                except ArgumentError:
-                    continue
+            for spelling, shape in product(dict.fromkeys((each.uri, *spelled_plainly(each.uri))), shapes):
+                values = shape.match(spelling)
+                if values is not None:
+                    try:
+                        yield comparable_value(template.decode(values)), each
+                    except ArgumentError:
+                        continue
 
 
 class StrictTemplates:
@@ -175,7 +124,7 @@ class StrictTemplates:
     def __init__(self, templates: Iterable["Template"]) -> None:
         strict = [each for each in templates if each.access is not None]
         self._forms = [(form.template.lead, each, form) for each in strict for form in _forms(each)]
-        self._texts: dict[str, KnownTexts] = {}  # for each template that was asked
+        self._known: dict[str, KnownTexts] = {}  # for each template that was asked
 
     def instead(self, source: "Resource | Template", spelling: str) -> "Found | None":
         """The first one that the spelling fits, unless the source, or the folder that lists it, comes before it."""
@@ -199,56 +148,119 @@ class StrictTemplates:
         """The URIs with the same values, but with the texts that those may have in templates with a rule."""
         if not self._forms or template.directory is not None:
             return
-        known = self._texts.get(template.uri)
+        known = self._known.get(template.uri)
         if known is None:
-            known = self._texts[template.uri] = self._texts_for(template, texts)
-        found: dict[int, dict[str, list[str]]] = {}  # for each of the forms, those for some variables
-        for name, by_value in known.items():
-            for form, same in by_value.get(comparable_value(values.get(name)), {}).items():
-                found.setdefault(form, {})[name] = same
-        for choice in found.values():
-            yield from _combined(template, texts, values, choice)
+            known = self._known[template.uri] = KnownTexts.of(template, texts, self._forms)
+        bases = _bases(template, texts, values)
+        work = 0
+        for choice in known.choices(values, bases):
+            for uri in _combined(template, bases, choice):
+                work += len(uri) + WORK_FOR_ANY
+                if work > MOST_WORK:  # so nobody gets it
+                    raise NotFound("Resource not found: it can't be told which rule holds for it")
+                yield from spelled_plainly(uri)
 
-    def _texts_for(self, template: "Template", texts: Mapping[str, Value]) -> "KnownTexts":
-        """What others have as mere text where the template has values; `texts` are some that it can read."""
-        known: KnownTexts = {}
-        for number, (_, other, form) in enumerate(self._forms):
-            if other is template:
+
+class KnownTexts(msgspec.Struct, frozen=True):
+    """What templates with a rule have as text, by their numbers, where another template has values."""
+
+    spelled: dict[str, dict[Hashable, dict[int, Spellings]]]  # by variable, value and number
+    apart: frozenset[int]  # those that begin differently, so that only a detour leads there
+
+    @classmethod
+    def of(
+        cls, template: "Template", texts: Mapping[str, Value], forms: "Sequence[tuple[str, Template, Template]]"
+    ) -> "KnownTexts":
+        """`texts` are some that the template can read."""
+        known = cls({}, frozenset(_apart(template, forms)))
+        read = _reader(template, texts)
+        for number, (_, other, form) in enumerate(forms):
+            if other is template or not alignments.have_same_scheme(template.template, form.template):
                 continue
-            for name, text, spelled in _proposed(template, form):
-                try:
-                    value = template.decode({**texts, name: text}).get(name)
-                except ArgumentError:
-                    continue
-                same = known.setdefault(name, {}).setdefault(comparable_value(value), {}).setdefault(number, [])
-                if spelled not in same:
-                    same.append(spelled)
+            for proposal in _proposed(template, form):
+                value = read(proposal)
+                if value is not msgspec.UNSET:
+                    known._add(proposal, value, number)
         return known
+
+    def _add(self, proposal: Proposal, value: Hashable, number: int) -> None:
+        by_number = self.spelled.setdefault(proposal.name, {}).setdefault(value, {})
+        if not proposal.is_enough:
+            by_number[number] = tuple(dict.fromkeys((*by_number.get(number, (None,)), proposal.spelled)))
+        elif number not in by_number:
+            by_number[number] = (proposal.spelled,)
+
+    def choices(self, values: Mapping[str, Any], bases: Sequence[Mapping[str, Any]]) -> list[dict[str, Spellings]]:
+        """For each of the templates with a rule that can be met, the spellings for some of the values."""
+        found: dict[int, dict[str, Spellings]] = {}
+        for name, by_value in self.spelled.items():
+            for number, spelled in by_value.get(comparable_value(values.get(name)), {}).items():
+                if None in spelled or name in bases[-1]:  # else it can be left out, there as well as here
+                    found.setdefault(number, {})[name] = spelled
+        met = {number: choice for number, choice in found.items() if self._is_met(number, choice, bases)}
+        return list({tuple(choice.items()): choice for choice in met.values()}.values())
+
+    def _is_met(self, number: int, choice: Mapping[str, Spellings], bases: Sequence[Mapping[str, Any]]) -> bool:
+        if number not in self.apart:
+            return True
+        spelled = [unquote(text) for texts in choice.values() for text in texts if text is not None]
+        return _may_lead_away([*spelled, *(text for base in bases for text in base.values())])
+
+
+def _reader(template: "Template", texts: Mapping[str, Value]) -> Callable[[Proposal], Hashable]:
+    """Tells the value of a text, or UNSET if it is none there; many templates propose the same."""
+    known: dict[tuple[str, str], Hashable] = {}
+
+    def read(proposal: Proposal) -> Hashable:
+        name, text = proposal.name, proposal.text
+        if (name, repr(text)) not in known:
+            try:
+                known[name, repr(text)] = comparable_value(template.decode({**texts, name: text}).get(name))
+            except ArgumentError:
+                known[name, repr(text)] = msgspec.UNSET
+        return known[name, repr(text)]
+
+    return read
+
+
+def _apart(template: "Template", forms: "Sequence[tuple[str, Template, Template]]") -> Iterator[int]:
+    plain = plainest(_VARIABLES.sub("x", template.uri))
+    if without_detours(plain) == plain:
+        for number, (_, _, form) in enumerate(forms):
+            if not alignments.begin_alike(template.template, form.template):
+                yield number
+
+
+def _may_lead_away(texts: Iterable[Any]) -> bool:
+    """Tell whether there may be a detour in a path with these texts; only lone ones are looked at closely."""
+    known = [text for text in texts if text is not None]
+    return not all(isinstance(text, str) and text[:1] not in ("", ".") and "/" not in text for text in known)
 
 
 def _proposed(template: "Template", strict: "Template") -> Iterator[Proposal]:
     """Texts that the values of the template may have in the other one: those that stand there, or can be chosen."""
     for form in _forms(template):
         yield from alignments.possible_texts(form.template, strict.template)
-    for name in template.template.variables:
-        if name not in template.template.exploded:
-            for text in (text for texts in strict.choices.values() for text in texts):
-                yield Proposal(name, text, quote(text, safe=""))
+    yield from alignments.chosen_texts(template.template, strict.template, strict.choices)
+
+
+def _bases(template: "Template", texts: Mapping[str, Value], values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The texts as they came, without those that are the default anyway, and at last the same in plain words."""
+    needed = _needed(template, {name: as_text(value) for name, value in values.items()})
+    bases = [texts, {name: text for name, text in texts.items() if name in needed}, needed]
+    return [base for place, base in enumerate(bases) if base not in bases[place + 1 :]]
 
 
 def _combined(
-    template: "Template", texts: Mapping[str, Value], values: Mapping[str, Any], choice: Mapping[str, list[str]]
+    template: "Template", bases: Sequence[Mapping[str, Any]], choice: Mapping[str, Spellings]
 ) -> Iterator[str]:
-    """The URIs with these spellings of some of the values, or not, and with or without what is the default anyway."""
-    if math.prod(len(spelled) + 1 for spelled in choice.values()) > MOST_COMBINATIONS:
-        raise NotFound("Resource not found: it can't be told which rule holds for it")  # so nobody gets it
-    needed = _needed(template, {name: _as_text(value) for name, value in values.items()})
-    bases = (texts, {name: text for name, text in texts.items() if name in needed}, needed)
-    for chosen in product(*([*spelled, None] for spelled in choice.values())):
-        spelled = {name: text for name, text in zip(choice, chosen, strict=True) if text is not None}
-        for form, base in product(_forms(template), bases):
-            uri = alignments.expanded(form.template, base, spelled)
-            yield from spelled_plainly(uri)
+    """The URIs with these spellings of some of the values."""
+    for base, form in product(bases, list(_forms(template))):
+        own = {name: quote(text, safe="") for name, text in base.items() if isinstance(text, str) and name in choice}
+        options = [dict.fromkeys(None if text == own.get(name) else text for text in choice[name]) for name in choice]
+        for chosen in product(*options):
+            spelled = {name: text for name, text in zip(choice, chosen, strict=True) if text is not None}
+            yield alignments.expanded(form.template, base, spelled)
 
 
 def _forms(template: "Template") -> "Iterator[Template]":

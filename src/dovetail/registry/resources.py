@@ -17,11 +17,11 @@ from dovetail.protocol.uri import normal as normal
 from dovetail.registry.arguments import compile_strings
 from dovetail.registry.files import Directory, File, FileContents, FileEntry
 from dovetail.registry.functions import FunctionInfo, inspect_function
-from dovetail.registry.guards import default_texts
 from dovetail.registry.invocation import Invocation
 from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
 from dovetail.registry.outputs import encode_json
 from dovetail.registry.tools import closed_choices, tagged
+from dovetail.registry.values import default_texts
 
 if TYPE_CHECKING:
     from dovetail.registry.access import AccessRule

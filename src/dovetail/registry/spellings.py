@@ -43,10 +43,10 @@ def few_escapes_in_parts(text: str) -> str:
 def spelled_plainly(uri: str) -> list[str]:
     """The ways to spell it that a template with a rule may be able to read, which reads its own escapes."""
     found = [uri] if _PLAIN.fullmatch(uri) else [plainest(uri), plain_in_parts(uri), uri]
-    return [*found, *map(_without_detours, found)]
+    return [*found, *map(without_detours, found)]
 
 
-def _without_detours(uri: str) -> str:
+def without_detours(uri: str) -> str:
     """As a file system reads it: `.` and `..` lead where they lead, and a second slash adds nothing."""
     found = _PATH.fullmatch(uri)
     if found is None:
