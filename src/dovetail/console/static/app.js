@@ -2,7 +2,7 @@
 
 import { Bench } from "./bench.js";
 import { ask } from "./dialog.js";
-import { button, el, fill, notice, show, toast } from "./dom.js";
+import { button, el, fill, isHeld, notice, show, toast } from "./dom.js";
 import { HistorySection } from "./history.js";
 import { LiveSection } from "./live.js";
 import { promptSection } from "./prompts.js";
@@ -167,6 +167,7 @@ function pingLine(bench) {
   const told = el("span", { class: "muted", role: "status" });
   const ping = async () => {
     const began = performance.now();
+    told.textContent = "Waiting for the answer…";
     const words = () => `It answered in ${milliseconds(performance.now() - began)}.`;
     told.textContent = await bench.connection.ping().then(words, (failure) => failure.message);
   };
@@ -179,6 +180,7 @@ function setUpKeys() {
     $("main").focus();
   });
   document.addEventListener("keydown", (event) => {
+    if (isHeld(event) && event.target.closest?.("button")) event.preventDefault(); // it was pressed once
     const typing = event.target.closest?.("input, textarea, select, dialog");
     if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
     const search = [...document.querySelectorAll("input[type=search]")].find((input) => input.checkVisibility());

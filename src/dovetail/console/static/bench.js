@@ -6,11 +6,12 @@ import { ModernConnection } from "./modern.js";
 import { answerer } from "./questions.js";
 import { SessionConnection } from "./session.js";
 import { Transcript } from "./transcript.js";
-import { Wire } from "./wire.js";
+import { isPassing, Wire } from "./wire.js";
 
 const FIRST_MODERN = "2026-07-28";
 const FIRST_WITH_CONTEXT = "2025-06-18"; // of completion
 const CALM_MS = 20_000;
+const LONGEST_PAUSE_MS = 15_000;
 const NO_CAPABILITY_YET = "2024-11-05"; // every server may complete
 
 export class Bench extends EventTarget {
@@ -37,13 +38,14 @@ export class Bench extends EventTarget {
   }
 
   /** Leave the connection before, open a new one and list everything. */
-  async connect() {
+  async connect(wait = 500) {
     const watched = this.sections.resources.watched();
     this.connection?.close();
     const kind = this.isModern ? ModernConnection : SessionConnection;
     const wire = new Wire(this.url, this.token, this.settings.headers);
     const parts = { wire, revision: this.revision, settings: this.settings, traffic: this.traffic };
     const connection = new kind({ ...parts, answer: answerer(this.settings) });
+    if (this.connection) connection.server = this.connection.server; // until it says who it is
     this.connection = connection;
     this.listenTo(connection);
     for (const section of this.listed()) section.wait();
@@ -51,7 +53,7 @@ export class Bench extends EventTarget {
     try {
       await connection.open();
     } catch (failure) {
-      if (connection === this.connection) this.refused(failure);
+      if (connection === this.connection) await this.refused(failure, wait);
       return;
     }
     if (connection !== this.connection) return;
@@ -74,10 +76,15 @@ export class Bench extends EventTarget {
     return [this.sections.tools, this.sections.resources, this.sections.prompts];
   }
 
-  refused(failure) {
+  /** What may pass is tried again, after pauses that grow. */
+  async refused(failure, wait) {
+    const { connection } = this;
     for (const section of this.listed()) section.catalogue.fail(failure, () => this.connect());
     if (failure.status === 401) this.needToken(failure);
-    else this.say("failed", failure.message);
+    else this.say(isPassing(failure) ? "waiting" : "failed", failure.message);
+    if (!isPassing(failure)) return;
+    await new Promise((resolve) => setTimeout(resolve, wait));
+    if (connection === this.connection && !connection.closed) this.connect(Math.min(2 * wait, LONGEST_PAUSE_MS));
   }
 
   needToken(failure) {
@@ -95,7 +102,7 @@ export class Bench extends EventTarget {
       if (connection !== this.connection || state === "closed") return;
       if (state === "ended") this.beginAgain(connection);
       else if (state === "open" && this.wasGone)
-        this.connect(); // what it offers may have changed
+        this.beginAgain(connection); // what it offers may have changed
       else this.say(state, words);
       this.wasGone = state === "waiting";
     });
@@ -104,14 +111,14 @@ export class Bench extends EventTarget {
     });
   }
 
-  /** The server has forgotten the session. A new one is begun at once, but not over and over. */
+  /** The server has forgotten the session, or is another one. All is begun anew, at once, but not over and over. */
   async beginAgain(connection) {
     if (connection.hasEnded) return;
     connection.hasEnded = true;
     const isCalm = performance.now() - this.begunAgain > CALM_MS;
     this.hurry = isCalm ? 0 : Math.min(2 * this.hurry + 500, 15_000);
     this.begunAgain = performance.now() + this.hurry;
-    if (this.hurry) this.say("waiting", "The server ends its sessions; trying again…");
+    if (this.hurry) this.say("waiting", "The server ends the connection; trying again…");
     await new Promise((resolve) => setTimeout(resolve, this.hurry));
     if (connection === this.connection) this.connect();
   }

@@ -6,7 +6,7 @@ import { MessagesView } from "./messages.js";
 import { ResultView } from "./result.js";
 import { onceAFrame, Tail } from "./tail.js";
 import { Transcript } from "./transcript.js";
-import { isObject, milliseconds, shortened, textOf } from "./words.js";
+import { isObject, shortened, textOf } from "./words.js";
 
 const LOGS_SHOWN = 300;
 const SPEAK_MS = 3000; // how often progress is said aloud
@@ -57,12 +57,13 @@ export class CallPanel {
     const options = { signal: this.running.signal, transcript, inputSchema };
     const hearing = { onProgress: (news) => this.hear(news), onLog: (line) => this.log(line) };
     let outcome;
+    const { revision } = this.bench.connection; // of the call; another may be spoken when it ends
     try {
       outcome = { result: await this.bench.connection.request(method, params, { ...options, ...hearing }) };
     } catch (failure) {
       outcome = { failure };
     }
-    outcome.ms = performance.now() - started; // before anything is drawn
+    Object.assign(outcome, { revision, ms: performance.now() - started }); // before anything is drawn
     this.present(outcome);
     this.end();
     return outcome;
@@ -71,6 +72,7 @@ export class CallPanel {
   present({ result, failure, ms }) {
     if (failure) {
       this.result.fail(failure, ms);
+      show(this.result.toggle, false); // it would show the result before
       if (failure.status === 401) this.bench.needToken(failure);
       return;
     }
@@ -156,13 +158,13 @@ function drawLog({ level, logger, data }) {
 }
 
 /** What the history keeps of an outcome. */
-export function summaryOf({ result, failure, ms }) {
+export function summaryOf({ result, failure, ms, revision }) {
   const ok = !failure && result.isError !== true;
   const words = failure ? failure.message : ok ? "done" : "the tool failed";
   return {
     ok,
     ms: Math.round(ms * 10) / 10,
     words: shortened(failure?.name === "AbortError" ? "cancelled" : words, 200),
-    shown: milliseconds(ms),
+    revision,
   };
 }

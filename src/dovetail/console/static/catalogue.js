@@ -9,7 +9,7 @@ const EDGE = 6; // pixels around the chosen item
 const MOST = 2000; // drawn to reach the chosen item; one that is farther is drawn behind the others
 
 export function addressOf(section, key) {
-  return `#${section}/${encodeURIComponent(key)}`;
+  return `#${section}/${encodeURIComponent(key.toWellFormed())}`;
 }
 
 export class Catalogue {

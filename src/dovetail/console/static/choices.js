@@ -49,7 +49,7 @@ export class FlagField extends Field {
   }
 
   write(value) {
-    this.touched = true;
+    this.touched = value !== null;
     this.control.checked = value === true;
   }
 }
@@ -89,6 +89,6 @@ export class ChoicesField extends Field {
   write(values) {
     const wanted = new Set((Array.isArray(values) ? values : []).map((value) => JSON.stringify(value)));
     this.choices.forEach((choice, at) => (this.boxes[at].checked = wanted.has(JSON.stringify(choice.value))));
-    this.touched = true;
+    this.touched = values !== null;
   }
 }

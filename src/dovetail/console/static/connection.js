@@ -77,10 +77,10 @@ export class Connection extends EventTarget {
       const options = { signal, transcript: call.transcript, onMessage, onResponse };
       return resultOf(await this.answered(message, headers, options));
     } catch (failure) {
-      if (signal.aborted) this.abandon(id);
+      if (signal.aborted) this.abandon(id, signal.reason);
       throw readable(failure, signal);
     } finally {
-      call.patience.stop();
+      call.patience.end(new DOMException("The call has ended.", "AbortError")); // and with it what was asked within it
       this.running.delete(id);
     }
   }
@@ -116,16 +116,26 @@ export class Connection extends EventTarget {
 }
 
 function readable(failure, signal) {
-  if (signal.aborted && signal.reason?.name === "TimeoutError") {
-    return new CallError("The server did not answer in time.");
-  }
-  return failure;
+  return signal.aborted && isTimeout(signal.reason) ? new CallError("The server did not answer in time.") : failure;
+}
+
+/** Whether a call ended because its time was over, not because somebody wanted its end. */
+export function isTimeout(reason) {
+  return reason?.name === "TimeoutError";
 }
 
 /** Wait, but not longer than the signal lets. */
 export function pause(ms, signal) {
+  return unless(signal, new Promise((resolve) => setTimeout(resolve, ms)));
+}
+
+/** What is promised, or the reason of the signal if that comes first. */
+export function unless(signal, promised) {
+  if (!signal) return promised;
   return new Promise((resolve, reject) => {
-    const timer = setTimeout(resolve, ms);
-    signal?.addEventListener("abort", () => (clearTimeout(timer), reject(signal.reason)), { once: true });
+    const leave = () => reject(signal.reason);
+    if (signal.aborted) return leave();
+    signal.addEventListener("abort", leave);
+    promised.then(resolve, reject).finally(() => signal.removeEventListener("abort", leave));
   });
 }

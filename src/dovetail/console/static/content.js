@@ -1,7 +1,7 @@
 // One block of a result: text, image, audio, link, embedded resource. In: a block. Out: an element.
 // Only media types that a browser shows harmlessly are shown; the rest can be saved.
 
-import { button, el, outsideLink, isWebUrl } from "./dom.js";
+import { button, el, moreButton, outsideLink, isWebUrl } from "./dom.js";
 import { jsonTree } from "./tree.js";
 import { bytes, isObject, plural, textOf } from "./words.js";
 
@@ -82,14 +82,11 @@ export function foldedText(text) {
   const short = firstPart(text);
   const body = el("pre", { class: "text" }, short);
   if (short.length === text.length) return body;
-  const unfold = button(
-    `Show all (${plural(text.length, "character")})`,
-    () => {
-      body.textContent = text.length > MOST_TEXT ? `${text.slice(0, MOST_TEXT)}\n… the rest is not shown` : text;
-      unfold.remove();
-    },
-    { class: "small" },
-  );
+  const bring = () => {
+    body.textContent = text.length > MOST_TEXT ? `${text.slice(0, MOST_TEXT)}\n… the rest is not shown` : text;
+    return body;
+  };
+  const unfold = moreButton(`Show all (${plural(text.length, "character")})`, bring, { class: "small" });
   return el("div", {}, body, unfold, save(new Blob([text], { type: "text/plain" }), "result.txt"));
 }
 

@@ -3,8 +3,9 @@
 // only the names of their variables.
 
 import { button, el, toast } from "./dom.js";
-import { variableOf } from "./headers.js";
+import { variablesOf } from "./headers.js";
 import { mirroredHeaders } from "./mirror.js";
+import { resolved, typesOf } from "./schema.js";
 import { isObject } from "./words.js";
 
 const VARIABLE = "DOVETAIL_CLIENT_TOKEN";
@@ -20,8 +21,15 @@ class ReadHeader {
 const TOKEN_HEADER = new ReadHeader(`Authorization: Bearer $${VARIABLE}`);
 const SESSION_HEADER = new ReadHeader("Mcp-Session-Id: $SESSION");
 
-function placeholder(name) {
-  return new ReadHeader(`${name}: $${variableOf(name)}`);
+/** Where there is a token, it says who we are; a header must not say it again. Out: [name, variable]. */
+function variablesFor({ token, headers }) {
+  const names = headers.filter((name) => !token || name.toLowerCase() !== "authorization");
+  const variables = variablesOf(names);
+  return names.map((name, at) => [name, variables[at]]);
+}
+
+function placeholder([name, variable]) {
+  return new ReadHeader(`${name}: $${variable}`);
 }
 
 function paramsOf({ kind, name, arguments: values }) {
@@ -37,7 +45,7 @@ function quoted(text) {
 
 export function asCurl(entry, { url, revision, isModern, stamp, token, headers, inputSchema }) {
   const method = METHODS[entry.kind];
-  const secret = [...(token ? [TOKEN_HEADER] : []), ...headers.map(placeholder)];
+  const secret = [...(token ? [TOKEN_HEADER] : []), ...variablesFor({ token, headers }).map(placeholder)];
   const shared = ["Content-Type: application/json", "Accept: application/json, text/event-stream", ...secret];
   const params = paramsOf(entry);
   if (isModern) {
@@ -89,7 +97,8 @@ const PYTHON_CALLS = {
 };
 
 export function asPython(entry, { url, revision, isNewest, token, headers }) {
-  const named = headers.map((name) => `${literal(name)}: os.environ["${variableOf(name)}"]`);
+  const known = variablesFor({ token, headers });
+  const named = known.map(([name, variable]) => `${literal(name)}: os.environ["${variable}"]`);
   const options = [
     literal(url),
     ...(isNewest ? [] : [`protocol_version=${literal(revision)}`]),
@@ -123,17 +132,20 @@ function literal(value) {
 const COMMANDS = { tool: "call", resource: "read", prompt: "prompt" };
 
 /** Null for a name that the command line would take for an option. Headers are for a URL, not for a program. */
-export function asCommand(entry, { url, target, revision, isNewest, headers }) {
+export function asCommand(entry, { url, target, revision, isNewest, token, headers, inputSchema }) {
   if (entry.name.startsWith("-")) return null;
+  const named = variablesFor({ token, headers });
   const values = entry.kind === "resource" ? {} : (entry.arguments ?? {});
-  const words = isPlain(values)
+  if (entry.kind === "prompt" && !Object.keys(values).every((name) => /^\w[^=:]*$/.test(name))) return null;
+  const word = entry.kind === "prompt" ? textWord : (name, value) => typedWord(name, value, inputSchema);
+  const words = entry.kind === "prompt" || isPlain(values)
     ? Object.entries(values).map(([name, value]) => word(name, value))
     : ["--args", quoted(JSON.stringify(values))];
   const options = [
     ...(isNewest ? [] : ["--revision", revision]),
-    ...headers.flatMap((name) => ["--header", quoted(placeholder(name))]),
+    ...named.flatMap((header) => ["--header", quoted(placeholder(header))]),
   ];
-  const where = headers.length ? url : (target ?? url);
+  const where = named.length ? url : (target ?? url);
   return ["dovetail", COMMANDS[entry.kind], quoted(where), quoted(entry.name), ...words, ...options].join(" ");
 }
 
@@ -142,10 +154,30 @@ function isPlain(values) {
   return Object.keys(values).every((name) => /^\w+$/.test(name));
 }
 
-function word(name, value) {
-  const simple =
-    typeof value === "string" ? !value.startsWith("@") : typeof value === "number" || typeof value === "boolean";
-  return quoted(simple ? `${name}=${value}` : `${name}:=${JSON.stringify(value)}`);
+/** The schema decides what `name=value` means: only what is the same in every case is written so. */
+function typedWord(name, value, inputSchema) {
+  const part = isObject(inputSchema?.properties) ? inputSchema.properties[name] : undefined;
+  const isText = isObject(part) && typesOf(resolved(part, inputSchema)).join() === "string";
+  const isBare = ["number", "boolean"].includes(typeof value) && !isText;
+  const isSimple = typeof value === "string" ? isPlainText(value) : isBare;
+  return quoted(isSimple ? `${name}=${value}` : `${name}:=${JSON.stringify(value)}`);
+}
+
+/** Of a prompt: with `:=` what follows is taken as it is. */
+function textWord(name, value) {
+  return quoted(`${name}${value.startsWith("@") ? ":=" : "="}${value}`);
+}
+
+const MEANT_OTHERWISE = /^(@.*|\s*[+-]?\p{Nd}[\p{Nd}_]*\s*|true|yes|on|false|no|off)$/isu; // file, number, switch
+
+function isPlainText(text) {
+  if (MEANT_OTHERWISE.test(text)) return false;
+  try {
+    JSON.parse(text);
+    return false;
+  } catch {
+    return true;
+  }
 }
 
 // ── buttons ──
@@ -158,7 +190,7 @@ export function copyButtons(bench, read, onCopied = () => {}) {
     const entry = read();
     if (!entry) return;
     const text = FORMS[name](entry, bench.copyContext(entry));
-    if (text === null) return toast("There is no command for a name that begins with a dash.");
+    if (text === null) return toast("There is no command for a name that begins with a dash or has other signs.");
     onCopied(text);
     toast((await copied(text)) ? `${name.replace("Copy", "Copied")}.` : "The browser does not let the page copy.");
   };

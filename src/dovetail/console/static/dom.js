@@ -52,6 +52,22 @@ export function button(label, onclick, attributes = {}) {
   return el("button", { type: "button", onclick, ...attributes }, label);
 }
 
+/** A button that gives way to what it brings: `bring()` gives the first of it, where the focus goes. */
+export function moreButton(label, bring, attributes = {}) {
+  const more = button(
+    label,
+    () => {
+      const first = bring();
+      more.remove();
+      const target = first.matches("details") ? first.querySelector("summary") : first;
+      if (target === first) first.tabIndex = -1;
+      target.focus({ preventScroll: true });
+    },
+    attributes,
+  );
+  return more;
+}
+
 /** A part of the page with a name that screen readers list. */
 export function region(name, className, ...children) {
   return el("section", { "aria-label": name, class: className }, ...children);

@@ -135,7 +135,7 @@ export class TextField extends Field {
   }
 
   write(value) {
-    this.control.value = typeof value === "string" ? value : JSON.stringify(value);
+    this.control.value = value === null ? "" : typeof value === "string" ? value : JSON.stringify(value);
   }
 }
 
@@ -189,8 +189,8 @@ export class MomentField extends TextField {
   }
 
   write(value) {
-    const time = new Date(value);
-    if (Number.isNaN(time.getTime())) return;
+    const time = new Date(value ?? Number.NaN);
+    if (Number.isNaN(time.getTime())) return void (this.control.value = "");
     this.control.value = new Date(time - time.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
     this.begin = { shown: this.control.value, value };
     this.explain();
@@ -243,6 +243,15 @@ export class PlainField extends TextField {
     throw new Unreadable(`must be ${nouns(this.types)}`);
   }
 
+  /** Undefined if the text is no value here. */
+  meant(text) {
+    try {
+      return this.parse(text);
+    } catch {
+      return undefined;
+    }
+  }
+
   takes(value) {
     if (value === null) return this.isNullable;
     const isWhole = Number.isInteger(value) && this.types.includes("integer");
@@ -250,7 +259,7 @@ export class PlainField extends TextField {
   }
 
   write(value) {
-    const isRead = typeof value !== "string" || value === "" || this.parse(value) !== value;
+    const isRead = typeof value !== "string" || value === "" || this.meant(value) !== value;
     this.control.value = isRead ? JSON.stringify(value) : value;
   }
 }

@@ -120,7 +120,7 @@ class ListField extends Field {
   write(values) {
     this.entries = [];
     this.rows.replaceChildren();
-    this.touched = true;
+    this.touched = values !== null;
     for (const value of Array.isArray(values) ? values.slice(0, MAX_ENTRIES) : []) this.append(value);
   }
 

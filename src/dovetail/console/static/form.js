@@ -5,7 +5,7 @@ import { announce, button, el, fill, freshId, show } from "./dom.js";
 import { freshBudget, GroupField } from "./fields.js";
 import { resolved } from "./schema.js";
 import { problemsOf } from "./validate.js";
-import { isObject, plural, pretty } from "./words.js";
+import { isObject, isSameJson, plural, pretty } from "./words.js";
 
 const FREE = ["anyOf", "oneOf", "allOf", "additionalProperties", "patternProperties"]; // what has no fields of its own
 
@@ -29,7 +29,7 @@ export class Form {
     );
     this.toggle = json && button("As JSON", () => this.switchView(), { class: "small quiet", "aria-pressed": "false" });
     this.element = el("div", { class: "form" }, this.place, this.raw);
-    this.load(first ?? {});
+    this.draw(first ?? {});
     if (json && this.isEmpty && FREE.some((word) => this.schema[word])) this.show(true);
   }
 
@@ -37,7 +37,15 @@ export class Form {
     return !this.group.fields.size;
   }
 
+  /** Other values, exactly: what the fields would change is shown as JSON. */
   load(values) {
+    this.draw(values);
+    const unreadable = [];
+    const shown = this.group.read(unreadable);
+    if (this.toggle && (unreadable.length || !isSameJson(shown, values))) this.show(true);
+  }
+
+  draw(values) {
     this.group = new GroupField({
       schema: this.schema,
       root: this.schema,
@@ -60,7 +68,9 @@ export class Form {
     if (this.asJson) {
       const values = this.readJson();
       if (!values) return;
-      this.load(values);
+      this.draw(values);
+      const changed = this.changedBy(values);
+      if (changed.length) return this.complainAll(changed);
     } else {
       this.forgive();
       const values = this.readFields(false);
@@ -68,6 +78,13 @@ export class Form {
       this.text.value = pretty(values);
     }
     this.show(!this.asJson);
+  }
+
+  /** What is not in the fields as it was given. Nothing and null are both an empty field. */
+  changedBy(values) {
+    const shown = this.group.read([]) ?? {};
+    const names = Object.keys(values).filter((name) => values[name] !== null && !isSameJson(shown[name], values[name]));
+    return names.map((name) => ({ path: [name], message: "its field can't show this value" }));
   }
 
   show(asJson) {
@@ -111,7 +128,8 @@ export class Form {
 
   complain(path, words) {
     if (!this.asJson) return this.group.complain(path, words);
-    this.error.textContent = [path.join("."), words].filter(Boolean).join(": ");
+    const said = [path.join("."), words].filter(Boolean).join(": ");
+    this.error.textContent = this.error.hidden ? said : `${this.error.textContent} ${said}`;
     show(this.error, true);
     this.text.setAttribute("aria-invalid", "true");
     return this.text;

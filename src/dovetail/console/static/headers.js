@@ -47,7 +47,14 @@ function problemOf(name, value, before) {
   return before.length >= MOST ? `no more than ${MOST} headers` : null;
 }
 
-/** The variable that holds the value of a header, in what is copied. With a stem: `Path` must not become `$PATH`. */
-export function variableOf(name) {
-  return `HEADER_${name.toUpperCase().replace(/[.-]/g, "_")}`;
+/** The variables that hold the values of headers, in what is copied. With a stem: `Path` must not become `$PATH`. */
+export function variablesOf(names) {
+  const variables = [];
+  for (const name of names) {
+    const stem = `HEADER_${name.toUpperCase().replace(/[.-]/g, "_")}`;
+    let variable = stem;
+    for (let at = 2; variables.includes(variable); at += 1) variable = `${stem}_${at}`;
+    variables.push(variable);
+  }
+  return variables;
 }

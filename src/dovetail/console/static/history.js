@@ -3,21 +3,26 @@
 
 import { Catalogue } from "./catalogue.js";
 import { asCommand, copyButtons } from "./copies.js";
+import { confirmed } from "./dialog.js";
 import { announce, button, el, fill, notice } from "./dom.js";
 import { jsonTree } from "./tree.js";
-import { clock, isObject, milliseconds, moment, shortened } from "./words.js";
+import { clock, isObject, milliseconds, moment, plural, shortened } from "./words.js";
 
 const MAX_ENTRIES = 100;
 const MAX_CHARACTERS = 300_000;
 const LONGEST_ENTRY = 30_000;
 const KINDS = { tool: "tools/call", resource: "resources/read", prompt: "prompts/get" };
 
+const OUTCOMES = ["done", "the tool failed", "cancelled"]; // other words may repeat a secret
+
+/** Shared by all tabs; where nothing can be stored, it lasts as long as the page. */
 class Store {
   constructor(server) {
     this.key = `dovetail.console.history:${server}`;
   }
 
   read() {
+    if (this.unstored) return this.unstored;
     try {
       const kept = JSON.parse(localStorage.getItem(this.key) ?? "[]");
       return Array.isArray(kept) ? kept.filter(isEntry).slice(0, MAX_ENTRIES) : [];
@@ -29,8 +34,9 @@ class Store {
   write(entries) {
     try {
       localStorage.setItem(this.key, JSON.stringify(entries));
+      this.unstored = null;
     } catch {
-      // storage is full or forbidden: the history ends with the page
+      this.unstored = entries; // storage is full or forbidden
     }
   }
 }
@@ -45,30 +51,37 @@ export class HistorySection {
   constructor(bench) {
     this.bench = bench;
     this.entries = [];
+    this.key = null; // of the entry that is shown
     this.catalogue = new Catalogue({
       section: "history",
       noun: "calls",
       empty: ["No calls yet.", "What you call, read or get is kept here."],
     });
-    this.place = el("div", { class: "detail" });
+    this.place = el("div", { class: "detail", tabindex: "-1" });
     this.element = el("div", { class: "section", hidden: true }, this.catalogue.element, this.place);
   }
 
   open(server) {
     this.store = new Store(server);
+    window.addEventListener("storage", () => this.reread());
+    this.reread();
+  }
+
+  reread() {
     this.entries = this.store.read();
     this.draw();
   }
 
   add(entry) {
-    const { kind, name, ok, ms, words } = entry;
+    const { kind, name, ok, ms } = entry;
+    const words = OUTCOMES.includes(entry.words) ? entry.words : "failed";
+    this.entries = this.store.read(); // another tab may have called too
     const values = JSON.stringify(entry.arguments ?? {}).length > LONGEST_ENTRY ? null : entry.arguments;
     const time = Math.max(Date.now(), (this.entries[0]?.time ?? 0) + 1); // also its key
-    const revision = this.bench.connection.revision;
+    const revision = entry.revision ?? this.bench.connection.revision;
     this.entries.unshift({ kind, name, ok, ms, words, time, revision, arguments: values });
     this.trim();
     this.store.write(this.entries);
-    this.key = null;
     this.draw();
   }
 
@@ -77,23 +90,28 @@ export class HistorySection {
     while (JSON.stringify(this.entries).length > MAX_CHARACTERS) this.entries.pop();
   }
 
-  clear() {
+  async clear() {
+    const words = `${plural(this.entries.length, "call")} will be forgotten in this browser.`;
+    if (!(await confirmed("Clear the history?", words, "Clear"))) return;
     this.entries = [];
     this.store.write([]);
     this.draw();
+    this.place.focus();
     announce("The history is empty.");
   }
 
   draw() {
     this.bench.counted("history", this.entries.length);
     this.catalogue.set(this.entries.map(item));
-    this.select(this.key);
+    const isThere = this.key !== null && this.entries.some((each) => String(each.time) === this.key);
+    if (isThere) this.catalogue.select(this.key); // what is in use stays as it is
+    else this.select(null);
   }
 
   select(key) {
-    this.key = key;
     const entry = this.entries.find((each) => String(each.time) === key) ?? this.entries[0];
-    this.catalogue.select(entry ? String(entry.time) : null);
+    this.key = entry ? String(entry.time) : null;
+    this.catalogue.select(this.key);
     fill(
       this.place,
       entry

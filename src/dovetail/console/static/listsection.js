@@ -2,6 +2,7 @@
 // Out: details of the item that the address names. Details are kept, so that a call goes on while others are looked at.
 
 import { Catalogue } from "./catalogue.js";
+import { pause } from "./connection.js";
 import { announce, el, fill, notice } from "./dom.js";
 import { shortened } from "./words.js";
 
@@ -19,6 +20,7 @@ export class ListSection {
     this.element = el("div", { class: "section", hidden: true }, this.catalogue.element, this.place);
     this.key = null;
     this.isLoaded = false;
+    this.loads = 0; // begun so far: an answer that was overtaken is not shown
   }
 
   /** A new connection is being made. What is there stays until the new list has come, and forms keep their values. */
@@ -28,16 +30,20 @@ export class ListSection {
 
   async load() {
     const connection = this.bench.connection;
+    this.loads += 1;
+    const number = this.loads;
+    const isLatest = () => number === this.loads && connection === this.bench.connection;
     try {
       const found = await this.fetchAll(connection);
-      if (connection !== this.bench.connection) return;
+      if (!isLatest()) return;
       this.definitions = new Map(found.map((item) => [item.entry.key, item]));
       this.isLoaded = true;
+      for (const { detail } of this.details.values()) detail.connected?.();
       this.catalogue.set([...this.definitions.values()].map((item) => item.entry));
       this.bench.counted(this.name, this.definitions.size);
       this.select(this.key);
     } catch (failure) {
-      if (connection === this.bench.connection) this.catalogue.fail(failure, () => this.load());
+      if (isLatest()) this.catalogue.fail(failure, () => this.load());
     }
   }
 
@@ -46,7 +52,8 @@ export class ListSection {
     if (!connection.offers(this.feature)) return found;
     for (const [method, member, group] of this.lists) {
       for (const definition of await connection.list(method, member)) {
-        found.push({ definition, entry: { ...this.entry(definition, group), group } });
+        const entry = this.entry(definition, group);
+        found.push({ definition, entry: { ...entry, key: entry.key.toWellFormed(), group } }); // as the address has it
       }
     }
     return found;
@@ -54,18 +61,27 @@ export class ListSection {
 
   /** The server says that the list has changed. */
   changed() {
-    clearTimeout(this.settling);
-    this.settling = setTimeout(async () => {
+    this.isStale = true;
+    if (!this.settling) this.settle();
+  }
+
+  /** One load after the other, however quick the changes come. */
+  async settle() {
+    this.settling = true;
+    while (this.isStale) {
+      await pause(SETTLE_MS);
+      this.isStale = false;
       await this.load();
       announce(`The list of ${this.noun} has changed.`);
-    }, SETTLE_MS);
+    }
+    this.settling = false;
   }
 
   /** Show one item; without a key, the first. Out: its detail, if there is one. */
   select(key) {
-    this.key = key ?? null;
+    this.key = key?.toWellFormed() ?? null;
     if (!this.isLoaded) return null; // it is shown as soon as the list is there
-    const chosen = key ?? this.catalogue.items[0]?.key ?? null;
+    const chosen = this.key ?? this.catalogue.items[0]?.key ?? null;
     this.catalogue.select(chosen);
     const detail = chosen === null ? null : this.detailOf(chosen);
     const isThere = detail !== null && this.place.firstChild === detail.element;
@@ -82,11 +98,17 @@ export class ListSection {
     const definition = this.definitions.get(key)?.definition ?? this.unlisted(key);
     if (!definition) return null;
     const kept = this.details.get(key);
-    if (kept && JSON.stringify(kept.definition) === JSON.stringify(definition)) return kept.detail;
-    const detail = this.detailFor(definition);
-    this.details.set(key, { definition, detail });
-    if (this.details.size > KEPT) this.details.delete(this.details.keys().next().value);
-    return detail;
+    const isSame = kept && JSON.stringify(kept.definition) === JSON.stringify(definition);
+    const shown = isSame || (kept && isInUse(kept.detail)) ? kept : { definition, detail: this.detailFor(definition) };
+    this.details.delete(key); // the one that was seen last is the last to go
+    this.details.set(key, shown);
+    this.makeRoom();
+    return shown.detail;
+  }
+
+  makeRoom() {
+    const idle = [...this.details].filter(([, { detail }]) => !isInUse(detail)).map(([key]) => key);
+    for (const key of idle.slice(0, Math.max(0, this.details.size - KEPT))) this.details.delete(key);
   }
 
   /** What can't be drawn says so in its own place, and the others are there all the same. */
@@ -103,6 +125,11 @@ export class ListSection {
   unlisted() {
     return null;
   }
+}
+
+/** What runs or is watched stays, also where its definition has changed: its call could not be cancelled any more. */
+function isInUse({ panel, watchedUri }) {
+  return Boolean(panel?.running || watchedUri);
 }
 
 /** The head of a detail: name, title, description, marks. */

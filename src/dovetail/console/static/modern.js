@@ -4,7 +4,7 @@
 import { CLIENT_INFO, Connection, pause } from "./connection.js";
 import { mirroredHeaders } from "./mirror.js";
 import { Transcript } from "./transcript.js";
-import { CallError } from "./wire.js";
+import { CallError, isPassing } from "./wire.js";
 import { isObject } from "./words.js";
 
 const META = "io.modelcontextprotocol/";
@@ -121,18 +121,25 @@ export class ModernConnection extends Connection {
   /** Done with what the server has agreed to; the stream goes on, also after it was broken. */
   keepListening(notifications, signal) {
     return new Promise((resolve, reject) => {
+      let wasThere = false; // or is hoped for
       const run = async () => {
         for (let wait = 500; !signal.aborted && !this.closed; wait = Math.min(wait * 2, 15_000)) {
           try {
             await this.listenOnce(notifications, signal, (agreed) => {
               wait = 500;
+              wasThere = true;
               this.say("open");
               resolve(agreed);
             });
+            this.say("waiting", "The server ended its stream; listening again…"); // it may be another one by now
           } catch (failure) {
             if (signal.aborted || this.closed) break;
-            if (failure.code !== null && failure.code !== undefined) return reject(failure);
+            if (!isPassing(failure) || (!wasThere && Number.isInteger(failure.code))) {
+              if (wasThere) this.say("ended"); // at first it means that it tells of nothing
+              return reject(failure);
+            }
             this.say("waiting", "The server is gone; trying again…");
+            wasThere = true;
           }
           await pause(wait, signal);
         }

@@ -1,23 +1,37 @@
 // How long to wait for a server that says nothing. In: seconds (0: for ever), the user's signal, news of the server.
-// Out: a signal that ends the call, because the user wants it or the time is over.
+// Out: a signal that ends the call, because the user wants it or the time is over, and what was asked within it.
 
 export class Patience {
   constructor(seconds, signal) {
     this.ms = seconds * 1000;
+    this.questions = 0; // which the user has not answered yet
     this.over = new AbortController();
     this.signal = AbortSignal.any([signal, this.over.signal]);
     this.restart();
   }
 
-  /** Something was heard. */
+  /** Something was heard. The time of the server does not run while the user is asked. */
   restart() {
-    this.stop();
-    if (!this.ms) return;
-    this.timer = setTimeout(() => this.over.abort(new DOMException("The time is over.", "TimeoutError")), this.ms);
+    clearTimeout(this.timer);
+    if (!this.ms || this.questions || this.signal.aborted) return;
+    this.timer = setTimeout(() => this.end(new DOMException("The time is over.", "TimeoutError")), this.ms);
   }
 
-  /** The call has ended, or it is the user who is waited for. */
-  stop() {
+  /** It is the user who is waited for. */
+  hold() {
+    this.questions += 1;
     clearTimeout(this.timer);
+  }
+
+  /** One question is answered. */
+  release() {
+    this.questions -= 1;
+    this.restart();
+  }
+
+  /** The call has ended, or it has to. */
+  end(reason) {
+    clearTimeout(this.timer);
+    this.over.abort(reason);
   }
 }

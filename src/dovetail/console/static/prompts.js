@@ -87,11 +87,12 @@ class PromptDetail {
     places[0]?.focus();
     if (missing.length) return;
     const params = { name: this.prompt.name, arguments: this.values() };
+    const entry = this.entry(); // before the fields change
     const outcome = await this.panel.run({ method: "prompts/get", params });
     if (!outcome) return;
     for (const { path, message } of problemsNamed(outcome.failure?.message, outcome.failure?.data)) {
       this.fields.get(path[0])?.complain(`The server says: ${message}`);
     }
-    this.bench.history.add({ ...this.entry(), ...summaryOf(outcome) });
+    this.bench.history.add({ ...entry, ...summaryOf(outcome) });
   }
 }

@@ -71,8 +71,13 @@ class Reading {
     });
     this.watcher = button("Subscribe", () => this.toggleWatch());
     this.state = el("span", { class: "muted", role: "status" });
-    show(this.watcher, bench.connection.offers("resources", "subscribe"));
     this.watchedUri = null;
+    this.connected();
+  }
+
+  /** What the server offers is known by now. */
+  connected() {
+    show(this.watcher, this.bench.connection.offers("resources", "subscribe"));
   }
 
   actions() {
@@ -89,10 +94,10 @@ class Reading {
   }
 
   async submit() {
-    const uri = this.uri();
-    if (!uri) return;
-    const outcome = await this.panel.run({ method: "resources/read", params: { uri } });
-    if (outcome) this.bench.history.add({ ...this.entry(), ...summaryOf(outcome) });
+    const entry = this.entry(); // before the fields change
+    if (!entry) return;
+    const outcome = await this.panel.run({ method: "resources/read", params: { uri: entry.name } });
+    if (outcome) this.bench.history.add({ ...entry, ...summaryOf(outcome) });
   }
 
   async toggleWatch() {
@@ -136,15 +141,18 @@ class Reading {
   /** Reads until nothing has changed meanwhile. */
   async refresh(uri) {
     this.refreshing = true;
+    let failed = false;
     while (this.isStale) {
       this.isStale = false;
       const outcome = await this.panel.run({ method: "resources/read", params: { uri }, quiet: true });
+      failed = Boolean(outcome?.failure);
       if (outcome) continue;
       this.isStale = true; // the user is reading it at the moment
       await pause(BUSY_MS);
     }
     this.refreshing = false;
-    this.panel.result.remark(`Updated at ${clock(Date.now())}`);
+    const when = clock(Date.now());
+    this.panel.result.remark(failed ? `It has changed, but could not be read at ${when}` : `Updated at ${when}`);
   }
 }
 

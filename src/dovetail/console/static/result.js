@@ -1,7 +1,7 @@
 // The region "Result". In: the outcome of a call. Out: it is shown, as it is meant or as JSON.
 
 import { drawBlock, untrustedMark } from "./content.js";
-import { announce, button, el, fill, region, show } from "./dom.js";
+import { announce, button, el, fill, moreButton, region, show } from "./dom.js";
 import { tableOf } from "./table.js";
 import { jsonTree } from "./tree.js";
 import { isObject, milliseconds, shortened, textOf } from "./words.js";
@@ -167,11 +167,8 @@ function drawMany(items, draw) {
   const more = (from) => {
     for (const item of items.slice(from, from + AT_ONCE)) place.append(draw(item));
     if (from + AT_ONCE >= items.length) return;
-    const next = button(
-      `Show more (${items.length - from - AT_ONCE} left)`,
-      () => (next.remove(), more(from + AT_ONCE)),
-      { class: "small" },
-    );
+    const bring = () => (more(from + AT_ONCE), next.nextElementSibling);
+    const next = moreButton(`Show more (${items.length - from - AT_ONCE} left)`, bring, { class: "small" });
     place.append(next);
   };
   more(0);

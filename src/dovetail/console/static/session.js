@@ -1,12 +1,15 @@
 // MCP up to 2025-11-25: a handshake begins a session, in which the server may ask and tell at any time.
 // In: requests. Out: results; questions of the server are answered by requests of their own.
 
-import { CLIENT_INFO, Connection, pause } from "./connection.js";
+import { CLIENT_INFO, Connection, isTimeout, pause, unless } from "./connection.js";
 import { Transcript } from "./transcript.js";
-import { BrokenStream, CallError } from "./wire.js";
+import { BrokenStream, CallError, isPassing } from "./wire.js";
 import { isObject } from "./words.js";
 
-const RESUMES = 20;
+const RESUMES = 20; // in a row that bring nothing
+const SHORTEST_PAUSE_MS = 100;
+const LONGEST_PAUSE_MS = 30_000;
+const CLOSED = "The connection was closed before the answer came. Call it again.";
 const URL_REQUIRED = -32042;
 const QUESTIONS = ["elicitation/create", "sampling/createMessage", "roots/list"];
 
@@ -24,7 +27,18 @@ export class SessionConnection extends Connection {
     return offers;
   }
 
-  async open() {
+  open() {
+    this.opened = this.begin();
+    return this.opened;
+  }
+
+  /** Before the handshake is done, the server would refuse everything. */
+  async request(method, params, options = {}) {
+    await unless(options.signal, this.opened);
+    return super.request(method, params, options);
+  }
+
+  async begin() {
     const call = { signal: AbortSignal.timeout(30_000), transcript: new Transcript(this.traffic) };
     const params = { protocolVersion: this.revision, capabilities: this.capabilities(), clientInfo: CLIENT_INFO };
     const onResponse = (response) => (this.id = response.headers.get("Mcp-Session-Id"));
@@ -40,7 +54,7 @@ export class SessionConnection extends Connection {
     await this.tell("notifications/initialized");
     this.listen();
     if (this.offers("logging") && this.settings.logLevel) {
-      await this.request("logging/setLevel", { level: this.settings.logLevel }).catch(() => {});
+      await super.request("logging/setLevel", { level: this.settings.logLevel }).catch(() => {});
     }
   }
 
@@ -89,13 +103,14 @@ export class SessionConnection extends Connection {
 
   async resume(broken, id, options) {
     for (let attempt = 0; attempt < RESUMES; attempt += 1) {
-      await pause(Math.min(broken.retry ?? 500, 30_000), options.signal);
+      await pause(Math.min(Math.max(broken.retry ?? 500, SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS), options.signal);
       try {
         const headers = { ...this.headers(), Accept: "text/event-stream", "Last-Event-ID": broken.lastId };
         const response = await this.wire.send("GET", headers, options);
         return await this.wire.follow(response, { ...options, id });
       } catch (failure) {
         if (options.signal.aborted || failure.status) throw failure;
+        if (failure.lastId) attempt = -1; // it gets on
         broken = { lastId: failure.lastId ?? broken.lastId, retry: failure.retry ?? broken.retry };
       }
     }
@@ -107,11 +122,11 @@ export class SessionConnection extends Connection {
     await this.wire.tell(message, this.headers(), { signal: AbortSignal.timeout(30_000), transcript });
   }
 
-  abandon(id) {
+  abandon(id, why) {
+    if (this.closed) return; // the whole session ends
     const transcript = this.running.get(id)?.transcript;
-    this.tell("notifications/cancelled", { requestId: id, reason: "the user cancelled it" }, transcript).catch(
-      () => {},
-    );
+    const reason = isTimeout(why) ? "no answer came in time" : "the user cancelled it";
+    this.tell("notifications/cancelled", { requestId: id, reason }, transcript).catch(() => {});
   }
 
   // ── what the server says unasked ──
@@ -120,24 +135,25 @@ export class SessionConnection extends Connection {
     const transcript = new Transcript(this.traffic);
     const options = { signal: this.closing.signal, transcript, onMessage: (message) => this.hear(message, null) };
     let lastId = null;
-    let wasOpen = false;
+    let wasThere = false; // or is hoped for
     for (let wait = 500; !this.closed; wait = Math.min(wait * 2, 15_000)) {
       try {
         const resumed = lastId ? { "Last-Event-ID": lastId } : {};
         const headers = { ...this.headers(), Accept: "text/event-stream", ...resumed };
         const response = await this.wire.send("GET", headers, options);
         this.say("open");
-        wasOpen = true;
+        wasThere = true;
         wait = 500;
         await this.wire.follow(response, options);
       } catch (failure) {
         if (this.closed) return;
-        if (failure.status && failure.status < 500) {
-          if (wasOpen) this.noticeEnd(failure); // at first it means that there is no such stream: 405, behind proxies 404
+        if (failure.status && !isPassing(failure)) {
+          if (wasThere) this.say("ended"); // at first it means that there is no such stream: 405, behind proxies 404
           return;
         }
         lastId = failure.lastId ?? lastId;
         if (!(failure instanceof BrokenStream)) this.say("waiting", "The server is gone; trying again…");
+        wasThere = true;
       }
       await pause(wait, this.closing.signal).catch(() => {});
     }
@@ -154,16 +170,17 @@ export class SessionConnection extends Connection {
   async asked(message, call) {
     const withdrawal = new AbortController();
     this.questions.set(message.id, withdrawal);
-    const waiting = call ? [call] : [...this.running.values()]; // for the user, not for the server
-    const signal = AbortSignal.any([withdrawal.signal, this.closing.signal, ...(call ? [call.signal] : [])]);
-    for (const each of waiting) each.patience.stop();
+    const waiting = (call ? [call] : [...this.running.values()]).map(({ patience }) => patience);
+    const ends = call ? [call.patience.signal] : [];
+    const signal = AbortSignal.any([withdrawal.signal, this.closing.signal, ...ends]);
+    for (const patience of waiting) patience.hold();
     const reply = await this.replyTo(message, signal);
-    for (const each of waiting) if ([...this.running.values()].includes(each)) each.patience.restart();
+    for (const patience of waiting) patience.release();
     this.questions.delete(message.id);
     if (signal.aborted || !reply) return;
     const transcript = call?.transcript ?? new Transcript(this.traffic);
     const envelope = { jsonrpc: "2.0", id: message.id, ...reply };
-    await this.wire.tell(envelope, this.headers(), { signal, transcript }).catch(() => {});
+    await this.wire.tell(envelope, this.headers(), { signal: this.closing.signal, transcript }).catch(() => {});
   }
 
   async replyTo({ method, params }, signal) {
@@ -191,6 +208,7 @@ export class SessionConnection extends Connection {
   close() {
     const leaving = { signal: AbortSignal.timeout(2000), transcript: new Transcript(this.traffic) };
     this.closing.abort();
+    for (const { patience } of this.running.values()) patience.end(new CallError(CLOSED));
     if (this.id) this.wire.send("DELETE", this.headers(), leaving).catch(() => {});
     this.say("closed");
   }

@@ -48,7 +48,7 @@ function levelSetting(level) {
 }
 
 function timeoutSetting(seconds) {
-  const box = el("input", { type: "text", inputmode: "decimal", autocomplete: "off", placeholder: "30" });
+  const box = el("input", { type: "text", inputmode: "decimal", autocomplete: "off", placeholder: "none" });
   box.value = seconds || "";
   const help = "A call is given up when the server says nothing for so long. Empty: only when you cancel it.";
   return new Setting("Timeout in seconds", box, help, () => {

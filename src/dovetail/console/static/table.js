@@ -1,6 +1,6 @@
 // A list of flat objects as a table. In: rows. Out: an element, or null if a table would not suit them.
 
-import { button, el } from "./dom.js";
+import { el, moreButton } from "./dom.js";
 import { isObject, plural, shortened } from "./words.js";
 
 const AT_ONCE = 100;
@@ -48,15 +48,11 @@ function drawRows(place, body, rows, columns, from) {
   }
   const next = from + AT_ONCE;
   if (next >= rows.length) return;
-  const more = button(
-    `Show ${AT_ONCE} more of ${rows.length - next}`,
-    () => {
-      more.remove();
-      drawRows(place, body, rows, columns, next);
-    },
-    { class: "small quiet" },
-  );
-  place.append(more);
+  const bring = () => {
+    drawRows(place, body, rows, columns, next);
+    return body.children[next];
+  };
+  place.append(moreButton(`Show ${AT_ONCE} more of ${rows.length - next}`, bring, { class: "small quiet" }));
 }
 
 function cell(value) {

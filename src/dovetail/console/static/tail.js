@@ -33,7 +33,7 @@ export class Tail {
   constructor({ shown, noun, draw, onDrawn = () => {}, ...box }) {
     Object.assign(this, { shown, noun, draw, onDrawn });
     this.list = el("ol");
-    this.left = el("p", { class: "muted left-out", hidden: true });
+    this.left = el("p", { class: "muted left-out", "aria-live": "off", hidden: true }); // a count is not read aloud
     this.element = el("div", box, this.left, this.list);
     this.refresh = onceAFrame(() => this.drawWaiting());
     new IntersectionObserver(([seen]) => seen.isIntersecting && this.refresh()).observe(this.element);
@@ -81,8 +81,9 @@ export class Tail {
   }
 
   makeRoom(count) {
-    const old = this.list.children;
-    while (old.length && old.length + count > this.shown) old[0].remove();
+    const excess = this.list.children.length + count - this.shown;
+    const free = [...this.list.children].filter((item) => !isInUse(item));
+    for (const item of free.slice(0, Math.max(0, excess))) item.remove();
   }
 
   tellLeftOut() {
@@ -94,4 +95,9 @@ export class Tail {
   showLast() {
     this.element.scrollTop = this.element.scrollHeight;
   }
+}
+
+/** Whether somebody reads it: it was opened, or has the focus. */
+function isInUse(item) {
+  return item.contains(document.activeElement) || item.querySelector(":scope > details[open]") !== null;
 }

@@ -11,7 +11,6 @@ export class Transcript extends EventTarget {
     this.parent = parent; // hears everything too
     this.records = [];
     this.started = performance.now();
-    this.dropped = 0;
   }
 
   /** `details`: `http` (the request line or status), `headers`, `size`. */
@@ -29,11 +28,8 @@ export class Transcript extends EventTarget {
   }
 
   keep(record) {
-    this.records.push(record);
-    if (this.records.length > MAX_RECORDS) {
-      this.records.shift();
-      this.dropped += 1;
-    }
+    if (!this.parent) this.records.push(record); // those of one call are kept by whoever shows them
+    if (this.records.length > MAX_RECORDS) this.records.shift();
     this.dispatchEvent(new CustomEvent("record", { detail: record }));
   }
 }

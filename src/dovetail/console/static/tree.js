@@ -1,6 +1,6 @@
 // JSON as a tree that opens on demand. In: any value. Out: an element. What is closed is not drawn.
 
-import { button, el } from "./dom.js";
+import { el, moreButton } from "./dom.js";
 import { isObject, plural } from "./words.js";
 
 const AT_ONCE = 100; // children drawn at a time
@@ -32,14 +32,12 @@ function drawChildren(branch, children, from, open) {
   for (const [name, value] of children.slice(from, from + AT_ONCE)) branch.append(node(name, value, open));
   const next = from + AT_ONCE;
   if (next >= children.length) return;
-  const more = button(
-    `Show more (${plural(children.length - next, "left", "left")})`,
-    () => {
-      more.remove();
-      drawChildren(branch, children, next, 0);
-    },
-    { class: "small quiet" },
-  );
+  const bring = () => {
+    drawChildren(branch, children, next, 0);
+    return more.nextElementSibling;
+  };
+  const label = `Show more (${plural(children.length - next, "left", "left")})`;
+  const more = moreButton(label, bring, { class: "small quiet" });
   branch.append(more);
 }
 

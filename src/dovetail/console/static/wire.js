@@ -6,6 +6,7 @@ import { shortened } from "./words.js";
 
 const JSON_TYPE = "application/json";
 const EVENTS_TYPE = "text/event-stream";
+const TOO_MANY = 429;
 const NOT_HEARD = { onMessage() {} };
 
 /** What the server refused, or why nothing came back. `code` is that of JSON-RPC, `status` that of HTTP. */
@@ -24,6 +25,15 @@ export class BrokenStream extends CallError {
     super("The connection ended before the answer came. Is the server still running? Try again.");
     Object.assign(this, progress);
   }
+}
+
+/** Nobody answers at that address. */
+class Unreachable extends CallError {}
+
+/** Whether it may go well a moment later: the server is not there, or has troubles of its own. */
+export function isPassing(failure) {
+  const isGone = failure instanceof Unreachable || failure instanceof BrokenStream;
+  return isGone || failure.status >= 500 || failure.status === TOO_MANY;
 }
 
 export class Wire {
@@ -54,7 +64,7 @@ export class Wire {
       });
     } catch (failure) {
       if (signal?.aborted) throw failure;
-      throw new CallError("The server can't be reached. Is it still running?");
+      throw new Unreachable("The server can't be reached. Is it still running?");
     }
     if (!response.ok) throw await refusal(response, transcript);
     return response;

@@ -63,6 +63,14 @@ export function isObject(value) {
   return value !== null && typeof value === "object" && !Array.isArray(value);
 }
 
+/** Whether two values are the same JSON; the order of members does not count. */
+export function isSameJson(one, other) {
+  if (one === null || other === null || typeof one !== "object" || typeof other !== "object") return one === other;
+  const [names, others] = [Object.keys(one), Object.keys(other)];
+  if (Array.isArray(one) !== Array.isArray(other) || names.length !== others.length) return false;
+  return names.every((name) => Object.hasOwn(other, name) && isSameJson(one[name], other[name]));
+}
+
 export function textOf(value) {
   return typeof value === "string" ? value : "";
 }
