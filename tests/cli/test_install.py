@@ -208,6 +208,8 @@ def test_where_programs_keep_what_is_theirs(
         (["server.py:a:b", "--host", "cursor"], 2, "neither a Python program nor a module"),
         (["server.py", "--host", "cursor", "-H", "A:b"], 2, "--header does not go with a Python program, which takes"),
         (["server.py", "--host", "cursor", "--transport", "sse"], 2, "--transport does not go with a Python program"),
+        (["https://x.org", "--host", "cursor", "-H", "A: b\r\nC: d"], 2, "--header A: it has a line break"),
+        (["https://x.org", "--host", "cursor", "-H", "A\x1b:b"], 2, "it has a line break or another"),
         (["https://x.org", "--host", "cursor", "-e", "A=b"], 2, "--env does not go with a URL, which takes --header"),
         (["https://x.org", "--host", "cursor", "--uv"], 2, "--uv does not go with a URL"),
         (["--host", "cursor", "--uv", "--", "npx", "x"], 2, "--uv does not go with a command after --, which takes"),

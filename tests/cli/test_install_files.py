@@ -153,6 +153,25 @@ def test_a_write_that_fails_leaves_nothing_behind(home: Path, monkeypatch: pytes
     assert os.listdir(path.parent) == ["mcp.json"]
 
 
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_a_backup_stays_as_long_as_it_is_needed(home: Path, monkeypatch: pytest.MonkeyPatch, is_replaced: bool) -> None:
+    path = place(home, "cursor.json")
+    before = path.read_bytes()
+    replace = os.replace
+
+    def interrupted(*places: Any) -> None:
+        if is_replaced:
+            replace(*places)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        files.write(files.read(path), "{}", is_private=False)
+    assert path.read_bytes() == (b"{}" if is_replaced else before)
+    assert [each.read_bytes() for each in path.parent.glob("*.backup-*")] == ([before] if is_replaced else [])
+    assert len(os.listdir(path.parent)) == 1 + is_replaced
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_folder_that_can_not_be_written_is_told(home: Path) -> None:
     path = place(home, "cursor.json")

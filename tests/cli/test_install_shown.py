@@ -1,6 +1,8 @@
 """What a person sees of a change before saying yes: the entry without its secrets, and of others only the names."""
 
 import json
+import random
+import string
 from typing import Any
 
 import pytest
@@ -109,11 +111,19 @@ def test_the_place_of_a_new_entry_is_seen(text: str, lines: list[str]) -> None:
         ("args", ["ghp_hush", "a1b2c3d4e5f6a7b8c9d0", 7], ["***", "***", "***"]),
         ("args", ['{"key":"hush"}', "x" * 500], ["***", "***"]),
         ("args", "hush", "***"),
-        ("args", ["-y", "@scope/pkg@1.2", "/srv"], ["-y", "@scope/pkg@1.2", "/srv"]),
-        ("args", ["-m", "dovetail.cli", "run", "/"], ["-m", "dovetail.cli", "run", "/"]),
+        ("args", ["token:hush", "API_KEY:hush/hush", "x.tokens;hush"], ["token:***", "API_KEY:***", "x.tokens;***"]),
+        ("args", ["image:latest", "localhost:8000", "a.b:server"], ["image:latest", "localhost:8000", "a.b:server"]),
+        ("args", ["aHVzaGh1c2hodXNoaHVzaA==", "URL=https://me:hush@x"], ["***=***", "URL=***"]),
+        ("args", ["me:hu=sh@db", "-token", "hush", "--", "on"], ["***", "***", "***", "--", "on"]),
         ("url", "https://me:hush@x.com:80/mcp?sig=hush&a#hush", "https://***@x.com:80/mcp?sig=***&***#***"),
         ("url", "https://example.com/s/a1b2c3d4e5f6a7b8c9d0/mcp", "https://example.com/s/***/mcp"),
         ("url", "https://example.com/@user/mcp", "https://example.com/@user/mcp"),
+        ("url", "https://example.com/mcp;token=hush", "https://example.com/mcp;***"),
+        ("url", "https://example.com/token=hush/mcp", "https://example.com/token=***"),
+        ("url", "https://example.com/token:hush", "https://example.com/token:***"),
+        ("url", "HTTPS://Example.com/mcp", "HTTPS://Example.com/mcp"),
+        ("url", "${env:MCP_URL}", "${env:MCP_URL}"),
+        ("url", "https://${env:HOST}/${env:MY_LONG_PATH_2}/mcp", "https://${env:HOST}/${env:MY_LONG_PATH_2}/mcp"),
         ("url", 5, "***"),
         ("httpUrl", "http://[hush", "***"),
         ("command", "npx", "npx"),
@@ -122,6 +132,49 @@ def test_the_place_of_a_new_entry_is_seen(text: str, lines: list[str]) -> None:
 def test_what_is_hidden_of_an_entry(key: str, value: Any, seen: Any) -> None:
     assert veiled({key: value}) == {key: seen}
     assert veiled("hush") == "***"
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "seen"),
+    [
+        ("npx", "-y @scope/pkg@1.2 /srv", "-y @scope/pkg@1.2 /srv"),
+        ("npx", "-y my-server -t hush", "-y my-server -t ***"),
+        ("/usr/bin/python3.12", "-m dovetail.cli run /", "-m dovetail.cli run /"),
+        ("python", "-m server -t hush -i hush", "-m server -t *** -i ***"),
+        ("uv", "run --with mcp --with httpx app -m hush", "run --with mcp --with httpx app -m ***"),
+        ("uvx", "--from git+https://x.org/y app --from hush", "--from git+https://x.org/y app --from ***"),
+        ("docker", "run -e KEY --rm -it image -t hush", "run -e *** --rm -it image -t ***"),
+        ("docker", "run --privileged hush -t hush", "run --privileged *** -t ***"),
+        ("my-server", "-y hush", "-y ***"),
+        ("run", "-y hush", "-y ***"),
+    ],
+)
+def test_names_are_shown_behind_options_of_a_launcher_only(command: str, words: str, seen: str) -> None:
+    assert veiled({"command": command, "args": words.split()}) == {"command": command, "args": seen.split()}
+
+
+def test_random_letters_are_hidden_wherever_they_stand() -> None:
+    chance = random.Random(1)
+    alphabet = string.ascii_letters + string.digits + "-_"
+    secrets = ["".join(chance.choices(alphabet, k=22)).replace("-", "x", 1) for _ in range(2_000)]
+    secrets = [f"x{secret[1:]}" for secret in secrets]  # an option is hidden as such
+    seen = [veiled({"args": [secret]})["args"] == ["***"] for secret in secrets]
+    assert seen.count(False) <= 20
+    for secret, is_hidden in zip(secrets, seen, strict=True):
+        shown = veiled({"url": f"https://x.org/s/{secret}/mcp"})["url"]
+        assert shown == (f"https://x.org/s/{'***' if is_hidden else secret}/mcp")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("@modelcontextprotocol/server-sequential-thinking", "@modelcontextprotocol/server-filesystem@2025.8.21"),
+        *("ghcr.io/github/github-mcp-server:latest", "mcp-server-2024-08-21-x86-64", "src/myGreatServerForThings.py"),
+        *("claude_desktop_config.json", "./build/index.js", "awslabs.aws-documentation-mcp-server@latest"),
+    ],
+)
+def test_names_that_people_have_chosen_are_shown(word: str) -> None:
+    assert veiled({"args": [word]}) == {"args": [word]}
 
 
 @given(

@@ -10,7 +10,7 @@ from command_stage import Run, furnish, running, typed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail import Server
+from dovetail import Client, Server
 from dovetail.cli.linting.linter import Catalogue, lint, tokens
 from dovetail.cli.linting.rules import LEVELS, RULES, Finding, RuleChoice, at_least, is_chosen
 from dovetail.cli.linting.walk import parts
@@ -45,6 +45,7 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 BROKEN = [
+    ("list-malformed", Catalogue(malformed=[("tools", "an object in the place of a list")]), "an object"),
     ("name-characters", tools(tool("shop.bake")), "'.'"),
     ("name-characters", tools(tool("bäcker")), "'ä'"),
     ("name-start", tools(tool("3d_print")), ""),
@@ -301,6 +302,37 @@ def test_a_server_with_an_error_fails_the_build(tmp_path: Path) -> None:
     done = typed(tmp_path, "lint", "server.py")
     assert (done.returncode, done.stdout.splitlines()[0][:22]) == (1, b"error name-characters:"), done.stderr
     assert typed(tmp_path, "lint", "server.py", "--fail-on", "never").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "details"),
+    [
+        ({"tools": {"a": 1}}, ["an object in the place of the list"]),
+        ({"tools": None}, ["null in the place of the list"]),
+        ({}, ["null in the place of the list"]),
+        ({"tools": [None, [1], "x", 1.5, True]}, [
+            "null in the place of definition 1", "a list in the place of definition 2",
+            "a text in the place of definition 3", "a number in the place of definition 4",
+            "true or false in the place of definition 5"]),
+        ({"tools": []}, []),
+    ],
+)  # fmt: skip
+def test_a_list_that_no_client_takes_fails_the_build(
+    monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], details: list[str]
+) -> None:
+    async def listed(_client: Client, _method: str, *_: Any) -> dict[str, Any]:
+        return answer
+
+    server = Server("s", version="1")
+    server.tool(lambda: "", name="any", description="Any.")
+    run = running(server, monkeypatch)
+    monkeypatch.setattr(Client, "request", listed)
+    done = run("lint", "--json")
+    found = json.loads(done.stdout)["findings"]
+    assert [(each["rule"], each["place"], each["detail"]) for each in found] == [
+        ("list-malformed", "all tools", detail) for detail in details
+    ]
+    assert done.exit_code == (1 if details else 0)
 
 
 def test_levels_are_ordered() -> None:

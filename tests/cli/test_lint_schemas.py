@@ -155,10 +155,62 @@ def test_branches_of_all_describe_one_another() -> None:
     assert found("schema-required", allOf=[{"properties": BOTH}, ONLY_A]) == []
 
 
+BASE = {"$defs": {"B": {"type": "object", "properties": {"b": TEXT}}}}
+INHERITED = {"$ref": "#/$defs/B"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [INHERITED, ONLY_A]},
+        {"allOf": [{"allOf": [INHERITED]}, ONLY_A]},
+        {"allOf": [{"allOf": [{"allOf": [{"properties": BOTH}]}]}, ONLY_A]},
+        {"allOf": [{"oneOf": [INHERITED, {"properties": BOTH}]}, ONLY_A]},
+        {**INHERITED, "allOf": [ONLY_A]},
+        {**INHERITED, "then": {"anyOf": [ONLY_A]}},
+    ],
+)
+def test_what_is_inherited_may_be_required(schema: dict[str, Any]) -> None:
+    assert found("schema-required", **schema, **BASE) == []
+    assert found("schema-required", properties={"o": {"type": "object", **schema}}, **BASE) == []
+
+
+# ── lists ──
+
+LISTS = {"$defs": {"L": {"type": "array", "items": TEXT}}}
+BARE = {"type": "array", "minItems": 1}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"not": BARE},
+        {"if": BARE, "then": {"maxItems": 5}},
+        {"if": {"properties": {"a": BARE}}},
+        {**BARE, "items": TEXT, "anyOf": [BARE, {"type": "array", "maxItems": 3}]},
+        {"items": TEXT, "then": BARE},
+        {**BARE, "allOf": [{"items": TEXT}]},
+        {"allOf": [BARE, {"allOf": [{"items": TEXT}]}]},
+        {"allOf": [BARE, {"$ref": "#/$defs/L"}]},
+        {**BARE, "$ref": "#/$defs/L"},
+    ],
+)
+def test_a_list_may_be_described_elsewhere(schema: dict[str, Any]) -> None:
+    assert found("schema-items", properties={"x": schema}, **LISTS) == []
+
+
+@pytest.mark.parametrize(
+    "schema", [BARE, {"anyOf": [BARE, {"type": "null"}]}, {"allOf": [BARE]}, {"properties": {"not": BARE}}]
+)
+def test_a_list_that_nobody_describes_is_found(schema: dict[str, Any]) -> None:
+    assert len(found("schema-items", properties={"x": schema}, **LISTS)) == 1
+
+
 @pytest.mark.parametrize(
     ("schema", "place"),
     [
         ({"properties": {"a": TEXT}, "required": ["a", "b"]}, '"b"'),
+        ({"allOf": [{"allOf": [{"properties": {"c": TEXT}}]}, ONLY_A]}, '"b"'),
         ({"properties": {"a": TEXT}, "then": ONLY_A}, '"b"'),
         ({"properties": {"o": {"anyOf": [{"type": "object", **ONLY_A}, {"type": "null"}]}}}, 'o: "b"'),
         ({"properties": {"b": TEXT, "o": {"type": "object", **ONLY_A}}}, 'o: "b"'),

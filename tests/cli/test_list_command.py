@@ -8,9 +8,9 @@ import example_server
 import pytest
 from command_stage import Run, running
 
-from dovetail import Server
+from dovetail import Client, Server
 from dovetail.cli.catalogue import details, lines
-from dovetail.cli.list import KINDS
+from dovetail.cli.list import KINDS, MAX_PAGES
 
 
 @pytest.fixture
@@ -72,6 +72,18 @@ def test_nothing_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (done.exit_code, done.stdout) == (0, "")
     assert "offers nothing" in done.stderr
     assert "offers no prompts" in run("list", "prompts").stderr
+
+
+def test_a_list_without_an_end_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def again(_client: Client, _method: str, *_: Any) -> dict[str, Any]:
+        return {"tools": [{"name": "a"}, None], "nextCursor": "again"}
+
+    monkeypatch.setattr(Client, "request", again)
+    for command in ("list", "lint"):
+        assert f"tools/list has no end: what comes after {MAX_PAGES} pages is left out" in run(command).stderr
+    done = run("list", "tools", "--json")
+    assert len(json.loads(done.stdout)["tools"]) == MAX_PAGES
+    assert "tools/list: null in the place of definition 2; it is left out" in done.stderr
 
 
 def test_no_text_of_a_server_steers_the_terminal(run: Run) -> None:

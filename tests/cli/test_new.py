@@ -112,6 +112,17 @@ def test_every_plan_is_clean_code(tmp_path: Path, parts: tuple[str, ...], transp
     assert ('server.run("http")' in (tmp_path / "server.py").read_text()) == (transport == "http")
 
 
+@pytest.mark.parametrize("length", [51, 52, 53, 64, 65, 66, 71, 80])
+def test_a_long_name_is_clean_code_too(tmp_path: Path, length: int) -> None:
+    (tmp_path / "server.py").write_text(files_of(ProjectPlan("n" * length))["server.py"])
+    for command in (["check", "--select", "E"], ["format", "--check"]):
+        done = subprocess.run(
+            [BIN / "ruff", *command, "--isolated", "--no-cache", "."], cwd=tmp_path, capture_output=True,
+            text=True, timeout=PROMPTLY, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+
+
 def test_what_else_can_be_added(tmp_path: Path) -> None:
     done = new("it", "--docker", "--ci", "github", "--yes")
     assert done.exit_code == 0
@@ -207,6 +218,14 @@ def test_what_can_not_be_made(tmp_path: Path, words: list[str], code: int, says:
     assert (done.exit_code, done.stdout) == (code, "")
     assert says in done.stderr
     assert os.listdir(tmp_path) == ["taken"]
+
+
+def test_a_link_to_itself_is_told(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("loop", "loop/it"):
+        done = new(name, "--yes")
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert f"Error: {name} can't be made: " in done.stderr
 
 
 def test_a_person_is_asked(tmp_path: Path) -> None:

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from dovetail.client import Client
 
 MAX_PAGES = 1_000
+WORDS = {  # for what came instead
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+}
 
 EXAMPLES = """
 \b
@@ -34,6 +43,13 @@ class Listed(NamedTuple):
     capability: str
     method: str
     key: str  # in the answer
+
+
+class AllPages(NamedTuple):
+    """All pages of one kind."""
+
+    definitions: list[Mapping[str, Any]]  # as they came
+    malformed: list[str]  # what is none, in words
 
 
 KINDS = {
@@ -57,7 +73,7 @@ def command(server: ServerAt, kind: str | None, verbose: bool, as_document: bool
 
 async def _list(server: ServerAt, kinds: Sequence[str], verbose: bool, as_document: bool) -> None:
     async with server.connect() as client:
-        found = {kind: await definitions(client, KINDS[kind]) for kind in kinds}
+        found = {kind: await _told(client, KINDS[kind]) for kind in kinds}
     if as_document:
         out_json({KINDS[kind].key: listed for kind, listed in found.items()})
         return
@@ -66,11 +82,19 @@ async def _list(server: ServerAt, kinds: Sequence[str], verbose: bool, as_docume
         tell(f"{server.shown} offers no {kinds[0]}" if len(kinds) == 1 else f"{server.shown} offers nothing")
 
 
-async def definitions(client: "Client", listed: Listed) -> list[Mapping[str, Any]]:
-    """All pages of one kind, as they came; none if the server does not have that."""
+async def _told(client: "Client", listed: Listed) -> list[Mapping[str, Any]]:
+    found = await definitions(client, listed)
+    if found.malformed:
+        more = f" (and {len(found.malformed) - 1} more)" if len(found.malformed) > 1 else ""
+        tell(f"{listed.method}: {found.malformed[0]}; it is left out{more}", fg="yellow")
+    return found.definitions
+
+
+async def definitions(client: "Client", listed: Listed) -> AllPages:
+    """None if the server does not have that. If there is no end of them it is told, whoever asked."""
+    found = AllPages([], [])
     if listed.capability not in client.capabilities:
-        return []
-    found: list[Mapping[str, Any]] = []
+        return found
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         try:
@@ -78,10 +102,22 @@ async def definitions(client: "Client", listed: Listed) -> list[Mapping[str, Any
         except ServerError as refusal:
             if refusal.code != METHOD_NOT_FOUND:
                 raise
-            break
-        items = page.get(listed.key)
-        found += [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+            return found
+        _sort(page.get(listed.key), found)
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str) or not cursor:
-            break
+            return found
+    tell(f"{listed.method} has no end: what comes after {MAX_PAGES} pages is left out", fg="yellow")
     return found
+
+
+def _sort(items: Any, found: AllPages) -> None:
+    if not isinstance(items, list):
+        found.malformed.append(f"{WORDS[type(items)]} in the place of the list")
+        return
+    for item in items:
+        if isinstance(item, dict):
+            found.definitions.append(item)
+        else:
+            number = len(found.definitions) + len(found.malformed) + 1
+            found.malformed.append(f"{WORDS[type(item)]} in the place of definition {number}")

@@ -67,7 +67,7 @@ def _folder_for(name: str | None, is_forced: bool) -> Path:
     if not name:
         raise click.UsageError("what is it called? Write `dovetail new weather`")
     folder = Path(name)
-    called = folder.resolve().name
+    called = _last_name(folder)
     if not NAME.fullmatch(called):
         raise click.UsageError(f"{called!r} can't be its name: use letters, digits, - and _")
     with _failures_of(folder):
@@ -75,8 +75,13 @@ def _folder_for(name: str | None, is_forced: bool) -> Path:
     return folder
 
 
+def _last_name(folder: Path) -> str:
+    with _failures_of(folder):
+        return folder.resolve().name
+
+
 def _name_for(folder: Path) -> str:
-    called = folder.resolve().name
+    called = _last_name(folder)
     wanted, free = project_name(called), free_name(called)
     if free != wanted:
         tell(f"there is a package {wanted} already, so the project is called {free}", fg="yellow")
@@ -112,6 +117,8 @@ def _failures_of(folder: Path) -> Iterator[None]:
         yield
     except OSError as failure:
         raise Ending(f"{folder} can't be made: {failure.strerror or failure}") from None
+    except RuntimeError:  # up to Python 3.12
+        raise Ending(f"{folder} can't be made: a link in it leads to itself") from None
 
 
 def _make(folder: Path, files: dict[str, str]) -> None:

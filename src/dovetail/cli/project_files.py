@@ -7,6 +7,7 @@ import dovetail
 
 PARTS = ("tool", "resource", "prompt")
 PYTHON = "3.13"  # of the container
+LONGEST_LINE = 88  # that ruff allows, unless told otherwise
 
 
 class ProjectPlan(NamedTuple):
@@ -236,11 +237,21 @@ def files_of(plan: ProjectPlan) -> dict[str, str]:
 def _server(plan: ProjectPlan) -> str:
     imported = sorted({"Server", *(name for part in _ordered(plan) for name in IN_SERVER[part])})
     head = f'"""An MCP server."""\n\nfrom dovetail import {", ".join(imported)}\n\n'
-    pieces = [f'server = Server("{plan.name}", version="0.1.0")\n']
+    pieces = [_making(plan.name)]
     pieces += [PIECES[part].code for part in _ordered(plan)]
     run = "server.run()" if plan.transport == "stdio" else 'server.run("http")'
     pieces.append(f'\nif __name__ == "__main__":\n    {run}\n')
     return head + "\n".join(pieces)
+
+
+def _making(name: str) -> str:
+    """Broken over lines as ruff does it, if the name is long."""
+    arguments = (f'"{name}"', 'version="0.1.0"')
+    row = ", ".join(arguments)
+    if len(line := f"server = Server({row})") <= LONGEST_LINE:
+        return f"{line}\n"
+    rows = [row] if len(row) + 4 <= LONGEST_LINE else [f"{argument}," for argument in arguments]
+    return "".join(("server = Server(\n", *(f"    {each}\n" for each in rows), ")\n"))
 
 
 def _tests(plan: ProjectPlan) -> str:

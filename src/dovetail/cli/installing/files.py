@@ -107,13 +107,20 @@ def write(file: ConfigFile, text: str, *, is_private: bool, backups: Path | None
         backup = None if file.content is None else _back_up(file, backups)
         _replace(file, content, is_private)
     except BaseException as failure:
-        if backup is not None:
+        if backup is not None and (isinstance(failure, CantUse) or _is_as_it_was(file)):
             with suppress(OSError):
-                backup.unlink()  # of what is still there
+                backup.unlink()  # nothing was replaced
         if isinstance(failure, OSError):
             raise CantUse(f"{place} can't be written: {failure.strerror or failure}; it is as it was") from None
         raise
     return backup
+
+
+def _is_as_it_was(file: ConfigFile) -> bool:
+    try:
+        return _content(file.path) == file.content
+    except (OSError, CantUse):
+        return False
 
 
 def _back_up(file: ConfigFile, folder: Path | None) -> Path:

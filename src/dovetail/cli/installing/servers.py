@@ -18,8 +18,10 @@ from urllib.parse import urlsplit
 import click
 
 from dovetail.cli.installing.hosts import HTTP, Added
+from dovetail.cli.terminal import in_line
 
-LAUNCHERS = ("npx", "bunx", "bun", "node", "deno", "uvx", "uv", "pipx", "python", "py", "docker", "podman", "run", "x")
+LAUNCHERS = ("npx", "bunx", "bun", "node", "deno", "uvx", "uv", "pipx", "python", "py", "docker", "podman")
+SUBCOMMANDS = ("run", "x")  # of launchers
 PLAIN_STEMS = ("server", "main", "app", "mcp", "__init__", "__main__")  # they say nothing about the server
 URL, PROGRAM, COMMAND = "a URL", "a Python program", "a command after --"
 FITTING = {  # which options each of them takes
@@ -27,6 +29,7 @@ FITTING = {  # which options each of them takes
     PROGRAM: ("--env", "--uv"),
     COMMAND: ("--env",),
 }
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 WAYS = "give a Python program, a URL, or a command after --"
 
 
@@ -185,8 +188,16 @@ def _headers(given: Sequence[str]) -> dict[str, str]:
         name, is_set, value = each.partition(":")
         if not is_set or not name.strip():
             raise click.UsageError("--header: write it as NAME:VALUE")
-        found[name.strip()] = value.strip()
+        name, value = name.strip(), value.strip()
+        if _CONTROL.search(name + value):
+            raise click.UsageError(f"--header {in_line(name)}: it has a line break or another control character")
+        found[name] = value
     return found
+
+
+def is_launcher(program: str) -> bool:
+    """Whether it starts programs of others; `python3.12` is `python`."""
+    return Path(program).stem.rstrip("0123456789.") in LAUNCHERS
 
 
 def usual_name(target: str, behind: list[str]) -> str:
@@ -195,7 +206,7 @@ def usual_name(target: str, behind: list[str]) -> str:
         told = _host(target)
     elif behind:
         words = [word for word in behind if not word.startswith("-")]
-        launched = [word for word in words if Path(word).stem.rstrip("0123456789.") not in LAUNCHERS]
+        launched = [word for word in words if not is_launcher(word) and word not in SUBCOMMANDS]
         told = _file((launched or words or [""])[0].removesuffix("/"))
     else:
         told = _file(target if ".py" in target else target.partition(":")[0].replace(".", "/"))

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 async def catalogue_of(client: "Client") -> Catalogue:
     found = {kind: await definitions(client, listed) for kind, listed in KINDS.items()}
     return Catalogue(
-        **found,
+        **{kind: each.definitions for kind, each in found.items()},
+        malformed=[(kind, words) for kind, each in found.items() for words in each.malformed],
         server=client.server_info.name if client.server_info else "",
         objects_only=not BY_NAME[client.protocol_version].any_structured_output,
     )

@@ -25,6 +25,7 @@ class Catalogue(NamedTuple):
     resources: Sequence[Definition] = ()
     templates: Sequence[Definition] = ()
     prompts: Sequence[Definition] = ()
+    malformed: Sequence[tuple[str, str]] = ()  # what is no definition: the kind that was asked for, and words
     server: str = ""  # its name
     objects_only: bool = False  # it was listed in a revision whose results are objects
 
@@ -37,6 +38,7 @@ def lint(catalogue: Catalogue) -> list[Finding]:
 
 
 def _findings(catalogue: Catalogue) -> Iterator[Finding]:
+    yield from (Finding("list-malformed", f"all {kind}", words) for kind, words in catalogue.malformed)
     yield from findings_of_names(catalogue.tools, catalogue.server)
     yield from findings_of_hints(catalogue.tools, catalogue.server)
     for tool in catalogue.tools:

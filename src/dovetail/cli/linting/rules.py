@@ -31,6 +31,11 @@ class Finding(NamedTuple):
 
 
 RULES = {
+    # ── the lists themselves ──
+    # https://modelcontextprotocol.io/specification/2025-11-25/schema: ListToolsResult and its likes.
+    "list-malformed": LintRule(
+        ERROR, "clients refuse the whole list, and have nothing of it", "answer with a list of objects"
+    ),
     # ── names ──
     # https://github.com/microsoft/wassette/issues/56, https://github.com/packit/ai-workflows/pull/619,
     # https://github.com/microsoft/vscode/issues/243602: models' own interfaces take ^[a-zA-Z0-9_-]{1,64}$, where MCP

@@ -8,7 +8,7 @@ from typing import Any
 from dovetail.cli.linting.patterns import fault_of
 from dovetail.cli.linting.references import KEYWORDS, References
 from dovetail.cli.linting.rules import Finding
-from dovetail.cli.linting.walk import Part, Schema, parts, property_names
+from dovetail.cli.linting.walk import Part, Schema, described_by, parts, property_names
 
 MAX_DEPTH = 10
 MAX_PROPERTIES = 5_000
@@ -73,7 +73,7 @@ def _inside(schema: Schema, place: str, prefix: str = "") -> Iterator[Finding]:
 def _shape(part: Part) -> Iterator[tuple[str, str]]:
     """Lists without items, objects without properties, values without a type."""
     schema, kinds = part.schema, _kinds(part.schema)
-    if "array" in kinds and not isinstance(schema.get("items"), Mapping) and "prefixItems" not in schema:
+    if "array" in kinds and not part.is_test and not _has_items(part):
         yield "schema-items", ""
     is_free = schema.get("additionalProperties", False) is not False or "patternProperties" in schema
     if part.path and kinds == ["object"] and not schema.get("properties") and not is_free:
@@ -88,14 +88,18 @@ def _shape(part: Part) -> Iterator[tuple[str, str]]:
         yield "schema-map", ""
 
 
+def _has_items(part: Part) -> bool:
+    return any(each.has_items or each.is_partial for each in (*part.beside, described_by(part.schema)))
+
+
 def _required(part: Part) -> Iterator[tuple[str, str]]:
     """What nobody describes. An object that names no properties may be described by another part, or by a branch."""
     known, needed = property_names(part.schema), part.schema.get("required")
     is_partial = (part.path and not known) or any(word in part.schema for word in (*UNIONS, *KEYWORDS))
-    if is_partial or not isinstance(needed, list):
+    if is_partial or any(each.is_partial for each in part.beside) or not isinstance(needed, list):
         return
     for name in needed:
-        if isinstance(name, str) and not any(name in names for names in (known, *part.beside)):
+        if isinstance(name, str) and not any(name in names for names in (known, *(each.names for each in part.beside))):
             yield "schema-required", json.dumps(name, ensure_ascii=False)
 
 

@@ -16,7 +16,19 @@ HOLDS = {  # keywords whose values are schemas, lists of them, or objects of the
 DEEPER = ("properties", "items", "additionalProperties", "patternProperties", "prefixItems")  # what nests values
 SAME_VALUE = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
 
+TESTS = ("not", "if")  # they describe nothing, but ask whether it is so
+ELSEWHERE = ("$ref", "$dynamicRef", "anyOf", "oneOf")  # what a branch with these says is not looked up
+MAX_NESTED = 8  # `allOf` in `allOf`
+
 Schema = Mapping[str, Any]
+
+
+class Described(NamedTuple):
+    """What a schema and the branches of its `allOf` say of a value."""
+
+    names: Collection[str]  # of its properties
+    has_items: bool
+    is_partial: bool  # more is said elsewhere
 
 
 class Part(NamedTuple):
@@ -25,7 +37,8 @@ class Part(NamedTuple):
     schema: Schema
     path: tuple[str, ...]
     depth: int  # of values in values
-    beside: tuple[Collection[str], ...] = ()  # names of properties of the same value, by the schemas around this one
+    beside: tuple[Described, ...] = ()  # of the same value, by the schemas around this one
+    is_test: bool = False
 
     @property
     def place(self) -> str:
@@ -55,12 +68,12 @@ def parts(root: Any) -> Iterator[Part]:
 
 
 def _inside(part: Part) -> Iterator[Part]:
-    around = (*part.beside, property_names(part.schema), _names_in_all(part.schema))
+    around = (*part.beside, described_by(part.schema))
     for keyword, value in part.schema.items():
         beside = around if keyword in SAME_VALUE else ()
         depth = part.depth + (keyword in DEEPER)
         for steps, schema in _held(keyword, value):
-            yield Part(schema, (*part.path, keyword, *steps), depth, beside)
+            yield Part(schema, (*part.path, keyword, *steps), depth, beside, part.is_test or keyword in TESTS)
 
 
 def _held(keyword: str, value: Any) -> Iterator[tuple[tuple[str, ...], Schema]]:
@@ -78,7 +91,19 @@ def property_names(schema: Any) -> Collection[str]:
     return known.keys() if isinstance(known, Mapping) else ()
 
 
-def _names_in_all(schema: Schema) -> Collection[str]:
-    """What the branches of `allOf` describe: it is true of the same value for all of them."""
-    branches = schema.get("allOf")
-    return {name for branch in (branches if isinstance(branches, list) else ()) for name in property_names(branch)}
+def described_by(schema: Schema) -> Described:
+    branches = list(_branches(schema))
+    return Described(
+        {name for each in (schema, *branches) for name in property_names(each)},
+        any(isinstance(each.get("items"), Mapping) or "prefixItems" in each for each in (schema, *branches)),
+        any(word in schema for word in ELSEWHERE[:2]) or any(word in each for each in branches for word in ELSEWHERE),
+    )
+
+
+def _branches(schema: Schema, levels: int = MAX_NESTED) -> Iterator[Schema]:
+    """Of `allOf`, and of theirs: all of them are true of the same value."""
+    branches = schema.get("allOf") if levels else None
+    for branch in branches if isinstance(branches, list) else ():
+        if isinstance(branch, Mapping):
+            yield branch
+            yield from _branches(branch, levels - 1)
