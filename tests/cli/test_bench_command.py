@@ -83,7 +83,7 @@ def test_a_tool_with_arguments(run: Run, asked: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["--tool", "lok"], WRONG_USE, "there is no tool lok; there are: "),
+        (["--tool", "lok"], WRONG_USE, "there is no tool lok; did you mean look?"),
         (["--tool", "wreck"], DECLINED, "marked destructive; --yes calls it"),
         (["--tool", "look", "--args", "[1]"], WRONG_USE, "--args: a JSON object is needed"),
         (["--args", "{}"], WRONG_USE, "only with --tool"),

@@ -68,6 +68,15 @@ def test_arguments_from_stdin(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    "words", [("text=@-", "--args", "-"), ("text=@-", "other=@-"), ("text=@-", "--answer", "a=@-")], ids=" ".join
+)
+def test_stdin_is_read_once(run: Run, words: tuple[str, ...]) -> None:
+    done = run("call", "summarise", *words, input="{}")
+    assert done.exit_code == WRONG_USE
+    assert "stdin can be read only once" in done.stderr
+
+
+@pytest.mark.parametrize(
     ("output", "files"),
     [("art.png", {"art-1.png", "art-2.png"}), ("art/", {"art/image.png", "art/audio.wav"})],
 )

@@ -19,6 +19,7 @@ COMMANDS = {
     "prompt": "prompt server.py greet name=Ada",
     "complete": "complete server.py prompt:greet name",
 }
+BY_ITSELF = ("doctor", "--help", "call --help", "--version")  # without a server
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def without_reader(folder: Path, words: str) -> "subprocess.CompletedProcess[byt
 
 
 @posix
-@pytest.mark.parametrize("words", [*COMMANDS.values(), "doctor"], ids=[*COMMANDS, "doctor"])
+@pytest.mark.parametrize("words", [*COMMANDS.values(), *BY_ITSELF], ids=[*COMMANDS, *BY_ITSELF])
 def test_a_reader_that_has_left_ends_it_quietly(folder: Path, words: str) -> None:
     done = without_reader(folder, words)
     assert (done.returncode, done.stderr) == (READER_LEFT, b"")
@@ -88,7 +89,13 @@ def test_a_result_does_not_need_the_other_streams(
 @pytest.mark.parametrize("place", ["> /dev/full 2>&1", "2> /dev/full"])
 def test_words_that_nobody_can_hear_do_no_harm(folder: Path, place: str) -> None:
     done = in_shell(folder, f"dovetail lisst {place}")
-    assert (done.returncode, done.stdout, done.stderr) == (FAILED, b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (WRONG_USE, b"", b"")
+
+
+@posix
+def test_nobody_hears_what_is_wrong(folder: Path) -> None:
+    done = in_shell(folder, "{ dovetail lisst 2>&1; echo $? > code.txt; } | true")
+    assert (done.returncode, (folder / "code.txt").read_text()) == (0, f"{WRONG_USE}\n")
 
 
 @posix

@@ -252,6 +252,12 @@ def test_one_value_alone() -> None:
         typed_value("five", {"type": "integer"}, {})
 
 
+@pytest.mark.parametrize("text", ["1_0", "２", "+1", "01", "0x1", "1.0", "true", "", "--1"])
+def test_integers_are_those_of_json(text: str) -> None:
+    with pytest.raises(Misread, match="expected integer"):
+        typed_value(text, {"type": "integer"}, {})
+
+
 def test_arguments_that_are_all_text() -> None:
     assert text_arguments(["a=1", "b=@"[:-1]]) == {"a": "1", "b": ""}
     assert text_arguments(["a=1"], {"a": True, "b": False}, "greet") == {"a": "1"}

@@ -95,6 +95,16 @@ def test_an_old_server_of_somebody_else(tmp_path: Path) -> None:
     assert "2 tools on 2 pages" in done.stdout.decode()
 
 
+def test_one_that_leaves_when_it_is_pinged_is_inspected_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text(
+        OLD.replace("    results = {", "    asked['method'] == 'ping' and sys.exit()\n    results = {")
+    )
+    done = typed(tmp_path, "inspect", "--json", "--", sys.executable, "old.py")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["counts"]["tools"], said["seconds"]["answer"]) == (2, None)
+
+
 def test_a_server_at_a_url(tmp_path: Path) -> None:
     with serving(["-m", "dovetail.cli", "run", str(PROGRAM), "--transport", "http"], tmp_path / "log.txt") as served:
         done = typed(tmp_path, "inspect", f"{served.origin}/mcp", "--json")

@@ -75,6 +75,11 @@ def test_several_servers_need_one(folder: Path) -> None:
         ("mcp.json:wrong", "Error: The server 'wrong' can't be read: `args` has the wrong type"),
         ("mcp.json:unset", "the variable NOBODY_HAS_SET_IT is not set"),
         ("mcp.json:steer", "has no server"),
+        ("mcp.json:off", "Error: mcp.json:off is switched off"),
+        ("mcp.json:nul", 'its "args" holds a NUL character'),
+        ("mcp.json:header", 'its "headers" hold a name that no header has'),
+        ("mcp.json:missing", "Error: the command of mcp.json:missing can't be started: there is no such command\n"),
+        ("mcp.json:folder", "its working folder can't be used: No such file or directory\n"),
     ],
 )
 def test_what_can_not_be_used(folder: Path, target: str, said: str) -> None:
@@ -84,6 +89,11 @@ def test_what_can_not_be_used(folder: Path, target: str, said: str) -> None:
         "wrong": {"command": "python", "args": SECRET},
         "unset": {"url": "https://example.com/mcp", "headers": headers},
         "\x1b[2J": EXAMPLE,
+        "off": {**EXAMPLE, "disabled": True},
+        "nul": {"command": "python", "args": [f"{SECRET}\0"]},
+        "header": {"url": "https://example.com/mcp", "headers": {f"Bearer {SECRET}": ""}},
+        "missing": {"command": f"/opt/{SECRET}/nothing"},
+        "folder": {"command": "python", "cwd": SECRET},
     }
     write(folder, servers)
     (folder / "notes.json").write_text(f'{{"key": "{SECRET}"}}')

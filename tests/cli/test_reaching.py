@@ -35,6 +35,16 @@ PLAIN = "from dovetail import Server\nserver = Server('plain')\n"
         (["http://x/ a/me:SECRET@y/"], 2, "can't connect to 'http://…': it holds spaces"),
         (["http://x y/?key=SECRET#SECRET"], 2, "can't connect to 'http://x y/': it holds spaces"),
         (["http://me:SECRET@127.0.0.1:1/mcp"], 2, "leave them out, and give --header"),
+        (["http://127.0.0.1:1/", "-H", "a b: SECRET"], 2, "--header 'a b': that is not the name of a header\n"),
+        (["http://127.0.0.1:1/", "--token", "SEC RET"], 2, "--token is no token"),
+        (["http://127.0.0.1:1/#x"], 2, "the URL has a part after #"),
+        (
+            ["http://127.0.0.1:1/", "--transport=sse", "--revision=2026-07-28"],
+            2,
+            "over HTTP+SSE; leave --transport out",
+        ),
+        (["server.py", "--revision", "2020"], 2, "--revision '2020' is unknown; use one of 2026-07-28,"),
+        (["--", "no-such-thing"], 2, "can't start 'no-such-thing': there is no such command"),
         (["leaving.py"], 3, "leaving.py exited with code 2"),
         (["--", "cat"], 3, "cat does not answer as an MCP server does"),
         (["--", "true"], 3, "true exited with code 0"),
@@ -55,6 +65,7 @@ def test_exit_codes(tmp_path: Path, words: list[str], code: int, said: str) -> N
     assert (done.returncode, said in told, done.stdout) == (code, True, b""), told
     assert sum(line.startswith("Error: ") for line in told.splitlines()) == 1
     assert "SECRET" not in told
+    assert "Client:" not in told
     assert "importlib" not in told
     assert str(Path("cli", "target.py")) not in told
 
@@ -175,12 +186,13 @@ def test_without_colours_there_are_none() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="the program has stderr for itself")
-def test_in_a_terminal_a_program_does_not_steer_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["list", "inspect"])  # the second starts it several times
+def test_in_a_terminal_a_program_does_not_steer_it(tmp_path: Path, command: str) -> None:
     (tmp_path / "server.py").write_text(
         f"import sys\nsys.stderr.write('\\x1b]0;mine\\x07\\x1b[2Jhello \\x1b[32mgreen\\x1b[0m\\nlast words')\n{PLAIN}"
     )
     child = pexpect.spawn(
-        str(BIN / "dovetail"), ["list", "server.py"], cwd=str(tmp_path), timeout=PROMPTLY, encoding="utf-8",
+        str(BIN / "dovetail"), [command, "server.py"], cwd=str(tmp_path), timeout=PROMPTLY, encoding="utf-8",
         env=environment(TERM="xterm"), dimensions=(40, 100), echo=False,
     )  # fmt: skip
     try:

@@ -27,13 +27,12 @@ def start(code: str) -> "Popen[bytes]":
 async def test_it_is_spoken_to_and_leaves() -> None:
     server = ServerAt(program_command(str(PROGRAM)), "server.py", OPTIONS)
     with server.starting():
-        process = server._started
-        assert process is not None
         async with server.connect() as client:
             assert (await client.call_tool("add", {"a": 2, "b": 3})).data == 5
             async with server.connect() as another:  # a process of its own
                 assert (await another.call_tool("add", {"a": 2, "b": 3})).data == 5
-    assert process.returncode == 0
+        processes = [program.process for program in server._programs]
+    assert [process.returncode for process in processes] == [0, 0]
 
 
 async def test_a_message_larger_than_a_pipe() -> None:
@@ -74,8 +73,7 @@ async def test_one_that_stays_is_made_to_leave(code: str, monkeypatch: pytest.Mo
 def test_one_that_nobody_spoke_to_is_ended() -> None:
     server = ServerAt([sys.executable, "-c", MUTE], "server.py", OPTIONS)
     with server.starting():
-        process = server._started
-        assert process is not None
+        process = server._programs[0].process
     assert process.returncode == -9
 
 
@@ -85,7 +83,6 @@ async def test_the_environment_is_that_of_the_options(tmp_path: Path) -> None:
         ["sh", "-c", f'cd {tmp_path} && {sys.executable} -c "{code}"'], "it", {**OPTIONS, "env": {"A": "b"}}
     )
     with server.starting():
-        process = server._started
-        assert process is not None
+        process = server._programs[0].process
         await asyncio.to_thread(process.wait)
     assert json.loads((tmp_path / "seen.json").read_text())["A"] == "b"

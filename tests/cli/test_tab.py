@@ -75,6 +75,14 @@ def test_what_is_offered(folder: Path, typed: str, expected: list[str]) -> None:
     assert sorted(offered(folder, typed)) == sorted(expected)
 
 
+@pytest.mark.parametrize(
+    "typed",
+    ["dovetail nosuch ", "dovetail call -- ", "dovetail list server.py -- ", "dovetail call server.py add \udcff "],
+)
+def test_a_line_that_is_not_right_yet_is_no_failure(folder: Path, typed: str) -> None:
+    offered(folder, typed)  # which fails, if the command does
+
+
 def test_other_shells(folder: Path) -> None:
     assert offered(folder, "dovetail call se", "zsh") == ["plain", "server.py", "_"]
     assert offered(folder, "dovetail call se", "fish") == ["plain,server.py"]

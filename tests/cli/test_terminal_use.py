@@ -3,6 +3,7 @@
 import re
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -317,7 +318,58 @@ def test_no_argument_hides_behind_a_long_one_before_a_yes(terminal: Type) -> Non
     assert ended(child)[0] == DECLINED
 
 
+NOISY = """
+import sys, threading, time
+from pathlib import Path
+from dovetail import Server
+
+server = Server("noisy")
+
+def make_noise():
+    while not Path("go.txt").exists():
+        time.sleep(0.02)
+    print("noise 0\\nnoise 1", file=sys.stderr, flush=True)
+
+threading.Thread(target=make_noise, daemon=True).start()
+
+@server.tool(annotations={"destructiveHint": True})
+def forget(note: str) -> str:
+    return f"Forgot {note}."
+"""
+
+
+@pytest.mark.parametrize("width", [100, 12], ids=["in-a-line", "in-several"])
+def test_a_question_stays_below_what_is_told(terminal: Type, folder: Path, width: int) -> None:
+    (folder / "server.py").write_text(NOISY)
+    child = terminal("call", "server.py", "forget", "note=old")
+    child.setwinsize(40, width)
+    child.expect_exact("Call it? [y/N] ")
+    (folder / "go.txt").touch()
+    child.expect_exact("noise 1\r\n")
+    assert child.before.count("\r\x1b[K" + "\x1b[A\x1b[K" * (width == 12)) == 2
+    child.expect_exact("Call it? [y/N] ")
+    child.sendline("y")
+    assert ended(child) == (0, "\x1b[0mForgot old.\r\n")
+
+
 # ── Ctrl-C ──
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "code"),
+    [
+        ("call server.py summarise text=@-", signal.SIGINT, INTERRUPTED),
+        ("call server.py summarise text=@-", signal.SIGTERM, 143),
+        ("call server.py summarise --args -", signal.SIGINT, INTERRUPTED),
+        ("call server.py book --answers -", signal.SIGTERM, 143),
+        ("prompt server.py greet name=@-", signal.SIGINT, INTERRUPTED),
+    ],
+)
+def test_one_signal_is_enough_while_arguments_are_typed(terminal: Type, words: str, number: int, code: int) -> None:
+    child = terminal(*words.split())
+    time.sleep(2.0)  # nothing tells that it reads
+    child.kill(number)
+    assert ended(child)[0] == code
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
@@ -335,9 +387,17 @@ def test_ctrl_c_at_a_question(terminal: Type) -> None:
     child = terminal("call", "server.py", "book")
     child.expect(r"nights \(integer\): ")
     child.kill(signal.SIGINT)
-    code, rest = ended(child)
-    assert code == INTERRUPTED
-    assert "Traceback" not in rest
+    assert ended(child) == (INTERRUPTED, "\x1b[0m\r\n")  # what comes next has a line of its own
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 143)])
+def test_a_load_that_is_ended_leaves_no_bar(terminal: Type, number: int, code: int) -> None:
+    child = terminal("bench", "server.py", "--seconds", "60", "--clients", "1")
+    child.expect(r"% [\d,]+ calls")
+    seen = child.before + child.after
+    child.kill(number)
+    found, rest = ended(child)
+    assert (found, screen_of(seen + rest)[-1]) == (code, "")
 
 
 def test_ctrl_c_while_a_doctor_waits(terminal: Type, folder: Path) -> None:

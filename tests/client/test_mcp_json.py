@@ -56,6 +56,10 @@ def test_a_file(tmp_path: Path, key: str) -> None:
     assert found["a"].options["cwd"] == tmp_path / "sub"
 
 
+def test_a_home_that_nobody_has() -> None:
+    assert not one(command="x", cwd="~no-such-person/x").problem
+
+
 def test_a_file_as_people_write_it(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     path.write_text(
@@ -161,6 +165,15 @@ UNUSABLE: dict[str, tuple[Any, str]] = {
     "a variable": ({"command": "x", "args": ["${NO_SUCH}"]}, "the variable NO_SUCH is not set"),
     "a variable of a header": ({"url": "http://x", "headers": {"A": "${env:NO_SUCH}"}}, "NO_SUCH is not set"),
     "a question": ({"command": "x", "env": {"KEY": "${input:key}"}}, "asks a person"),
+    "NUL in the command": ({"command": "s3cret\0"}, '"command" holds a NUL'),
+    "NUL in a word": ({"command": "x", "args": ["s3cret\0"]}, '"args" holds a NUL'),
+    "NUL in a variable": ({"command": "x", "env": {"A": "s3cret\0"}}, '"env" holds a NUL'),
+    "NUL in its name": ({"command": "x", "env": {"s3cret\0": ""}}, '"env" holds a NUL'),
+    "NUL in the folder": ({"command": "x", "cwd": "s3cret\0"}, '"cwd" holds a NUL'),
+    "a name with =": ({"command": "x", "env": {"A=s3cret": ""}}, '"env" has a name'),
+    "a header with spaces": ({"url": "http://x", "headers": {"Bearer s3cret": ""}}, '"headers" hold a name'),
+    "a header of two lines": ({"url": "http://x", "headers": {"A": "s3cret\n"}}, '"headers" hold a name'),
+    "a password": ({"url": "http://me:s3cret@x"}, 'belong in an "Authorization"'),
     "something else": ({"command": "${command:pick s3cret}"}, "is not understood"),
 }
 
@@ -171,6 +184,7 @@ async def test_a_server_that_can_not_be_used(entry: Any, words: str, monkeypatch
     async with Clients({"mcpServers": {"bad": entry}}) as clients:
         assert not clients
         assert isinstance(clients.failures["bad"], SetupError)
+        assert "s3cret" not in str(clients.failures["bad"]) or "not understood" in words
     with pytest.raises(SetupError, match=f"The server 'bad' can't be .*{words}"):
         async with Clients({"mcpServers": {"bad": entry}}, strict=True):
             pass

@@ -50,7 +50,9 @@ async def test_a_cancelled_close_ends_all_of_them_at_once(tmp_path: Path) -> Non
     assert await gone(pid_in(tmp_path))
 
 
-def test_a_loop_that_ends_has_buried_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_ends_has_buried_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nothing is left for the next test's collector to complain of."""
     started: list[Any] = []
     seen = process._Child.connection_made
@@ -70,7 +72,8 @@ def test_a_loop_that_ends_has_buried_its_processes(tmp_path: Path, monkeypatch: 
         await asyncio.sleep(0)
 
     asyncio.run(scenario())
-    assert [one.returncode for one in started] != [None]
+    assert [one.returncode for one in started] == [-signal.SIGKILL]
+    assert not caplog.messages  # nobody else has taken the exit code
 
 
 async def test_a_close_that_is_cancelled_early_still_closes_the_link() -> None:

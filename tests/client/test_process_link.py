@@ -173,6 +173,11 @@ async def test_environment_and_directory(tmp_path: Path) -> None:
     [
         (["no-such-command-at-all"], {}, "'no-such-command-at-all': there is no such command"),
         ([sys.executable], {"cwd": "/no/such/folder"}, "cwd='/no/such/folder'"),
+        ([sys.executable], {"cwd": Path("/no/such/folder")}, "its working folder can't be used: No such file"),
+        ([sys.executable, "\0"], {}, "hold what no system takes"),
+        ([sys.executable], {"env": {"A=B": ""}}, "hold what no system takes"),
+        ([sys.executable], {"env": {"A": "\0"}}, "hold what no system takes"),
+        ([sys.executable, "\ud800"], {}, "hold what no system takes"),
         (["/"], {}, "can't start '/': Permission denied"),
     ],
 )

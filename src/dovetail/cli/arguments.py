@@ -17,6 +17,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import click
+
 from dovetail.cli.exits import WRONG_USE, Ending
 from dovetail.cli.schemas import (
     ANYTHING,
@@ -34,6 +36,7 @@ from dovetail.cli.terminal import aligned, in_line
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 STDIN = "-"
+STDIN_IS_READ = "dovetail.stdin"  # in the context of the command
 OPEN_ALREADY = (
     "/dev/fd/",
     "/dev/stdin",
@@ -82,7 +85,7 @@ def _advice(key: str, text: str) -> str:
 def text_of_file(name: str, advice: str | None = None) -> str:
     """Of stdin for `-`. The advice is for those who meant no file."""
     if name == STDIN:
-        return _text(sys.stdin.buffer, "stdin")
+        return _text_of_stdin()
     path, shown = Path(name), f"@{name}"
     try:
         if path.exists() and not path.is_file() and not name.startswith(OPEN_ALREADY):
@@ -91,6 +94,15 @@ def text_of_file(name: str, advice: str | None = None) -> str:
             return _text(file, shown)
     except OSError as failure:
         raise Ending(f"{shown}: {failure.strerror}", WRONG_USE, advice) from None
+
+
+def _text_of_stdin() -> str:
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        if STDIN_IS_READ in context.meta:
+            raise Ending("stdin can be read only once: give the rest as a file, or as text", WRONG_USE)
+        context.meta[STDIN_IS_READ] = True
+    return _text(sys.stdin.buffer, "stdin")
 
 
 def _text(file: BinaryIO, shown: str) -> str:
@@ -118,15 +130,49 @@ def json_object(given: str, option: str) -> dict[str, Any]:
 # ── all of them ──
 
 
-def read_arguments(
-    words: Iterable[str], whole: str | None, schema: Schema, tool: str, option: str = "--args"
-) -> dict[str, Any]:
-    """What the tool is called with. What comes with --args is taken as it is; the words are checked."""
-    given = {} if whole is None else json_object(whole, option)
-    typed = typed_arguments([Argument.of(word) for word in words], schema, tool)
-    if whole is None and (missing := [name for name in required(schema) if name not in typed]):
-        raise _refused(f"{tool} needs {', '.join(map(in_line, missing))}", schema)
-    return given | typed
+class GivenArguments(NamedTuple):
+    """All that was given, with the texts of files and stdin.
+
+    It is read before a loop runs: while one waits for stdin, no signal would get through.
+    """
+
+    arguments: Sequence[Argument] = ()
+    whole: dict[str, Any] | None = None
+
+    @classmethod
+    def read(cls, words: Iterable[str], whole: str | None = None, option: str = "--args") -> "GivenArguments":
+        arguments = [Argument.of(word) for word in words]
+        return cls(arguments, None if whole is None else json_object(whole, option))
+
+    def typed(self, schema: Schema, tool: str) -> dict[str, Any]:
+        """What the tool is called with. What comes with --args is taken as it is; the words are checked."""
+        typed = typed_arguments(self.arguments, schema, tool)
+        if self.whole is None and (missing := [name for name in required(schema) if name not in typed]):
+            raise _refused(f"{tool} needs {', '.join(map(in_line, missing))}", schema)
+        return (self.whole or {}) | typed
+
+    def texts(self, allowed: Mapping[str, bool] | None = None, owner: str = "") -> dict[str, str]:
+        """Of a prompt or a template: all are text. `allowed` says which there are, and whether they are needed."""
+        found = {argument.key: argument.text for argument in self.arguments}
+        if allowed is None:
+            return found
+        wrong = [f"takes no {name}" for name in found if name not in allowed]
+        wrong += [f"needs {in_line(name)}" for name, needed in allowed.items() if needed and name not in found]
+        if wrong:
+            needed = [name for name, is_needed in allowed.items() if is_needed]
+            schema: Schema = {"properties": {name: {"type": "string"} for name in allowed}, "required": needed}
+            raise _refused(f"{owner} {wrong[0]}", schema)
+        return found
+
+
+def read_arguments(words: Iterable[str], whole: str | None, schema: Schema, tool: str) -> dict[str, Any]:
+    """Where nobody has to be waited for: read and typed at once."""
+    return GivenArguments.read(words, whole).typed(schema, tool)
+
+
+def text_arguments(words: Iterable[str], allowed: Mapping[str, bool] | None = None, owner: str = "") -> dict[str, str]:
+    """The same for those that are all text."""
+    return GivenArguments.read(words).texts(allowed, owner)
 
 
 def typed_arguments(arguments: Sequence[Argument], schema: Schema, tool: str) -> dict[str, Any]:
@@ -275,7 +321,10 @@ def _boolean(text: str, _schema: Schema, _root: Schema) -> bool:
 
 
 def _integer(text: str, _schema: Schema, _root: Schema) -> int:
-    return int(text)
+    value = _json(text)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Misread
+    return value
 
 
 def _number(text: str, _schema: Schema, _root: Schema) -> float:
@@ -315,19 +364,3 @@ _READERS: Mapping[str, Callable[[str, Schema, Schema], Any]] = {
     "object": _object,
     "string": _string,
 }
-
-
-def text_arguments(words: Iterable[str], allowed: Mapping[str, bool] | None = None, owner: str = "") -> dict[str, str]:
-    """Of a prompt or a template: all values are text. `allowed` says which there are, and whether they are needed."""
-    found: dict[str, str] = {}
-    for argument in map(Argument.of, words):
-        found[argument.key] = argument.text
-    if allowed is None:
-        return found
-    wrong = [f"takes no {name}" for name in found if name not in allowed]
-    wrong += [f"needs {in_line(name)}" for name, needed in allowed.items() if needed and name not in found]
-    if wrong:
-        needed = [name for name, is_needed in allowed.items() if is_needed]
-        schema: Schema = {"properties": {name: {"type": "string"} for name in allowed}, "required": needed}
-        raise _refused(f"{owner} {wrong[0]}", schema)
-    return found

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import click
 
 from dovetail import cli
-from dovetail.cli.exits import DECLINED, FAILED, WRONG_USE, Ending, finish
+from dovetail.cli.exits import DECLINED, FAILED, Ending, finish
 from dovetail.cli.reaching import ServerAt, ServerCommand, on_server
 from dovetail.cli.terminal import aligned, in_line, out, out_json, styled, tell
 from dovetail.transports.guard import is_loopback
@@ -94,10 +94,7 @@ async def _bench(
 
 async def _asked(client: "Client", tool: str | None, arguments: Mapping[str, Any], yes: bool) -> RepeatedRequest:
     tools = await client.list_tools()
-    chosen = next((each for each in tools if each.name == tool), None) if tool else _harmless(tools)
-    if tool and chosen is None:
-        names = in_line(", ".join(each.name for each in tools), 500)
-        raise Ending(f"there is no tool {tool}; there are: {names or 'none'}", WRONG_USE)
+    chosen = cli.talking.named(tool, tools, "tool") if tool else _harmless(tools)
     if chosen is None:
         return RepeatedRequest("tools/list", lambda client: client.request("tools/list", {}))
     about = chosen.annotations

@@ -56,12 +56,12 @@ def command(
     if tool is None:
         raise lacking(click.get_current_context(), "name a tool; `dovetail list` shows which there are")
     with server.starting():
+        given = cli.arguments.GivenArguments.read(arguments, whole)
         finish(
             cli.calling.call_tool(
                 server,
                 tool,
-                arguments,
-                whole,
+                given,
                 meanwhile,
                 is_confirmed=yes,
                 output=output,

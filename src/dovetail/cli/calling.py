@@ -1,30 +1,27 @@
 """One call of a tool: its name and arguments come in as words; the result is shown, and how it ended goes out."""
 
-import difflib
 from typing import Any
 
 from dovetail.cli import showing
-from dovetail.cli.arguments import read_arguments
-from dovetail.cli.exits import DECLINED, FAILED, WRONG_USE, Ending
+from dovetail.cli.arguments import GivenArguments
+from dovetail.cli.exits import DECLINED, FAILED, Ending
 from dovetail.cli.keyboard import ask, confirm
 from dovetail.cli.meanwhile import Meanwhile
 from dovetail.cli.reaching import ServerAt
-from dovetail.cli.talking import Talk, require, talking
+from dovetail.cli.talking import Talk, named, require, talking
 from dovetail.cli.terminal import aligned, as_json, can_ask, in_line, out_json, plain, tell
-from dovetail.client import CallResult, Client, ElicitQuestion
+from dovetail.client import CallResult, ElicitQuestion
 from dovetail.client.address import readable_url
 from dovetail.errors import URL_ELICITATION_REQUIRED, ServerError
 from dovetail.protocol.definitions import ToolDefinition
 
-MAX_NAMED = 20  # tools that an error lists
 LONGEST_VALUE = 300  # columns of an argument that are shown before a yes
 
 
 async def call_tool(
     server: ServerAt,
     name: str,
-    words: tuple[str, ...],
-    whole: str | None,
+    given: GivenArguments,
     meanwhile: Meanwhile,
     *,
     is_confirmed: bool,
@@ -33,23 +30,13 @@ async def call_tool(
 ) -> None:
     async with talking(server, meanwhile) as talk:
         require(talk.client, "tools", server.shown)
-        tool = await _tool(talk.client, name)
-        arguments = read_arguments(words, whole, tool.input_schema, name)
+        tool = named(name, await talk.client.list_tools(), "tool")
+        arguments = given.typed(tool.input_schema, name)
         if not is_confirmed and tool.annotations is not None and tool.annotations.destructive_hint:
             await _ask_before(tool, arguments)
         result = await _result(talk, tool, arguments)
         talk.line.clear()
         _show(result, output, as_document)
-
-
-async def _tool(client: Client, name: str) -> ToolDefinition:
-    tools = {tool.name: tool for tool in await client.list_tools()}
-    if name in tools:
-        return tools[name]
-    near = difflib.get_close_matches(name, tools, n=1)
-    names = ", ".join(in_line(each, 60) for each in list(tools)[:MAX_NAMED])
-    hint = f"did you mean {in_line(near[0], 60)}?" if near else f"it has {names}" if tools else "it has no tools at all"
-    raise Ending(f"there is no tool {name}; {hint}", WRONG_USE)
 
 
 async def _ask_before(tool: ToolDefinition, arguments: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from dovetail.cli.linting.rules import Finding
 from dovetail.cli.list import KINDS
 from dovetail.cli.reaching import ServerAt
 from dovetail.client import Client
-from dovetail.errors import DovetailError, ServerError
+from dovetail.errors import DovetailError
 from dovetail.protocol.revisions import BY_NAME, SUPPORTED
 
 PROBE_SECONDS = 10.0  # for each try of a revision or a transport
@@ -125,7 +125,7 @@ async def _answer_seconds(client: Client) -> float | None:
         begin = time.perf_counter()
         try:
             await client.request(method)
-        except ServerError:
+        except (DovetailError, TimeoutError):  # there is more to find out
             return None
         times.append(time.perf_counter() - begin)
     return statistics.median(times)

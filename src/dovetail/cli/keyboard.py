@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import cast
 
-from dovetail.cli.terminal import put, styled, tell
+from dovetail.cli.terminal import OpenQuestion, tell
 
 LONGEST_LINE = 64 * 1024
 YES, NO = ("y", "yes"), ("n", "no")
@@ -19,12 +19,13 @@ YES, NO = ("y", "yes"), ("n", "no")
 
 async def ask(words: str) -> str | None:
     """One line; None at the end of all input, which is Ctrl-D."""
-    put(styled(words, sys.stderr, bold=True))
-    line = await _line()
-    if not line:
-        put("\n")
-        return None
-    return line.decode(errors="replace").strip()
+    question, line = OpenQuestion(words), b""
+    question.draw()
+    try:
+        line = await _line()
+    finally:
+        question.close(is_answered=line.endswith(b"\n"))
+    return line.decode(errors="replace").strip() if line else None
 
 
 async def confirm(words: str, *, default: bool = False) -> bool | None:

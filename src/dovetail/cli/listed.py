@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dovetail.cli.exits import WRONG_USE, Ending
 from dovetail.cli.terminal import in_line
 from dovetail.client.address import ServerAddress
-from dovetail.client.mcp_json import ListedServer, read_servers
+from dovetail.client.mcp_json import ListedServer, all_servers
+from dovetail.client.process import NotStarted
 from dovetail.errors import SetupError
 
 MAX_NAMED = 20
@@ -19,13 +20,16 @@ MAX_NAMED = 20
 def listed_server(path: str, name: str) -> ListedServer:
     """The name may be left out where there is one server."""
     try:
-        servers = read_servers(path)
+        known = all_servers(path)
     except SetupError as failure:
         raise Ending(str(failure), WRONG_USE) from None
-    if not servers:
+    servers = {each: listed for each, listed in known.items() if not listed.is_off}
+    if not name and not servers:
         raise Ending(f"{path} names no servers, or none that is switched on", WRONG_USE)
     if not name and len(servers) == 1:
         name = next(iter(servers))
+    if name in known and name not in servers:
+        raise Ending(f"{path}:{name} is switched off: the file says that it is disabled", WRONG_USE)
     if name not in servers:
         raise Ending(_which(path, name, servers), WRONG_USE)
     if servers[name].problem:
@@ -47,6 +51,9 @@ def _typed(word: str) -> str:
     return in_line(shlex.quote(word), 200)
 
 
-def without_url(words: str, url: str, shown: str) -> str:
-    """What is told of a URL, as something of `shown`."""
-    return words.replace(ServerAddress.of(url).shown, shown)
+def without_values(failure: Exception, target: str | list[str], shown: str) -> str:
+    """What is told of a URL or a command, as something of `shown`."""
+    if isinstance(failure, NotStarted):
+        return f"the command of {shown} can't be started: {failure.why}"
+    told = ServerAddress.of(target).shown if isinstance(target, str) else repr(target[0])
+    return str(failure).replace(told, shown)

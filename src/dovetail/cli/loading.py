@@ -89,9 +89,10 @@ async def load(server: ServerAt, first: "Client", ask: Ask, callers: int, second
             clients = [first, *[await stack.enter_async_context(each) for each in others]]
         await _phase(clients, ask, min(max(seconds / 10, WARM_UP[0]), WARM_UP[1]), None)
         line = ProgressLine()
-        measured = await _phase(clients, ask, seconds, line)
-        line.clear()
-    return measured
+        try:
+            return await _phase(clients, ask, seconds, line)
+        finally:
+            line.clear()
 
 
 async def _phase(clients: Sequence["Client"], ask: Ask, seconds: float, line: ProgressLine | None) -> Measurement:

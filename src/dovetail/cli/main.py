@@ -58,9 +58,8 @@ class Commands(click.Group):
             give_up(failure)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        for number, word in enumerate(args, 1):
-            if any("\ud800" <= sign <= "\udfff" for sign in word):  # so Python keeps bytes that it can't read
-                raise click.UsageError(f"word {number} of the command line is no text in UTF-8", ctx)
+        if not ctx.resilient_parsing:  # who presses Tab is still typing
+            _refuse_what_is_no_text(ctx, args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -88,7 +87,7 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             import difflib  # slow to load, and seldom needed
 
             near = difflib.get_close_matches(name, COMMANDS, n=1)
@@ -100,6 +99,12 @@ class Commands(click.Group):
         """Of names from the table alone: who presses Tab waits for it."""
         found = [CompletionItem(name, help=words) for name, words in COMMANDS.items() if name.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _refuse_what_is_no_text(ctx: click.Context, args: list[str]) -> None:
+    for number, word in enumerate(args, 1):
+        if any("\ud800" <= sign <= "\udfff" for sign in word):  # so Python keeps bytes that it can't read
+            raise click.UsageError(f"word {number} of the command line is no text in UTF-8", ctx)
 
 
 @click.group(cls=Commands, context_settings=SETTINGS, epilog=EXAMPLES)

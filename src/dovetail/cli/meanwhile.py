@@ -5,9 +5,15 @@ Logs and progress are shown, and questions of the server's are answered, by a pe
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+
+from dovetail import cli
+from dovetail.cli.exits import ended_by_signals
+
+if TYPE_CHECKING:
+    from dovetail.cli.arguments import GivenArguments
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 USUAL_LEVEL = "info"
@@ -16,8 +22,7 @@ USUAL_LEVEL = "info"
 class Meanwhile(NamedTuple):
     """How much is shown, and what is answered beforehand."""
 
-    answers: tuple[str, ...]  # as KEY=VALUE
-    whole_answers: str | None  # as JSON
+    answers: "GivenArguments | None"
     log_level: str | None
     is_quiet: bool
     roots: tuple[str, ...]
@@ -50,6 +55,12 @@ def with_meanwhile(command: Callable[..., Any]) -> Callable[..., Any]:
         quiet: bool,
         **others: Any,
     ) -> Any:
-        return command(meanwhile=Meanwhile(answer, answers, log_level, quiet, roots), **others)
+        given = _answers(answer, answers) if answer or answers is not None else None
+        return command(meanwhile=Meanwhile(given, log_level, quiet, roots), **others)
 
     return with_options
+
+
+def _answers(words: tuple[str, ...], whole: str | None) -> "GivenArguments":
+    with ended_by_signals():
+        return cli.arguments.GivenArguments.read(words, whole, "--answers")

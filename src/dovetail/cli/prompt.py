@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dovetail import cli
-from dovetail.cli.exits import WRONG_USE, Ending, finish
+from dovetail.cli.exits import finish
 from dovetail.cli.meanwhile import Meanwhile, with_meanwhile
 from dovetail.cli.reaching import ServerAt, ServerCommand, lacking, on_server
-from dovetail.cli.terminal import in_line, out, out_json, styled
+from dovetail.cli.terminal import out, out_json, styled
 
 if TYPE_CHECKING:
-    from dovetail.client import Client
+    from dovetail.cli.arguments import GivenArguments
     from dovetail.protocol.content import Message
 
 EXAMPLES = """
@@ -38,13 +38,14 @@ def command(
     if name is None:
         raise lacking(click.get_current_context(), "name a prompt; `dovetail list` shows which there are")
     with server.starting():
-        finish(_prompt(server, name, arguments, meanwhile, **manner))
+        given = cli.arguments.GivenArguments.read(arguments)
+        finish(_prompt(server, name, given, meanwhile, **manner))
 
 
 async def _prompt(
     server: ServerAt,
     name: str,
-    words: tuple[str, ...],
+    given: "GivenArguments",
     meanwhile: Meanwhile,
     output: str | None,
     as_document: bool,
@@ -52,8 +53,9 @@ async def _prompt(
     last = cli.talking.LastResult()
     async with cli.talking.talking(server, meanwhile, transcript=last.hear if as_document else None) as talk:
         cli.talking.require(talk.client, "prompts", server.shown)
-        arguments = cli.arguments.text_arguments(words, await _parameters(talk.client, name), name)
-        result = await talk.client.get_prompt(name, arguments)
+        prompt = cli.talking.named(name, await talk.client.list_prompts(), "prompt")
+        allowed = {argument.name: argument.required for argument in prompt.arguments or ()}
+        result = await talk.client.get_prompt(name, given.texts(allowed, name))
         talk.line.clear()
         if as_document:
             described = {"description": result.description} if result.description is not None else {}
@@ -61,25 +63,6 @@ async def _prompt(
             return
         for number, message in enumerate(result.messages):
             _show(message, output, is_first=number == 0)
-
-
-async def _parameters(client: "Client", name: str) -> dict[str, bool]:
-    """Its arguments, and whether they are needed."""
-    prompts = {prompt.name: prompt for prompt in await client.list_prompts()}
-    if name not in prompts:
-        import difflib  # late: names are mostly right
-
-        near = difflib.get_close_matches(name, prompts, n=1)
-        names = ", ".join(in_line(each, 60) for each in list(prompts)[:20])
-        hint = (
-            f"did you mean {in_line(near[0], 60)}?"
-            if near
-            else f"it has {names}"
-            if prompts
-            else "it has no prompts at all"
-        )
-        raise Ending(f"there is no prompt {name}; {hint}", WRONG_USE)
-    return {argument.name: argument.required for argument in prompts[name].arguments or ()}
 
 
 def _show(message: "Message", output: str | None, *, is_first: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dovetail import cli
-from dovetail.cli.arguments import Argument, json_object
+from dovetail.cli.arguments import GivenArguments
 from dovetail.cli.exits import Ending
 from dovetail.cli.keyboard import ask, confirm
 from dovetail.cli.meanwhile import Meanwhile
@@ -32,9 +32,7 @@ class Respondent:
 
     def __init__(self, server: str, meanwhile: Meanwhile, line: ProgressLine) -> None:
         self._server = server
-        self._answers = [Argument.of(word) for word in meanwhile.answers]
-        whole = meanwhile.whole_answers
-        self._whole_answers = {} if whole is None else json_object(whole, "--answers")
+        self._answers = meanwhile.answers or GivenArguments()
         self._line = line
         self._turn = asyncio.Lock()
 
@@ -56,7 +54,7 @@ class Respondent:
         self._say(question.message)
         form = cli.form.FormQuestion(question.schema or {})
         try:
-            content = form.answered(self._answers, self._whole_answers)
+            content = form.answered(self._answers.arguments, self._answers.whole or {})
         except Ending as wrong:
             tell(f"No answer is sent: {wrong.message}")
             raise Dismissed("cancel") from None

@@ -6,13 +6,11 @@ A server is given as a URL, as a Python program (`server.py`, `server.py:name`, 
 
 import os
 import re
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import wraps
-from subprocess import PIPE, Popen
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -20,9 +18,9 @@ from click.core import ParameterSource
 import dovetail
 from dovetail import cli
 from dovetail.cli.exits import UNREACHED, WRONG_USE, ended_by_signals
-from dovetail.cli.overhearing import Overheard, is_overheard
+from dovetail.cli.running import RunningProgram
 from dovetail.cli.whereabouts import CANT_LOAD, NOT_THERE, as_url, in_list, what_is_missing
-from dovetail.errors import METHOD_NOT_FOUND, BadAnswer, ConnectionLost, ServerError
+from dovetail.errors import METHOD_NOT_FOUND, BadAnswer, ConnectionLost, ServerError, SetupError
 
 if TYPE_CHECKING:
     from dovetail.client import Client
@@ -34,6 +32,14 @@ BEFORE = "It goes before --: all words after that are the command that starts th
 ADVICE = "start the server, or correct {}"
 SAID_WHY = {NOT_THERE: WRONG_USE, CANT_LOAD: UNREACHED}  # our process did, on stderr
 AUTHORIZATION = "authorization"
+OPTIONS = (  # what `Client` says, and what was typed; the first that fits
+    (r"^Client: protocol_version=", "--revision "),
+    (r"^Client: headers=\{(.+?): …\}", r"--header \1"),
+    (r"^Client: auth=", "--token"),
+    (r"^Client: roots=", "--root "),
+    (r"^Client: (.*); leave transport= out$", r"\1; leave --transport out"),
+    (r"^Client: ", ""),
+)
 _BEHIND = "\0"  # stands where TARGET would, if the server is given behind `--`; nobody can type it
 
 
@@ -44,7 +50,7 @@ class ServerCommand(click.Command):
         if "--" in args:
             cut = args.index("--")
             args, ctx.meta[COMMAND_WORDS] = [_BEHIND, *args[:cut]], args[cut + 1 :]
-            if not ctx.meta[COMMAND_WORDS]:
+            if not ctx.meta[COMMAND_WORDS] and not ctx.resilient_parsing:  # somebody may press Tab
                 raise click.UsageError("after -- comes the command that starts the server", ctx)
         try:
             return super().parse_args(ctx, args)
@@ -75,8 +81,8 @@ class ServerAt:
         self.options = options  # of `Client`
         self._signs_in = signs_in
         self._is_listed = is_listed  # in a file, whose values are not to be shown
-        self._started: Popen[bytes] | None = None
-        self._is_taken = False  # whether a client speaks to that
+        self._programs: list[RunningProgram] = []
+        self._waiting: RunningProgram | None = None  # for a client to speak to it
 
     @property
     def is_url(self) -> bool:
@@ -89,40 +95,29 @@ class ServerAt:
         A command that begins like this loads the client while the server loads itself.
         """
         with ended_by_signals():
-            if not self.is_url and os.name == "posix":
-                self._start()
-            heard = self._overheard()
+            self._waiting = self._start()
             try:
                 _ = dovetail.Client  # which loads it
                 yield
             finally:
-                process, self._started = self._started, None
-                if process is not None:
-                    _end(process)
-                if heard is not None:
-                    heard.finish()
+                programs, self._programs, self._waiting = self._programs, [], None
+                for program in programs:
+                    program.end()
 
-    def _start(self) -> None:
-        """In a session of its own: Ctrl-C is for us, and it is told to cancel."""
-        given = self.options["env"]
-        env = None if given is None else {**os.environ, **given}
-        stderr = PIPE if is_overheard() else None
-        with suppress(OSError):  # `connect` will say why
-            self._started = Popen(
-                self.target, stdin=PIPE, stdout=PIPE, stderr=stderr, env=env, cwd=self.options.get("cwd"),
-                start_new_session=True,
-            )  # fmt: skip
-
-    def _overheard(self) -> Overheard | None:
-        if self._started is None or self._started.stderr is None:
+    def _start(self) -> RunningProgram | None:
+        if isinstance(self.target, str) or os.name != "posix":
             return None
-        return Overheard(cast(BinaryIO, self._started.stderr))
+        with suppress(OSError, ValueError):  # `connect` will say why
+            program = RunningProgram.start(self.target, self.options["env"], self.options.get("cwd"))
+            self._programs.append(program)
+            return program
+        return None
 
     @asynccontextmanager
     async def connect(self, **handlers: Any) -> AsyncIterator["Client"]:
         """`handlers` are further options of `Client`. What the program writes to stderr is seen as it comes."""
-        client = self._client(handlers)
-        with self._without_secrets():
+        with self._in_words_of_the_command_line():
+            client = self._client(handlers)
             try:
                 await client.open()
             except ConnectionLost as lost:
@@ -137,20 +132,23 @@ class ServerAt:
                 await client.close()
 
     def _unreached(self, lost: ConnectionLost) -> Exception:
-        if self._started is not None and self._started.returncode in SAID_WHY and self._is_ours:
-            return click.exceptions.Exit(SAID_WHY[self._started.returncode])
+        code = self._programs[-1].process.returncode if self._programs else None
+        if code in SAID_WHY and self._is_ours:
+            return click.exceptions.Exit(SAID_WHY[code])
         if self.is_url:
             lost.add_note(ADVICE.format("its URL" if self._is_listed else "the URL"))
         return lost
 
     @contextmanager
-    def _without_secrets(self) -> Iterator[None]:
-        """Inside, no failure repeats a URL that is in a file."""
+    def _in_words_of_the_command_line(self) -> Iterator[None]:
+        """Inside, no failure speaks of parameters in Python, nor repeats what a file says."""
         try:
             yield
-        except (BadAnswer, ConnectionLost) as failure:
-            if self._is_listed and isinstance(self.target, str):
-                failure.args = (cli.listed.without_url(str(failure), self.target, self.shown),)
+        except (BadAnswer, ConnectionLost, SetupError) as failure:
+            words = str(failure)
+            if self._is_listed:
+                words = cli.listed.without_values(failure, self.target, self.shown)
+            failure.args = (_as_typed(words),)
             raise
 
     @property
@@ -162,10 +160,10 @@ class ServerAt:
         options = {**self.options, **handlers}
         if self.is_url and self._signs_in and options.get("auth") is None:
             options["auth"] = cli.signing_in.TerminalSignIn()
-        if self._started is None or self._is_taken:
+        program, self._waiting = self._waiting or self._start(), None
+        if program is None:
             return dovetail.Client(self.target, **options)
-        self._is_taken = True
-        return cli.started.client_of(self._started, self.shown, **options)
+        return cli.started.client_of(program.process, self.shown, **options)
 
 
 def _is_of_a_stranger(refusal: ServerError) -> bool:
@@ -173,15 +171,13 @@ def _is_of_a_stranger(refusal: ServerError) -> bool:
     return refusal.code == METHOD_NOT_FOUND or (refusal.code > 0 and refusal.code not in (401, 403, 429))
 
 
-def _end(process: Popen[bytes]) -> None:
-    """Of a program that nobody has spoken to, or whose client was not let finish, and of all that it has started."""
-    if process.returncode is None:  # else its client has seen to all of them
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
-    process.wait()
+def _as_typed(words: str) -> str:
+    """With the options of the command line for the parameters of `Client`."""
+    for parameter, option in OPTIONS:
+        words, found = re.subn(parameter, option, words, count=1)
+        if found:
+            break
+    return words
 
 
 def program_command(target: str) -> list[str]:

@@ -22,6 +22,39 @@ STAND_INS = {  # for streams that are closed: from stdin nothing comes, stdout r
 }
 
 
+class ResultStream(io.TextIOWrapper):
+    """stdout. A reader that has left ends the command as such; click itself would call it a failure."""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError as failure:
+            raise ending_of(failure) from None
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError as failure:
+            raise ending_of(failure) from None
+
+
+class ToldStream(io.TextIOWrapper):
+    """stderr. Where nobody hears it, the command still ends as it would have ended."""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            abandon(self)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError:
+            abandon(self)
+
+
 def prepare() -> None:
     """Once, before anything is written.
 
@@ -33,10 +66,13 @@ def prepare() -> None:
             number = os.open(os.devnull, flags)
             os.set_inheritable(number, True)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
+    for name, kind in {"stdout": ResultStream, "stderr": ToldStream}.items():
+        stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             keeps = stream.isatty() or "PYTHONIOENCODING" in os.environ
             stream.reconfigure(encoding=None if keeps else "utf-8", errors="backslashreplace")
+            if stream is getattr(sys, f"__{name}__"):  # and not what somebody has put in its place
+                setattr(sys, name, kind(stream.buffer, stream.encoding, stream.errors, None, stream.line_buffering))
 
 
 def abandon(stream: TextIO) -> None:

@@ -1,8 +1,8 @@
 """A server and the options of a command come in; a connected client goes out, whose logs and questions are seen to."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,12 +14,14 @@ from dovetail.cli.schemas import mapping
 from dovetail.cli.terminal import LEVEL_COLOURS, ProgressLine, as_json, in_line, plain, tell
 from dovetail.client import Client, LogMessage
 from dovetail.protocol import revisions
+from dovetail.protocol.definitions import PromptDefinition, ToolDefinition
 from dovetail.protocol.features import passes_level
 
 LONGEST_LOG = 10_000  # characters of a message
-
-
+MAX_NAMED = 20  # tools or prompts that an error lists
 FEATURES = ("tools", "resources", "prompts", "completions")
+
+N = TypeVar("N", ToolDefinition, PromptDefinition)
 
 
 def require(client: Client, feature: str, server: str) -> None:
@@ -32,6 +34,19 @@ def require(client: Client, feature: str, server: str) -> None:
 
 def _declares_completions(client: Client) -> bool:
     return revisions.BY_NAME[client.protocol_version].completions_capability
+
+
+def named(name: str, known: Iterable[N], kind: str) -> N:
+    """The one of that name. If there is none, it is told what could be meant."""
+    by_name = {each.name: each for each in known}
+    if name in by_name:
+        return by_name[name]
+    import difflib  # late: names are mostly right
+
+    near = difflib.get_close_matches(name, by_name, n=1)
+    names = ", ".join(in_line(each, 60) for each in list(by_name)[:MAX_NAMED])
+    others = f"it has {names}" if names else f"it has no {kind}s at all"
+    raise Ending(f"there is no {kind} {name}; {f'did you mean {in_line(near[0], 60)}?' if near else others}", WRONG_USE)
 
 
 class Talk(NamedTuple):

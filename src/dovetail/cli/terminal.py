@@ -22,6 +22,7 @@ BAR_WIDTH = 30
 USUAL_WIDTH = 80
 REDRAW_SECONDS = 0.1
 _CLEAR = "\r\x1b[K"
+_CLEAR_ABOVE = "\x1b[A\x1b[K"
 # Control characters but for tab and new line, and those that turn the direction of writing.
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -168,12 +169,12 @@ def can_ask() -> bool:
 
 
 _at_once = threading.RLock()  # what a program writes to stderr comes by another thread
-_drawn: list["ProgressLine"] = []  # one at most: the last line of the terminal
+_drawn: list["ProgressLine | OpenQuestion"] = []  # one at most: the last line of the terminal
 
 
 @contextmanager
 def above_bar() -> Iterator[None]:
-    """Inside, whole lines are written to stderr. A bar that stood there stands below them afterwards."""
+    """Inside, whole lines are written to stderr. A bar or question that stood there stands below them afterwards."""
     with _at_once:
         lines = list(_drawn)
         for line in lines:
@@ -181,6 +182,35 @@ def above_bar() -> Iterator[None]:
         yield
         for line in lines:
             line.draw()
+
+
+class OpenQuestion:
+    """The last line of a terminal while an answer to it is typed. What is told meanwhile comes above it.
+
+    What is typed already is kept by the terminal, but seen no more.
+    """
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def draw(self) -> None:
+        with _at_once:
+            put(styled(self._words, sys.stderr, bold=True))
+            _drawn[:] = [self]
+
+    def wipe(self) -> None:
+        """It can be drawn again."""
+        with _at_once:
+            rows_above = (width_of(self._words) - 1) // _width(sys.stderr)
+            put("\n" if os.environ.get("TERM") == "dumb" else _CLEAR + _CLEAR_ABOVE * rows_above)
+            _drawn.clear()
+
+    def close(self, *, is_answered: bool) -> None:
+        """For good. After an answer the cursor is on the next line already."""
+        with _at_once:
+            _drawn.clear()
+            if not is_answered:
+                put("\n")
 
 
 class ProgressLine:

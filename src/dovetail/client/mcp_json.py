@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dovetail.client.address import readable_url
+from dovetail.client.address import ServerAddress, checked_headers
 from dovetail.errors import SetupError
 
 MAX_BYTES = 1024 * 1024
@@ -41,6 +41,7 @@ class ListedServer(NamedTuple):
     target: Any
     options: Mapping[str, Any]
     problem: str = ""
+    is_off: bool = False
 
     @property
     def needs_auth(self) -> bool:
@@ -64,6 +65,10 @@ class _Entry(msgspec.Struct, frozen=True, rename="camel"):
 
 def read_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServer]:
     """Those that are not switched off, by name."""
+    return {name: listed for name, listed in all_servers(source).items() if not listed.is_off}
+
+
+def all_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServer]:
     if isinstance(source, Mapping):
         shown, config, folder = "the configuration", dict(source), Path.cwd()
     else:
@@ -74,8 +79,7 @@ def read_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServ
         raise SetupError(f'{shown} names no servers: it needs "mcpServers" (or "servers") with a name for each')
     if len(servers) > MAX_SERVERS:
         raise SetupError(f"{shown} names {len(servers)} servers; no more than {MAX_SERVERS} are opened at once")
-    found = {str(name): _listed(str(name), entry, folder) for name, entry in servers.items()}
-    return {name: listed for name, listed in found.items() if listed is not None}
+    return {str(name): _listed(str(name), entry, folder) for name, entry in servers.items()}
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -109,10 +113,10 @@ def _workspace(path: Path) -> Path:
     return folder.parent if folder.name in (".vscode", ".cursor", ".gemini") else folder
 
 
-def _listed(name: str, given: Any, folder: Path) -> ListedServer | None:
+def _listed(name: str, given: Any, folder: Path) -> ListedServer:
     try:
         entry = msgspec.convert(given, _Entry)
-        return None if entry.disabled else _reached(entry, folder)
+        return ListedServer(None, {}, is_off=True) if entry.disabled else _reached(entry, folder)
     except msgspec.ValidationError as bad:
         return ListedServer(None, {}, f"The server {name!r} can't be read: {_where(bad)}")
     except SetupError as bad:
@@ -132,22 +136,45 @@ def _reached(entry: _Entry, folder: Path) -> ListedServer:
         transport = TRANSPORTS.get(entry.type, "unknown") if entry.http_url is None else "http"
         if transport == "unknown":
             raise SetupError('its "type" is unknown; use "http" or "sse", or leave it out')
-        headers = {name: _expanded(value, folder) for name, value in entry.headers.items()}
+        headers = _checked_headers({name: _expanded(value, folder) for name, value in entry.headers.items()})
         return ListedServer(_checked_url(_expanded(url, folder)), {"headers": headers, "transport": transport})
     if entry.env_file is not None:
         raise SetupError('"envFile" is not read here; write the variables under "env"')
     command = [_expanded(part, folder) for part in (entry.command or "", *entry.args)]
     env = {name: _expanded(_as_text(value), folder) for name, value in entry.env.items() if value is not None}
-    cwd = None if entry.cwd is None else folder / Path(_expanded(entry.cwd, folder)).expanduser()
-    return ListedServer(command, {"env": env, "cwd": cwd})
+    cwd = None if entry.cwd is None else _expanded(entry.cwd, folder)
+    _check_what_starts_it(command, env, cwd)
+    return ListedServer(command, {"env": env, "cwd": None if cwd is None else folder / os.path.expanduser(cwd)})
+
+
+def _check_what_starts_it(command: list[str], env: Mapping[str, str], cwd: str | None) -> None:
+    """No system takes these, and Python fails in ways of its own."""
+    words = {"command": command[:1], "args": command[1:], "env": [*env, *env.values()], "cwd": [cwd or ""]}
+    for field, texts in words.items():
+        if any("\0" in text for text in texts):
+            raise SetupError(f'its "{field}" holds a NUL character; take that out')
+    if any(not name or "=" in name for name in env):
+        raise SetupError('its "env" has a name that is empty or holds a =; give the variable another one')
 
 
 def _checked_url(url: str) -> str:
-    if not readable_url(url):
+    try:
+        return ServerAddress.of(url).url
+    except SetupError:
         raise SetupError(
-            'its "url" must begin with http:// or https://, name a host, and hold no spaces or line breaks'
-        )
-    return url
+            'its "url" must begin with http:// or https://, name a host, and hold no spaces, line breaks or #, and no '
+            'user or password, which belong in an "Authorization" under "headers"'
+        ) from None
+
+
+def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
+    try:
+        return checked_headers(headers)
+    except SetupError:
+        raise SetupError(
+            'its "headers" hold a name that no header has, a value that is not one line of plain ASCII text, '
+            "or a header that the client sets itself"
+        ) from None
 
 
 def _as_text(value: str | float | bool) -> str:

@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from subprocess import PIPE, Popen, TimeoutExpired
+from subprocess import PIPE
 from typing import cast
 
 from dovetail.client.family import APART, Family
@@ -20,9 +20,17 @@ from dovetail.transports.lines import LineSplitter
 MAX_LINE_BYTES = 256 * 1024 * 1024
 LEAVE_SECONDS = 2.0  # how long a child gets to leave at each step: closed stdin, terminate, kill
 LOOK_SECONDS = 0.02  # between two looks whether anybody of its family is left
-REAP_SECONDS = 1.0  # for one that was killed, where the loop can't be waited for
+REAP_SECONDS = 1.0  # for one that was killed, if nobody wants to wait any longer
 LAST_WORDS_SECONDS = 0.2  # how long the end of the output waits for the exit code, and the reverse
 STDIN, STDOUT = 0, 1
+
+
+class NotStarted(SetupError):
+    """A command can't be started; `why` repeats nothing of it."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
 
 
 class ProcessLink(Link):
@@ -31,7 +39,7 @@ class ProcessLink(Link):
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None, cwd: str | Path | None) -> None:
         self._command = command
         self._env = None if env is None else {**os.environ, **env}
-        self._cwd = cwd
+        self._cwd = None if cwd is None else str(cwd)
         self._child: _Child | None = None
 
     async def open(self, receiver: Receiver) -> None:
@@ -41,14 +49,20 @@ class ProcessLink(Link):
                 lambda: _Child(name, receiver), *self._command, stdin=PIPE, stdout=PIPE, stderr=None,
                 env=self._env, cwd=self._cwd, **APART,
             )  # fmt: skip
-        except OSError as failure:
-            raise SetupError(f"Client: can't start {name!r}: {self._why(failure)}") from None
+        except (OSError, ValueError) as failure:
+            raise self._not_started(name, failure) from None
 
-    def _why(self, failure: OSError) -> str:
-        if self._cwd is not None and failure.filename == str(self._cwd):
-            return f"{failure.strerror}: cwd={str(self._cwd)!r}"
-        missing = isinstance(failure, FileNotFoundError)
-        return "there is no such command" if missing else failure.strerror or "it can't be run"
+    def _not_started(self, name: str, failure: OSError | ValueError) -> NotStarted:
+        place, why = "", "it can't be run"
+        if isinstance(failure, ValueError):
+            why = "its words or its environment hold what no system takes, such as NUL, or = in the name of a variable"
+        elif self._cwd is not None and failure.filename == self._cwd:
+            place, why = f" in cwd={self._cwd!r}", f"its working folder can't be used: {failure.strerror}"
+        elif isinstance(failure, FileNotFoundError):
+            why = "there is no such command"
+        elif failure.strerror:
+            why = failure.strerror
+        return NotStarted(f"Client: can't start {name!r}{place}: {why}", why)
 
     def write(self, message: bytes) -> None:
         if self._child is None:
@@ -154,15 +168,9 @@ class _Child(asyncio.SubprocessProtocol):
                 self._report.cancel()
             try:
                 await within(self._gone, LEAVE_SECONDS)
-            finally:
-                self._reap()
-
-    def _reap(self) -> None:
-        """The loop does that, unless it is about to end. What was killed is gone soon, so it may wait."""
-        process = cast("Popen[bytes] | None", self._transport.get_extra_info("subprocess"))
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(TimeoutExpired):
-                process.wait(REAP_SECONDS)
+            except asyncio.CancelledError:  # once more, as the loop may be about to end: it alone takes the exit code
+                await within(self._gone, REAP_SECONDS)
+                raise
 
 
 async def see_out(family: Family, exited: asyncio.Event, seconds: float) -> None:
