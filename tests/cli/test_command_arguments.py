@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli.arguments import Misread, parameter_lines, read_arguments, text_arguments, typed_value
+from dovetail.cli.arguments import GivenArguments, Misread, parameter_lines, typed_value
 from dovetail.cli.exits import WRONG_USE, Ending
 from dovetail.cli.schemas import described
 from stable_ids import stable
@@ -42,7 +42,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def read(*words: str, whole: str | None = None, schema: Any = SCHEMA) -> dict[str, Any]:
-    return read_arguments(words, whole, schema, "buy")
+    return GivenArguments.read(words, whole).typed(schema, "buy")
 
 
 @pytest.mark.parametrize(
@@ -259,9 +259,9 @@ def test_integers_are_those_of_json(text: str) -> None:
 
 
 def test_arguments_that_are_all_text() -> None:
-    assert text_arguments(["a=1", "b=@"[:-1]]) == {"a": "1", "b": ""}
-    assert text_arguments(["a=1"], {"a": True, "b": False}, "greet") == {"a": "1"}
+    assert GivenArguments.read(["a=1", "b=@"[:-1]]).texts() == {"a": "1", "b": ""}
+    assert GivenArguments.read(["a=1"]).texts({"a": True, "b": False}, "greet") == {"a": "1"}
     with pytest.raises(Ending, match="greet needs a"):
-        text_arguments([], {"a": True}, "greet")
+        GivenArguments().texts({"a": True}, "greet")
     with pytest.raises(Ending, match="greet takes no c"):
-        text_arguments(["a=1", "c=1"], {"a": True}, "greet")
+        GivenArguments.read(["a=1", "c=1"]).texts({"a": True}, "greet")

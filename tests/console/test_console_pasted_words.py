@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from console_page import ConsolePage
 
-from dovetail.cli.arguments import read_arguments, text_arguments
+from dovetail.cli.arguments import GivenArguments
 
 pytestmark = pytest.mark.slow
 
@@ -61,14 +61,14 @@ def test_a_text_is_the_same_text_on_the_command_line(tab: ConsolePage) -> None:
     schema = {"type": "object", "properties": wanted}
     command = copies(tab, {"kind": "tool", "name": "t", "arguments": values}, inputSchema=schema)["command"]
     words = shlex.split(command)[4:]
-    assert read_arguments(words, None, schema, "t") == values
+    assert GivenArguments.read(words).typed(schema, "t") == values
     assert {"text_13=plain", "whole=5", "flag=true"} <= set(words)
 
 
 def test_arguments_of_a_prompt_are_texts_whatever_they_look_like(tab: ConsolePage) -> None:
     values = {f"text-{at}": text for at, text in enumerate(TEXTS)}
     command = copies(tab, {"kind": "prompt", "name": "p", "arguments": values})["command"]
-    assert text_arguments(shlex.split(command)[4:]) == values
+    assert GivenArguments.read(shlex.split(command)[4:]).texts() == values
     assert copies(tab, {"kind": "prompt", "name": "p", "arguments": {"--json": "x"}})["command"] is None
 
 

@@ -165,16 +165,6 @@ class GivenArguments(NamedTuple):
         return found
 
 
-def read_arguments(words: Iterable[str], whole: str | None, schema: Schema, tool: str) -> dict[str, Any]:
-    """Where nobody has to be waited for: read and typed at once."""
-    return GivenArguments.read(words, whole).typed(schema, tool)
-
-
-def text_arguments(words: Iterable[str], allowed: Mapping[str, bool] | None = None, owner: str = "") -> dict[str, str]:
-    """The same for those that are all text."""
-    return GivenArguments.read(words).texts(allowed, owner)
-
-
 def typed_arguments(arguments: Sequence[Argument], schema: Schema, tool: str) -> dict[str, Any]:
     grouped: dict[tuple[str, ...], list[Argument]] = {}
     for argument in arguments:

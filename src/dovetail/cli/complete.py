@@ -29,7 +29,7 @@ Examples:
 def command(server: ServerAt, of: str, argument: str, value: str, context: tuple[str, ...], as_document: bool) -> None:
     """Ask the server at TARGET what an ARGUMENT that begins with VALUE could be."""
     with server.starting():
-        filled_in = cli.arguments.text_arguments(context) or None
+        filled_in = cli.arguments.GivenArguments.read(context).texts() or None
         finish(_complete(server, _reference(of), argument, value, filled_in, as_document))
 
 
