@@ -15,10 +15,16 @@ INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="who is there is read from /proc")
 
 
+def hear_signals() -> None:
+    """Also where whoever started the tests does not, as behind `nohup`."""
+    for number in (INT, TERM, HUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def typed_and_signalled(folder: Path, words: list[str], numbers: list[int]) -> int:
     command = subprocess.Popen(
         [BIN / "dovetail", *words], cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=hear_signals,
     )  # fmt: skip
     try:
         pid_in(folder)
