@@ -134,6 +134,7 @@ async def test_a_wrong_log_level(client: Client) -> None:
     assert caught.value.code == -32602
 
 
+@pytest.mark.seed("S1-25")
 @every_revision
 async def test_a_timeout_stops_the_tool(server: Server, version: str) -> None:
     stopped = asyncio.Event()

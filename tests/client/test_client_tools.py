@@ -145,6 +145,7 @@ async def test_unwrapping_lists_the_tools_once(server: Server) -> None:
 # ── approval ──
 
 
+@pytest.mark.seed("S1-24")
 @every_revision
 async def test_approval(server: Server, version: str) -> None:
     asked: list[tuple[str, dict[str, Any]]] = []
@@ -160,6 +161,7 @@ async def test_approval(server: Server, version: str) -> None:
     assert asked == [("Add two numbers.", {"a": 1, "b": 2}), ("Add two numbers.", {"a": 10, "b": 2})]
 
 
+@pytest.mark.seed("S1-24", "S2-72")
 async def test_a_refused_call_is_never_sent(server: Server) -> None:
     sent: list[bytes] = []
 

@@ -13,6 +13,7 @@ from http_wire import HttpWire
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 
 
+@pytest.mark.seed("S1-17")
 @pytest.mark.parametrize("accept", ["application/json, text/event-stream", "application/json", "text/event-stream"])
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 @pytest.mark.parametrize("version", HANDSHAKE)

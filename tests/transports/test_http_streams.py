@@ -26,6 +26,7 @@ def methods(exchange: Any) -> list[str]:
 # ── JSON, until there is something to tell ──
 
 
+@pytest.mark.seed("S1-08")
 @pytest.mark.parametrize("version", REVISIONS)
 @pytest.mark.rule("SH-8", "MH-7")
 async def test_a_quiet_call_is_answered_with_json(version: str) -> None:
@@ -38,6 +39,7 @@ async def test_a_quiet_call_is_answered_with_json(version: str) -> None:
         assert text_of(answer.json) == "3"
 
 
+@pytest.mark.seed("S1-08", "S1-16")
 @pytest.mark.parametrize("version", REVISIONS)
 @pytest.mark.rule("SH-11", "SH-12", "SH-14", "MH-8", "MH-10", "MH-11", "PROG-10")
 async def test_a_call_that_notifies_is_answered_with_a_stream(version: str) -> None:
