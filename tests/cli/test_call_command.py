@@ -151,6 +151,7 @@ def test_a_server_without_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "dovetail.reference has no tools at all; it has nothing that could be asked for" in done.stderr
 
 
+@pytest.mark.seed("S2-72", "S4-17")
 def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
     done = run("call", "forget", "note=old")
     assert (done.exit_code, done.stdout) == (DECLINED, "")

@@ -352,6 +352,7 @@ def test_all_options_of_a_client_are_passed_on() -> None:
 # ── real ones ──
 
 
+@pytest.mark.seed("S2-04")
 @pytest.mark.slow
 async def test_programs_and_urls_together(tmp_path: Path) -> None:
     for name, tool in (("alpha", "first"), ("beta", "second")):

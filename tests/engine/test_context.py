@@ -46,6 +46,7 @@ async def test_a_modern_request_hears_what_it_asked_for(tool: str) -> None:
         assert (await wire.refusal("logging/setLevel", {"level": "info"}))["code"] == -32601
 
 
+@pytest.mark.seed("S2-74")
 @pytest.mark.rule("LOG-6")
 async def test_secrets_are_blacked_out_and_data_may_be_anything() -> None:
     server = new_server(redact=["pin"])

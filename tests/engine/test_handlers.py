@@ -176,6 +176,7 @@ async def test_a_tool_error_is_told(version: str) -> None:
     assert (result["isError"], result["content"]) == (True, [{"type": "text", "text": "No such city."}])
 
 
+@pytest.mark.seed("S2-90")
 @pytest.mark.parametrize(
     "failure", [RuntimeError("secret 42"), KeyError("secret 42"), ValueError("secret 42"), SystemExit("secret 42")]
 )

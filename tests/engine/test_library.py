@@ -151,6 +151,7 @@ async def test_a_folder_is_listed_read_and_kept_up_to_date(tmp_path: Path) -> No
         await wire.quiet(0.02)
 
 
+@pytest.mark.seed("S2-73")
 @pytest.mark.rule("RES-9", "RES-10")
 async def test_nothing_outside_of_a_folder_can_be_reached(tmp_path: Path) -> None:
     root = tmp_path / "root"

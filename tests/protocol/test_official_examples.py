@@ -123,6 +123,7 @@ def load(file: Path | None) -> Any:
     return json.loads(file.read_text())
 
 
+@pytest.mark.seed("S2-83")
 @examples(*TYPES)
 def test_values(file: Path) -> None:
     wanted = load(file)
@@ -256,6 +257,7 @@ def test_notifications(file: Path) -> None:
     assert json.loads(jsonrpc.notification(str(message.method), params)) == wanted
 
 
+@pytest.mark.seed("S2-83")
 def test_no_example_is_forgotten() -> None:
     official.demand()
     known = {*TYPES, *REQUESTS, *LISTS, *RESULTS, *BARE_ERRORS, *ERROR_MESSAGES, *NOTIFICATIONS, *ELSEWHERE}

@@ -38,6 +38,7 @@ from stable_ids import stable
 # Hostile input
 
 
+@pytest.mark.seed("S2-75")
 @pytest.mark.timeout(60)
 def test_patterns_never_backtrack() -> None:
     arguments = compiled(Annotated[str, Field(pattern="^(a+)+$")])

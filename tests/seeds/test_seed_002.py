@@ -1,11 +1,38 @@
 """Every JSON message of seed 002, on its server, at 2024-11-05."""
 
+import asyncio
+import json
+import re
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
 from servers.seeds.seed_002 import create_server, server
 
+import official
+from dovetail import (
+    Client,
+    Clients,
+    Context,
+    EmbeddedResource,
+    Image,
+    LogMessage,
+    Message,
+    NotApproved,
+    ResourceContents,
+    Server,
+    Text,
+)
 from seeds.golden import Opaque, same
 from wire import Wire
 
 REVISION = "2024-11-05"
+PROGRAM = Path(__file__).parents[2] / "servers" / "seeds" / "seed_002.py"
+PROMPTLY = 20.0
 MAIN_RS = {
     "uri": "file:///project/src/main.rs",
     "name": "main.rs",
@@ -20,6 +47,7 @@ CAPABILITIES = {
 }
 
 
+@pytest.mark.seed("S2-09", "S2-10", "S2-11", "S2-12", "S2-14", "S2-15", "S2-16", "S2-17")
 async def test_initialization() -> None:
     async with Wire(server) as wire:
         answer = await wire.exchange(
@@ -50,6 +78,7 @@ async def test_initialization() -> None:
         await wire.quiet()
 
 
+@pytest.mark.seed("S2-27", "S2-28", "S2-29")
 async def test_prompts_get() -> None:
     request = {
         "jsonrpc": "2.0",
@@ -64,6 +93,7 @@ async def test_prompts_get() -> None:
     assert "def hello():\n    print('world')" in message["content"]["text"]
 
 
+@pytest.mark.seed("S2-26", "S2-29", "S2-33")
 async def test_prompts_list() -> None:
     async with Wire(server, REVISION) as wire:
         (prompt,) = (await wire.ask("prompts/list"))["prompts"]
@@ -77,6 +107,7 @@ async def test_prompts_list() -> None:
     )
 
 
+@pytest.mark.seed("S2-18", "S2-30")
 async def test_a_changed_prompt_list_is_announced() -> None:
     async with Wire(server, REVISION) as wire:
         server.add_prompt(lambda: "hello", name="another")
@@ -86,12 +117,14 @@ async def test_a_changed_prompt_list_is_announced() -> None:
             server.remove_prompt("another")
 
 
+@pytest.mark.seed("S2-34")
 async def test_resources_list() -> None:
     async with Wire(server, REVISION) as wire:
         answer = await wire.exchange({"jsonrpc": "2.0", "id": 1, "method": "resources/list"})
     same(answer, {"jsonrpc": "2.0", "id": 1, "result": {"resources": [MAIN_RS]}})
 
 
+@pytest.mark.seed("S2-36", "S2-37", "S2-38")
 async def test_resources_read() -> None:
     request = {
         "jsonrpc": "2.0",
@@ -119,6 +152,7 @@ async def test_resources_read() -> None:
     )
 
 
+@pytest.mark.seed("S2-19", "S2-39", "S2-40", "S2-41")
 async def test_resource_subscriptions() -> None:
     uri = "file:///project/src/main.rs"
     async with Wire(server, REVISION) as wire:
@@ -134,6 +168,7 @@ async def test_resource_subscriptions() -> None:
         await wire.quiet()
 
 
+@pytest.mark.seed("S2-20")
 async def test_a_changed_resource_list_is_announced() -> None:
     async with Wire(server, REVISION) as wire:
         server.add_resource("file:///another", lambda: "", name="another")
@@ -148,6 +183,7 @@ async def test_resource_templates_are_served() -> None:
         assert await wire.ask("resources/templates/list") == {"resourceTemplates": []}
 
 
+@pytest.mark.seed("S2-45", "S2-47")
 async def test_tools_list() -> None:
     async with Wire(server, REVISION) as wire:
         answer = await wire.exchange({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
@@ -182,6 +218,7 @@ def weather_call(location: str) -> dict:
     }
 
 
+@pytest.mark.seed("S2-48", "S2-49")
 async def test_tools_call() -> None:
     async with Wire(server, REVISION) as wire:
         answer = await wire.exchange(weather_call("New York"))
@@ -190,6 +227,7 @@ async def test_tools_call() -> None:
     same(answer, {"jsonrpc": "2.0", "id": 2, "result": result})
 
 
+@pytest.mark.seed("S2-50")
 async def test_a_failure_of_the_tool_is_a_result() -> None:
     async with Wire(server, REVISION) as wire:
         answer = await wire.exchange(weather_call("everywhere"))
@@ -197,6 +235,7 @@ async def test_a_failure_of_the_tool_is_a_result() -> None:
     same(answer, {"jsonrpc": "2.0", "id": 2, "result": result})
 
 
+@pytest.mark.seed("S2-21", "S2-51")
 async def test_a_changed_tool_list_is_announced() -> None:
     async with Wire(server, REVISION) as wire:
         server.add_tool(lambda: "", name="another")
@@ -206,6 +245,7 @@ async def test_a_changed_tool_list_is_announced() -> None:
             server.remove_tool("another")
 
 
+@pytest.mark.seed("S2-22", "S2-52", "S2-54", "S2-55", "S2-56")
 async def test_logging() -> None:
     async with Wire(server, REVISION) as wire:
         request = {"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel", "params": {"level": "info"}}
@@ -226,6 +266,7 @@ async def test_logging() -> None:
         assert (await wire.receive())["id"] == 2
 
 
+@pytest.mark.seed("S2-59", "S2-61")
 async def test_completion() -> None:
     request = {
         "jsonrpc": "2.0",
@@ -242,6 +283,7 @@ async def test_completion() -> None:
     same(answer, {"jsonrpc": "2.0", "id": 1, "result": {"completion": completion}})
 
 
+@pytest.mark.seed("S2-62", "S2-63", "S2-64")
 async def test_pagination() -> None:
     async with Wire(create_server(page_size=1), REVISION) as wire:
         answer = await wire.exchange({"jsonrpc": "2.0", "id": 10, "method": "resources/list"})
@@ -249,3 +291,616 @@ async def test_pagination() -> None:
         rest = await wire.ask("resources/list", {"cursor": answer["result"]["nextCursor"]})
     assert [resource["name"] for resource in rest["resources"]] == ["README.md"]
     assert "nextCursor" not in rest
+
+
+# ── the lifecycle, in words ──
+
+
+@pytest.mark.seed("S2-09", "S2-10", "S2-12", "S2-13", "S2-14")
+async def test_each_side_says_who_it_is_and_what_it_can() -> None:
+    introduced = Server("ExampleServer", version="1.0.0", instructions="Ask for a city first.")
+
+    @introduced.tool
+    async def who(ctx: Context) -> str:
+        client = ctx.client
+        return json.dumps([ctx.protocol_version, client.name, client.version, dict(client.capabilities)])
+
+    capabilities = {"roots": {"listChanged": True}, "sampling": {}}
+    async with Wire(introduced, REVISION, capabilities=capabilities) as wire:
+        (said,) = (await wire.ask("tools/call", {"name": "who"}))["content"]
+    same(
+        wire.welcome,
+        {
+            "protocolVersion": REVISION,
+            "capabilities": {"logging": {}, "tools": {"listChanged": True}},
+            "serverInfo": {"name": "ExampleServer", "version": "1.0.0"},
+            "instructions": "Ask for a city first.",
+        },
+    )
+    assert json.loads(said["text"]) == [REVISION, "wire", "1.0.0", capabilities]
+
+
+@pytest.mark.seed("S2-11")
+@pytest.mark.parametrize(("asked", "picked"), [(REVISION, REVISION), ("1999-01-01", "2025-11-25")])
+async def test_the_server_picks_the_version(asked: str, picked: str) -> None:
+    async with Wire(server, asked) as wire:
+        assert wire.welcome["protocolVersion"] == picked
+        assert (await wire.ask("tools/list"))["tools"]
+
+
+@pytest.mark.seed("S2-15", "S2-68")
+async def test_normal_operation_begins_with_initialized() -> None:
+    changing = create_server()
+    hello = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": {"name": "client", "version": "1"}}
+    async with Wire(changing) as wire:
+        assert "Not initialised" in (await wire.refusal("tools/list"))["message"]
+        await wire.ask("initialize", hello)
+        changing.add_tool(lambda: "", name="early")
+        await wire.quiet()
+        wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        changing.add_tool(lambda: "", name="later")
+        same(await wire.receive(), {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+
+
+@pytest.mark.seed("S2-03", "S2-17", "S2-23", "S2-24", "S2-76", "S2-92")
+@pytest.mark.parametrize("feature", ["prompts", "resources", "tools", "logging"])
+async def test_each_feature_may_be_the_only_one(feature: str) -> None:
+    single = Server("single", logging=feature == "logging")
+    if feature == "prompts":
+        single.add_prompt(lambda: "", name="one")
+    elif feature == "resources":
+        single.add_resource("a://b", lambda: "", name="one")
+    elif feature == "tools":
+        single.add_tool(lambda: "", name="one")
+    async with Wire(single, REVISION) as wire:
+        same(wire.welcome["capabilities"], {feature: CAPABILITIES[feature]})
+        for other in ("prompts", "resources", "tools"):
+            if other == feature:
+                assert len((await wire.ask(f"{other}/list"))[other]) == 1
+            else:
+                assert (await wire.refusal(f"{other}/list"))["code"] == -32601
+        if feature == "logging":
+            assert await wire.ask("logging/setLevel", {"level": "info"}) == {}
+        else:
+            assert (await wire.refusal("logging/setLevel", {"level": "info"}))["code"] == -32601
+
+
+# ── prompts and resources, in words ──
+
+
+@pytest.mark.seed("S2-25")
+async def test_a_client_lists_prompts_and_a_user_invokes_one() -> None:
+    async with Client(server, protocol_version=REVISION) as client:
+        commands = {f"/{prompt.name}": prompt for prompt in await client.list_prompts()}
+        chosen = commands["/code_review"]
+        typed = {argument.name: "x = 1" for argument in chosen.arguments or []}
+        (message,) = (await client.get_prompt(chosen.name, typed)).messages
+    assert (message.role, message.content) == ("user", Text("Please review this code:\nx = 1"))
+
+
+@pytest.mark.seed("S2-27", "S2-28", "S2-31", "S2-32")
+async def test_a_prompt_may_hold_several_messages_of_every_kind() -> None:
+    talking = Server("talking")
+
+    @talking.prompt
+    def dialogue(topic: str = "anything") -> list[Message]:
+        file = ResourceContents("file:///a.txt", "text/plain", text="hello")
+        return [
+            Message("user", f"Let us talk about {topic}."),
+            Message("assistant", Image(b"pixels", "image/png")),
+            Message("user", EmbeddedResource(file)),
+        ]
+
+    async with Wire(talking, REVISION) as wire:
+        result = await wire.ask("prompts/get", {"name": "dialogue"})
+        told = await wire.ask("prompts/get", {"name": "dialogue", "arguments": {"topic": "Rust"}})
+    file = {"uri": "file:///a.txt", "mimeType": "text/plain", "text": "hello"}
+    same(
+        result["messages"],
+        [
+            {"role": "user", "content": {"type": "text", "text": "Let us talk about anything."}},
+            {"role": "assistant", "content": {"type": "image", "data": "cGl4ZWxz", "mimeType": "image/png"}},
+            {"role": "user", "content": {"type": "resource", "resource": file}},
+        ],
+    )
+    assert told["messages"][0]["content"]["text"] == "Let us talk about Rust."
+
+
+@pytest.mark.seed("S2-34", "S2-37", "S2-38")
+async def test_files_records_and_documents_elsewhere_are_resources(tmp_path: Path) -> None:
+    (tmp_path / "logo.png").write_bytes(b"pixels")
+    with sqlite3.connect(tmp_path / "users.db") as users:
+        users.execute("create table users (name text)")
+        users.execute("insert into users values ('Ada')")
+    users.close()
+    library = Server("library")
+    library.add_file(tmp_path / "logo.png", uri="file:///project/logo.png")
+
+    @library.resource("db://users/{row}", mime_type="application/json")
+    def user(row: int) -> list[str]:
+        connection = sqlite3.connect(tmp_path / "users.db")
+        try:
+            return list(connection.execute("select name from users where rowid = ?", (row,)).fetchone())
+        finally:
+            connection.close()
+
+    @library.resource("https://example.com/handbook", mime_type="text/html")
+    def handbook() -> str:
+        return "<h1>Handbook</h1>"
+
+    async with Wire(library, REVISION) as wire:
+
+        async def read(uri: str) -> Any:
+            return (await wire.ask("resources/read", {"uri": uri}))["contents"]
+
+        uri = "file:///project/logo.png"
+        same(await read(uri), [{"uri": uri, "mimeType": "image/png", "blob": "cGl4ZWxz"}])
+        uri = "db://users/1"
+        same(await read(uri), [{"uri": uri, "mimeType": "application/json", "text": '["Ada"]'}])
+        uri = "https://example.com/handbook"
+        same(await read(uri), [{"uri": uri, "mimeType": "text/html", "text": "<h1>Handbook</h1>"}])
+
+
+@pytest.mark.seed("S2-42")
+async def test_a_client_makes_uris_of_a_template() -> None:
+    shelves = Server("shelves")
+
+    @shelves.resource("books://{shelf}/{title}", name="book", description="Any book")
+    def book(shelf: str, title: str) -> str:
+        return f"{title} on {shelf}"
+
+    async with Wire(shelves, REVISION) as wire:
+        (template,) = (await wire.ask("resources/templates/list"))["resourceTemplates"]
+        uri = template["uriTemplate"].replace("{shelf}", "a").replace("{title}", "War%20and%20Peace")
+        (contents,) = (await wire.ask("resources/read", {"uri": uri}))["contents"]
+    assert (template["name"], template["description"]) == ("book", "Any book")
+    assert (contents["uri"], contents["text"]) == ("books://a/War%20and%20Peace", "War and Peace on a")
+
+
+# ── tools, logs, pages, in words ──
+
+
+@pytest.mark.seed("S2-44", "S2-72")
+async def test_a_tool_runs_with_the_approval_of_a_user() -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def approve(tool: Any, arguments: dict[str, Any]) -> bool:
+        asked.append((tool.name, arguments))
+        return arguments["location"] == "Rome"
+
+    async with Client(server, protocol_version=REVISION, approve=approve) as client:
+        assert "Rome" in (await client.call_tool("get_weather", {"location": "Rome"})).text
+        with pytest.raises(NotApproved):
+            await client.call_tool("get_weather", {"location": "Atlantis"})
+    assert asked == [("get_weather", {"location": "Rome"}), ("get_weather", {"location": "Atlantis"})]
+
+
+@pytest.mark.seed("S2-46")
+async def test_the_definitions_can_be_handed_to_a_model() -> None:
+    async with Client(server, protocol_version=REVISION) as client:
+        tools = await client.list_tools()
+    handed = [{"name": each.name, "description": each.description, "parameters": each.input_schema} for each in tools]
+    location = {"type": "string", "description": "City name or zip code"}
+    assert json.loads(json.dumps(handed)) == [
+        {
+            "name": "get_weather",
+            "description": "Fetch current weather by city name or zip code",
+            "parameters": {"type": "object", "properties": {"location": location}, "required": ["location"]},
+        }
+    ]
+
+
+@pytest.mark.seed("S2-53")
+async def test_a_client_forwards_logs_to_a_file(tmp_path: Path) -> None:
+    def forward(message: LogMessage) -> None:
+        with (tmp_path / "server.log").open("a") as file:
+            file.write(f"{message.level} {message.logger} {json.dumps(message.data)}\n")
+
+    async with Client(server, protocol_version=REVISION, log_handler=forward) as client:
+        await client.call_tool("get_weather", {"location": "Atlantis"})
+    details = '{"error": "Connection failed", "details": {"host": "localhost", "port": 5432}}'
+    assert (tmp_path / "server.log").read_text() == f"error database {details}\n"
+
+
+@pytest.mark.seed("S2-54", "S2-55", "S2-57")
+async def test_eight_levels_of_which_each_lets_those_above_it_through() -> None:
+    levels = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+    chatty = Server("chatty")
+
+    @chatty.tool
+    async def chat(ctx: Context) -> None:
+        for level in reversed(levels):
+            await ctx.log(level, level)  # type: ignore[arg-type]
+
+    async with Wire(chatty, REVISION) as wire:
+        for place, level in enumerate(levels):
+            await wire.ask("logging/setLevel", {"level": level})
+            before = len(wire.seen)
+            await wire.ask("tools/call", {"name": "chat"})
+            heard = [message["params"]["level"] for message in wire.seen[before:] if "method" in message]
+            assert heard == levels[place:][::-1]
+        assert (await wire.refusal("logging/setLevel", {"level": "loud"}))["code"] == -32602
+
+
+@pytest.mark.seed("S2-62", "S2-63", "S2-64", "S2-77")
+@pytest.mark.parametrize("kind", ["tools", "prompts", "resources", "resourceTemplates"])
+async def test_every_list_comes_in_pages(kind: str) -> None:
+    paged = Server("paged", page_size=2)
+    for number in range(3):
+        name = f"item_{number}"
+        paged.add_tool(lambda: "", name=name)
+        paged.add_prompt(lambda: "", name=name)
+        paged.add_resource(f"a://{name}", lambda: "", name=name)
+        paged.add_resource(f"{name}://{{id}}", lambda id: id, name=name)
+    method = "resources/templates/list" if kind == "resourceTemplates" else f"{kind}/list"
+    async with Wire(paged, REVISION) as wire:
+        first = await wire.ask(method)
+        rest = await wire.ask(method, {"cursor": first["nextCursor"]})
+        assert [item["name"] for item in first[kind]] == ["item_0", "item_1"]
+        assert [item["name"] for item in rest[kind]] == ["item_2"]
+        assert "nextCursor" not in rest
+        for guess in ("2", "item_1", first["nextCursor"] + "A"):
+            assert (await wire.refusal(method, {"cursor": guess}))["code"] == -32602
+
+
+# ── transports ──
+
+
+@asynccontextmanager
+async def running(*command: str | Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *map(str, command),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(PROMPTLY):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+NOISY = """
+import sys
+from dovetail import Server
+
+server = Server("noisy")
+
+@server.tool
+def shout() -> str:
+    print("said by print")
+    print("said to stderr", file=sys.stderr)
+    raise RuntimeError("a crash")
+
+server.run()
+"""
+
+
+@pytest.mark.seed("S2-06", "S2-07", "S2-65", "S2-66", "S2-67", "S2-68", "S2-84")
+async def test_json_lines_over_the_pipes_of_a_subprocess_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    hello = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": {"name": "host", "version": "1"}}
+    requests: list[dict[str, Any]] = [
+        {"jsonrpc": "2.0", "id": 0, "method": "tools/list"},  # too early
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "shout"}},
+    ]
+    async with running(tmp_path / "noisy.py") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answers: list[dict[str, Any]] = []
+        for request in requests:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            if "id" in request:
+                answers.append(json.loads(await process.stdout.readline()))
+        rest, errors = await process.communicate(b"")  # and its input ends
+    assert process.returncode == 0
+    assert rest == b""
+    early, welcome, called = answers
+    assert [answer["id"] for answer in answers] == [0, 1, 2]
+    assert "Not initialised" in early["error"]["message"]
+    assert welcome["result"]["protocolVersion"] == REVISION
+    assert called["result"]["isError"] is True
+    for sign in ("said by print", "said to stderr", "RuntimeError: a crash"):
+        assert errors.decode().count(sign) == 1
+
+
+@pytest.mark.seed("S2-06", "S2-08", "S2-69", "S2-70", "S2-71")
+async def test_one_process_serves_many_clients_over_http_and_sse() -> None:
+    command = ("-m", "dovetail.cli", "run", PROGRAM, "--transport", "http", "--port", "0")
+    async with running(*command) as process:
+        assert process.stderr is not None
+        found = None
+        while found is None:
+            line = (await process.stderr.readline()).decode()
+            assert line, "it has ended"
+            found = re.search(r"serves MCP at (http://[^/]+)/", line)
+        url = f"{found[1]}/sse"
+        options: Any = {"protocol_version": REVISION, "transport": "sse"}
+        async with Client(url, **options) as one, Client(url, **options) as two:
+            assert one.protocol_version == two.protocol_version == REVISION
+            cities = await asyncio.gather(
+                one.call_tool("get_weather", {"location": "Rome"}), two.call_tool("get_weather", {"location": "Oslo"})
+            )
+        assert [result.text.split(":")[0] for result in cities] == [
+            "Current weather in Rome",
+            "Current weather in Oslo",
+        ]
+
+
+TOPIC = """
+from dovetail import Server
+
+server = Server({topic!r})
+
+@server.tool
+def publish(text: str) -> str:
+    return {topic!r} + ": " + text
+
+server.run()
+"""
+
+
+@pytest.mark.seed("S2-04", "S2-91")
+async def test_a_host_spawns_several_servers_of_one_project(tmp_path: Path) -> None:
+    topics = ["blog", "social", "creative"]
+    for topic in topics:
+        (tmp_path / "servers" / topic).mkdir(parents=True)
+        (tmp_path / "servers" / topic / "main.py").write_text(TOPIC.format(topic=topic))
+    commands = {
+        topic: {"command": sys.executable, "args": [str(tmp_path / "servers" / topic / "main.py")]} for topic in topics
+    }
+    async with Clients({"mcpServers": commands}, protocol_version=REVISION) as clients:
+        assert [tool.name for tool in await clients.list_tools()] == [f"{topic}_publish" for topic in topics]
+        for topic in topics:
+            assert (await clients.call_tool(f"{topic}_publish", {"text": "hello"})).text == f"{topic}: hello"
+
+
+# ── security and trust ──
+
+
+@pytest.mark.seed("S2-73", "S2-93")
+async def test_uris_and_inputs_are_validated(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "fine.txt").write_text("fine")
+    guarded = create_server()
+    guarded.add_directory(tmp_path / "open", uri="docs://open")
+    async with Wire(guarded, REVISION) as wire:
+        assert (await wire.ask("resources/read", {"uri": "docs://open/fine.txt"}))["contents"][0]["text"] == "fine"
+        for uri in ("docs://open/../secret", "docs://open/%2e%2e/secret", f"file://{tmp_path}/secret", "no uri"):
+            assert (await wire.refusal("resources/read", {"uri": uri}))["code"] == -32002, uri
+        for arguments in ({}, {"location": 5}, {"location": ["Rome"]}, {"location": None}):
+            refused = await wire.ask("tools/call", {"name": "get_weather", "arguments": arguments})
+            assert refused["isError"] is True
+            assert "location" in refused["content"][0]["text"]
+
+
+@pytest.mark.seed("S2-74")
+async def test_no_secret_reaches_a_client_in_a_log_or_an_error() -> None:
+    leaky = Server("leaky")
+
+    @leaky.tool
+    async def leak(ctx: Context) -> str:
+        await ctx.info({"user": "Ada", "password": "hunter2"})
+        await ctx.warning("Authorization: Bearer hunter2hunter2")
+        raise RuntimeError("could not log in with hunter2")
+
+    async with Wire(leaky, REVISION) as wire:
+        await wire.ask("tools/call", {"name": "leak"})
+    first, second = (message["params"]["data"] for message in wire.seen if "method" in message)
+    assert first["user"] == "Ada"
+    assert "Authorization" in second
+    assert "hunter2" not in str(wire.seen)
+
+
+@pytest.mark.seed("S2-75")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        b'{"location": {"$ne": null}}',
+        b'{"location": "\\ud800"}',
+        b'{"location": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+        b'{"location": "Rome", "__class__": "admin"}',
+        b'["Rome"]',
+        b"{location: Rome}",
+    ],
+    ids=["object", "half a character", "deep", "unknown", "array", "no JSON"],
+)
+async def test_hostile_input_is_refused_and_the_next_call_works(arguments: bytes) -> None:
+    strict = Server("strict")
+
+    @strict.tool
+    def get_weather(location: str) -> str:
+        return location
+
+    start = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "get_weather", "arguments": '
+    async with Wire(strict, REVISION) as wire:
+        wire.send(start + arguments + b"}}")
+        answer = await wire.receive()
+        assert answer["result"]["isError"] if "result" in answer else answer["error"]["code"] in (-32700, -32602)
+        good = await wire.ask("tools/call", {"name": "get_weather", "arguments": {"location": "Rome"}})
+        assert good["content"][0]["text"] == "Rome"
+
+
+# ── the index of methods and notifications ──
+
+URI = {"uri": "file:///project/src/main.rs"}
+COMPLETE = {"ref": {"type": "ref/prompt", "name": "code_review"}, "argument": {"name": "language", "value": "py"}}
+METHODS: dict[str, tuple[dict[str, Any] | None, set[str]]] = {
+    "logging/setLevel": ({"level": "info"}, set()),
+    "prompts/list": (None, {"prompts"}),
+    "prompts/get": ({"name": "code_review", "arguments": {"code": "x"}}, {"description", "messages"}),
+    "tools/list": (None, {"tools"}),
+    "tools/call": ({"name": "get_weather", "arguments": {"location": "Rome"}}, {"content", "isError"}),
+    "resources/list": (None, {"resources"}),
+    "resources/read": (URI, {"contents"}),
+    "resources/subscribe": (URI, set()),
+    "resources/unsubscribe": (URI, set()),
+    "resources/templates/list": (None, {"resourceTemplates"}),
+    "completion/complete": (COMPLETE, {"completion"}),
+}
+
+
+@pytest.mark.seed("S2-01", "S2-02", "S2-05", "S2-76", "S2-77", "S2-79", "S2-82", "S2-85")
+async def test_every_method_of_the_index_is_answered_as_the_schema_says() -> None:
+    official.demand()
+    async with Wire(server, REVISION) as wire:
+        official.validator_for(REVISION, "InitializeResult").validate(wire.welcome)
+        for method, (params, keys) in METHODS.items():
+            result = await wire.ask(method, params)
+            assert result.keys() == keys, method
+            official.validator_for(REVISION, official.RESULTS[method]).validate(result)
+        assert (await wire.refusal("tools/dance"))["code"] == -32601
+
+
+@pytest.mark.seed("S2-02", "S2-78", "S2-81", "S2-82")
+async def test_every_notification_of_the_index_is_sent_as_the_schema_says() -> None:
+    official.demand()
+    changing = create_server()
+    async with Wire(changing, REVISION) as wire:
+        await wire.ask("resources/subscribe", URI)
+        changing.notify_resource_updated(URI["uri"])
+        changing.add_resource("a://b", lambda: "", name="another")
+        changing.add_prompt(lambda: "", name="another")
+        changing.add_tool(lambda: "", name="another")
+        told = [await wire.receive() for _ in range(4)]
+        wire.send(weather_call("Atlantis"))
+        told.append(await wire.receive())
+    for message in told:
+        official.validator_for(REVISION, "ServerNotification").validate(message)
+    assert {message["method"] for message in told} == {
+        "notifications/message",
+        "notifications/resources/list_changed",
+        "notifications/resources/updated",
+        "notifications/prompts/list_changed",
+        "notifications/tools/list_changed",
+    }
+
+
+@pytest.mark.seed("S2-93")
+@pytest.mark.parametrize("method", [method for method, (params, _) in METHODS.items() if params is not None])
+async def test_params_that_do_not_fit_are_refused(method: str) -> None:
+    async with Wire(server, REVISION) as wire:
+        for params in ({}, {"uri": 5, "name": 5, "level": 5, "ref": 5, "argument": 5}):
+            refused = await wire.refusal(method, params)
+            assert refused["code"] == -32602
+            assert refused["message"]
+
+
+@pytest.mark.seed("S2-80")
+async def test_the_server_asks_the_client_for_its_roots() -> None:
+    curious = Server("curious")
+
+    @curious.tool
+    async def where(ctx: Context) -> str:
+        return " ".join(root.uri for root in await ctx.list_roots())
+
+    async with Wire(curious, REVISION, capabilities={"roots": {"listChanged": True}}) as wire:
+        wire.send(wire.request("tools/call", {"name": "where"}, id=2))
+        question = await wire.receive()
+        assert question["method"] == "roots/list"
+        roots = [{"uri": "file:///project", "name": "Project"}]
+        wire.send({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": roots}})
+        answer = await wire.receive()
+    assert (answer["id"], answer["result"]["content"][0]["text"]) == (2, "file:///project")
+
+
+# ── hints for implementations ──
+
+
+@pytest.mark.seed("S2-86")
+@pytest.mark.parametrize("text", ['say "hi"\n\t\\', "72°F ☀ 😀", "\u2028\x00\x1b[31m", "</script>"], ids=ascii)
+async def test_any_text_comes_and_goes_as_json(text: str) -> None:
+    echoing = Server("echoing")
+    echoing.add_tool(lambda text: text, name="echo")
+    async with Wire(echoing, REVISION) as wire:
+        answer = await wire.exchange(wire.request("tools/call", {"name": "echo", "arguments": {"text": text}}, id="é"))
+    same(
+        answer,
+        {"jsonrpc": "2.0", "id": "é", "result": {"content": [{"type": "text", "text": text}], "isError": False}},
+    )
+
+
+@pytest.mark.seed("S2-87")
+async def test_requests_are_served_at_the_same_time() -> None:
+    both = Server("both")
+    met = asyncio.Barrier(2)
+
+    @both.tool
+    async def meet() -> str:
+        await met.wait()  # for the other call
+        return "met"
+
+    async with Wire(both, REVISION) as wire:
+        for id in (1, 2):
+            wire.send(wire.request("tools/call", {"name": "meet"}, id=id))
+        assert await wire.ask("ping") == {}  # while both wait, or after
+        answers = {message["id"] for message in wire.seen if message["id"] in (1, 2)}
+        while answers != {1, 2}:
+            answers.add((await wire.receive())["id"])
+
+
+@pytest.mark.seed("S2-88")
+async def test_the_contents_of_a_resource_are_kept() -> None:
+    keeping, reads = Server("keeping"), []
+
+    @keeping.resource("a://b", cache=60)
+    def counted() -> str:
+        reads.append("read")
+        return str(len(reads))
+
+    async with Wire(keeping, REVISION) as wire:
+
+        async def read() -> str:
+            return (await wire.ask("resources/read", {"uri": "a://b"}))["contents"][0]["text"]
+
+        assert [await read() for _ in range(3)] == ["1", "1", "1"]
+        keeping.notify_resource_updated("a://b")
+        assert await read() == "2"
+
+
+@pytest.mark.seed("S2-40", "S2-89")
+async def test_a_watched_file_tells_its_subscribers_by_itself(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.md"
+    notes.write_text("one")
+    watching = Server("watching")
+    watching.add_file(notes, uri="file:///notes.md")
+    async with Wire(watching, REVISION) as wire:
+        await wire.ask("resources/subscribe", {"uri": "file:///notes.md"})
+        notes.write_text("two and more")
+        same(
+            await wire.receive(),
+            {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "file:///notes.md"}},
+        )
+        read = await wire.ask("resources/read", {"uri": "file:///notes.md"})
+    assert read["contents"][0]["text"] == "two and more"
+
+
+@pytest.mark.seed("S2-90", "S2-94")
+async def test_whatever_a_tool_does_the_client_is_told_and_the_log_knows_why(caplog: pytest.LogCaptureFixture) -> None:
+    fragile = Server("fragile")
+
+    @fragile.tool
+    def divide(a: int, b: int) -> float:
+        return a / b
+
+    async with Wire(fragile, REVISION) as wire:
+
+        async def failure(**arguments: Any) -> str:
+            result = await wire.ask("tools/call", {"name": "divide", "arguments": arguments})
+            assert result["isError"] is True
+            return result["content"][0]["text"]
+
+        assert "divide" in await failure(a=1, b=0)
+        assert "ZeroDivisionError" in caplog.text
+        wrong = await failure(a="one", c=3)
+        for help in ('a: expected an integer, got the string "one"', "b: required, but missing", "c: unknown argument"):
+            assert help in wrong
+        good = await wire.ask("tools/call", {"name": "divide", "arguments": {"a": 1, "b": 2}})
+        assert good["content"][0]["text"] == "0.5"

@@ -35,6 +35,7 @@ def app(stage: Stage) -> HttpApp:
 # ── the stream ──
 
 
+@pytest.mark.seed("S2-69", "S2-70")
 @pytest.mark.rule("SSE-4", "SSE-5")
 async def test_the_first_event_tells_where_to_post(app: HttpApp) -> None:
     stream = HttpWire(app).raw("GET", path="/sse")
@@ -57,6 +58,7 @@ async def test_session_keys_are_not_repeated(app: HttpApp) -> None:
         await client.leave()
 
 
+@pytest.mark.seed("S2-06", "S2-69", "S2-70", "S2-84")
 @pytest.mark.rule("SSE-6", "SSE-7")
 async def test_answers_come_as_message_events(app: HttpApp) -> None:
     async with connected(app) as client:
@@ -133,6 +135,7 @@ async def test_a_call_can_be_cancelled(stage: Stage, app: HttpApp) -> None:
         assert await client.call("add", a=1, b=2) == "3"
 
 
+@pytest.mark.seed("S2-71")
 async def test_several_clients_do_not_meet(app: HttpApp) -> None:
     async with connected(app) as one, connected(app, "2025-11-25") as two:
         sums = await asyncio.gather(one.call("add", a=1, b=0), two.call("add", a=2, b=0))

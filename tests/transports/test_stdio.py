@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and /pr
 # ── what reaches whom ──
 
 
+@pytest.mark.seed("S2-66", "S2-67")
 @pytest.mark.rule("STDIO-2", "STDIO-3")
 def test_only_messages_reach_stdout_and_nobody_else_reads_stdin(start: Start) -> None:
     program = start()
@@ -90,6 +91,7 @@ def test_after_bad_input_the_next_request_works(start: Start, line: bytes, code:
     assert text(program.call("echo", text="fine")) == "fine"
 
 
+@pytest.mark.seed("S2-84")
 def test_blank_lines_carriage_returns_and_a_last_line_without_an_end(start: Start) -> None:
     program = start()
     first, last = (json.dumps(modern_call(id, "echo", text=id)).encode() for id in ("first", "last"))
