@@ -64,6 +64,7 @@ def test_what_is_marked_read_only_is_called_by_itself(run: Run, asked: list[str]
     assert found["callsPerSecond"] == pytest.approx(found["calls"] / found["seconds"], rel=0.01)
 
 
+@pytest.mark.seed("S3-16")
 def test_nothing_that_might_do_something_is_called_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     server, called = Server("loaded"), []
     server.add_tool(lambda: called.append(1), name="send_letters")

@@ -61,6 +61,7 @@ async def failure_of(name: str, /, **arguments: Any) -> str:
 # ── the listing ──
 
 
+@pytest.mark.seed("S4-03", "S4-09", "S4-10", "S4-12", "S4-13", "S4-15", "S4-16", "S4-36", "S4-37")
 async def test_the_listing() -> None:
     async with Wire(reference.server, "2025-11-25") as wire:
         tools = (await wire.ask("tools/list"))["tools"]
@@ -112,6 +113,7 @@ async def test_everything_works_in_every_revision(version: str) -> None:
 # ── calculate ──
 
 
+@pytest.mark.seed("S4-05")
 @pytest.mark.parametrize(
     ("operation", "a", "b", "result", "expression"),
     [
@@ -244,6 +246,7 @@ async def test_a_long_notation_is_not_repeated() -> None:
 # ── tell_fortune ──
 
 
+@pytest.mark.seed("S4-04", "S4-14")
 @pytest.mark.parametrize("category", CATEGORIES)
 @pytest.mark.parametrize("mood", MOODS)
 async def test_tell_fortune(category: str, mood: str) -> None:
@@ -256,6 +259,7 @@ async def test_tell_fortune(category: str, mood: str) -> None:
     assert value["fortune"] in texts
 
 
+@pytest.mark.seed("S4-11", "S4-12", "S4-14", "S4-34")
 async def test_the_mood_is_mysterious_unless_told() -> None:
     assert (await value_of("tell_fortune", category="love"))["mood"] == "mysterious"
     assert "Financial opportunities are heading your way." in FORTUNES["wealth"]["optimistic"]
@@ -317,6 +321,7 @@ async def test_the_prompt() -> None:
         assert result["messages"][0]["content"]["text"] == "Please review this go code:\nx"
 
 
+@pytest.mark.seed("S4-39")
 @pytest.mark.parametrize(
     ("ref", "argument", "value", "values"),
     [
