@@ -84,29 +84,31 @@ async def test_pages_and_what_an_entry_may_hold() -> None:
 
 @pytest.mark.seed("S1-09", "S1-11", "S1-12", "S1-13", "S1-15")
 async def test_every_result_has_the_three_fields_and_every_item_its_type() -> None:
+    kinds = {
+        "structured": ["text"],
+        "several": ["text", "image", "audio"],
+        "link": ["resource_link"],
+        "fails": ["text"],
+        "without_text": ["text"],  # that says what was wrong: such an item is never sent
+        "without_type": ["text"],  # which is no content item, so it is sent as any other value
+    }
     shapes = pocket()
     shapes.add_tool(lambda: {"mood": "sunny"}, name="structured", output_schema={"type": "object"})
     shapes.add_tool(lambda: ["a", Image(b"b", "image/png"), Audio(b"c", "audio/wav")], name="several")
     shapes.add_tool(lambda: ResourceLink("file:///d", "d"), name="link")
     shapes.add_tool(fails, name="fails")
+    shapes.add_tool(lambda: {"content": [{"type": "text"}]}, name="without_text")
+    shapes.add_tool(lambda: {"content": [{"text": "…"}]}, name="without_type")
     async with Wire(shapes, REVISION) as wire:
-        results = {
-            name: await wire.ask("tools/call", {"name": name}) for name in ("structured", "several", "link", "fails")
-        }
+        results = {name: await wire.ask("tools/call", {"name": name}) for name in kinds}
     for name, result in results.items():
         assert result.keys() == {"content", "structuredContent", "isError"}
-        assert result["isError"] is (name == "fails")
+        assert result["isError"] is (name in ("fails", "without_text"))
         assert result["structuredContent"] == ({"mood": "sunny"} if name == "structured" else {})
         for item in result["content"]:
             assert isinstance(item["type"], str)
             assert item["type"] != "text" or isinstance(item["text"], str)
-    kinds = {name: [item["type"] for item in result["content"]] for name, result in results.items()}
-    assert kinds == {
-        "structured": ["text"],
-        "several": ["text", "image", "audio"],
-        "link": ["resource_link"],
-        "fails": ["text"],
-    }
+    assert {name: [item["type"] for item in result["content"]] for name, result in results.items()} == kinds
 
 
 def fails() -> Text:

@@ -154,10 +154,10 @@ async def test_the_registration_of_the_guide() -> None:
 @pytest.mark.seed("S4-17")
 async def test_a_client_reads_the_meanings_of_the_hints() -> None:
     kinds = {
-        "look": {"readOnlyHint": True},
-        "erase": {"destructiveHint": True},
-        "set": {"destructiveHint": False, "idempotentHint": True},
-        "search": {"openWorldHint": True, "readOnlyHint": True},
+        "look": {"readOnlyHint": True, "openWorldHint": False},
+        "erase": {"destructiveHint": True, "openWorldHint": False},
+        "set": {"destructiveHint": False, "idempotentHint": True, "openWorldHint": False},
+        "search": {"readOnlyHint": True, "openWorldHint": True},
     }
     hinted = Server("hinted", profile="reference")
     for name, annotations in kinds.items():
