@@ -15,7 +15,7 @@ from http_serving import until
 from http_stage import HANDSHAKE, Stage, text_of
 from http_wire import HttpWire
 
-SOON = {"keep_alive": 0.05, "session_timeout": 0.6}  # a session is touched by its calls every 60 ms
+SOON = {"keep_alive": 0.05, "session_timeout": 2.0}  # a session is touched by its calls every 0.2 s
 
 
 class Watched:
