@@ -104,13 +104,20 @@ def asking_server(folder: Path, *options: str) -> Iterator[tuple[str, Notes]]:
 
 
 class AskingProcess:
-    """A server process that may be killed at any time; it is started with the secret that is given, and no other."""
+    """A server process that may be killed at any time; it knows no secret and no state but those that are given."""
 
     def __init__(
-        self, notes: Notes, secret: str | None, port: int = 0, command: Sequence[str] = (str(PROGRAM),)
+        self,
+        notes: Notes,
+        secret: str | None,
+        port: int = 0,
+        command: Sequence[str] = (str(PROGRAM),),
+        state: str | None = None,
     ) -> None:
-        known = {name: value for name, value in os.environ.items() if not name.startswith("DOVETAIL_")}
-        env = {**known, "ASKING_NOTES": str(notes.path), **({} if secret is None else {"DOVETAIL_SECRET": secret})}
+        env = {name: value for name, value in os.environ.items() if not name.startswith("DOVETAIL_")}
+        env["ASKING_NOTES"] = str(notes.path)
+        given = {"DOVETAIL_SECRET": secret, "DOVETAIL_STATE": state}
+        env.update({name: value for name, value in given.items() if value is not None})
         self._log = notes.path.with_name(f"server-{next(_numbers)}.log")
         with self._log.open("w") as log:
             self._process = subprocess.Popen([sys.executable, *command, "--port", str(port)], stderr=log, env=env)

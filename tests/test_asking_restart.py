@@ -29,7 +29,7 @@ from asking_program import (
     answered,
     new_call,
 )
-from dovetail import Client, ServerError
+from dovetail import Client, ServerError, ToolError
 from sdk import deprecations_are_expected, only_text
 
 pytestmark = deprecations_are_expected
@@ -61,11 +61,13 @@ def notes(tmp_path: Path) -> Notes:
 
 
 @pytest.fixture
-def start(notes: Notes) -> Iterator[Start]:
+def start(notes: Notes, tmp_path: Path) -> Iterator[Start]:
+    """Processes that share a file, which remembers the steps that were taken."""
     with ExitStack() as stack:
+        file = f"sqlite://{tmp_path / 'state.sqlite'}"
 
-        def start(secret: str | None = SECRET, port: int = 0) -> AskingProcess:
-            process = AskingProcess(notes, secret, port)
+        def start(secret: str | None = SECRET, port: int = 0, state: str = file) -> AskingProcess:
+            process = AskingProcess(notes, secret, port, state=state)
             stack.callback(process.stop)
             return process
 
@@ -156,6 +158,18 @@ async def test_with_another_secret_the_call_ends(start: Start, notes: Notes, sec
     assert notes.steps(call) == ["reserve"]
     user.server.stop()
     assert "a request state was refused" in user.server.said
+
+
+async def test_steps_do_not_outlive_a_state_in_memory(start: Start, notes: Notes) -> None:
+    """Rounds do; but whether a step was taken is known to nobody any more."""
+
+    def in_memory(secret: str | None = SECRET, port: int = 0) -> AskingProcess:
+        return start(secret, port, "memory:")
+
+    user, call = Restarting(in_memory, {CITY: SECRET}), new_call()
+    with pytest.raises(ToolError, match="The step reserve was refused: "):
+        await user.plan(call)
+    assert notes.steps(call) == []
 
 
 # ── several processes ──

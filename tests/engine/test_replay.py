@@ -163,7 +163,7 @@ async def test_a_refusal_is_an_answer(action: str) -> None:
 @pytest.mark.rule("MRTR-7", "MRTR-17")
 async def test_a_server_that_knows_nothing_of_the_first_round_goes_on_with_the_second() -> None:
     async def greet(ctx: Context) -> str:
-        name, number = await ctx.elicit("Name?", str), await ctx.step("number", lambda: 7)
+        number, name = await ctx.step("number", lambda: 7), await ctx.elicit("Name?", str)
         return f"{name.data} {number} {(await ctx.elicit('Age?', int)).data}"
 
     result: dict[str, Any] = {}

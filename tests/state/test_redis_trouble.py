@@ -296,6 +296,32 @@ async def test_it_is_not_what_we_need(told: dict[str, str], words: str, caplog: 
     assert words in caplog.text
 
 
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+async def test_it_drops_records_when_it_is_full(
+    store: stores.StoreServer, caplog: pytest.LogCaptureFixture, policy: str
+) -> None:
+    """Also what has a time to live, as all of ours has: a claim that is gone lets a step run twice."""
+    store.command("CONFIG", "SET", "maxmemory-policy", policy)
+    state = RedisState(store.url)
+    fix = rf"it drops records when it is full \(maxmemory-policy {policy}\); set maxmemory-policy to noeviction"
+    with pytest.raises(StoreTrouble, match=fix):
+        await state.check()
+    assert caplog.text.count("maxmemory-policy to noeviction") == 1
+    store.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    await eventually(lambda: is_back(state))
+    await state.close()
+
+
+async def test_whether_it_drops_records_is_not_told(
+    store: stores.StoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.command("ACL", "SETUSER", "worker", "on", ">hunter2", "~*", "&*", "+@all", "-info")
+    state = RedisState(store.url.replace("//", "//worker:hunter2@"))
+    await state.check()
+    await state.close()
+    assert "see that its maxmemory-policy is noeviction" in caplog.text
+
+
 @pytest.mark.parametrize("command", ["UNLINK", "SUBSCRIBE"])
 async def test_what_it_says_of_a_command_that_it_lacks_is_logged_without_our_words(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, command: str

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import sqlite3
@@ -458,6 +459,48 @@ class TestTrouble:
         with pytest.raises(StoreTrouble) as caught:
             await backend.get("key")
         assert "nonsense" not in str(caught.value)
+
+    @pytest.mark.parametrize("part", ["head", "middle", "second half", "all"])
+    async def test_a_damaged_file_is_told_of_once_and_counts_as_out_of_reach_until_it_is_replaced(
+        self, path: Path, backend: SqliteState, caplog: pytest.LogCaptureFixture, part: str
+    ) -> None:
+        """Also where some of it can still be read or written."""
+        caplog.set_level(logging.INFO, "dovetail.state")
+        keys = [f"key {n}" for n in range(80)]
+        await asyncio.gather(*(backend.put(key, bytes(60_000), ttl=LONG) for key in keys))  # more than SQLite caches
+        damage(path, part)
+        with contextlib.closing(backend.listen(["a"])) as listener:
+            with contextlib.suppress(StoreTrouble):
+                while True:  # until it is noticed
+                    await asyncio.gather(*(backend.get(key) for key in keys))
+            for _ in range(5):
+                for attempt in (backend.check(), backend.get("key 0"), backend.publish("a")):
+                    with pytest.raises(StoreTrouble):
+                        await attempt
+                assert await hears_nothing(listener)
+            assert backend.outages == 0
+            told = [record.getMessage() for record in caplog.records]
+            assert len(told) == (2 if part == "all" else 1)  # another file has taken its place
+            assert told[-1].startswith(f"The state file {path} is damaged; move it away, and a new one is made")
+            path.rename(path.with_name("damaged"))  # noqa: ASYNC240
+            assert await heard(listener) == {"a"}
+        await backend.check()
+        assert await backend.get("key 0") is None
+
+
+def damage(path: Path, part: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    size = path.stat().st_size
+    if part == "all":
+        path.with_name("nonsense").write_bytes(b"nonsense" * (size // 8))
+        path.with_name("nonsense").replace(path)
+    elif part == "second half":
+        os.truncate(path, size // 2)
+    else:
+        with path.open("r+b") as file:
+            file.seek(0 if part == "head" else size // 4)
+            file.write(b"nonsense" * (size // 16))
 
 
 class TestEventLoops:

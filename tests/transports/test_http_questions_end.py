@@ -59,7 +59,7 @@ async def test_a_session_that_ends_takes_its_questions_along() -> None:
         assert [each["method"] for each in call.messages] == ["roots/list", "notifications/cancelled"]
         assert stage.cancelled.is_set()
         await reply(wire, answer_to(question, {}), status=404)
-        assert app._state.held == 1  # the log of the stream
+        assert app._state.held == 2  # the log of the stream, and for a while that its session was ended
 
 
 async def test_it_asks_only_so_much_at_once() -> None:

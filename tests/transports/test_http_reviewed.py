@@ -13,7 +13,7 @@ from dovetail.protocol import sse
 from dovetail.state.base import Listener
 from dovetail.state.memory import MemoryState
 from dovetail.transports import event_log, sure_log
-from http_serving import Clock, PausingState, endpoint_of, serving, settle, until
+from http_serving import Clock, PausingState, endpoint_of, serving, sessions_of, settle, until
 from http_stage import Stage, text_of
 from http_wire import Exchange, HttpWire
 
@@ -190,14 +190,14 @@ async def test_no_call_goes_on_in_a_session_that_ends_at_the_same_moment() -> No
 
 
 @pytest.mark.parametrize("version", ["2025-03-26", "2025-11-25"])
-async def test_a_call_whose_session_is_gone_ends(version: str) -> None:
-    """It ended elsewhere, or before the call was among those that an ending session cancels."""
+async def test_a_call_whose_session_was_ended_ends(version: str) -> None:
+    """Also if that was before the call was among those that an ending session cancels."""
     stage = Stage()
     async with serving(stage.server, keep_alive=0.02) as app:
         wire = await HttpWire.session(app, version)
         call = batch(wire, "work", "work") if version == "2025-03-26" else wire.start_call("work")
         await stage.entered.wait()
-        await app._state.delete(topic(str(wire.session_id)))
+        await sessions_of(app).end(str(wire.session_id))
         await call.done(2)
         assert stage.cancelled.is_set()
         assert call.messages == []

@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.interview import Mark, Unanswered
 from dovetail.engine.seal import BadSeal, TooLarge
-from dovetail.engine.steps import Steps
+from dovetail.engine.steps import Steps, life_at_beginning
 from dovetail.engine.threads import is_for_thread
 from dovetail.errors import INVALID_PARAMS, ProtocolError, ToolError, UrlElicitationRequired
 from dovetail.protocol import jsonrpc
@@ -124,6 +124,7 @@ class Replay:
         self._fresh = {place: responses[place] for place in asked if place in responses}
         self._answers = {**({} if before is None else before.answers), **self._fresh}
         self._steps = _steps(engine, before)
+        self._life = "" if before is None else before.life
         self.begin_again()
 
     def begin_again(self, mark: Mark | None = None) -> None:
@@ -247,6 +248,8 @@ class Replay:
 
     async def settle(self) -> None:
         await self._steps.settle()
+        if self._before is None:
+            self._life = await life_at_beginning(self._engine)
 
     def finished(self) -> None:
         """A run that did not come by all that earlier ones did was another run. Nobody can tell what is right then."""
@@ -296,6 +299,7 @@ class Replay:
             expires=min(now + min(timeouts), ends),
             ends=ends,
             binding=_binding(self._engine, self._exchange),
+            life=self._life,
             asked=[place for place in self._open if place not in self._own_keys],
             answers=self._answers,
             used=sorted({*(() if self._before is None else self._before.used), *self._taken}),
@@ -321,4 +325,5 @@ def _steps(engine: "Engine", before: Round | None) -> Steps:
     """The steps of a run. Their claims outlive the state, which others may bring too."""
     if before is None:
         return Steps(engine, {})
-    return Steps(engine, dict(before.steps), call=before.call, lifetime=before.ends - time.time() + CLAIMS_OUTLIVE)
+    lifetime = before.ends - time.time() + CLAIMS_OUTLIVE
+    return Steps(engine, dict(before.steps), call=before.call, life=before.life, lifetime=lifetime)

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from heapq import nlargest
 from typing import Any
 
@@ -32,6 +33,7 @@ LARGE = 2 * 1024  # bytes of a record that stays decoded as long as its session 
 RECENT = 2_000  # sessions whose records are kept decoded, though they are small
 FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to a new one
 MAX_LOOKS = 8  # at sessions that might give way
+ENDED_SECONDS = 30.0  # for which its calls find out that a session was ended
 MAX_ID = 128
 MAX_TRIES = 100  # of a change that others are always quicker with
 _codec: Codec[Session] = Codec(Session, "session")
@@ -52,8 +54,9 @@ class HeldSession(msgspec.Struct, eq=False):
         """Whether it is still there; its record is then as new as can be."""
         return await self._sessions.reload(self)
 
-    async def is_there(self) -> bool:
-        return await self._sessions.is_there(self.record.id)
+    async def has_ended(self) -> bool:
+        """Somebody has ended it. One that is merely gone has not: a store may lose its records."""
+        return await self._sessions.has_ended(self.record.id)
 
     async def change(self, change: Callable[[Session], Session]) -> None:
         await self._sessions.change(self, change)
@@ -256,8 +259,8 @@ class Sessions:
         record = None if entry is None else _codec.decode(entry.value)
         return None if entry is None or record is None else HeldSession(self, record, entry.version)
 
-    async def is_there(self, id: str) -> bool:
-        return await self._state.get(_key(id)) is not None
+    async def has_ended(self, id: str) -> bool:
+        return await self._state.get(_ended(id)) is not None
 
     async def use(self, record: Session) -> bool:
         """It is in use: its time begins anew. False if it is gone."""
@@ -325,7 +328,9 @@ class Sessions:
             await self._state.publish(topic(id))
 
     async def end(self, id: str) -> None:
-        """For everyone: whoever serves a stream of it is told."""
+        """For everyone: whoever serves a stream or a call of it is told."""
+        with suppress(NoRoom):  # then its calls at other workers go on
+            await self._state.put(_ended(id), b"", ttl=ENDED_SECONDS)
         await self._state.delete(_key(id))
         self._forget(id)  # not before: if the backend is out of reach, it still counts
         await self._state.drop(messages(id))
@@ -389,6 +394,10 @@ def _without_pictures(client: dict[str, Any]) -> dict[str, Any]:
 def topic(id: str) -> str:
     """What is published when a session has changed or ended."""
     return f"session/{id}"
+
+
+def _ended(id: str) -> str:
+    return f"cancel/{id}"
 
 
 def messages(id: str) -> str:

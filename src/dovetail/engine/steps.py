@@ -1,15 +1,19 @@
 """`ctx.step`: a side effect comes in, runs once however often its function is run again, and its result goes out.
 
 What was done in one run is known to the next: it travels with the answers. But a client may send the same state twice,
-so a run that began with a state claims each of its steps in the state backend before doing it.
+so a run that began with a state claims each of its steps in the state backend before doing it. A claim says something
+only as long as the store has forgotten no earlier one: a call knows in which life of the store it began, and once that
+life is over no more steps are taken.
 """
 
 import asyncio
 import hashlib
 import inspect
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +21,14 @@ import msgspec
 from msgspec import Raw
 
 from dovetail.engine.interview import Unanswered
-from dovetail.errors import Busy, SetupError, ToolError
+from dovetail.errors import Busy, ProtocolError, SetupError, ToolError
 from dovetail.registry.outputs import OutputError, encode_json
-from dovetail.state.base import NoRoom
+from dovetail.state.base import MAX_TTL, NoRoom, StateBackend
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
 
+LIFE = "life"  # the key of a name that the store has as long as it forgets nothing
 BEGUN = b""  # in the place of a result; no JSON is empty
 PATIENCE = 30.0  # seconds to wait for a step that another request has begun
 MAX_NAME = 200
@@ -35,10 +40,11 @@ class Steps:
     """The steps of one run. `call` names the call in all its runs; None if nobody else can be at the same steps."""
 
     def __init__(
-        self, engine: "Engine", done: dict[str, Raw], *, call: str | None = None, lifetime: float = 0.0
+        self, engine: "Engine", done: dict[str, Raw], *, call: str | None = None, life: str = "", lifetime: float = 0.0
     ) -> None:
         self._engine = engine
         self._call = call
+        self._life = life  # of the store, in which the call began
         self.done = done
         self._lifetime = lifetime  # seconds for which a claim is kept
         self.met: Counter[str] = Counter()  # how often each has come up in this run
@@ -84,6 +90,7 @@ class Steps:
             if (result := await self._result_of_another(place, key)) is not None:
                 return result
         try:
+            await self._check_life(key)
             result = await self._effect(key, function, in_thread)
         except (Exception, Unanswered) as failure:
             if not isinstance(failure, UnrememberedStep):  # which is done, as one that was cancelled may be
@@ -103,6 +110,17 @@ class Steps:
             log.warning("a step was refused: %s", failure.message)
             text = "The server can't keep more steps in mind at the moment; try again later"
             raise Busy(text, http_status=503) from None
+
+    async def _check_life(self, key: str) -> None:
+        """After the claim: if the life is still the same, the store has known all claims of the call until then."""
+        if await life_now(self._engine.state) == self._life:
+            return
+        name = key.rpartition("#")[0]
+        log.warning("the step %r was refused: the state store was emptied since its call began, or is another", name)
+        raise ToolError(
+            f"The step {name} was refused: the server has lost its record of what was done in this call. "
+            "Look whether it has had its effect before you make this call again, from its beginning"
+        )
 
     async def _give_back(self, place: str) -> None:
         """It failed, and may be tried again."""
@@ -145,6 +163,20 @@ class Steps:
             name = key.rpartition("#")[0]
             text = f"ctx.step({name!r}): {failure}; it is remembered as JSON, so return what JSON can hold, or None"
             raise UnrememberedStep(text) from None
+
+
+async def life_now(state: StateBackend) -> str:
+    """The name of the store's life. One that was emptied, and one of another process, has another."""
+    while (entry := await state.get(LIFE)) is None:
+        await state.claim(LIFE, secrets.token_bytes(8), MAX_TTL)
+    return entry.value.hex()
+
+
+async def life_at_beginning(engine: "Engine") -> str:
+    """For a call that begins, which need not wait for the store: what was last known is compared before each step."""
+    with suppress(ProtocolError):
+        engine.life = await life_now(engine.state)
+    return engine.life
 
 
 class UnrememberedStep(SetupError):

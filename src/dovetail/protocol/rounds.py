@@ -71,6 +71,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expires: float  # seconds since 1970
     ends: float  # when the last state of the call expires, however many there will be
     binding: Binding
+    life: str = ""  # of the store, in which the call began
     asked: list[str] = []  # the places of the questions of this round; only these are answered by the next
     answers: dict[str, Raw] = {}  # of earlier rounds, by place
     used: list[str] = []  # places whose answers some run has used

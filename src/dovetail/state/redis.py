@@ -43,7 +43,7 @@ class RedisState(StateBackend):
     """Keys, logs and topics in a store that all workers share. `redis_scripts` says how they lie there.
 
     It has no bounds of its own, and no part for `GUESTS`: how much it may hold is the store's `maxmemory`, which is
-    best large enough for the proofs and tries of some minutes, and has the policy `noeviction`.
+    best large enough for the proofs and tries of some minutes. A store that drops records instead is refused.
     """
 
     shared = True

@@ -36,6 +36,7 @@ BATCH = 500  # topics in one command
 QUIET_SECONDS = 10.0  # after a complaint in the log
 OLDEST = 7  # of Redis; any Valkey will do
 
+UNFIT = "The server's state store can't be used"
 UNSENT = Unsent("it was not asked yet")
 
 log = logging.getLogger("dovetail.state")
@@ -201,6 +202,7 @@ class RedisLink:
             async with asyncio.timeout(DEADLINE):
                 await line.connect()
                 await _check_fitness(line)
+                await self._check_policy(line)
             self._hearing.begin()
             self._pings.clear()
             self._demoted = False
@@ -210,6 +212,19 @@ class RedisLink:
         finally:
             self._hearing.end()
             await line.drop()
+
+    async def _check_policy(self, line: Line) -> None:
+        """Raises UnfitStore for a store that drops what it has promised to keep."""
+        try:
+            await line.send("INFO", "memory")
+            told = await line.receive()
+        except Refused:
+            told = b""
+        if (policy := re.search(rb"maxmemory_policy:([\w-]+)", told)) is None:
+            self.complain("it does not tell its settings; see that its maxmemory-policy is noeviction")
+        elif policy[1] != b"noeviction":
+            wrong = f"it drops records when it is full (maxmemory-policy {policy[1].decode()})"
+            raise UnfitStore(f"{UNFIT}: {wrong}; set maxmemory-policy to noeviction")
 
     async def _speak(self, line: Line) -> None:
         """Subscribe what is wanted, end what is not, and ask for a sign of life."""
@@ -340,7 +355,7 @@ async def _check_fitness(line: Line) -> None:
 
 
 def _unfit(reason: str) -> str:
-    return f"The server's state store can't be used: {reason}; a single Redis {OLDEST} or newer, or Valkey, is needed"
+    return f"{UNFIT}: {reason}; a single Redis {OLDEST} or newer, or Valkey, is needed"
 
 
 def _is_cancelled() -> bool:

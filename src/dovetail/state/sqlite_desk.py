@@ -21,7 +21,7 @@ from typing import Any
 
 from dovetail.errors import SetupError
 from dovetail.state.base import Conflict, NoRoom, StoreTrouble
-from dovetail.state.sqlite_file import PATIENCE, code_of
+from dovetail.state.sqlite_file import FIXES, PATIENCE, code_of
 from dovetail.state.sqlite_tables import Tables
 
 POLL = 0.02  # seconds
@@ -32,6 +32,7 @@ PAUSES = (0.0002, 0.005)  # seconds between two attempts at a file that another 
 TROUBLE = (sqlite3.Error, OSError, SetupError)
 REFUSALS = (Conflict, NoRoom, ValueError)
 PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}  # certainly not done; trying again may help
+DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}  # though other parts of the file may still be usable
 STILL_OPEN = PASSING | {sqlite3.SQLITE_FULL}  # certainly not done, and the connection is still good
 
 log = logging.getLogger("dovetail.state")
@@ -83,6 +84,7 @@ class Desk:
         self._thread: threading.Thread | None = None
         self._tables: Tables | None = None
         self._identity: tuple[int, int] | None = None  # of the file that is open
+        self._is_damaged = False  # that file, of which nothing is believed any more
         self._look_at = 0.0
         self._poll_at = 0.0
         self._version = -1  # of the data, when they were last looked at
@@ -209,12 +211,15 @@ class Desk:
 
     def _current_tables(self) -> Tables:
         now = time.monotonic()
-        if self._tables is not None and now >= self._look_at:
+        if (self._tables is not None or self._is_damaged) and now >= self._look_at:
             self._look_at = now + LOOK_AT_FILE
-            if _identify(self._path) != self._identity:
+            if (found := _identify(self._path)) != self._identity:
                 log.warning("The state file %s was removed or replaced; it is opened anew", self._path)
                 self.let_go()
+                self._identity, self._is_damaged = found, False
                 self._failed.add(False)
+        if self._is_damaged:
+            raise SetupError(FIXES[sqlite3.SQLITE_CORRUPT])
         if self._tables is None:
             self._tables = self._open_tables()
             self._identity = _identify(self._path)
@@ -224,6 +229,9 @@ class Desk:
 
     def _clean_up(self, failure: Exception) -> bool:
         """After a failure. True if it is certain that nothing has happened."""
+        if not self._is_damaged and DAMAGE & {code_of(failure), code_of(failure.__cause__)}:
+            self._is_damaged = True
+            log.warning("The state file %s %s", self._path, FIXES[sqlite3.SQLITE_CORRUPT])
         if self._tables is None:
             return True
         committing = self._tables.committing
@@ -243,7 +251,7 @@ class Desk:
             call.error = StoreTrouble() if isinstance(failure, TROUBLE) else failure
 
     def _note_trouble(self, writes: bool, failure: Exception) -> None:
-        if not self._failed:
+        if not self._failed and not self._is_damaged:
             log.warning("The state file %s can't be used now: %s", self._path, failure)
         self._failed.add(writes)
 

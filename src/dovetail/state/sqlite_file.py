@@ -53,7 +53,7 @@ FIXES = {  # by SQLite's error code: what is wrong with the file, and what to do
 }
 
 
-def code_of(failure: BaseException) -> int:
+def code_of(failure: BaseException | None) -> int:
     """SQLite's error code without its details; 0 if the failure is none of SQLite."""
     return int(getattr(failure, "sqlite_errorcode", 0)) & 0xFF
 

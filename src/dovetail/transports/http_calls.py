@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -53,10 +54,6 @@ class Posted(msgspec.Struct, eq=False):
     session: HeldSession | None
     beat_seconds: float
 
-    def cancel(self) -> None:
-        """Nobody wants the answer any more."""
-        raise NotImplementedError
-
     def client_left(self) -> None:
         self.answer.response.abandon()
 
@@ -65,17 +62,16 @@ class Posted(msgspec.Struct, eq=False):
         return Attendant(self, self.receive, self.beat_seconds)
 
     async def outlived(self) -> None:
-        """A client that can come back is told so. The session may have ended just before this was admitted."""
+        """A client that can come back is told so."""
         await self.answer.outlived()
-        if self.session is not None and not await _unless_in_trouble(self.session.reload()):
-            self.cancel()
 
     async def beat(self) -> None:
         """Every so often: the session stays alive, and so does the connection if it carries a stream. It is also how
-        we learn that the one has ended, or that the other takes nothing any more.
+        we learn that the connection takes nothing any more. That the session is gone ends no call.
         """
-        if self.session is not None and not await _unless_in_trouble(self.session.use()):
-            self.cancel()
+        if self.session is not None:
+            with suppress(StoreTrouble):
+                await self.session.use()
         await self.answer.keep_alive()
         if self.answer.response.ended:  # or its stream goes on by another connection, which does no harm
             self.client_left()
@@ -126,6 +122,7 @@ class HttpCall(Posted, eq=False):
             self.exchange.back.close()
 
     def cancel(self) -> None:
+        """Nobody wants the answer any more."""
         if self.open:
             self.close()
             self.exchange.cancelled()
@@ -265,10 +262,6 @@ class HttpBatch(Posted, eq=False):
     calls: list[HttpCall] = []
     is_answering: bool = False
 
-    def cancel(self) -> None:
-        for call in self.calls:
-            call.cancel()
-
     async def outlived(self) -> None:
         await super().outlived()
         for call in self.calls:
@@ -293,14 +286,6 @@ class HttpBatch(Posted, eq=False):
         finally:
             if self.answer.is_unfinished:
                 await self.answer.end()
-
-
-async def _unless_in_trouble(is_there: Awaitable[bool]) -> bool:
-    """While nobody can tell whether a session is there, it is."""
-    try:
-        return await is_there
-    except StoreTrouble:
-        return True
 
 
 async def _nothing() -> None: ...

@@ -103,15 +103,15 @@ class SessionCalls:
             await self._state.publish(topic(session))
 
     async def _make_known(self, call: HttpCall) -> None:
-        """It takes its time: from now on it can be reached."""
-        if self._listener is None or call.session is None or not call.open:
+        """It takes its time: from now on it can be reached. Its session may have ended just before it was admitted."""
+        if call.session is None or not call.open:
             return
-        name = topic(call.session.record.id)
-        self._known.setdefault(name, set()).add(call)
-        self._listener.add(name)
+        if self._listener is not None:
+            name = topic(call.session.record.id)
+            self._known.setdefault(name, set()).add(call)
+            self._listener.add(name)
         with suppress(StoreTrouble):
-            if await self._is_cancelled(call):
-                call.cancel()
+            await self._look_after({call})
 
     async def _listen(self, listener: Listener) -> None:
         while told := await listener.wait():
@@ -124,7 +124,7 @@ class SessionCalls:
     async def _look_after(self, calls: set[HttpCall]) -> None:
         for call in tuple(calls):
             assert call.session is not None
-            if not await call.session.is_there() or await self._is_cancelled(call):
+            if await call.session.has_ended() or await self._is_cancelled(call):
                 call.cancel()
 
     async def _is_cancelled(self, call: HttpCall) -> bool:
