@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -181,13 +181,20 @@ def gate() -> Iterator[threading.Event]:
     event.set()
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never happened")
+
+
 async def give_up(wire: Wire, method: str, params: dict[str, Any], count: int, begun: list[int]) -> None:
     """Make calls one after the other, and cancel each while its function runs, or take its refusal."""
     for number in range(count):
         wire.send(wire.request(method, params, id=number))
         at = len(begun)
-        while len(begun) == at and wire.lines.empty():
-            await asyncio.sleep(0.001)
+        await until(lambda at=at: len(begun) > at or not wire.lines.empty())
         if wire.lines.empty():
             wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
         else:
@@ -220,8 +227,8 @@ async def test_given_up_calls_of_one_tool_leave_threads_for_the_others(gate: thr
         for _ in range(50):
             assert (await wire.ask("tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
         gate.set()
-        while (await wire.ask("tools/call", {"name": "slow"}))["isError"]:
-            await asyncio.sleep(0.001)
+        await until(lambda: server.engine.threads.stuck == 0)
+        assert (await wire.ask("tools/call", {"name": "slow"}))["isError"] is False
 
 
 async def test_given_up_reads_prompts_and_completions_leave_threads_for_the_others(gate: threading.Event) -> None:
@@ -295,8 +302,7 @@ async def test_calls_that_wait_behind_given_up_ones_are_refused_at_once(gate: th
     async with Wire(server, "2025-11-25") as wire:
         for number in range(5):
             wire.send(wire.request("tools/call", {"name": "slow"}, id=number))
-        while len(begun) < 2:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(begun) == 2)
         for number in (4, 0, 1):  # one that waits, and both that run
             wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
         answers = [await wire.receive() for _ in range(2)]
