@@ -255,7 +255,7 @@ class RedactingFilter(logging.Filter):
 
 
 def escaped(text: str) -> str:
-    """`text` as one line that moves no cursor: control characters, and those that turn its direction, as JSON has them."""
+    """`text` as one line that moves no cursor: control characters, also those of direction, are written as in JSON."""
     return re.sub(_CONTROLS, lambda found: _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}", text)
 
 
