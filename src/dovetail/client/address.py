@@ -17,6 +17,7 @@ OUR_OWN_HEADERS = frozenset(
 )
 _SHOWN = 200  # characters of a URL that an error repeats
 _NOT_IN_A_URL = re.compile(r"[\x00-\x20\x7f\\]")
+_HOST = re.compile(r"[a-z0-9._:-]+")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
 
@@ -64,9 +65,23 @@ class ServerAddress(NamedTuple):
         return split._replace(fragment="").geturl()
 
 
-def readable_url(url: str) -> bool:
-    """Whether it is one of the web."""
-    return _read(url)[0] is not None
+def page_url(url: str) -> str | None:
+    """A page of the web, as it may be shown to a person and opened; None if it is none.
+
+    Nothing stands before its host, as in `https://bank.example@evil.example`, and letters that look like others are
+    seen: a host that is not ASCII is written as the one that will be looked up, `xn--…`.
+    """
+    split, _ = _read(url)
+    if split is None or "@" in split.netloc:
+        return None
+    try:
+        host = (split.hostname or "").encode("idna").decode().lower()
+    except UnicodeError:
+        return None
+    if not _HOST.fullmatch(host):
+        return None
+    place = (f"[{host}]" if ":" in host else host) + ("" if split.port is None else f":{split.port}")
+    return url if place == split.netloc else split._replace(netloc=place).geturl()
 
 
 def _public(url: str) -> str:
