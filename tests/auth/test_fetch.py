@@ -16,7 +16,15 @@ from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, make_fetch, ma
 from dovetail.errors import SetupError
 from issuer_stage import Site, site
 
-PUBLIC = ["93.184.216.34", "8.8.8.8", "168.63.129.17", "192.0.1.1", "2001:4860:4860::8888", "2606:4700::1111", "64:ff9b::808:808"]
+PUBLIC = [
+    "93.184.216.34",
+    "8.8.8.8",
+    "168.63.129.17",
+    "192.0.1.1",
+    "2001:4860:4860::8888",
+    "2606:4700::1111",
+    "64:ff9b::808:808",
+]
 PRIVATE = ["10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "100.64.0.1", "fd00::1", "64:ff9b::a00:1"]
 LOOPBACK = ["127.0.0.1", "127.255.0.1", "::1", "64:ff9b::7f00:1"]
 NEVER = [

@@ -24,8 +24,9 @@ class TerminalSignIn(OAuth):
 
     async def obtain(self, errand: TokenErrand) -> TokenSet:
         provider = errand.door.provider
-        page = page_url(provider.metadata.authorization_endpoint or "") or provider.issuer
-        host = in_line(urlsplit(page).netloc, 300)
+        host = in_line(
+            urlsplit(page_url(provider.metadata.authorization_endpoint or "") or provider.issuer).netloc, 300
+        )
         if not can_ask():
             raise NotSignedIn(f"The server wants somebody to sign in at {host}; {ADVICE}")
         if not await confirm(f"The server wants you to sign in at {host}. Open the browser?", default=True):

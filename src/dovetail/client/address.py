@@ -17,7 +17,6 @@ OUR_OWN_HEADERS = frozenset(
 )
 _SHOWN = 200  # characters of a URL that an error repeats
 _NOT_IN_A_URL = re.compile(r"[\x00-\x20\x7f\\]")
-_HOST = re.compile(r"[a-z0-9._:-]+")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
 
@@ -66,19 +65,16 @@ class ServerAddress(NamedTuple):
 
 
 def page_url(url: str) -> str | None:
-    """A page of the web, as it may be shown to a person and opened; None if it is none.
+    """A page as it may be shown to a person and opened, with its host as that is looked up (`xn--…`).
 
-    Nothing stands before its host, as in `https://bank.example@evil.example`, and letters that look like others are
-    seen: a host that is not ASCII is written as the one that will be looked up, `xn--…`.
+    None if it is no page of the web, or if something stands before its host: `https://bank.example@evil.example`.
     """
     split, _ = _read(url)
-    if split is None or "@" in split.netloc:
-        return None
     try:
-        host = (split.hostname or "").encode("idna").decode().lower()
+        host = "" if split is None else (split.hostname or "").encode("idna").decode().lower()
     except UnicodeError:
         return None
-    if not _HOST.fullmatch(host):
+    if split is None or "@" in split.netloc or not re.fullmatch(r"[a-z0-9._:-]+", host):
         return None
     place = (f"[{host}]" if ":" in host else host) + ("" if split.port is None else f":{split.port}")
     return url if place == split.netloc else split._replace(netloc=place).geturl()

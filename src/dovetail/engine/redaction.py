@@ -101,7 +101,6 @@ _HEADER_VALUE = r"""(?!\\*+["'])\S[^\r\n"']*+"""
 _HEADER_ENDINGS = ("authorization", "cookie")
 _OPENING_QUOTE = r"""\\*+["']"""
 _CONTROLS = r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-_SHORT = {"\n": r"\n", "\r": r"\r"}
 _PLAIN = (int, float, type(None))
 _RECORD_MARKS = ("__struct_fields__", "__dataclass_fields__", "__attrs_attrs__")
 
@@ -212,11 +211,7 @@ class _Walk:
 
 
 class RedactingFilter(logging.Filter):
-    """Redacts every record that passes. Add it to a handler, or to each logger: children do not inherit a filter.
-
-    A caller's words may be in the message and in the text of an exception. So a message is one line, and every line of
-    a traceback is indented: none of them can be taken for another record.
-    """
+    """Redacts every record, and lets no caller's words look like one. For a handler, or each logger: not inherited."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
@@ -256,7 +251,7 @@ class RedactingFilter(logging.Filter):
 
 def escaped(text: str) -> str:
     """`text` as one line that moves no cursor: control characters, also those of direction, are written as in JSON."""
-    return re.sub(_CONTROLS, lambda found: _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}", text)
+    return re.sub(_CONTROLS, lambda found: {"\n": r"\n", "\r": r"\r"}.get(found[0], f"\\u{ord(found[0]):04x}"), text)
 
 
 def _normal_key(key: str) -> str:

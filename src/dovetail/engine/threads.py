@@ -12,17 +12,16 @@ returns is dropped, and it ends when the function comes back. Such threads are c
 One that only waits for the loop (`wait_in_thread`) comes back at once, by `CallEnded`.
 
 Jobs of one label hold at most `share` threads, those given up among them. Others of it wait beside the line, and are
-refused while the share is used up by jobs that were given up: nobody knows when one of those comes back.
+refused while given-up ones hold all of the share.
 """
 
 import asyncio
 import contextvars
 import logging
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from itertools import count
+from itertools import chain, count
 from typing import Any, TypeVar
 
 from dovetail.engine.thread_jobs import Job, Outcome, Returns, Worker
@@ -49,14 +48,9 @@ logger = logging.getLogger("dovetail.threads")
 
 
 class ThreadPool:
-    """At most `max_threads` functions run at once, the others wait in order; at most `max_stuck` may be given up.
+    """At most `max_threads` functions run at once, `share` of one label; others wait. `max_stuck` may be given up."""
 
-    `share`: how many threads the jobs of one label may hold, those included that were given up.
-    """
-
-    def __init__(
-        self, max_threads: int = 40, max_stuck: int = 100, name: str = "dovetail", share: int = sys.maxsize
-    ) -> None:
+    def __init__(self, max_threads: int = 40, max_stuck: int = 100, name: str = "dovetail", share: int = 10**9) -> None:
         if max_threads < 1 or max_stuck < 1:
             raise SetupError("max_threads and max_stuck must be at least 1")
         self._max_threads = max_threads
@@ -144,13 +138,11 @@ class ThreadPool:
                 return
             job.is_resting = False
             self._resting -= 1
-            if job.finished:
-                return
-            job.holds_share = True
-            self._held[job.label] = self._held.get(job.label, 0) + 1
-            if not job.given_up:
-                job.holds_place = True
-                self._threads += 1
+            if not job.finished:
+                job.holds_share = True
+                self._held[job.label] = self._held.get(job.label, 0) + 1
+                job.holds_place = not job.given_up
+                self._threads += job.holds_place
 
     # ── under the lock ──
 
@@ -203,10 +195,8 @@ class ThreadPool:
             self._join(beside.popleft())
         elif not held:
             del self._held[job.label]
-            self._beside.pop(job.label, None)
 
-    def _is_used_up(self, label: str) -> bool:
-        """Whether those given up hold the whole share of their label."""
+    def _is_used_up(self, label: str) -> bool:  # by those given up
         return sum(job.holds_share for job in self._stuck if job.label == label) >= self._share
 
     def _leave_place(self, job: Job[Any]) -> None:
@@ -221,18 +211,13 @@ class ThreadPool:
         return self._drop_all_but(max(0, self._max_threads - running))
 
     def _drop_all_but(self, first: int) -> list[Job[Any]]:
-        in_line = list(self._line)[first:]
-        beside = [job for label in list(self._beside) for job in self._drop_beside(label)]
-        for job in in_line:
-            self._line.pop()
+        dropped = [*list(self._line)[first:], *chain.from_iterable(self._beside.values())]
+        self._beside.clear()
+        for job in dropped:
+            if job.holds_share:
+                self._line.pop()
             job.finished = True
             self._leave_share(job)
-        return in_line + beside
-
-    def _drop_beside(self, label: str) -> list[Job[Any]]:
-        dropped = list(self._beside.pop(label, ()))
-        for job in dropped:
-            job.finished = True
         return dropped
 
     # ── on the loop ──
@@ -272,20 +257,21 @@ class ThreadPool:
             if len(self._stuck) >= self._max_stuck:
                 refused = self._drop_those_without_place()
             elif self._is_used_up(job.label):
-                refused = self._drop_beside(job.label)
+                refused = list(self._beside.pop(job.label, ()))
             self._leave_place(job)
             is_new = self._call_thread()
         job.returns.loop.call_later(GRACE_SECONDS, self._report_stuck, job)
         if is_new:
             self._start_thread()
         for other in refused:
+            other.finished = True
             other.settle((None, self._refusal(other)))
 
     def _refusal(self, job: Job[Any]) -> Busy:
         """Too many were given up: of all, or of this one's label alone."""
         why = "earlier calls were given up but still hold their threads; try again"
-        if len(self._stuck) >= self._max_stuck:
-            return Busy(f"{job.label} can't run: {len(self._stuck)} {why} later")
+        if (stuck := len(self._stuck)) >= self._max_stuck:
+            return Busy(f"{job.label} can't run: {stuck} {why} later")
         return ToolBusy(f"The {job.label} is busy: {self._share} of its {why} in {BUSY_SECONDS} s.")
 
     def _report_stuck(self, job: Job[Any]) -> None:
