@@ -292,6 +292,7 @@ LEADING_OUT = [
 HARMLESS = ["a", "a/b.txt", ".env", "...", "a..b", "HEAD~3..HEAD", "v1..v2/x", "..a", "a../b", "50%25", "aa:b", "ä/ö"]
 
 
+@pytest.mark.rule("RES-9")
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
 @pytest.mark.parametrize("value", LEADING_OUT)
 async def test_values_that_lead_out_of_a_folder_are_not_found(value: str, version: str) -> None:
