@@ -99,6 +99,13 @@ BROKEN = [
     ("template-malformed", Catalogue(templates=[{"uriTemplate": "a://{b", "mimeType": "a/b"}]), ""),
     ("template-unmatchable", Catalogue(templates=[{"uriTemplate": "a://{b}{c}", "mimeType": "a/b"}]), ""),
     ("template-unmatchable", Catalogue(templates=[{"uriTemplate": "a://b", "mimeType": "a/b"}]), "no variables"),
+    (
+        "template-unsafe",
+        Catalogue(
+            templates=[{"uriTemplate": "a://{+b}", "mimeType": "a/b", "_meta": {"dovetail/unsafe": ["b"]}}]
+        ),
+        "b",
+    ),
     ("mime-type", Catalogue(resources=[{"uri": "a://b"}]), ""),
     ("icon-source", tools(tool(icons=[{"src": "http://example.com/i.png"}])), "http"),
     ("prompt-description", Catalogue(prompts=[{"name": "p"}]), ""),

@@ -249,7 +249,7 @@ def test_a_page_is_opened_only_after_a_yes(terminal: Type, folder: Path, key: st
     browser.chmod(0o755)
     child = terminal("call", "server.py", "visit", BROWSER=f"{browser} %s")
     child.expect_exact("https://example.com/sign-in")
-    child.expect_exact("Open this page in the browser? [y/N] ")
+    child.expect_exact("Open this page at example.com in the browser? [y/N] ")
     assert not (folder / "visited.txt").exists()
     child.sendline(key)
     assert ended(child)[1].endswith(f"{action}\r\n")

@@ -111,6 +111,12 @@ MALFORMED: list[tuple[str, Any]] = [
     ("elicitation/create", {"message": "x", "mode": "url", "url": "javascript:alert(1)"}),
     ("elicitation/create", {"message": "x", "mode": "url", "url": "file:///etc/passwd"}),
     ("elicitation/create", {"message": "x", "mode": "url", "url": "https://a b"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://accounts.google.com@evil.example/in"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://accounts.google.com:443@evil.example/in"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://@evil.example/in"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://accounts.google.com%2f.evil.example/in"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://accounts.google.com;.evil.example/in"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://\u202eelgoog.com/in"}),
     ("elicitation/create", []),
     ("sampling/createMessage", {}),
     ("sampling/createMessage", {"messages": [], "maxTokens": "many"}),
@@ -207,6 +213,23 @@ def test_what_a_handler_may_return(schema: Any, returned: Any, expected: dict[st
 )
 def test_a_url_is_opened_or_not(returned: Any, action: str) -> None:
     assert answered(everything(elicitation_handler=lambda question: returned), url_elicitation()) == {"action": action}
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen"),
+    [
+        ("https://example.org/in?next=%2F#top", "https://example.org/in?next=%2F#top"),
+        ("https://аpple.com/in", "https://xn--pple-43d.com/in"),  # its first letter is Cyrillic
+        ("https://bücher.example:8443/in?", "https://xn--bcher-kva.example:8443/in"),
+        ("https://ｅvil.example/in", "https://evil.example/in"),
+        ("https://accounts.google.com。evil.example/in", "https://accounts.google.com.evil.example/in"),
+        ("http://[::1]:8000/in", "http://[::1]:8000/in"),
+    ],
+)
+def test_the_host_of_a_url_is_the_one_that_will_be_looked_up(asked: str, seen: str) -> None:
+    questions: list[ElicitQuestion] = []
+    answered(everything(elicitation_handler=questions.append), url_elicitation(url=asked))
+    assert questions[0].url == seen
 
 
 def test_what_a_handler_sees() -> None:

@@ -1,7 +1,9 @@
 """What any answer to a POST means to a client, however wrong it is; and what leaving does to it."""
 
 import asyncio
+import gzip
 import json
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -66,6 +68,56 @@ async def test_a_connection_is_used_again(pause: float) -> None:
         assert len(connections) == 1
 
 
+BOMB = gzip.compress(b"[" + b"0," * 32_000_000 + b"0]")  # 62 KB, of 64 MB
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "deflate", "identity, gzip"])
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+async def test_a_compressed_answer_is_refused_unread(encoding: str, version: str) -> None:
+    asked: list[str] = []
+
+    def behave(visit: Visit) -> None:
+        asked.append(visit.headers.get("accept-encoding", ""))
+        if visit.method == "tools/call":
+            return visit.answer(200, BOMB, Content_Encoding=encoding)
+        return modern()(visit) if version == "2026-07-28" else handshake(visit) and None
+
+    async with Scripted(behave) as server, Client(server.url, protocol_version=version) as client:
+        tracemalloc.start()
+        try:
+            with pytest.raises(BadAnswer, match="the server compressed its answer, which was not asked for"):
+                await client.call_tool("any", timeout=30)
+            assert tracemalloc.get_traced_memory()[1] < 4 * 1024 * 1024
+        finally:
+            tracemalloc.stop()
+    assert set(asked) == {"identity"}
+
+
+async def test_a_compressed_stream_is_refused_unread() -> None:
+    def behave(visit: Visit) -> None:
+        if visit.method != "tools/call":
+            return modern()(visit)
+        visit.stream(Content_Encoding="gzip")
+        visit.chunk(BOMB)
+        return None
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(BadAnswer, match="compressed its answer"):
+            await client.call_tool("any", timeout=30)
+
+
+async def test_a_refusal_keeps_its_meaning_if_its_page_is_compressed() -> None:
+    def behave(visit: Visit) -> None:
+        if visit.method != "tools/call":
+            return modern()(visit)
+        return visit.answer(404, BOMB, kind="text/html", Content_Encoding="gzip")
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(ServerError, match="404") as refused:
+            await client.call_tool("any", timeout=30)
+        assert refused.value.code == 404
+
+
 async def test_a_modern_request_whose_connection_breaks_is_never_repeated() -> None:
     def behave(visit: Visit) -> None:
         if visit.method != "tools/call":
@@ -104,7 +156,7 @@ STRANGE: dict[str, tuple[Any, type[Exception], str]] = {
     "no error": (lambda visit: visit.answer(400, {"jsonrpc": "2.0", "error": 7}), BadAnswer, "can't be read"),
     "no message": (lambda visit: (visit.stream(), visit.event("oops"), visit.end()), ConnectionLost, "before the answ"),
     "bad chunks": (lambda visit: (visit.stream(), visit._writer.write(b"zz\r\n"), None), ConnectionLost, "tools/call"),
-    "bad gzip": (lambda visit: visit.answer(200, b"no gzip", Content_Encoding="gzip"), ConnectionLost, "tools/call"),
+    "bad gzip": (lambda visit: visit.answer(200, b"no gzip", Content_Encoding="gzip"), BadAnswer, "tools/call"),
     "too many headers": (lambda visit: visit.answer(200, b"{}", X="y" * 20_000), ConnectionLost, "HTTP as it should"),
 }  # fmt: skip
 

@@ -1,6 +1,7 @@
 """HTTP+SSE, the transport of 2024-11-05: found out, or asked for, and kept alive."""
 
 import asyncio
+import gzip
 from typing import Any
 
 import pytest
@@ -319,3 +320,14 @@ async def test_a_server_that_is_gone() -> None:
     with pytest.raises(ConnectionLost, match="can't connect"):
         await client.ping()
     await client.close()
+
+
+async def test_a_compressed_stream_is_refused_unread() -> None:
+    def behave(visit: Visit) -> None:
+        visit.stream(Content_Encoding="gzip")
+        visit.chunk(gzip.compress(b"0" * 10_000_000))
+
+    async with Scripted(behave) as server:
+        with pytest.raises(BadAnswer, match="compressed its answer, which was not asked for"):
+            async with Client(f"{server.origin}/sse", transport="sse"):
+                pass

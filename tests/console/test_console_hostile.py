@@ -42,6 +42,19 @@ def test_what_the_page_can_not_check_is_left_to_the_server(impostor: Impostor) -
     impostor.tab.sees(impostor.tab.result, "got")
 
 
+def test_a_link_says_where_it_leads(impostor: Impostor) -> None:
+    impostor.content = [
+        {"type": "resource_link", "name": "masked", "uri": "https://accounts.google.com@evil.example/in"},
+        {"type": "resource_link", "name": "alike", "uri": "https://аpple.com/in"},  # its first letter is Cyrillic
+    ]
+    impostor.offer(schema())
+    impostor.tab.button("Call").click()
+    link = impostor.tab.result.get_by_role("link", name="https://xn--pple-43d.com/in")
+    assert link.get_attribute("href") == "https://xn--pple-43d.com/in"
+    impostor.tab.sees(impostor.tab.result, "https://accounts.google.com@evil.example/in")
+    assert impostor.tab.result.get_by_role("link", name="evil.example").count() == 0
+
+
 PATTERNS = {  # and whether they are tried
     "^[a-z]+$": True,
     r"^\d{4}-\d{2}$": True,

@@ -196,10 +196,10 @@ async def test_a_strict_template_for_some_of_the_values(kind: Any, value: str, a
 
 
 async def test_a_scheme_in_capitals_is_the_same() -> None:
-    server = new("{+value}", by(str), "n://secret")
-    for alias in ("N://secret", "N://%73ecret", "n%3A//secret"):
+    server = new("{+value}", by(str), "no://secret")  # one letter alone would be a drive
+    for alias in ("NO://secret", "No://%73ecret", "no%3A//secret"):
         assert "SHOWN" not in await read(server, READER, alias), alias
-    assert "SHOWN" in await read(server, READER, "n://Secret")
+    assert "SHOWN" in await read(server, READER, "no://Secret")
 
 
 DETOURS = ["n://a/../s/x", "n://./s/x", "n://s//x", "n://s/./x", "n://%2E/s/x", "n://../s/x", "n://s%2F%2e%2E/s//x"]

@@ -55,6 +55,15 @@ async def test_a_line_of_the_log(lines: Any) -> None:
     ]
 
 
+async def test_a_line_holds_no_control_characters(lines: Any) -> None:
+    name = "a\nb\x1b[31m\x7f\x9b1m\u202e\u2028"
+    async with Wire(offering(audit=True), MODERN) as wire:
+        await wire.refusal("tools/call", {"name": name})
+    (line,) = lines()
+    assert line.isprintable()
+    assert json.loads(line)["name"] == name
+
+
 async def test_the_time_is_that_of_the_arrival(lines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1785231000.25
     monkeypatch.setattr(audit.time, "time", lambda: now)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -167,3 +168,164 @@ def test_there_is_one_completion_for_an_argument() -> None:
     server.completion(prompt="p", argument="a")(lambda value: [])
     with pytest.raises(SetupError, match="already"):
         server.completion(prompt="p", argument="a")(lambda value: [])
+
+
+# ── threads that were given up ──
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Holds threads back, until the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never happened")
+
+
+async def give_up(wire: Wire, method: str, params: dict[str, Any], count: int, begun: list[int]) -> None:
+    """Make calls one after the other, and cancel each while its function runs, or take its refusal."""
+    for number in range(count):
+        wire.send(wire.request(method, params, id=number))
+        at = len(begun)
+        await until(lambda at=at: len(begun) > at or not wire.lines.empty())
+        if wire.lines.empty():
+            wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
+        else:
+            await wire.receive()
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
+async def test_given_up_calls_of_one_tool_leave_threads_for_the_others(gate: threading.Event, version: str) -> None:
+    server, begun = new_server(max_threads=40), list[int]()
+
+    @server.tool
+    def slow() -> str:
+        begun.append(1)
+        gate.wait(60)
+        return "slow"
+
+    @server.tool
+    def quick() -> str:
+        return "quick"
+
+    async with Wire(server, version) as wire:
+        await give_up(wire, "tools/call", {"name": "slow"}, 120, begun)
+        assert len(begun) == 20
+        refused = await wire.ask("tools/call", {"name": "slow"})
+        assert refused["isError"] is True
+        assert refused["content"][0]["text"] == (
+            "The tool slow is busy: 20 of its earlier calls were given up but still hold their threads; "
+            "try again in 1 s."
+        )
+        for _ in range(50):
+            assert (await wire.ask("tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
+        gate.set()
+        await until(lambda: server.engine.threads.stuck == 0)
+        assert (await wire.ask("tools/call", {"name": "slow"}))["isError"] is False
+
+
+async def test_given_up_reads_prompts_and_completions_leave_threads_for_the_others(gate: threading.Event) -> None:
+    server, begun = new_server(max_threads=4), list[int]()
+
+    def slow() -> str:
+        begun.append(1)
+        gate.wait(60)
+        return "slow"
+
+    server.add_resource("file:///slow", slow)
+    server.add_prompt(slow, name="slow")
+    server.add_prompt(lambda topic: topic, name="talk")
+
+    @server.completion(prompt="talk", argument="topic")
+    def complete(value: str) -> list[str]:
+        return [slow()]
+
+    @server.tool
+    def quick() -> str:
+        return "quick"
+
+    completion = {"ref": {"type": "ref/prompt", "name": "talk"}, "argument": {"name": "topic", "value": ""}}
+    async with Wire(server, MODERN) as wire:
+        for method, params, label in (
+            ("resources/read", {"uri": "file:///slow"}, "resource file:///slow"),
+            ("prompts/get", {"name": "slow"}, "prompt slow"),
+            ("completion/complete", completion, "completion of topic"),
+        ):
+            begun.clear()
+            await give_up(wire, method, params, 10, begun)
+            assert len(begun) == 2
+            assert (await wire.refusal(method, params))["message"].startswith(f"The {label} is busy: 2 of its earlier")
+            assert (await wire.ask("tools/call", {"name": "quick"}))["isError"] is False
+
+
+async def test_live_calls_of_one_tool_wait_for_its_half_of_the_threads_and_are_not_refused(
+    gate: threading.Event,
+) -> None:
+    server, begun = new_server(max_threads=4), list[int]()
+
+    @server.tool
+    def slow() -> str:
+        begun.append(1)
+        gate.wait(60)
+        return "slow"
+
+    @server.tool
+    def quick() -> str:
+        return "quick"
+
+    async with Wire(server, "2025-11-25") as wire:
+        for number in range(60):
+            wire.send(wire.request("tools/call", {"name": "slow"}, id=number))
+        assert (await wire.ask("tools/call", {"name": "quick"}))["isError"] is False
+        assert len(begun) == 2
+        gate.set()
+        answers = [await wire.receive() for _ in range(60)]
+        assert all(answer["result"]["isError"] is False for answer in answers)
+
+
+async def test_calls_that_wait_behind_given_up_ones_are_refused_at_once(gate: threading.Event) -> None:
+    server, begun = new_server(max_threads=4), list[int]()
+
+    @server.tool
+    def slow() -> str:
+        begun.append(1)
+        gate.wait(60)
+        return "slow"
+
+    async with Wire(server, "2025-11-25") as wire:
+        for number in range(5):
+            wire.send(wire.request("tools/call", {"name": "slow"}, id=number))
+        await until(lambda: len(begun) == 2)
+        for number in (4, 0, 1):  # one that waits, and both that run
+            wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
+        answers = [await wire.receive() for _ in range(2)]
+        assert sorted(answer["id"] for answer in answers) == [2, 3]
+        assert all("is busy" in answer["result"]["content"][0]["text"] for answer in answers)
+    assert len(begun) == 2
+
+
+async def test_calls_that_ask_their_client_hold_nothing_of_their_tools_share() -> None:
+    server = new_server(max_threads=2)
+
+    @server.tool
+    def book(ctx: Context, asks: bool) -> str:
+        return str(ctx.wait(ctx.elicit("Sure?", bool))) if asks else "booked"
+
+    async with Wire(server, "2025-11-25", capabilities={"elicitation": {}}) as wire:
+        for number in range(5):
+            wire.send(wire.request("tools/call", {"name": "book", "arguments": {"asks": True}}, id=f"ask {number}"))
+        questions = [await wire.receive() for _ in range(5)]
+        booked = await wire.ask("tools/call", {"name": "book", "arguments": {"asks": False}})
+        assert booked["content"][0]["text"] == "booked"
+        for question in questions:
+            answer = {"action": "accept", "content": {"value": True}}
+            wire.send({"jsonrpc": "2.0", "id": question["id"], "result": answer})
+        answers = [await wire.receive() for _ in range(5)]
+        assert all(answer["result"]["isError"] is False for answer in answers), answers

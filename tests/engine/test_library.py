@@ -4,6 +4,7 @@ import asyncio
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -11,6 +12,7 @@ from dovetail import Server, SetupError
 from dovetail.engine import library, watch
 from wire import MODERN, Wire
 
+ROOT = Path("/srv")
 NAMES = [chr(ord("a") + n) for n in range(3)]
 
 
@@ -256,3 +258,137 @@ async def test_a_file_that_is_gone_is_no_longer_watched_after_the_last_subscript
         server.remove_resource("docs://f/{+path}")
         await wire.ask("resources/unsubscribe", {"uri": "docs://f/a"})
         assert not server.engine.library._watcher._watched  # type: ignore[union-attr]
+
+
+# ── values that lead out of a folder ──
+
+LEADING_OUT = [
+    "..",
+    "../etc/passwd",
+    "a/../../etc/passwd",
+    "a/../b",
+    "a/..",
+    "..%2Fetc",
+    "%2E%2E/etc",
+    "%2e%2e%2fetc",
+    "%252e%252e%252fetc",
+    "%25252e%25252e/etc",
+    "..%5Cetc",
+    "a%5C..%5C..%5Cetc",
+    "..%255Cetc",
+    "/etc/passwd",
+    "//host/share",
+    "%2Fetc/passwd",
+    "%252Fetc/passwd",
+    "%5Cetc",
+    "%5C%5Chost%5Cshare",
+    "C:/Windows",
+    "c:%5CWindows",
+    "C%3A%5CWindows",
+    "C%253A/Windows",
+    "C:boot.ini",
+    "a%00.txt",
+    "a%2500.txt",
+]
+HARMLESS = ["a", "a/b.txt", ".env", "...", "a..b", "HEAD~3..HEAD", "v1..v2/x", "..a", "a../b", "50%25", "aa:b", "ä/ö"]
+
+
+@pytest.mark.rule("RES-9")
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
+@pytest.mark.parametrize("value", LEADING_OUT)
+async def test_values_that_lead_out_of_a_folder_are_not_found(value: str, version: str) -> None:
+    server, seen = new_server(), list[str]()
+    server.add_resource("files://x/{+path}", lambda path: seen.append(path), name="files")
+    async with Wire(server, version) as wire:
+        refused = await wire.refusal("resources/read", {"uri": f"files://x/{value}"})
+    assert refused["code"] == (-32602 if version == MODERN else -32002)
+    assert refused["data"] == {"uri": f"files://x/{value}"}
+    assert seen == []
+
+
+@pytest.mark.parametrize("value", HARMLESS)
+async def test_values_that_only_look_like_it_are_read(value: str) -> None:
+    server = new_server()
+    server.add_resource("files://x/{+path}", lambda path: f"read {path}", name="files")
+    async with Wire(server, MODERN) as wire:
+        assert await text(wire, f"files://x/{value}") == f"read {unquote(value)}"
+
+
+@pytest.mark.parametrize(
+    ("template", "uri"),
+    [
+        ("notes://{id}", "notes://.."),
+        ("notes://{id}", "notes://..%5Cx"),
+        ("notes://{id}/x{.kind}", "notes://../x.md"),
+        ("notes://a{/path*}", "notes://a/b/../c"),
+        ("notes://a{/path*}", "notes://a/b/%2Fetc"),
+        ("notes://a{?path,other}", "notes://a?path=../x"),
+        ("notes://a{?path*}", "notes://a?key=../x"),
+        ("notes://a{?path*}", "notes://a?..=x"),
+        ("notes://a{?file}", "notes://a?file=/etc/passwd"),
+    ],
+)
+async def test_every_variable_of_every_template_is_looked_at(template: str, uri: str) -> None:
+    server, seen = new_server(), list[Any]()
+
+    def read(
+        id: str = "",
+        kind: str = "",
+        path: list[str] | dict[str, str] | str = "/srv",
+        other: str = "",
+        file: Path = ROOT,
+    ) -> str:
+        seen.append((id, kind, path, other, file))
+        return "read"
+
+    server.add_resource(template, read)
+    async with Wire(server, MODERN) as wire:
+        assert (await wire.refusal("resources/read", {"uri": uri}))["code"] == -32602
+        assert seen == []
+        if "{?" in template:
+            assert await text(wire, "notes://a") == "read"  # the default is the author's own
+
+
+async def test_a_variable_that_the_author_calls_unsafe_is_not_looked_at() -> None:
+    server = new_server()
+    server.add_resource("files://{host}/{+path}", lambda host, path: f"{host} {path}", name="f", unsafe=["path"])
+    async with Wire(server, MODERN) as wire:
+        assert await text(wire, "files://a/b/../c") == "a b/../c"
+        assert await text(wire, "files://a//etc/passwd") == "a /etc/passwd"
+        assert (await wire.refusal("resources/read", {"uri": "files://../c"}))["code"] == -32602
+        (listed,) = (await wire.ask("resources/templates/list"))["resourceTemplates"]
+        assert listed["_meta"] == {"dovetail/unsafe": ["path"]}
+
+
+@pytest.mark.parametrize(
+    ("uri", "unsafe", "words"),
+    [
+        (
+            "files://{+path}",
+            ["paht"],
+            r"unsafe=\['paht'\] is no list of variables of 'files://{\+path}', such as \['path'\]",
+        ),
+        ("files://{+path}", "path", "unsafe='path' is no list of variables"),
+        ("files://{+path}", [7], r"unsafe=\[7\] is no list of variables"),
+        ("files://all", ["path"], "unsafe= is for the variables of a template, and 'files://all' has none"),
+    ],
+)
+def test_unsafe_names_variables(uri: str, unsafe: Any, words: str) -> None:
+    server = new_server()
+    function = (lambda path: path) if "{" in uri else (lambda: "all")
+    with pytest.raises(SetupError, match=words):
+        server.add_resource(uri, function, name="files", unsafe=unsafe)
+
+
+def test_a_folder_has_a_guard_of_its_own_and_takes_no_unsafe(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="unsafe"):
+        new_server().add_directory(tmp_path, uri="docs://all", unsafe=["path"])
+
+
+async def test_a_template_that_refuses_a_value_leaves_it_to_no_other() -> None:
+    server = new_server()
+    server.add_resource("files://x/{+path}", lambda path: "first", name="first")
+    server.add_resource("files://{+rest}", lambda rest: "second", name="second", unsafe=["rest"])
+    async with Wire(server, MODERN) as wire:
+        assert (await wire.refusal("resources/read", {"uri": "files://x/../y"}))["code"] == -32602
+        assert await text(wire, "files://z/../y") == "second"

@@ -1,7 +1,9 @@
 """What is a secret, what is not, and what happens to odd and hostile input."""
 
 import logging
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dovetail
+from dovetail import Client, Server, ServerError
 from dovetail.engine import redaction
 from dovetail.engine.redaction import CUT, REDACTED, RedactingFilter, Redactor
 from dovetail.errors import SetupError
@@ -339,6 +343,10 @@ def logged(message: object, *arguments: object, exc_info: Any = None, stack: str
         ("too few %s %s", ("password=x",), "too few %s %s [its arguments can't be shown]"),
         ("bad %s", (Unprintable(),), "bad %s [its arguments can't be shown]"),
         (Unprintable(), (), "Unprintable [its arguments can't be shown]"),
+        ("who: %s", ("x\nERROR forged",), r"who: x\nERROR forged"),
+        ("who: %s", ("a\r\n\tb\x00\x1b[31m\x7f\x9b1m",), "who: a\\r\\n\tb\\u0000\\u001b[31m\\u007f\\u009b1m"),
+        ("who: %s", ("\u202eexe.\u2066\u061c\u2028\x85",), r"who: \u202eexe.\u2066\u061c\u2028\u0085"),
+        ("who: %s", ("Ünïcode 中文 👍",), "who: Ünïcode 中文 👍"),
     ],
 )
 def test_messages(message: object, arguments: tuple[object, ...], shown: str) -> None:
@@ -370,3 +378,59 @@ def test_works_on_a_logger(caplog: pytest.LogCaptureFixture) -> None:
     finally:
         logger.removeFilter(own)
     assert caplog.messages == ["token=[redacted]"]
+
+
+CONTROLS = "\x1b\x9b\x7f\r\x85\u2028\u202e"
+
+
+def is_one_record(lines: list[str]) -> bool:
+    """Every line but the first says by its blanks that it belongs to the one before."""
+    return all(line.startswith("  ") for line in lines[1:]) and not any(each in "".join(lines) for each in CONTROLS)
+
+
+@pytest.mark.parametrize("kind", ["plain", "note", "cause", "group"])
+def test_no_line_of_a_traceback_can_be_taken_for_a_record(kind: str) -> None:
+    forged = f"x\nERROR dovetail: forged {CONTROLS}"
+    try:
+        if kind == "group":
+            raise ExceptionGroup(forged, [ValueError(forged)])
+        error = ValueError(forged)
+        if kind == "note":
+            error.add_note(forged)
+        raise error from (KeyError(forged) if kind == "cause" else None)
+    except Exception as failure:
+        record = logged("failed", exc_info=(type(failure), failure, failure.__traceback__))
+    RedactingFilter(redactor).filter(record)  # a handler may have one, too
+    lines = logging.Formatter().format(record).split("\n")
+    assert is_one_record(lines)
+    assert lines[1] == "  Traceback (most recent call last):" or kind == "group" or kind == "cause"
+    assert "ERROR dovetail: forged \\u001b\\u009b" in "".join(lines)
+
+
+async def test_what_a_tool_says_of_its_caller_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server("s")
+
+    @server.tool
+    def fails(name: str) -> str:
+        raise ValueError(f"{name}\nERROR forged \x1b[31m")
+
+    @server.prompt
+    def talk(name: str) -> str:
+        raise ValueError(f"{name}\nERROR forged \x1b[31m")
+
+    async with Client(server) as client:
+        assert (await client.call_tool("fails", {"name": "x\r\nERROR forged"}, raise_on_error=False)).is_error
+        with pytest.raises(ServerError):
+            await client.get_prompt("talk", {"name": "x\r\nERROR forged"})
+    assert len(caplog.records) == 2
+    for record in caplog.records:
+        assert is_one_record(logging.Formatter().format(record).split("\n"))
+
+
+def test_every_logger_of_ours_is_guarded() -> None:
+    named: set[str] = set()
+    for module in Path(dovetail.__file__).parent.rglob("*.py"):
+        named.update(re.findall(r'getLogger\("([^"]+)"\)', module.read_text(encoding="utf-8")))
+    Server("s")
+    unguarded = {name for name in named if not logging.getLogger(name).filters}
+    assert unguarded == {"dovetail.audit"}  # whose records are JSON already

@@ -13,6 +13,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NoReturn
 
 import pytest
@@ -329,6 +330,47 @@ async def test_random_cancellations_leave_the_pool_whole() -> None:
     assert pool._threads <= 4
     pool.close()
     assert pool._threads == 0
+
+
+async def test_random_cancellations_leave_each_label_its_share() -> None:
+    pool = ThreadPool(max_threads=4, max_stuck=1000, share=2)
+    running, most = {"a": 0, "b": 0}, {"a": 0, "b": 0}
+    lock = threading.Lock()
+
+    def work(label: str) -> None:
+        with lock:
+            running[label] += 1
+            most[label] = max(most[label], running[label])
+        time.sleep(0.001)
+        with lock:
+            running[label] -= 1
+
+    for _ in range(5):
+        tasks = [asyncio.create_task(pool.run(partial(work, each), label=each)) for each in "ab" * 40]
+        for number, task in enumerate(tasks):
+            if number % 3 == 0:
+                task.cancel()
+            if number % 7 == 0:
+                await asyncio.sleep(0.001)
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            assert outcome is None or isinstance(outcome, (asyncio.CancelledError, Busy))
+        await until(lambda: pool.stuck == 0)
+    assert most == {"a": 2, "b": 2}
+    meeting = threading.Barrier(4)
+    await asyncio.gather(*(pool.run(lambda: meeting.wait(WAIT), label=each) for each in "abab"))
+    pool.close()
+
+
+async def test_closing_refuses_those_who_wait_for_their_share(gate: threading.Event) -> None:
+    pool = ThreadPool(max_threads=4, share=1)
+    running = asyncio.create_task(pool.run(lambda: gate.wait(WAIT), label="t"))
+    waiting = asyncio.create_task(pool.run(lambda: None, label="t"))
+    await asyncio.sleep(0)
+    pool.close()
+    with pytest.raises(Busy, match="shutting down"):
+        await waiting
+    gate.set()
+    assert await running is True
 
 
 # ── threads that wait for the loop ──

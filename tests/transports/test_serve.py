@@ -375,7 +375,7 @@ def test_a_handlers_traceback_is_in_the_log_in_one_piece_and_never_with_the_clie
     for piece in pieces:
         lines = piece.split("\n")
         end = next(index for index, line in enumerate(lines) if not line.startswith(" "))
-        assert lines[end] == "ValueError: a secret detail"
+        assert lines[end - 1] == "  ValueError: a secret detail"
         assert "inner()" in piece
 
 

@@ -33,8 +33,13 @@ MAX_LOOKUPS = 32  # with those that wait
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _VISIBLE = re.compile(r"[!-\[\]-~]+")  # without the backslash: some readers of URLs take it for a slash
-_PRIVATE = tuple(  # a company's own network; what else is not public is never asked
-    map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
+_PRIVATE, _ODD, _OF_CLOUDS = (
+    tuple(map(ipaddress.ip_network, text.split()))
+    for text in (
+        "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7",  # a company's own network
+        "::ffff:0:0/96 2002::/16 2001::/23 192.88.99.0/24 3fff::/20",  # IPv4 in disguise, its relays, documentation
+        "192.0.0.0/24 168.63.129.16 100.100.100.200 fd00:ec2::254 fd20:ce::254",  # where machines find their secrets
+    )
 )
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # its last 32 bits are an IPv4 address
@@ -138,11 +143,10 @@ def may_reach(address: str, *, allow_loopback: bool = False, allow_private: bool
         ip: IpAddress = ipaddress.ip_address(address)
     except ValueError:
         return False
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped or ip.sixtofour or ip.teredo:
-            return False  # an IPv4 address in disguise
-        if ip in _NAT64:
-            ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    if ip in _NAT64:
+        ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    if any(ip in network for network in _ODD + _OF_CLOUDS):  # whatever a version of Python thinks of them
+        return False
     if ip.is_loopback:
         return allow_loopback
     if any(ip in network for network in _PRIVATE):

@@ -11,7 +11,7 @@ from dovetail.cli.reaching import ServerAt
 from dovetail.cli.talking import Talk, named, require, talking
 from dovetail.cli.terminal import aligned, as_json, can_ask, in_line, out_json, plain, tell
 from dovetail.client import CallResult, ElicitQuestion
-from dovetail.client.address import readable_url
+from dovetail.client.address import page_url
 from dovetail.errors import URL_ELICITATION_REQUIRED, ServerError
 from dovetail.protocol.definitions import ToolDefinition
 
@@ -78,7 +78,7 @@ async def _visited(talk: Talk, refusal: ServerError) -> bool:
     pages = [page for page in listed if isinstance(page, dict)] if isinstance(listed, list) else []
     for page in pages:
         url, message = page.get("url"), page.get("message")
-        if not isinstance(url, str) or not readable_url(url):
+        if not isinstance(url, str) or (url := page_url(url)) is None:
             return False
         question = ElicitQuestion(message=str(message or "open a page first"), mode="url", url=url)
         if (await talk.respondent.elicit(question)).action != "accept":

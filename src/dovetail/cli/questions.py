@@ -6,6 +6,7 @@ Where nobody is there to ask, a question that has no answer is dismissed, and a 
 import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from dovetail import cli
 from dovetail.cli.arguments import GivenArguments
@@ -72,7 +73,7 @@ class Respondent:
         if not can_ask():
             tell("Nobody is here to open it, so it is cancelled.")
             raise Dismissed("cancel")
-        agreed = await confirm("Open this page in the browser?")
+        agreed = await confirm(f"Open this page at {in_line(urlsplit(question.url or '').netloc, 300)} in the browser?")
         if not agreed:
             raise Dismissed("cancel" if agreed is None else "decline")
         if not await asyncio.to_thread(_open, question.url or ""):

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from dovetail.cli.keyboard import confirm
 from dovetail.cli.terminal import can_ask, in_line, tell
+from dovetail.client.address import page_url
 from dovetail.client.oauth import OAuth, TokenFile, TokenSet
 from dovetail.client.oauth.source import TokenErrand
 from dovetail.errors import NotSignedIn
@@ -22,7 +23,10 @@ class TerminalSignIn(OAuth):
         super().__init__(client_name="Dovetail command line", tokens=TokenFile(), open_browser=_open)
 
     async def obtain(self, errand: TokenErrand) -> TokenSet:
-        host = in_line(urlsplit(errand.door.provider.issuer).netloc, 200)
+        provider = errand.door.provider
+        host = in_line(
+            urlsplit(page_url(provider.metadata.authorization_endpoint or "") or provider.issuer).netloc, 300
+        )
         if not can_ask():
             raise NotSignedIn(f"The server wants somebody to sign in at {host}; {ADVICE}")
         if not await confirm(f"The server wants you to sign in at {host}. Open the browser?", default=True):

@@ -64,9 +64,20 @@ class ServerAddress(NamedTuple):
         return split._replace(fragment="").geturl()
 
 
-def readable_url(url: str) -> bool:
-    """Whether it is one of the web."""
-    return _read(url)[0] is not None
+def page_url(url: str) -> str | None:
+    """A page as it may be shown to a person and opened, with its host as that is looked up (`xn--…`).
+
+    None if it is no page of the web, or if something stands before its host: `https://bank.example@evil.example`.
+    """
+    split, _ = _read(url)
+    try:
+        host = "" if split is None else (split.hostname or "").encode("idna").decode().lower()
+    except UnicodeError:
+        return None
+    if split is None or "@" in split.netloc or not re.fullmatch(r"[a-z0-9._:-]+", host):
+        return None
+    place = (f"[{host}]" if ":" in host else host) + ("" if split.port is None else f":{split.port}")
+    return url if place == split.netloc else split._replace(netloc=place).geturl()
 
 
 def _public(url: str) -> str:

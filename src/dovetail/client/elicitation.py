@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec import Raw
 
-from dovetail.client.address import readable_url
+from dovetail.client.address import page_url
 from dovetail.client.calling import outcome_of
 from dovetail.client.form_content import misfit
 from dovetail.errors import INVALID_PARAMS, ProtocolError, SetupError
@@ -66,10 +66,10 @@ class _Asked(msgspec.Struct, frozen=True, rename="camel"):
 def read_elicitation(params: Raw) -> ElicitQuestion:
     asked = msgspec.json.decode(params, type=_Asked)
     if asked.mode == "url":
-        if asked.url is None or not readable_url(asked.url):
-            raise _malformed("url must be one that begins with https:// or http://")
-        url, id = asked.url, asked.elicitation_id
-        return ElicitQuestion(message=asked.message, mode="url", url=url, elicitation_id=id)
+        url = None if asked.url is None else page_url(asked.url)
+        if url is None:
+            raise _malformed("url must be one that begins with https:// or http://, and nothing stands before its host")
+        return ElicitQuestion(message=asked.message, mode="url", url=url, elicitation_id=asked.elicitation_id)
     schema = asked.requested_schema or {}
     fields = schema.get("properties")
     if not isinstance(fields, dict) or not all(isinstance(field, dict) for field in fields.values()):

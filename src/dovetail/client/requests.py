@@ -46,6 +46,7 @@ class HttpReply:
         self.detail = ""  # why a redirect was not followed, or what would help
         self.ok = 200 <= self.status < 300
         self.kind = response.content_type.lower()
+        self._encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
 
     @property
     def words(self) -> str:
@@ -64,7 +65,7 @@ class HttpReply:
 
     async def hold(self) -> None:
         """Read what there is of a short body, so that the connection need not stay open until it is wanted."""
-        with contextlib.suppress(TimeoutError, ConnectionLost):
+        with contextlib.suppress(TimeoutError, ConnectionLost, BadAnswer):
             async with asyncio.timeout(FINISH_SECONDS):
                 while len(self._held) < MAX_REFUSAL_BYTES and (piece := await self._read_piece()):
                     self._held += piece
@@ -75,6 +76,8 @@ class HttpReply:
         return held or await self._read_piece()
 
     async def _read_piece(self) -> bytes:
+        if self._encoding != "identity":  # a few bytes may stand for gigabytes
+            raise BadAnswer("the server compressed its answer, which was not asked for")
         try:
             return await self._response.content.readany()
         except self._requests.failures as failure:
@@ -91,7 +94,7 @@ class HttpReply:
 
     async def finish(self) -> None:
         """Read what is left and throw it away, if it comes soon: then the connection can be used again."""
-        with contextlib.suppress(TimeoutError, ConnectionLost):
+        with contextlib.suppress(TimeoutError, ConnectionLost, BadAnswer):
             async with asyncio.timeout(FINISH_SECONDS):
                 while await self.next():
                     pass
@@ -125,7 +128,8 @@ class HttpRequests:
         self._session = library.ClientSession(
             connector=library.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=self._socket),
             timeout=library.ClientTimeout(total=None, connect=CONNECT_SECONDS),
-            headers={"User-Agent": f"dovetail/{__version__}", **self._headers},
+            headers={"User-Agent": f"dovetail/{__version__}", "Accept-Encoding": "identity", **self._headers},
+            auto_decompress=False,
         )
 
     def _socket(self, address: Any) -> socket.socket:

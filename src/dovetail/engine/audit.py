@@ -24,7 +24,7 @@ from msgspec import Raw
 
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.invoke import EXITS, is_cancelled
-from dovetail.engine.redaction import CUT, Redactor
+from dovetail.engine.redaction import CUT, Redactor, escaped
 from dovetail.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -314,7 +314,7 @@ class AuditLog:
             self._is_heard = True
             if level == logging.INFO and not (audit_log.isEnabledFor(level) and audit_log.hasHandlers()):
                 log.warning("audit events are lost: no handler takes INFO records of the logger dovetail.audit")
-        audit_log.log(level, "%s", jsonrpc.encode(event).decode(), extra={"is_redacted": True})
+        audit_log.log(level, "%s", escaped(jsonrpc.encode(event).decode()), extra={"is_redacted": True})
 
 
 class HandOver:

@@ -59,7 +59,8 @@ class Engine:
         self.secrets = options.secret or random_secrets()  # workers that are forked later inherit them
         self.redactor = Redactor(options.redact)
         guard_loggers(options.redact)
-        self.threads = ThreadPool(options.max_threads)
+        most = options.max_threads
+        self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
         self._state: StateBackend | None = None  # until somebody needs it, or gives one
         self.elicitations = Elicitations()
         self.running_steps: set[asyncio.Task[Any]] = set()

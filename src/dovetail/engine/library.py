@@ -161,7 +161,8 @@ class Library:
             return kept.contents
         changes = self._changes
         source, values = self._find(uri)
-        if source.access is not None and not await may_read(source.access):
+        leads_out = isinstance(source, registry.resources.Template) and source.leads_out(values)
+        if leads_out or (source.access is not None and not await may_read(source.access)):
             raise NotFound(uri=uri)
         try:
             shape = partial(registry.resources.shape_contents, uri=uri, mime_type=source.definition.mime_type)

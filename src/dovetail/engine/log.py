@@ -8,9 +8,12 @@ from dovetail.engine.redaction import RedactingFilter, Redactor
 OURS = (
     "dovetail",
     "dovetail.access",
+    "dovetail.auth",
+    "dovetail.authserver",
     "dovetail.client",
     "dovetail.files",
     "dovetail.http",
+    "dovetail.state",
     "dovetail.threads",
     "dovetail.watch",
 )

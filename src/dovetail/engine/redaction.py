@@ -100,6 +100,7 @@ _VALUE = r"""(?isx)
 _HEADER_VALUE = r"""(?!\\*+["'])\S[^\r\n"']*+"""
 _HEADER_ENDINGS = ("authorization", "cookie")
 _OPENING_QUOTE = r"""\\*+["']"""
+_CONTROLS = r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 _PLAIN = (int, float, type(None))
 _RECORD_MARKS = ("__struct_fields__", "__dataclass_fields__", "__attrs_attrs__")
 
@@ -210,7 +211,7 @@ class _Walk:
 
 
 class RedactingFilter(logging.Filter):
-    """Redacts every record that passes. Add it to a handler, or to each logger: children do not inherit a filter."""
+    """Redacts every record, and lets no caller's words look like one. For a handler, or each logger: not inherited."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
@@ -220,10 +221,11 @@ class RedactingFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if getattr(record, "is_redacted", False):  # value by value: as one text its JSON might break
             return True
-        record.msg, record.args = self._message(record), None
+        record.msg, record.args = escaped(self._message(record)), None
         try:
             if record.exc_info and not record.exc_text:
-                record.exc_text = self._formatter.formatException(record.exc_info)
+                lines = self._formatter.formatException(record.exc_info).split("\n")
+                record.exc_text = "\n".join("  " + escaped(line) for line in lines)
             if record.exc_text:
                 record.exc_text = self._redactor.text(record.exc_text)
             if record.stack_info:
@@ -245,6 +247,11 @@ class RedactingFilter(logging.Filter):
         except Exception:
             shown = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
             return self._redactor.text(shown) + " [its arguments can't be shown]"
+
+
+def escaped(text: str) -> str:
+    """`text` as one line that moves no cursor: control characters, also those of direction, are written as in JSON."""
+    return re.sub(_CONTROLS, lambda found: {"\n": r"\n", "\r": r"\r"}.get(found[0], f"\\u{ord(found[0]):04x}"), text)
 
 
 def _normal_key(key: str) -> str:

@@ -150,9 +150,10 @@ class Steps:
         return None if entry is None else Raw(entry.value)
 
     async def _effect(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
-        _step.set(key.rpartition("#")[0])  # for this task, which is the step's own, and for its thread
+        name = key.rpartition("#")[0]
+        _step.set(name)  # for this task, which is the step's own, and for its thread
         if in_thread:
-            value = await self._engine.threads.run(function, label=f"step {key}")
+            value = await self._engine.threads.run(function, label=f"step {name}")
         else:
             value = function()
         if inspect.isawaitable(value):
@@ -160,7 +161,6 @@ class Steps:
         try:
             return Raw(encode_json(value))
         except OutputError as failure:
-            name = key.rpartition("#")[0]
             text = f"ctx.step({name!r}): {failure}; it is remembered as JSON, so return what JSON can hold, or None"
             raise UnrememberedStep(text) from None
 

@@ -81,6 +81,7 @@ class Job(Struct, Generic[T], eq=False):
     host: "WaitingThread | None" = None  # runs it instead of the pool
     waits_for: concurrent.futures.Future[Any] | None = None  # work on the loop
     holds_place: bool = False  # among the threads of the pool
+    holds_share: bool = False  # of those that its label may hold, in line already
     rests: int = 0  # how many waits for somebody outside are under way
     is_resting: bool = False  # and another may have its place
     finished: bool = False

@@ -10,6 +10,9 @@ the thread on its way to call the loop, and calls it only when the line is empty
 A thread can't be stopped. When its caller is cancelled, the thread is given up: its place is free at once, what it
 returns is dropped, and it ends when the function comes back. Such threads are counted, and bounded by `max_stuck`.
 One that only waits for the loop (`wait_in_thread`) comes back at once, by `CallEnded`.
+
+Jobs of one label hold at most `share` threads, those given up among them. Others of it wait beside the line, and are
+refused while given-up ones hold all of the share.
 """
 
 import asyncio
@@ -18,7 +21,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from itertools import count
+from itertools import chain, count
 from typing import Any, TypeVar
 
 from dovetail.engine.thread_jobs import Job, Outcome, Returns, Worker
@@ -30,7 +33,7 @@ from dovetail.engine.thread_waits import (
     wait_in_thread,
     waiting_thread,
 )
-from dovetail.errors import Busy, SetupError
+from dovetail.errors import BUSY_SECONDS, Busy, SetupError, ToolBusy
 
 __all__ = ["CallEnded", "ThreadPool", "call_has_ended", "is_for_thread", "resting", "wait_in_thread"]
 
@@ -45,17 +48,20 @@ logger = logging.getLogger("dovetail.threads")
 
 
 class ThreadPool:
-    """At most `max_threads` functions run at once, the others wait in order; at most `max_stuck` may be given up."""
+    """At most `max_threads` functions run at once, `share` of one label; others wait. `max_stuck` may be given up."""
 
-    def __init__(self, max_threads: int = 40, max_stuck: int = 100, name: str = "dovetail") -> None:
+    def __init__(self, max_threads: int = 40, max_stuck: int = 100, name: str = "dovetail", share: int = 10**9) -> None:
         if max_threads < 1 or max_stuck < 1:
             raise SetupError("max_threads and max_stuck must be at least 1")
         self._max_threads = max_threads
         self._max_stuck = max_stuck
+        self._share = share
         self._name = name
         self._numbers = count(1)
         self._lock = threading.Lock()  # guards all that follows, and what a job says of its place in the pool
         self._line: deque[Job[Any]] = deque()
+        self._held: dict[str, int] = {}  # of each label: its jobs in line, running and stuck
+        self._beside: dict[str, deque[Job[Any]]] = {}  # those of labels that hold their share, not in line yet
         self._threads = 0  # running, idle and coming ones; stuck ones no longer count
         self._is_coming = False  # a thread is on its way to the line
         self._idle: list[Worker] = []  # the last one in is the first one out, so that the others may retire
@@ -117,6 +123,7 @@ class ThreadPool:
             if not job.holds_place or self._resting >= MAX_RESTING:
                 return
             self._leave_place(job)
+            self._leave_share(job)
             job.is_resting = True
             self._resting += 1
             is_new = self._call_thread()
@@ -131,9 +138,11 @@ class ThreadPool:
                 return
             job.is_resting = False
             self._resting -= 1
-            if not job.given_up and not job.finished:
-                job.holds_place = True
-                self._threads += 1
+            if not job.finished:
+                job.holds_share = True
+                self._held[job.label] = self._held.get(job.label, 0) + 1
+                job.holds_place = not job.given_up
+                self._threads += job.holds_place
 
     # ── under the lock ──
 
@@ -164,6 +173,32 @@ class ThreadPool:
         worker.stays = False
         return None
 
+    def _join(self, job: Job[Any]) -> None:
+        """It stands in line, or waits beside it until another of its label is done. Raises ToolBusy."""
+        held = self._held.get(job.label, 0)
+        if held < self._share:
+            self._held[job.label] = held + 1
+            job.holds_share = True
+            self._line.append(job)
+        elif self._is_used_up(job.label):
+            raise self._refusal(job)
+        else:
+            self._beside.setdefault(job.label, deque()).append(job)
+
+    def _leave_share(self, job: Job[Any]) -> None:
+        """Its thread counts no more among those of its label, of which another may stand in line now."""
+        if not job.holds_share:
+            return
+        job.holds_share = False
+        held = self._held[job.label] = self._held[job.label] - 1
+        if (beside := self._beside.get(job.label)) and held < self._share:
+            self._join(beside.popleft())
+        elif not held:
+            del self._held[job.label]
+
+    def _is_used_up(self, label: str) -> bool:  # by those given up
+        return sum(job.holds_share for job in self._stuck if job.label == label) >= self._share
+
     def _leave_place(self, job: Job[Any]) -> None:
         """Its thread counts no more."""
         if job.holds_place:
@@ -171,15 +206,18 @@ class ThreadPool:
             self._threads -= 1
 
     def _drop_those_without_place(self) -> list[Job[Any]]:
-        """Those in line who have to wait until others are done, so all but the first few."""
+        """Those who have to wait until others are done, so all but the first few."""
         running = self._threads - len(self._idle) - self._is_coming
         return self._drop_all_but(max(0, self._max_threads - running))
 
     def _drop_all_but(self, first: int) -> list[Job[Any]]:
-        dropped = list(self._line)[first:]
+        dropped = [*list(self._line)[first:], *chain.from_iterable(self._beside.values())]
+        self._beside.clear()
         for job in dropped:
-            self._line.pop()
+            if job.holds_share:
+                self._line.pop()
             job.finished = True
+            self._leave_share(job)
         return dropped
 
     # ── on the loop ──
@@ -197,8 +235,8 @@ class ThreadPool:
             if self._closed:
                 raise _shutting_down(job)
             if len(self._stuck) >= self._max_stuck:
-                raise self._too_many_stuck(job)
-            self._line.append(job)
+                raise self._refusal(job)
+            self._join(job)
             is_new = self._call_thread()
         if is_new:
             self._start_thread()
@@ -211,25 +249,30 @@ class ThreadPool:
             if job.finished or job.host is not None:
                 return
             if job.worker is None:
-                self._line.remove(job)
+                (self._line if job.holds_share else self._beside[job.label]).remove(job)
+                self._leave_share(job)
                 return
             job.is_stuck = True
             self._stuck.add(job)
             if len(self._stuck) >= self._max_stuck:
                 refused = self._drop_those_without_place()
+            elif self._is_used_up(job.label):
+                refused = list(self._beside.pop(job.label, ()))
             self._leave_place(job)
             is_new = self._call_thread()
         job.returns.loop.call_later(GRACE_SECONDS, self._report_stuck, job)
         if is_new:
             self._start_thread()
         for other in refused:
-            other.settle((None, self._too_many_stuck(other)))
+            other.finished = True
+            other.settle((None, self._refusal(other)))
 
-    def _too_many_stuck(self, job: Job[Any]) -> Busy:
-        return Busy(
-            f"{job.label} can't run: {len(self._stuck)} earlier calls were given up but still hold their threads; "
-            "try again later"
-        )
+    def _refusal(self, job: Job[Any]) -> Busy:
+        """Too many were given up: of all, or of this one's label alone."""
+        why = "earlier calls were given up but still hold their threads; try again"
+        if (stuck := len(self._stuck)) >= self._max_stuck:
+            return Busy(f"{job.label} can't run: {stuck} {why} later")
+        return ToolBusy(f"The {job.label} is busy: {self._share} of its {why} in {BUSY_SECONDS} s.")
 
     def _report_stuck(self, job: Job[Any]) -> None:
         with self._lock:
@@ -305,6 +348,7 @@ class ThreadPool:
             job.finished = True
             worker.stays = job.holds_place  # else another thread has its place
             job.holds_place = False
+            self._leave_share(job)
             following = self._next_for(worker) if worker.stays else None
             if job.is_stuck:
                 job.is_stuck = False

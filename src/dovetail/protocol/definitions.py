@@ -9,6 +9,7 @@ from dovetail.protocol.content import Annotations, Icon, Meta, shape_annotations
 from dovetail.protocol.revisions import Revision
 
 WRAPPED_KEY = "dovetail/wrapped"  # in a tool's `_meta`: its structured values come as {"result": value}
+UNSAFE_KEY = "dovetail/unsafe"  # in a template's: the variables whose values may lead anywhere
 TAGS_KEY = "dovetail/tags"  # in the `_meta` of anything: the words its author sorted it under
 LONGEST_URI = 8_192  # characters; what is longer is not looked at
 CacheScope = Literal["public", "private"]

@@ -1,16 +1,18 @@
 """From functions, files and folders to compiled resources and templates: a URI in, a way to read it out."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import UNSET
 
 from dovetail.errors import NotFound, SetupError
 from dovetail.protocol.content import Annotations, Icon, Meta, ResourceContents
-from dovetail.protocol.definitions import CacheScope, ResourceDefinition, TemplateDefinition
+from dovetail.protocol.definitions import UNSAFE_KEY, CacheScope, ResourceDefinition, TemplateDefinition
 from dovetail.protocol.outbound import CacheHint
 from dovetail.protocol.uri import UriTemplate, Value, is_template, valid_uri
 from dovetail.protocol.uri import normal as normal
@@ -44,9 +46,11 @@ class ResourceOptions(AccessOptions, total=False):
     cache_scope: CacheScope
     timeout: float | None
     thread: bool
+    unsafe: Sequence[str]
 
 
-FILE_OPTIONS = ResourceOptions.__optional_keys__ - {"size", "thread"}  # files know these better
+FILE_OPTIONS = ResourceOptions.__optional_keys__ - {"size", "thread", "unsafe"}  # files know these better
+_LEADS_OUT = re.compile(r"\x00|(?:^|[/\\])\.\.(?:[/\\]|\Z)|^[/\\]|^[A-Za-z]:")
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,10 +83,15 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     choices: Mapping[str, Sequence[str]] = {}
     defaults: Mapping[str, Any] = {}  # what the values are written like that a URI may leave out
     access: "AccessRule | None" = None
+    guarded: Mapping[str, Any] = {}  # variables whose values must not lead out of a folder, and the author's defaults
 
     @property
     def uri(self) -> str:
         return self.definition.uri_template
+
+    def leads_out(self, values: Mapping[str, Any]) -> bool:
+        """Whether a function that takes one of the values for a path would leave the folder that it means."""
+        return any(each != self.guarded.get(name, each) and _leads_out(each) for name, each in values.items())
 
     @property
     def folder(self) -> str | None:
@@ -120,6 +129,8 @@ def compile_resource(
         raise SetupError(
             f"{info.where}: the parameters {names} have no {{variable}} in the URI {uri!r}; add them there"
         )
+    if "unsafe" in options:
+        raise SetupError(f"{info.where}: unsafe= is for the variables of a template, and {uri!r} has none")
     check_uri(uri, info.where)
     definition = ResourceDefinition(uri=uri, size=options.get("size"), **_described(info, options))
     return Resource(definition=definition, **common)
@@ -153,14 +164,31 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
         raise SetupError(f"{info.where}: {single} get lists from {uri!r}; annotate them list[str], or drop the *")
     if absent := required & template.optional:
         raise SetupError(f"{info.where}: {sorted(absent)} may be missing from a URI like {uri!r}; give defaults")
+    unsafe = options.get("unsafe", ())
+    if isinstance(unsafe, str) or not variables.issuperset(unsafe):
+        raise SetupError(
+            f"{info.where}: unsafe={unsafe!r} is no list of variables of {uri!r}, such as [{min(variables)!r}]"
+        )
+    if unsafe:
+        options = {**options, "meta": {**(options.get("meta") or {}), UNSAFE_KEY: list(unsafe)}}
     return Template(
         definition=TemplateDefinition(uri_template=uri, **_described(info, options)),
         template=template,
+        guarded={each.name: each.default for each in info.parameters if each.name in variables.difference(unsafe)},
         decode=strings.decode_values,
         choices=closed_choices(strings.schema),
         defaults=default_texts({each.name: each.default for each in info.parameters if not each.required}),
         **common,
     )
+
+
+def _leads_out(value: Any) -> bool:
+    """`..` as a segment, an absolute path, a drive letter or NUL, also if it is escaped once more, or twice."""
+    if not isinstance(value, (str, PurePath)):
+        items = (*value, *value.values()) if isinstance(value, Mapping) else value
+        return isinstance(value, Collection) and any(map(_leads_out, items))
+    once = unquote(str(value))
+    return any(map(_LEADS_OUT.search, (str(value), once, unquote(once))))
 
 
 def _described(info: FunctionInfo, options: ResourceOptions) -> dict[str, Any]:

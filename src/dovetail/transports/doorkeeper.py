@@ -10,7 +10,6 @@ import math
 import re
 import secrets
 import time
-import traceback
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -224,8 +223,9 @@ class Doorkeeper:
                 log.warning("a token can't be verified at the moment: %s", words)
             return 503
         except Exception as failure:
-            where = "".join(traceback.format_tb(failure.__traceback__))
-            log.error("a verifier failed with %s\n%s", type(failure).__name__, where)
+            log.error(
+                "a verifier failed", exc_info=Exception(type(failure).__name__).with_traceback(failure.__traceback__)
+            )
             return 500
 
     def _remember(self, presented: Presented, found: "Found | None") -> Verified:

@@ -192,6 +192,9 @@ RULES = {
     "template-unmatchable": LintRule(
         WARNING, "a URI can be read in several ways, or in none", "put something between its variables"
     ),
+    "template-unsafe": LintRule(
+        NOTE, "values such as ../x and /etc/passwd reach its function", "let the function check them, or drop unsafe="
+    ),
     "mime-type": LintRule(NOTE, "clients have to guess what it is", 'say it: mime_type="text/plain"'),
     # https://modelcontextprotocol.io/specification/2025-11-25/schema#icon: https or data only.
     "icon-source": LintRule(WARNING, "clients show icons of https: and data: only", "serve it by https, or inline it"),

@@ -7,6 +7,7 @@ from dovetail.cli.linting.names import Definition, text_of
 from dovetail.cli.linting.references import References
 from dovetail.cli.linting.rules import Finding
 from dovetail.errors import SetupError
+from dovetail.protocol.definitions import UNSAFE_KEY
 from dovetail.protocol.uri import UriTemplate, valid_uri
 
 LONGEST_DESCRIPTION = 1_024
@@ -71,6 +72,9 @@ def findings_of_resources(resources: Sequence[Definition], templates: Sequence[D
         uri = text_of(template, "uriTemplate")
         place = f"template {uri}"
         yield from _template(uri, place)
+        meta = template.get("_meta")
+        if isinstance(meta, dict) and (names := meta.get(UNSAFE_KEY)):
+            yield Finding("template-unsafe", place, str(names)[:100])
         yield from _kind_and_icons(template, place)
 
 

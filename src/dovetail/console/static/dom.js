@@ -78,15 +78,18 @@ export function notice(title, advice, ...more) {
   return el("div", { class: "notice" }, el("p", { class: "notice-title" }, title), advice && el("p", {}, advice), more);
 }
 
-/** A link out of the page: only for http and https, all others stay text. */
+/** A link out of the page, with its host as it will be looked up: only for pages of the web, all others stay text. */
 export function outsideLink(url) {
   if (!isWebUrl(url)) return el("code", {}, url);
-  return el("a", { href: url, target: "_blank", rel: "noopener noreferrer" }, url);
+  const { href } = new URL(url);
+  return el("a", { href, target: "_blank", rel: "noopener noreferrer" }, href);
 }
 
+/** Also nothing stands before its host, as in https://bank.example@evil.example. */
 export function isWebUrl(url) {
   try {
-    return ["http:", "https:"].includes(new URL(url).protocol);
+    const { protocol, username, password } = new URL(url);
+    return ["http:", "https:"].includes(protocol) && !username && !password;
   } catch {
     return false;
   }
