@@ -1,6 +1,6 @@
 """From Python functions to compiled prompts and completions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
@@ -30,7 +30,7 @@ class PromptOptions(AccessOptions, total=False):
     title: str
     description: str
     icons: Sequence[Icon | Mapping[str, Any]]
-    tags: Sequence[str]
+    tags: Sequence[str] | Set[str]
     meta: Meta
     timeout: float | None
     thread: bool

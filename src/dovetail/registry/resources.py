@@ -1,6 +1,6 @@
 """From functions, files and folders to compiled resources and templates: a URI in, a way to read it out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ class ResourceOptions(AccessOptions, total=False):
     mime_type: str
     annotations: Mapping[str, Any] | Annotations
     icons: Sequence[Icon | Mapping[str, Any]]
-    tags: Sequence[str]
+    tags: Sequence[str] | Set[str]
     meta: Meta
     size: int
     cache: float
