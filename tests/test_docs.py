@@ -207,8 +207,8 @@ def prompt(name: str, *, gives: list[tuple[str, str]], **arguments: str) -> Step
 
 def complete(kind: str, name: str, argument: str, value: str, *, gives: list[str], **context: str) -> Step:
     async def step(client: Client) -> None:
-        ref = {"type": f"ref/{kind}", "uri" if kind == "resource" else "name": name}
-        assert (await client.complete(ref, argument, value, context)).values == gives
+        found = await client.complete(**{kind: name}, argument=argument, value=value, context=context)
+        assert found.values == gives
 
     return step
 

@@ -309,18 +309,24 @@ class Client:
 
     async def complete(
         self,
-        ref: Mapping[str, str],
+        *,
         argument: str,
         value: str = "",
+        prompt: str | None = None,
+        resource: str | None = None,
+        tool: str | None = None,
         context: Mapping[str, str] | None = None,
-        *,
         timeout: Seconds = "default",
     ) -> Completion:
-        """Suggestions for an argument of `ref`, such as {"type": "ref/prompt", "name": "review"}.
+        """Suggestions for an argument that begins with `value`: of a prompt, of a template (`resource`), or of a tool.
 
         `context` holds the arguments that are filled in already.
         """
-        params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
+        named = {("prompt", "name"): prompt, ("resource", "uri"): resource, ("tool", "name"): tool}
+        refs = [{"type": f"ref/{kind}", key: name} for (kind, key), name in named.items() if name is not None]
+        if len(refs) != 1:
+            raise SetupError("Client.complete needs exactly one of prompt=, resource= and tool=")
+        params: dict[str, Any] = {"ref": refs[0], "argument": {"name": argument, "value": value}}
         if context is not None:
             params["context"] = {"arguments": context}
         return (await self._channel.ask("completion/complete", params, _Completed, timeout=timeout)).completion
