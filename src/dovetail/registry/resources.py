@@ -85,6 +85,10 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
         return self.definition.uri_template
 
     @property
+    def argument_names(self) -> Sequence[str]:
+        return self.template.variables
+
+    @property
     def folder(self) -> str | None:
         """What the files that it lists have as theirs, if it is a folder."""
         return None if self.directory is None else self.uri

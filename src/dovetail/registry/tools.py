@@ -96,6 +96,10 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return self.definition.input_schema
 
     @property
+    def argument_names(self) -> list[str]:
+        return list(self.input_schema.get("properties", ()))
+
+    @property
     def output_schema(self) -> Mapping[str, Any] | None:
         return self.definition.output_schema
 
