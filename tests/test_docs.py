@@ -286,6 +286,12 @@ async def look_at_pictures(client: Client) -> None:
     assert link.uri == "docs://manual"
 
 
+async def note_at_once(client: Client) -> None:
+    assert not inspect.iscoroutinefunction(sys.modules["docs_program_context_lifespan"].add_note)  # it runs in threads
+    counts = await asyncio.gather(*(client.call_tool("add_note", {"text": str(number)}) for number in range(20)))
+    assert sorted(each.data for each in counts) == list(range(3, 23))
+
+
 REVIEW = "Please review this python code:\nx = 1"
 LETTER = [("user", ""), ("user", "Continue this letter."), ("assistant", "Dear")]
 BOOKED = "Ada and 0 more, 2 nights from 2026-05-01, board: none"
@@ -398,7 +404,7 @@ SCENARIOS: dict[str, list[Step]] = {
     "console": [call("forecast", city="Rome", gives="Sun in Rome.")],
     "context": [use_the_context],
     "context_threads": [call("search", text="an", gives=["banana"]), call("nap", seconds=0.001, gives="rested")],
-    "context_lifespan": [call("add_note", text="one", gives=1), call("add_note", text="two", gives=2)],
+    "context_lifespan": [call("add_note", text="one", gives=1), call("add_note", text="two", gives=2), note_at_once],
     "revisions": [call("nearest", count=1, gives=["Sun"])],
     "profiles": [call("greet", name="Ada", gives={}), fail("greet", says="name")],
     "profiles_reference": [call("add", a=1, b=2, gives='{"result":3.0}')],
