@@ -396,7 +396,7 @@ SCENARIOS: dict[str, list[Step]] = {
         fail("withdraw", account="carol", amount=30, says="There is no account carol"),
         fail("withdraw", account="bob", amount=30, says="bob has only 20"),
         fail("withdraw", account="bob", amount="all", says="amount"),
-        fail("audit", says="The tool audit failed."),
+        fail("audit", says="The tool audit failed: KeyError: 'mallory' (errors.py, line 20)"),
         refuse(
             "prompts/get", name="statement", arguments={"account": "carol"}, says="There is no account carol (-32602)"
         ),
@@ -509,6 +509,7 @@ async def answer_to(shown: re.Match[str], heard: list[Any]) -> Any:
             heard.append(decoded)
 
     server = load(shown["program"]).server
+    server.engine.masks_errors = True  # pages show what clients see over stdio and HTTP
     async with Client(server, protocol_version=shown["revision"], transcript=listen) as client:
         heard.clear()
         try:

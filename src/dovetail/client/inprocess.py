@@ -25,7 +25,7 @@ class InProcessLink(Link):
 
     async def open(self, receiver: Receiver) -> None:
         await self._engine.start(self._owner)
-        self._connection = Connection(self._engine, _Return(receiver))
+        self._connection = Connection(self._engine, _Return(receiver), in_process=True)
 
     def write(self, message: bytes) -> None:
         if self._connection is not None:

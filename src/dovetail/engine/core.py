@@ -56,6 +56,7 @@ class Engine:
     def __init__(self, info: Implementation, options: Options, tools: Catalog[Tool]) -> None:
         self.info = info
         self.options = options
+        self.masks_errors = options.mask_error_details
         self.secrets = options.secret or random_secrets()  # workers that are forked later inherit them
         self.redactor = Redactor(options.redact)
         guard_loggers(options.redact)
