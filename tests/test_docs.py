@@ -409,6 +409,7 @@ SCENARIOS: dict[str, list[Step]] = {
     "profiles": [call("greet", name="Ada", gives={}), fail("greet", says="name")],
     "profiles_reference": [call("add", a=1, b=2, gives='{"result":3.0}')],
     "testing": [call("divide", a=6, b=3, gives=2.0)],
+    "testing_auth": [refuse("tools/call", name="write", says="This needs the scopes: notes:write; nobody is signed in")],
     "middleware": [look_at_the_vault, refuse("tools/call", name="admin_open", says="Unknown tool: admin_open")],
     "schemas": [
         call("book", **BOOKING, gives=BOOKED),
@@ -492,8 +493,9 @@ async def test_nothing_but_messages_reaches_a_client_over_stdio(witness: Witness
 
 
 @pytest.mark.slow
-def test_the_page_on_testing_passes_its_own_tests() -> None:
-    command = [sys.executable, "-m", "pytest", str(PROGRAMS["testing"]), "-p", "no:cacheprovider", "-p", "no:xdist"]
+@pytest.mark.parametrize("program", ["testing", "testing_auth"])
+def test_the_page_on_testing_passes_its_own_tests(program: str) -> None:
+    command = [sys.executable, "-m", "pytest", str(PROGRAMS[program]), "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout

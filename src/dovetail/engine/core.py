@@ -177,6 +177,7 @@ class Engine:
 
     def _check_completers(self) -> None:
         """What they name has to be there when serving begins, and may go later. Raises SetupError."""
+        catalogs: dict[str, Catalog[Any]]
         catalogs = {"ref/prompt": self.prompts, "ref/resource": self.library.templates, "ref/tool": self.tools}
         for (kind, name, argument), completer in self.completers.items():
             completer.check(catalogs[kind], name, argument)

@@ -54,9 +54,8 @@ Feature = Literal["tools", "resources", "prompts", "completions", "logging"]
 
 KINDS = {
     **dict.fromkeys(("version", "title", "description", "website_url", "instructions"), TEXT),
-    **dict.fromkeys(("always_structured_content", "empty_next_cursor", "explicit_is_error"), SWITCH),
-    **dict.fromkeys(("lenient_arguments", "server_info", "logging", "list_changed", "audit_arguments"), SWITCH),
-    "mask_error_details": SWITCH,
+    **dict.fromkeys(("always_structured_content", "empty_next_cursor", "explicit_is_error", "server_info"), SWITCH),
+    **dict.fromkeys(("lenient_arguments", "logging", "list_changed", "audit_arguments", "mask_error_details"), SWITCH),
     **dict.fromkeys(("page_size", "max_concurrency", "max_threads", "max_message_bytes"), POSITIVE_COUNT),
     **dict.fromkeys(("max_queue", "ttl_ms"), COUNT),
     **dict.fromkeys(("timeout", "initialize_timeout"), LIMIT_SECONDS),

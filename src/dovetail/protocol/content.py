@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -61,10 +61,6 @@ class Text(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_
             raise _wrong(self, "text", "a string")
 
 
-class _PathLike(Protocol):
-    def __fspath__(self) -> str: ...
-
-
 class _MediaType(msgspec.StructMeta):
     """`Image(path="a.png")` reads the file, `Image(data)` guesses its type. What comes over the wire does neither."""
 
@@ -87,7 +83,7 @@ class _Media(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", me
     annotations: Annotations | None = None
     meta: Meta | None = msgspec.field(name="_meta", default=None)
     if TYPE_CHECKING:
-        path: str | _PathLike = ""
+        path: Any = ""  # as `open` takes it
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, bytes):

@@ -112,12 +112,9 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
         thing = catalog.get(name)
         if thing is None:
             raise SetupError(f"{self.where}: there is no {catalog.noun} {name}{meant(name, catalog.names())}")
-        if argument not in thing.argument_names:
-            known = ", ".join(thing.argument_names) or "no arguments"
-            near = meant(argument, thing.argument_names)
-            raise SetupError(
-                f"{self.where}: the {catalog.noun} {name} has no argument {argument}{near}; it has {known}"
-            )
+        if argument not in (names := thing.argument_names):
+            known = f"{meant(argument, names)}; it has {', '.join(names) or 'none'}"
+            raise SetupError(f"{self.where}: the {catalog.noun} {name} has no argument {argument}{known}")
 
 
 def compile_completer(function: Callable[..., Any], subject: str, *, injectable: tuple[type, ...] = ()) -> Completer:
