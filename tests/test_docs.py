@@ -208,8 +208,8 @@ def prompt(name: str, *, gives: list[tuple[str, str]], **arguments: str) -> Step
 
 def complete(kind: str, name: str, argument: str, value: str, *, gives: list[str], **context: str) -> Step:
     async def step(client: Client) -> None:
-        ref = {"type": f"ref/{kind}", "uri" if kind == "resource" else "name": name}
-        assert (await client.complete(ref, argument, value, context)).values == gives
+        found = await client.complete(**{kind: name}, argument=argument, value=value, context=context)
+        assert found.values == gives
 
     return step
 
@@ -285,6 +285,12 @@ async def look_at_pictures(client: Client) -> None:
     assert image.data.startswith(b"\x89PNG")
     (link,) = (await client.call_tool("manual")).content
     assert link.uri == "docs://manual"
+
+
+async def note_at_once(client: Client) -> None:
+    assert not inspect.iscoroutinefunction(sys.modules["docs_program_context_lifespan"].add_note)  # it runs in threads
+    counts = await asyncio.gather(*(client.call_tool("add_note", {"text": str(number)}) for number in range(20)))
+    assert sorted(each.data for each in counts) == list(range(3, 23))
 
 
 REVIEW = "Please review this python code:\nx = 1"
@@ -391,7 +397,7 @@ SCENARIOS: dict[str, list[Step]] = {
         fail("withdraw", account="carol", amount=30, says="There is no account carol"),
         fail("withdraw", account="bob", amount=30, says="bob has only 20"),
         fail("withdraw", account="bob", amount="all", says="amount"),
-        fail("audit", says="The tool audit failed."),
+        fail("audit", says="The tool audit failed: KeyError: 'mallory' (errors.py, line 20)"),
         refuse(
             "prompts/get", name="statement", arguments={"account": "carol"}, says="There is no account carol (-32602)"
         ),
@@ -399,11 +405,12 @@ SCENARIOS: dict[str, list[Step]] = {
     "console": [call("forecast", city="Rome", gives="Sun in Rome.")],
     "context": [use_the_context],
     "context_threads": [call("search", text="an", gives=["banana"]), call("nap", seconds=0.001, gives="rested")],
-    "context_lifespan": [call("add_note", text="one", gives=1), call("add_note", text="two", gives=2)],
+    "context_lifespan": [call("add_note", text="one", gives=1), call("add_note", text="two", gives=2), note_at_once],
     "revisions": [call("nearest", count=1, gives=["Sun"])],
     "profiles": [call("greet", name="Ada", gives={}), fail("greet", says="name")],
     "profiles_reference": [call("add", a=1, b=2, gives='{"result":3.0}')],
     "testing": [call("divide", a=6, b=3, gives=2.0)],
+    "testing_auth": [refuse("tools/call", name="write", says="This needs the scopes: notes:write; nobody")],
     "middleware": [look_at_the_vault, refuse("tools/call", name="admin_open", says="Unknown tool: admin_open")],
     "schemas": [
         call("book", **BOOKING, gives=BOOKED),
@@ -487,8 +494,9 @@ async def test_nothing_but_messages_reaches_a_client_over_stdio(witness: Witness
 
 
 @pytest.mark.slow
-def test_the_page_on_testing_passes_its_own_tests() -> None:
-    command = [sys.executable, "-m", "pytest", str(PROGRAMS["testing"]), "-p", "no:cacheprovider", "-p", "no:xdist"]
+@pytest.mark.parametrize("program", ["testing", "testing_auth"])
+def test_the_page_on_testing_passes_its_own_tests(program: str) -> None:
+    command = [sys.executable, "-m", "pytest", str(PROGRAMS[program]), "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
@@ -504,6 +512,7 @@ async def answer_to(shown: re.Match[str], heard: list[Any]) -> Any:
             heard.append(decoded)
 
     server = load(shown["program"]).server
+    server.engine.masks_errors = True  # pages show what clients see over stdio and HTTP
     async with Client(server, protocol_version=shown["revision"], transcript=listen) as client:
         heard.clear()
         try:

@@ -1,4 +1,5 @@
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -7,7 +8,7 @@ from dovetail import Context, Server
 
 @asynccontextmanager
 async def database(server: Server) -> AsyncIterator[sqlite3.Connection]:
-    connection = sqlite3.connect(":memory:")
+    connection = sqlite3.connect(":memory:", check_same_thread=False)  # `def` tools run in threads
     connection.execute("create table notes (text)")
     try:
         yield connection
@@ -16,14 +17,16 @@ async def database(server: Server) -> AsyncIterator[sqlite3.Connection]:
 
 
 server = Server("notes", version="1.0.0", lifespan=database)
+lock = threading.Lock()  # of the connection: one thread at a time
 
 
 @server.tool
-async def add_note(text: str, ctx: Context) -> int:
+def add_note(text: str, ctx: Context) -> int:
     """Keep a note; tells how many there are."""
     connection: sqlite3.Connection = ctx.lifespan
-    connection.execute("insert into notes values (?)", (text,))
-    (count,) = connection.execute("select count(*) from notes").fetchone()
+    with lock, connection:
+        connection.execute("insert into notes values (?)", (text,))
+        (count,) = connection.execute("select count(*) from notes").fetchone()
     return int(count)
 
 

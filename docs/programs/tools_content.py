@@ -12,7 +12,7 @@ PIXEL = bytes.fromhex(
 @server.tool
 def picture() -> list[Text | Image]:
     """A caption and an image."""
-    return [Text("One blue pixel:"), Image(PIXEL, "image/png")]
+    return [Text("One blue pixel:"), Image(PIXEL)]
 
 
 @server.tool

@@ -166,7 +166,8 @@ class Server:
         self, *, argument: str, prompt: str | None = None, resource: str | None = None, tool: str | None = None
     ) -> Callable[[F], F]:
         """Register a function that suggests values for one argument of a prompt, a template or a tool."""
-        given = [(f"ref/{kind}", name) for kind, name in _targets(prompt, resource, tool) if name is not None]
+        named = {"ref/prompt": prompt, "ref/resource": resource, "ref/tool": tool}
+        given = [(kind, name) for kind, name in named.items() if name is not None]
         if len(given) != 1:
             raise SetupError("@server.completion needs exactly one of prompt=, resource= and tool=")
         (kind, name) = given[0]
@@ -257,10 +258,6 @@ class Server:
             for path, (function, methods) in self._pages.items()
         }
         return msgspec.structs.replace(options, routes={**pages, **options.routes})
-
-
-def _targets(prompt: str | None, resource: str | None, tool: str | None) -> list[tuple[str, str | None]]:
-    return [("prompt", prompt), ("resource", resource), ("tool", tool)]
 
 
 def _refuse_uncalled(function: Any, decorator: str) -> None:

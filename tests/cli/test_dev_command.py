@@ -40,6 +40,7 @@ MORE = """
 def two() -> str:
     return "two"
 """
+MASKS = ", mask_error_details=True"
 ADDRESS = re.compile(r"MCP +(http://127\.0\.0\.1:\d+)/mcp")
 
 
@@ -161,6 +162,19 @@ async def test_who_listens_is_told_once_and_then_finds_the_new(served: Developin
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [("", ": ZeroDivisionError: division by zero (server.py, line 18)"), (MASKS, ". The details are")],
+)
+async def test_the_client_sees_the_real_error(developing: Developing, options: str, shown: str) -> None:
+    fails = "\n@server.tool\ndef fails() -> float:\n    return 1 / 0\n"
+    developing.write(PROGRAM.replace('Server("shop")', f'Server("shop"{options})') + fails)
+    developing.start()
+    async with Client(f"{developing.origin}/mcp") as client:
+        failed = await client.call_tool("fails", raise_on_error=False)
+    assert f"The tool fails failed{shown}" in failed.text
+
+
 def test_a_program_that_is_broken_is_told_of_and_the_one_before_goes_on(served: Developing) -> None:
     url = f"{served.origin}/mcp"
     for broken, words in {"def (": "SyntaxError", "raise ValueError('no tea')": "ValueError: no tea"}.items():

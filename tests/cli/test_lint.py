@@ -311,6 +311,18 @@ def test_a_server_with_an_error_fails_the_build(tmp_path: Path) -> None:
     assert typed(tmp_path, "lint", "server.py", "--fail-on", "never").returncode == 0
 
 
+def test_a_completion_of_a_prompt_that_is_not_there_is_told(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    (tmp_path / "server.py").write_text(
+        'from dovetail import Server\nserver = Server("s", version="1")\n'
+        '@server.completion(prompt="tripp", argument="city")\ndef cities(value: str) -> list[str]:\n    return []\n'
+        '@server.prompt\ndef trip(city: str) -> str:\n    """Plan it."""\n    return city\n'
+    )
+    done = typed(tmp_path, "lint", "server.py")
+    words = b"Error: completion of tripp, city (server.cities): there is no prompt tripp (did you mean trip?)"
+    assert (done.returncode, done.stderr.splitlines()) == (3, [words])
+
+
 @pytest.mark.parametrize(
     ("answer", "details"),
     [

@@ -22,6 +22,7 @@ REQUESTS = {
     "tools/list": "ListToolsRequest",
     "prompts/get": "GetPromptRequest",
     "resources/read": "ReadResourceRequest",
+    "completion/complete": "CompleteRequest",
     "ping": "PingRequest",
 }
 RESULTS = {

@@ -217,9 +217,17 @@ async def test_prompts(client: Client) -> None:
 
 @every_revision
 async def test_completion(client: Client) -> None:
-    ref = {"type": "ref/prompt", "name": "review"}
-    assert list((await client.complete(ref, "code", "a")).values) == ["a1", "a2"]
-    assert list((await client.complete(ref, "code", "a", {"language": "go"})).values) == ["a1", "a2", "go"]
+    found = await client.complete(prompt="review", argument="code", value="a")
+    assert list(found.values) == ["a1", "a2"]
+    found = await client.complete(prompt="review", argument="code", value="a", context={"language": "go"})
+    assert list(found.values) == ["a1", "a2", "go"]
+
+
+@pytest.mark.parametrize("named", [{}, {"prompt": "review", "tool": "add"}])
+async def test_a_completion_is_of_one_thing(server: Server, named: dict[str, str]) -> None:
+    async with Client(server) as client:
+        with pytest.raises(SetupError, match="exactly one of prompt=, resource= and tool="):
+            await client.complete(argument="code", **named)
 
 
 # ── pages ──
@@ -277,7 +285,7 @@ ASKING: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "prompts/list": lambda client: client.list_prompts(timeout=0.01),
     "prompts/list, a page": lambda client: client.list_prompts_page(timeout=0.01),
     "prompts/get": lambda client: client.get_prompt("x", timeout=0.01),
-    "completion/complete": lambda client: client.complete({"type": "ref/prompt", "name": "x"}, "y", timeout=0.01),
+    "completion/complete": lambda client: client.complete(prompt="x", argument="y", timeout=0.01),
     "server/discover": lambda client: client.discover(timeout=0.01),
     "any/thing": lambda client: client.request("any/thing", timeout=0.01),
 }

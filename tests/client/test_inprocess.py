@@ -2,17 +2,20 @@
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from served_http import served
 
-from dovetail.client import Client
+from dovetail.auth import ApiKeys, Auth, Principal
+from dovetail.client import CallResult, Client, OAuth
 from dovetail.engine.context import Context
-from dovetail.errors import ConnectionLost
+from dovetail.errors import ConnectionLost, NotSignedIn, ServerError, SetupError
 from dovetail.protocol import revisions
 from dovetail.server import Server
+from stable_ids import stable
 
 EVERY = [revision.name for revision in revisions.ALL]
 
@@ -255,3 +258,127 @@ def test_a_server_may_be_used_on_one_loop_after_the_other() -> None:
     assert asyncio.run(use()) == "value"
     asyncio.run(abandon())
     assert asyncio.run(use()) == "value"
+
+
+# ── who the client is ──
+
+ALICE, BOB, CARL = "key-of-alice-0123456789", "key-of-bob-0123456789", "key-of-carl-0123456789"
+PEOPLE = {
+    "alice": {"key": ALICE, "scopes": ["read", "write"], "claims": {"admin": True}},
+    "bob": {"key": BOB, "scopes": ["read"]},
+    "carl": {"key": CARL, "scopes": ["other"]},
+}
+
+
+def is_admin(caller: Principal | None) -> bool:
+    return caller is not None and caller.claims.get("admin") is True
+
+
+def guarded_server(**options: Any) -> Server:
+    server = Server("guarded", auth=Auth(ApiKeys(PEOPLE), scopes=["read"]), **options)
+
+    @server.tool
+    async def whoami(ctx: Context) -> str:
+        return "nobody" if ctx.principal is None else f"{ctx.principal.name}: {sorted(ctx.principal.scopes)}"
+
+    @server.tool(scopes=["write"])
+    def write() -> str:
+        return "written"
+
+    @server.tool(authorize=is_admin)
+    def rule() -> str:
+        return "ruled"
+
+    @server.resource("notes://all", scopes=["write"])
+    def notes() -> str:
+        return "milk"
+
+    return server
+
+
+async def heard_of(work: Awaitable[Any]) -> Any:
+    try:
+        return await work
+    except ServerError as refusal:
+        return refusal.code, refusal.message
+
+
+async def experience(client: Client) -> list[Any]:
+    """What a caller sees of the server, and may do there."""
+    async with client:
+        called = [await heard_of(client.call_tool(name)) for name in ("whoami", "write", "rule")]
+        return [
+            [tool.name for tool in await client.list_tools()],
+            [resource.uri for resource in await client.list_resources()],
+            [each.data if isinstance(each, CallResult) else each for each in called],
+            await heard_of(client.read_resource("notes://all")),
+        ]
+
+
+@pytest.mark.parametrize("version", EVERY)
+@pytest.mark.parametrize("token", [ALICE, BOB])
+async def test_a_token_means_in_process_what_it_means_over_http(token: str, version: str) -> None:
+    server = guarded_server()
+    here = await experience(Client(server, auth=token, protocol_version=version))
+    async with served(server.asgi()) as origin:
+        there = await experience(Client(f"{origin}/mcp", auth=token, protocol_version=version))
+    assert here == there
+    assert ("write" in here[0]) is (token == ALICE)
+
+
+@pytest.mark.parametrize("version", EVERY)
+async def test_a_principal_comes_straight_in(version: str) -> None:
+    writer = Principal(subject="wendy", scopes=frozenset({"write"}))
+    async with Client(guarded_server(), principal=writer, protocol_version=version) as client:
+        assert (await client.call_tool("whoami")).data == "wendy: ['write']"
+        assert (await client.call_tool("write")).data == "written"
+        assert [tool.name for tool in await client.list_tools()] == ["whoami", "write"]
+        with pytest.raises(ServerError, match="Unknown tool: rule"):
+            await client.call_tool("rule")
+
+
+@pytest.mark.parametrize("version", EVERY)
+async def test_a_wrong_token_is_not_signed_in_and_leaves_the_server(version: str) -> None:
+    diary = Diary()
+    with pytest.raises(NotSignedIn, match="The token is not good, or not any more"):
+        async with Client(guarded_server(lifespan=diary), auth="key-of-nobody-0123456789", protocol_version=version):
+            pass
+    assert diary.lines == ["enter guarded", "leave"]
+
+
+async def test_a_token_without_the_scopes_that_every_request_needs() -> None:
+    server = guarded_server()
+    async with served(server.asgi()) as origin:
+        refused = [await heard_of(Client(target, auth=CARL).open()) for target in (server, f"{origin}/mcp")]
+    assert refused == [(-32600, "This needs the scopes: read")] * 2
+
+
+async def test_a_token_says_nothing_to_a_server_without_auth() -> None:
+    async with Client(make_server(), auth="some-token") as client:
+        assert (await client.call_tool("show")).data == "None"
+
+
+async def test_without_a_token_the_refusal_says_how_to_give_one() -> None:
+    async with Client(guarded_server()) as client:
+        assert (await client.call_tool("whoami")).data == "nobody"
+        with pytest.raises(ServerError, match=r"needs the scopes: write; .*Client\(server, auth=…\)"):
+            await client.call_tool("write")
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "words"),
+    [
+        ("http://127.0.0.1:1/mcp", {"principal": Principal(subject="ann")}, "principal= is .*for a Server in this"),
+        (["python", "server.py"], {"principal": Principal(subject="ann")}, "principal= is .*for a Server in this"),
+        (["python", "server.py"], {"auth": ALICE}, "auth= .* are for a URL"),
+        (guarded_server(), {"principal": "ann"}, "principal= is a Principal"),
+        (guarded_server(), {"principal": Principal(subject="ann"), "auth": ALICE}, "instead of auth="),
+        (guarded_server(), {"auth": OAuth()}, "auth= for a Server in this process is a token as text"),
+        (guarded_server(), {"auth": "two words"}, "auth= for a Server in this process is a token as text"),
+        (guarded_server(), {"headers": {"x": "y"}}, "are for a URL"),
+    ],
+    ids=stable,
+)
+def test_a_caller_that_a_target_can_not_have(target: Any, options: Any, words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        Client(target, **options)

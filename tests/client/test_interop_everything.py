@@ -131,9 +131,9 @@ async def use_prompts(client: Client) -> None:
     assert {"simple-prompt", "args-prompt", "completable-prompt"} <= {each.name for each in await client.list_prompts()}
     (message,) = (await client.get_prompt("args-prompt", {"city": "Rome"})).messages
     assert message.content == Text("What's weather in Rome?")
-    ref = {"type": "ref/prompt", "name": "completable-prompt"}
-    assert (await client.complete(ref, "department", "E")).values == ["Engineering"]
-    names = await client.complete(ref, "name", "", {"department": "Engineering"})
+    of = "completable-prompt"
+    assert (await client.complete(prompt=of, argument="department", value="E")).values == ["Engineering"]
+    names = await client.complete(prompt=of, argument="name", context={"department": "Engineering"})
     assert list(names.values) == ["Alice", "Bob", "Charlie"]
 
 

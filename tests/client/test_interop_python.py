@@ -127,7 +127,7 @@ async def use_prompts(client: Client) -> None:
     assert [prompt.name for prompt in await client.list_prompts()] == ["review"]
     (message,) = (await client.get_prompt("review", {"language": "Perl"})).messages
     assert message.content.text == "Review this Perl program."  # type: ignore[union-attr]
-    found = await client.complete({"type": "ref/prompt", "name": "review"}, "language", "p")
+    found = await client.complete(prompt="review", argument="language", value="p")
     assert list(found.values) == ["python", "perl"]
 
 

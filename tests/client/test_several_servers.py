@@ -90,7 +90,7 @@ class Group:
     def config(self) -> dict[str, Any]:
         return {"mcpServers": {name: {"command": name} for name in self.members}}
 
-    def link(self, target: Any, **options: Any) -> Member:
+    def link(self, target: Any, _pinned: Any, **options: Any) -> Member:
         name = target if isinstance(target, str) else target[0]
         self.given[name] = options
         return self.members[name]
@@ -344,7 +344,7 @@ async def test_open_again(group: Group) -> None:
 
 def test_all_options_of_a_client_are_passed_on() -> None:
     """But those that say which server it is."""
-    of_one = {"target", "env", "cwd", "headers", "transport"}
+    of_one = {"target", "env", "cwd", "headers", "principal", "transport"}
     given = {name: hint for name, hint in get_type_hints(Client.__init__).items() if name not in {*of_one, "return"}}
     assert get_type_hints(ClientOptions) == given
 

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Context, Image, NotFound, ProtocolError, ResourceLink, Server, SetupError, Text, ToolError
+from dovetail import (
+    Client,
+    Context,
+    Image,
+    NotFound,
+    ProtocolError,
+    ResourceLink,
+    Server,
+    ServerError,
+    SetupError,
+    Text,
+    ToolError,
+)
 from dovetail.protocol.content import Annotations, Icon
 from wire import MODERN, Wire
 
@@ -304,3 +316,82 @@ async def test_an_update_during_a_read_is_not_forgotten() -> None:
         assert (await first)["contents"][0]["text"] == "v1"
         assert (await wire.ask("resources/read", {"uri": "x://y"}))["contents"][0]["text"] == "v2"
         assert (await wire.ask("resources/read", {"uri": "x://y"}))["contents"][0]["text"] == "v2"
+
+
+# ── while somebody develops ──
+
+MASKED = "The tool fails failed. The details are in the server's log."
+
+
+def failing(*, thread: bool = False, **options: Any) -> Server:
+    server = Server("failing", version="1.0.0", **options)
+
+    def fails() -> str:
+        raise KeyError("password=hunter2", "milk\nbread")
+
+    async def fails_on_the_loop() -> str:
+        return fails()
+
+    work = fails if thread else fails_on_the_loop
+    server.add_tool(work, name="fails")
+    server.add_prompt(work, name="fails")
+    server.add_resource("fails://now", work, name="fails")
+    server.add_tool(lambda: {"a": 1, "b": "x"}, name="lies", output_schema=NUMBERS)
+    return server
+
+
+NUMBERS = {"type": "object", "additionalProperties": {"type": "integer"}}
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
+@pytest.mark.parametrize("thread", [True, False])
+async def test_in_process_the_real_error_is_shown_in_one_line_without_secrets(thread: bool, version: str) -> None:
+    shown = r"KeyError: .*password=\[redacted\].* \(test_last_resort\.py, line \d+\)"
+    async with Client(failing(thread=thread), protocol_version=version) as client:
+        with pytest.raises(ToolError, match=rf"^The tool fails failed: {shown}$"):
+            await client.call_tool("fails")
+        with pytest.raises(ServerError, match=rf"^The prompt fails failed: {shown} \(-32603\)$"):
+            await client.get_prompt("fails")
+        with pytest.raises(ServerError, match=rf"^The resource fails://now failed: {shown} \(-32603\)$"):
+            await client.read_resource("fails://now")
+        with pytest.raises(ToolError, match=r'own description: .*b: expected an integer, got the string "x"$'):
+            await client.call_tool("lies")
+
+
+async def test_a_pipe_and_a_server_that_says_so_keep_the_details() -> None:
+    async with Wire(failing(), MODERN) as wire:
+        assert (await wire.ask("tools/call", {"name": "fails"}))["content"][0]["text"] == MASKED
+        assert (await wire.refusal("prompts/get", {"name": "fails"}))["message"] == "The prompt fails failed"
+        lies = await wire.ask("tools/call", {"name": "lies"})
+        assert lies["content"][0]["text"] == "The tool lies returned something that does not fit its own description."
+    async with Client(failing(mask_error_details=True)) as client:
+        assert (await client.call_tool("fails", raise_on_error=False)).text == MASKED
+    async with Wire(failing(mask_error_details=False), MODERN) as wire:
+        assert "KeyError" in (await wire.ask("tools/call", {"name": "fails"}))["content"][0]["text"]
+
+
+async def test_what_was_meant_for_the_client_stays_as_it_is() -> None:
+    server = Server("meant", version="1.0.0")
+
+    @server.tool
+    def refuse() -> str:
+        raise ProtocolError("Not today", code=-32602)
+
+    async with Client(server) as client:
+        with pytest.raises(ServerError, match=r"^Not today \(-32602\)$"):
+            await client.call_tool("refuse")
+
+
+@pytest.mark.parametrize("thread", [True, False])
+async def test_a_traceback_in_the_log_begins_with_the_users_own_function(
+    thread: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Wire(failing(thread=thread), MODERN) as wire:
+        await wire.ask("tools/call", {"name": "fails"})
+        await wire.refusal("prompts/get", {"name": "fails"})
+    for record in caplog.records:
+        lines = str(record.exc_text).splitlines()
+        assert lines[0] == "Traceback (most recent call last):"
+        assert "test_last_resort.py" in lines[1]
+        assert not [line for line in lines if "dovetail" in line]
+    assert [record.message for record in caplog.records] == ["tool fails failed", "prompt fails failed"]

@@ -15,7 +15,8 @@ REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"profil": "pocket"}, "unknown options profil"),
+        ({"profil": "pocket"}, "unknown options profil (did you mean profile?); known are "),
+        ({"verison": "1", "colour": "red"}, "unknown options colour, verison (did you mean version?); known are "),
         ({"profile": "tiny"}, "profile='tiny'"),
         ({"timeout": 0}, "timeout=0"),
         ({"timeout": -1}, "timeout=-1"),

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from dovetail.protocol.content import (
     shape_annotations,
     shape_content,
 )
+from stable_ids import stable
 
 REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)
 ANNOTATIONS = Annotations(audience=["user", "assistant"], priority=1.0, last_modified="2026-01-02T03:04:05Z")
@@ -202,3 +204,66 @@ def test_messages() -> None:
     assert block.content == Text("t")
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"role": "system", "content": "t"}, Message)
+
+
+# ── types and files ──
+
+BEGINNINGS: list[tuple[type[Image | Audio], bytes, str]] = [
+    (Image, b"\x89PNG\r\n\x1a\nrest", "image/png"),
+    (Image, b"\xff\xd8\xff\xe0rest", "image/jpeg"),
+    (Image, b"GIF89arest", "image/gif"),
+    (Image, b"RIFF\n\x00\x00\x00WEBPVP8 ", "image/webp"),
+    (Image, b'<?xml version="1.0"?>\n<!-- a dot -->\n<svg xmlns="http://www.w3.org/2000/svg"/>', "image/svg+xml"),
+    (Audio, b"RIFF\x24\x00\x00\x00WAVEfmt ", "audio/wav"),
+    (Audio, b"ID3\x04rest", "audio/mpeg"),
+    (Audio, b"\xff\xfb\x90\x00rest", "audio/mpeg"),
+    (Audio, b"OggS\x00rest", "audio/ogg"),
+    (Audio, b"fLaC\x00rest", "audio/flac"),
+    (Audio, b"\x00\x00\x00\x20ftypM4A rest", "audio/mp4"),
+]
+
+
+@pytest.mark.parametrize(("kind", "data", "mime_type"), BEGINNINGS, ids=stable)
+def test_the_type_is_guessed_by_how_the_data_begin(
+    kind: type[Image | Audio], data: bytes, mime_type: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(data)
+    expected = kind(data, mime_type)
+    assert kind(data) == kind(path=tmp_path / "file") == kind(path=str(tmp_path / "file")) == expected
+    assert kind(data, annotations=ANNOTATIONS, meta=META) == kind(data, mime_type, ANNOTATIONS, META)
+    assert kind(path=tmp_path / "file", mime_type=f"{mime_type}-x").mime_type == f"{mime_type}-x"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "words"),
+    [
+        (Image, b"", r'Image: the data do not tell their type; say it, as in Image\(data, mime_type="image/…"\)'),
+        (Image, b"hello", "Image: the data do not tell their type"),
+        (Image, b"OggS", "Image: the data do not tell their type"),
+        (Audio, b"GIF89a", 'Audio: the data do not tell their type; .*"audio/…"'),
+    ],
+)
+def test_a_type_that_the_data_do_not_tell_has_to_be_said(kind: type[Image | Audio], data: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        kind(data)
+
+
+def test_an_image_is_of_data_or_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="Image needs either data or path="):
+        Image()
+    with pytest.raises(TypeError, match="Image needs either data or path="):
+        Image(b"GIF89a", path=tmp_path)
+    with pytest.raises(TypeError, match="Image: data must be bytes, not str"):
+        Image("R0lGODlh")  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError):
+        Image(path=tmp_path / "none.png")
+
+
+def test_no_message_makes_an_image_read_a_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"GIF89a")
+    without_data = {"type": "image", "path": str(tmp_path / "secret"), "mimeType": "image/gif"}
+    with pytest.raises(msgspec.ValidationError, match="data"):
+        msgspec.json.decode(json.dumps(without_data), type=Content)
+    without_type = {"type": "image", "data": base64.b64encode(b"GIF89a").decode()}
+    with pytest.raises(msgspec.ValidationError, match="mimeType"):
+        msgspec.json.decode(json.dumps(without_type), type=Content)

@@ -138,7 +138,7 @@ def test_the_scopes_of_a_server() -> None:
         ({"authorize": lambda principal, tool: True}, "let it take one argument, the principal"),
         ({"authorize": numbered}, "authorize.key=7 is not callable"),
         ({"authorize": only_async}, "is async; write it as a plain def"),
-        ({"scope": ["a"]}, "unknown options scope; known are"),
+        ({"scope": ["a"]}, "unknown options scope (did you mean scopes?); known are"),
     ],
 )
 @pytest.mark.parametrize("kind", ["tool", "prompt", "resource", "template"])

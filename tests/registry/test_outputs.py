@@ -316,6 +316,22 @@ def test_the_error_says_where_and_why() -> None:
         structure(output, [Point(1, -1)])
 
 
+@pytest.mark.parametrize(
+    ("annotation", "value", "words"),
+    [
+        (dict[str, int], {"a": 1, "b": "x"}, 'b: expected an integer, got the string "x"'),
+        (dict[str, int], {"a": 1, "two words": "x"}, r'value\["two words"\]: expected an integer, got the string "x"'),
+        (list[dict[str, Point]], [{"a": Point(1), "b": Point(1, -1)}], r"\[0\]\.b\.y: .*at least 0, got -1"),
+    ],
+    ids=stable,
+)
+def test_the_error_names_the_key_of_a_dict(annotation: Any, value: Any, words: str) -> None:
+    output = compile_output(annotation, where="tool t")
+    assert output is not None
+    with pytest.raises(OutputError, match=words):
+        structure(output, value)
+
+
 @pytest.mark.parametrize("annotation", [complex, list[complex], type[int], dict[float, int]], ids=stable)
 def test_refused(annotation: Any) -> None:
     with pytest.raises(SetupError, match=r'tool t, return annotation.*annotate it -> Any, or pass output="text"'):

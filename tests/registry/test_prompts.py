@@ -1,12 +1,14 @@
 """Prompts and completions: arguments, messages, suggestions, and what is refused."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 
 import pytest
 
 from dovetail import (
     Audio,
+    Client,
     Completion,
     Context,
     EmbeddedResource,
@@ -17,10 +19,12 @@ from dovetail import (
     ResourceContents,
     ResourceLink,
     Server,
+    ServerError,
     SetupError,
     Text,
     ToolError,
 )
+from stable_ids import stable
 from wire import MODERN, Wire
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
@@ -340,6 +344,51 @@ def test_wrong_completions_are_refused() -> None:
     for function in (lambda: ["x"], lambda text: [], lambda value, other: []):
         with pytest.raises(SetupError, match=r"\(value\)"):
             server.completion(prompt="p", argument="a")(function)
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ({"prompt": "tripp", "argument": "city"}, r"there is no prompt tripp \(did you mean trip\?\)"),
+        ({"prompt": "trip", "argument": "citty"}, r"the prompt trip has no argument citty \(did you mean city\?\)"),
+        ({"prompt": "trip", "argument": "x"}, "the prompt trip has no argument x; it has city"),
+        ({"resource": "atlas://{town}", "argument": "town"}, r"there is no resource template atlas://{town}"),
+        ({"resource": "atlas://{city}", "argument": "town"}, r"atlas://{city} has no argument town; it has city"),
+        ({"resource": "atlas://all", "argument": "city"}, "there is no resource template atlas://all"),
+        ({"tool": "pack", "argument": "bags"}, r"the tool pack has no argument bags \(did you mean bag\?\)"),
+        ({"tool": "unpacked", "argument": "bag"}, "there is no tool unpacked"),
+    ],
+    ids=stable,
+)
+async def test_a_completion_of_what_is_not_there_is_told_when_serving_begins(named: Any, words: str) -> None:
+    server = new_server()
+
+    @server.completion(**named)
+    def suggestions(value: str) -> list[str]:
+        return [value]
+
+    server.add_prompt(lambda city: city, name="trip")
+    server.add_resource("atlas://{city}", lambda city: city, name="page")
+    server.add_resource("atlas://all", lambda: "", name="all")
+    server.add_tool(lambda bag: bag, name="pack")
+    with pytest.raises(SetupError, match=rf"^completion of .*suggestions\): .*{words}"):
+        async with Client(server):
+            pass
+
+
+async def test_a_completion_may_come_before_its_prompt_and_outlive_it() -> None:
+    @asynccontextmanager
+    async def late(server: Server) -> AsyncIterator[None]:
+        server.add_prompt(lambda city: city, name="trip")
+        yield
+
+    server = new_server(lifespan=late)
+    server.completion(prompt="trip", argument="city")(lambda value: ["Rome"])
+    async with Client(server) as client:
+        assert (await client.complete(prompt="trip", argument="city")).values == ["Rome"]
+        server.remove_prompt("trip")
+        with pytest.raises(ServerError):
+            await client.complete(prompt="trip", argument="city")
 
 
 async def test_a_prompt_may_have_any_name() -> None:

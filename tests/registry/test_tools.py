@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 
-from dovetail import Context, Field, Server, SetupError, Text, ToolResult
+from dovetail import Client, Context, Field, Server, SetupError, Text, ToolResult
 from dovetail.engine.deprecation import _said
 from dovetail.registry.tools import compile_tool
 from wire import MODERN, Wire
@@ -82,6 +82,22 @@ async def test_everything_that_can_be_said_about_a_tool_is_listed() -> None:
     assert older.keys() == {"name", "description", "inputSchema", "annotations"}
     assert older["annotations"]["title"] == "T"
     assert (await listed(server, "2024-11-05"))["t"].keys() == {"name", "description", "inputSchema"}
+
+
+async def test_the_tags_of_a_set_are_listed_in_one_order() -> None:
+    words = ["pear", "fig", "apple", "plum", "date", "quince"]
+    server = Server("fruits", version="1.0.0")
+    server.add_tool(lambda: "", name="eat", tags=set(words))
+    server.add_tool(lambda: "", name="cook", tags=frozenset(words))
+    server.add_tool(lambda: "", name="sell", tags=words)
+    server.add_prompt(lambda: "", name="praise", tags=set(words))
+    server.add_resource("fruits://all", lambda: "", name="all", tags=set(words))
+    async with Client(server) as client:
+        listed = [*await client.list_tools(), *await client.list_prompts(), *await client.list_resources()]
+    assert {each.name: (each.meta or {})["dovetail/tags"] for each in listed} == {
+        **dict.fromkeys(("eat", "cook", "praise", "all"), sorted(words)),
+        "sell": words,  # in the order that their author gave them
+    }
 
 
 async def test_the_context_is_injected_wherever_it_stands_and_not_in_the_schema() -> None:

@@ -28,6 +28,13 @@ def test_a_path_must_be_one(server: Server, path: str) -> None:
         server.asgi(path=path)
 
 
+def test_a_misspelled_option_names_the_one_that_was_meant(server: Server) -> None:
+    with pytest.raises(SetupError, match=r"unknown options max_session \(did you mean max_sessions\?\); known are"):
+        server.asgi(max_session=5)
+    with pytest.raises(SetupError, match=r"unknown options prot \(did you mean port\?\); known are"):
+        server.run("http", prot=8000)
+
+
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/ready", "/health/ready", "/sse", "/messages"])
 def test_a_path_must_be_free(server: Server, path: str) -> None:
     with pytest.raises(SetupError, match="something else is served there"):

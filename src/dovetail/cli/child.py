@@ -12,11 +12,10 @@ from dovetail.errors import SetupError
 
 def serve(target: str) -> None:
     try:
-        server = load_target(target)
+        load_target(target).run("stdio")
     except SetupError as failure:
         sys.stderr.write(f"Error: {failure}\n")
         sys.exit(NOT_THERE if isinstance(failure, BadTarget) else CANT_LOAD)
-    server.run("stdio")
 
 
 if __name__ == "__main__":

@@ -30,28 +30,20 @@ def command(server: ServerAt, of: str, argument: str, value: str, context: tuple
     """Ask the server at TARGET what an ARGUMENT that begins with VALUE could be."""
     with server.starting():
         filled_in = cli.arguments.GivenArguments.read(context).texts() or None
-        finish(_complete(server, _reference(of), argument, value, filled_in, as_document))
-
-
-def _reference(of: str) -> dict[str, str]:
-    if of.startswith(PROMPT):
-        return {"type": "ref/prompt", "name": of.removeprefix(PROMPT)}
-    if "{" not in of and ":" not in of:
-        raise click.UsageError(f"{of}: write prompt:{of}, or a template such as notes://{{name}}")
-    return {"type": "ref/resource", "uri": of}
+        if "{" not in of and ":" not in of:
+            raise click.UsageError(f"{of}: write prompt:{of}, or a template such as notes://{{name}}")
+        finish(_complete(server, of, argument, value, filled_in, as_document))
 
 
 async def _complete(
-    server: ServerAt,
-    reference: dict[str, str],
-    argument: str,
-    value: str,
-    filled_in: dict[str, str] | None,
-    as_document: bool,
+    server: ServerAt, of: str, argument: str, value: str, filled_in: dict[str, str] | None, as_document: bool
 ) -> None:
+    prompt, resource = (of.removeprefix(PROMPT), None) if of.startswith(PROMPT) else (None, of)
     async with server.connect() as client:
         cli.talking.require(client, "completions", server.shown)
-        found = await client.complete(reference, argument, value, filled_in)
+        found = await client.complete(
+            prompt=prompt, resource=resource, argument=argument, value=value, context=filled_in
+        )
     if as_document:
         out_json({"completion": found})
         return

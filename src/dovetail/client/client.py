@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from dovetail import __version__
+from dovetail.auth.principal import Principal
 from dovetail.client.answering import Answering
 from dovetail.client.caching import DISCOVER, READ, ResponseCache
 from dovetail.client.calling import outcome_of
@@ -73,8 +74,9 @@ class Client:
     `def` or `async def`. What the server asks is answered by `elicitation_handler`, `sampling_handler` and `roots`, in
     at most `max_rounds` rounds of a request. `env` is added to the environment of a command, `headers` go out with
     every request to a URL, `auth` is a token for it or a way to sign in (`OAuth()`, `ClientCredentials(...)` of
-    `dovetail.client.oauth`), and `transport` says "http" or "sse" where that should not be found out. With `cache`,
-    lists and resources are used again for as long as the server allows; `fresh=True` asks it.
+    `dovetail.client.oauth`), and `transport` says "http" or "sse" where that should not be found out. For a server in
+    this process `auth` is a token, and `principal` a caller that needs none. With `cache`, lists and resources are used
+    again for as long as the server allows; `fresh=True` asks it.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Client:
         cwd: str | Path | None = None,
         headers: Mapping[str, str] | None = None,
         auth: ClientAuth | None = None,
+        principal: Principal | None = None,
         transport: WebTransport | None = None,
     ) -> None:
         pinned = pinned_revision(protocol_version)
@@ -115,7 +118,9 @@ class Client:
             capabilities=capabilities,
         )
         self._channel = Channel(
-            link_to(target, env=env, cwd=cwd, headers=headers, auth=auth, transport=transport, pinned=pinned),
+            link_to(
+                target, pinned, env=env, cwd=cwd, headers=headers, auth=auth, principal=principal, transport=transport
+            ),
             Identity(client_info or CLIENT_INFO, self._answering.declared),
             self._answering,
             pinned=pinned,
@@ -309,18 +314,24 @@ class Client:
 
     async def complete(
         self,
-        ref: Mapping[str, str],
+        *,
         argument: str,
         value: str = "",
+        prompt: str | None = None,
+        resource: str | None = None,
+        tool: str | None = None,
         context: Mapping[str, str] | None = None,
-        *,
         timeout: Seconds = "default",
     ) -> Completion:
-        """Suggestions for an argument of `ref`, such as {"type": "ref/prompt", "name": "review"}.
+        """Suggestions for an argument that begins with `value`: of a prompt, of a template (`resource`), or of a tool.
 
         `context` holds the arguments that are filled in already.
         """
-        params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
+        named = {("prompt", "name"): prompt, ("resource", "uri"): resource, ("tool", "name"): tool}
+        refs = [{"type": f"ref/{kind}", key: name} for (kind, key), name in named.items() if name is not None]
+        if len(refs) != 1:
+            raise SetupError("Client.complete needs exactly one of prompt=, resource= and tool=")
+        params: dict[str, Any] = {"ref": refs[0], "argument": {"name": argument, "value": value}}
         if context is not None:
             params["context"] = {"arguments": context}
         return (await self._channel.ask("completion/complete", params, _Completed, timeout=timeout)).completion

@@ -7,25 +7,45 @@ import asyncio
 import contextvars
 from typing import Any
 
+from dovetail.auth.principal import Principal
 from dovetail.client.links import Link, Receiver
 from dovetail.engine.connection import Connection
 from dovetail.engine.core import Engine
-from dovetail.errors import INVALID_REQUEST, ProtocolError
+from dovetail.errors import INVALID_REQUEST, NotSignedIn, ProtocolError, ServerError, Unauthorized
 from dovetail.transports.lines import LineSplitter, as_line
 
 
 class InProcessLink(Link):
-    """Feeds a `Connection` of the engine's and reads what that writes."""
+    """Feeds a `Connection` of the engine's and reads what that writes. The client is the principal, or its token's."""
 
-    def __init__(self, engine: Engine, owner: Any) -> None:
+    def __init__(self, engine: Engine, owner: Any, token: str | None, principal: Principal | None) -> None:
         self._engine = engine
         self._owner = owner
+        self._token = token
+        self._principal = principal
         self._connection: Connection | None = None
         self._nobodys = contextvars.Context()  # a server never sees its client's context variables
 
     async def open(self, receiver: Receiver) -> None:
         await self._engine.start(self._owner)
-        self._connection = Connection(self._engine, _Return(receiver))
+        try:
+            principal = await self._caller()
+        except BaseException:
+            await self._engine.stop()
+            raise
+        self._connection = Connection(self._engine, _Return(receiver), principal=principal, in_process=True)
+
+    async def _caller(self) -> Principal | None:
+        """Raises what a client gets over HTTP for a token that is refused there."""
+        auth = self._engine.options.auth
+        if self._token is None or auth is None:
+            return self._principal
+        principal = await auth.verify(self._token)
+        if principal is None:
+            raise NotSignedIn("The token is not good, or not any more")
+        if not principal.scopes >= auth.scopes:
+            raise ServerError(INVALID_REQUEST, Unauthorized.for_scopes(auth.scopes).message)
+        return principal
 
     def write(self, message: bytes) -> None:
         if self._connection is not None:

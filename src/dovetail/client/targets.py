@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
+from dovetail.auth.principal import Principal
 from dovetail.client.address import ServerAddress, checked_headers
-from dovetail.client.credentials import ClientAuth, credentials_for
+from dovetail.client.credentials import ClientAuth, credentials_for, is_token
 from dovetail.client.http import HttpLink
 from dovetail.client.inprocess import InProcessLink
 from dovetail.client.links import Link
@@ -32,17 +33,22 @@ ClientTarget = HasEngine | Link | str | Sequence[str | Path]
 
 def link_to(
     target: Any,
+    pinned: Revision | None = None,
     *,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     headers: Mapping[str, str] | None = None,
     auth: ClientAuth | None = None,
+    principal: Principal | None = None,
     transport: WebTransport | None = None,
-    pinned: Revision | None = None,
 ) -> Link:
     """A `Server` is reached in process, a command as a child process over stdio, a URL over HTTP; a link as it is."""
     web = isinstance(target, str) and "://" in target
-    if not web and not (headers is None and auth is None and transport is None):
+    engine = getattr(target, "engine", None)
+    is_server = isinstance(engine, Engine)
+    if principal is not None and not (is_server and auth is None and isinstance(principal, Principal)):
+        raise SetupError("Client: principal= is a Principal, instead of auth=, for a Server in this process")
+    if not web and not (headers is None and transport is None and (auth is None or is_server)):
         raise SetupError('Client: headers=, auth= and transport= are for a URL such as "http://127.0.0.1:8000/mcp"')
     if web:
         if env is not None or cwd is not None:
@@ -51,11 +57,12 @@ def link_to(
         return _web_link(HttpRequests(address, given, credentials_for(auth, address, given)), transport, pinned)
     if isinstance(target, Link):
         return target
-    engine = getattr(target, "engine", None)
     if isinstance(engine, Engine):
         if env is not None or cwd is not None:
             raise SetupError("Client: env= and cwd= are for a command; a Server runs in this process")
-        return InProcessLink(engine, owner=target)
+        if auth is not None and not (isinstance(auth, str) and is_token(auth)):
+            raise SetupError("Client: auth= for a Server in this process is a token as text; or give it a principal=")
+        return InProcessLink(engine, target, auth, principal)
     if _is_command(target):
         return ProcessLink([str(part) for part in target], env, cwd)
     raise SetupError(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dovetail")
 ON_A_PIPE = "nobody is signed in here, or not any more; start the server with a good token in DOVETAIL_TOKEN"
+IN_PROCESS = "nobody is signed in here; write Client(server, auth=…) or Client(server, principal=…)"
 ANSWERS = (True, False, None)  # of `authorize`; who says nothing says no
 
 
@@ -82,7 +83,7 @@ def _refusal(exchange: Exchange, scopes: frozenset[str]) -> Unauthorized:
     log.info("%s by %r was refused. %s", exchange.request.method, name, refusal.message)
     if principal is not None or exchange.request.headers is not None or exchange.peer is not None:
         return refusal
-    message = f"{refusal.message}; {ON_A_PIPE}"
+    message = f"{refusal.message}; {IN_PROCESS if exchange.in_process else ON_A_PIPE}"
     return Unauthorized(message, error=refusal.error, scopes=scopes, http_status=refusal.http_status)
 
 

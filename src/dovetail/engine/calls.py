@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from os.path import basename
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -119,11 +120,28 @@ def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exceptio
                 del failure  # its traceback holds this frame
         case OutputError():
             log.error("tool %s returned a value that does not fit: %s", tool.name, failure)
-            text = f"The tool {tool.name} returned something that does not fit its own description."
+            details = details_of(engine, exchange, str(failure)) or "."
+            text = f"The tool {tool.name} returned something that does not fit its own description{details}"
         case _:
-            log.error("tool %s failed", tool.name, exc_info=failure)
-            text = f"The tool {tool.name} failed. The details are in the server's log."
+            details = log_failure(engine, exchange, failure, tool.label) or ". The details are in the server's log."
+            text = f"The tool {tool.name} failed{details}"
     return failed(text, has_schema=tool.definition.output_schema is not None)
+
+
+def log_failure(engine: "Engine", exchange: Exchange, failure: BaseException, label: str) -> str:
+    """Log what was not meant for the client, from the first frame on that is not ours; gives the details of it."""
+    frames = failure.__traceback__
+    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("dovetail."):
+        frames = frames.tb_next
+    log.error("%s failed", label, exc_info=(type(failure), failure, frames or failure.__traceback__))
+    where = "" if frames is None else f" ({basename(frames.tb_frame.f_code.co_filename)}, line {frames.tb_lineno})"
+    return details_of(engine, exchange, f"{type(failure).__name__}: {failure}{where}")
+
+
+def details_of(engine: "Engine", exchange: Exchange, text: str) -> str:
+    """What a message to the client may add: one line without secrets while the server is developed, else nothing."""
+    is_masked = not exchange.in_process if engine.masks_errors is None else engine.masks_errors
+    return "" if is_masked else f": {engine.redactor.text(' '.join(text.split()))}"
 
 
 def _told_together(group: "ExceptionGroup[Exception]") -> ToolError | None:

@@ -56,6 +56,7 @@ class Engine:
     def __init__(self, info: Implementation, options: Options, tools: Catalog[Tool]) -> None:
         self.info = info
         self.options = options
+        self.masks_errors = options.mask_error_details
         self.secrets = options.secret or random_secrets()  # workers that are forked later inherit them
         self.redactor = Redactor(options.redact)
         guard_loggers(options.redact)
@@ -176,6 +177,13 @@ class Engine:
         self.completers[key] = completer
         self._forget_offer()
 
+    def _check_completers(self) -> None:
+        """What they name has to be there when serving begins, and may go later. Raises SetupError."""
+        catalogs: dict[str, Catalog[Any]]
+        catalogs = {"ref/prompt": self.prompts, "ref/resource": self.library.templates, "ref/tool": self.tools}
+        for (kind, name, argument), completer in self.completers.items():
+            completer.check(catalogs[kind], name, argument)
+
     def choices(self, kind: str, name: str) -> "tuple[Mapping[str, Sequence[str]], AccessRule | None] | None":
         """The closed sets of a thing's arguments, and who may use it; None if there is no such thing."""
         thing: Tool | Prompt | Template | None
@@ -270,6 +278,7 @@ class Engine:
         lifespan = self.options.lifespan
         try:
             async with self._agreeing(), nullcontext() if lifespan is None else lifespan(owner) as value:
+                self._check_completers()  # only now: a lifespan may register prompts too
                 self._is_serving = True
                 yield value
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dovetail import engine as late
-from dovetail.engine.calls import failed
+from dovetail.engine.calls import failed, log_failure
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import HANDLERS
 from dovetail.engine.invoke import EXITS, is_cancelled
@@ -41,7 +41,7 @@ async def handle(engine: "Engine", exchange: Exchange) -> bytes:
         exchange.cancelled()  # for threads that still run
         if isinstance(failure, ToolError) and request.method == "tools/call":  # a middleware's, meant like the tool's
             return failed(str(failure)).encode(shaper)
-        raise _as_told(failure, request) from None
+        raise _as_told(engine, exchange, failure) from None
     finally:
         if exchange.finish:
             await _finish(exchange)
@@ -56,8 +56,9 @@ async def _finish(exchange: Exchange) -> None:
             log.exception("%s: something that belongs before the answer failed", exchange.request.method)
 
 
-def _as_told(failure: BaseException, request: Request) -> BaseException:
+def _as_told(engine: "Engine", exchange: Exchange, failure: BaseException) -> BaseException:
     """What the client hears of a failure: what was said on purpose. The rest is logged."""
+    request = exchange.request
     if isinstance(failure, NotFound):
         return ProtocolError(failure.message, code=request.revision.missing_resource_code, data=failure.data)
     if isinstance(failure, MissingCapability) and request.revision.handshake:  # whose clients do not know its code
@@ -68,8 +69,8 @@ def _as_told(failure: BaseException, request: Request) -> BaseException:
         return ProtocolError(str(failure), code=INTERNAL_ERROR)
     stray = isinstance(failure, asyncio.CancelledError) and not is_cancelled()  # from inside: nobody cancelled us
     if stray or isinstance(failure, (Exception, *EXITS)):
-        log.error("%s failed", request.method, exc_info=failure)
-        return ProtocolError("Internal error", code=INTERNAL_ERROR)
+        details = log_failure(engine, exchange, failure, request.method)
+        return ProtocolError(f"Internal error{details}", code=INTERNAL_ERROR)
     return failure
 
 

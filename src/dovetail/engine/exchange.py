@@ -111,6 +111,7 @@ class Exchange(msgspec.Struct, eq=False):
     subscription: "Subscription | None" = None  # of a listen: whoever ends it ends the listen
     principal: "Principal | None" = None  # who is asking, where that is known
     peer: tuple[str, int] | None = None  # from where, where there is a network
+    in_process: bool = False  # the client runs in the server's own process
     back: BackChannel | None = None  # how to ask the client, where that is a request
     no_way_back: str = NO_WAY_BACK  # why there is none
     interview: "Interview | None" = None  # from the first question, step or answer on

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from dovetail import engine as late
 from dovetail import registry
-from dovetail.engine.calls import arguments_object, call_tool, shown
+from dovetail.engine.calls import arguments_object, call_tool, log_failure, shown
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.interview import Unanswered
 from dovetail.engine.invoke import invoke
@@ -324,9 +324,9 @@ async def guarded(
         raise ProtocolError(f"The {label} did not finish within {failure.seconds:g} s", code=INTERNAL_ERROR) from None
     except ProtocolError:
         raise
-    except Exception:
-        log.exception("%s failed", label)
-        raise ProtocolError(f"The {label} failed", code=INTERNAL_ERROR) from None
+    except Exception as failure:
+        details = log_failure(engine, exchange, failure, label)
+        raise ProtocolError(f"The {label} failed{details}", code=INTERNAL_ERROR) from None
 
 
 async def complete(engine: "Engine", exchange: Exchange) -> Result:

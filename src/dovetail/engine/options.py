@@ -54,8 +54,8 @@ Feature = Literal["tools", "resources", "prompts", "completions", "logging"]
 
 KINDS = {
     **dict.fromkeys(("version", "title", "description", "website_url", "instructions"), TEXT),
-    **dict.fromkeys(("always_structured_content", "empty_next_cursor", "explicit_is_error"), SWITCH),
-    **dict.fromkeys(("lenient_arguments", "server_info", "logging", "list_changed", "audit_arguments"), SWITCH),
+    **dict.fromkeys(("always_structured_content", "empty_next_cursor", "explicit_is_error", "server_info"), SWITCH),
+    **dict.fromkeys(("lenient_arguments", "logging", "list_changed", "audit_arguments", "mask_error_details"), SWITCH),
     **dict.fromkeys(("page_size", "max_concurrency", "max_threads", "max_message_bytes"), POSITIVE_COUNT),
     **dict.fromkeys(("max_queue", "ttl_ms"), COUNT),
     **dict.fromkeys(("timeout", "initialize_timeout"), LIMIT_SECONDS),
@@ -102,6 +102,7 @@ class ServerOptions(TypedDict, total=False):
     redact: Sequence[str]
     audit: "bool | AuditFunction"
     audit_arguments: bool
+    mask_error_details: bool
     # limits
     timeout: float | None
     answer_timeout: float
@@ -144,6 +145,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     redact: Sequence[str] = ()  # more keys whose values are secrets
     audit: "bool | AuditFunction" = False  # an event for each request that does something: to the log, or a function
     audit_arguments: bool = True  # whether such an event shows the arguments
+    mask_error_details: bool | None = None  # None: yes, but not in process, nor for `dovetail dev`
     timeout: float | None = None  # seconds for a call, unless the tool has its own
     answer_timeout: float = 3600.0  # seconds that a question to a client is good for, unless it has its own
     max_concurrency: int = 1000  # calls of all tools together

@@ -1,8 +1,9 @@
 """What results are made of: one type per thing, a superset of the revisions, shaped on the way out."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -60,26 +61,66 @@ class Text(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_
             raise _wrong(self, "text", "a string")
 
 
-class Image(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="image"):
-    data: bytes
-    mime_type: str = msgspec.field(name="mimeType")
+class _MediaType(msgspec.StructMeta):
+    """`Image(path="a.png")` reads the file, `Image(data)` guesses its type. What comes over the wire does neither."""
+
+    def __call__(cls, data: Any = None, mime_type: str = "", *more: Any, path: Any = None, **named: Any) -> Any:
+        if (data is None) == (path is None):
+            raise TypeError(f"{cls.__name__} needs either data or path=")
+        if path is not None:
+            with open(path, "rb") as file:
+                data = file.read()
+        return super().__call__(data, mime_type or _guessed_type(cls.__name__, data), *more, **named)
+
+
+class _Media(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", metaclass=_MediaType):
+    if TYPE_CHECKING:  # what it is called with
+        data: bytes = b""
+        mime_type: str = ""
+    else:  # what it has
+        data: bytes
+        mime_type: str = msgspec.field(name="mimeType")
     annotations: Annotations | None = None
     meta: Meta | None = msgspec.field(name="_meta", default=None)
+    if TYPE_CHECKING:
+        path: Any = ""  # as `open` takes it
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, bytes):
             raise _wrong(self, "data", "bytes")
 
 
-class Audio(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="audio"):
-    data: bytes
-    mime_type: str = msgspec.field(name="mimeType")
-    annotations: Annotations | None = None
-    meta: Meta | None = msgspec.field(name="_meta", default=None)
+class Image(_Media, frozen=True, tag_field="type", tag="image"):
+    """`Image(data, "image/png")`, `Image(data)` or `Image(path="a.png")`."""
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.data, bytes):
-            raise _wrong(self, "data", "bytes")
+
+class Audio(_Media, frozen=True, tag_field="type", tag="audio"):
+    """`Audio(data, "audio/wav")`, `Audio(data)` or `Audio(path="a.wav")`."""
+
+
+_BEGINNINGS = {
+    "image/png": rb"\x89PNG\r\n\x1a\n",
+    "image/jpeg": rb"\xff\xd8\xff",
+    "image/gif": rb"GIF8[79]a",
+    "image/webp": rb"RIFF....WEBP",
+    "image/svg+xml": rb"(?:\xef\xbb\xbf)?\s*(?:<[?!][^>]*>\s*)*<svg\b",
+    "audio/wav": rb"RIFF....WAVE",
+    "audio/mpeg": rb"ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]",
+    "audio/ogg": rb"OggS",
+    "audio/flac": rb"fLaC",
+    "audio/mp4": rb"....ftypM4A",
+}
+
+
+def _guessed_type(name: str, data: object) -> str:
+    """By how the data begin. Raises ValueError if they don't tell."""
+    if not isinstance(data, bytes):
+        return ""  # which is refused for what it is
+    family = f"{name.lower()}/"
+    for kind, beginning in _BEGINNINGS.items():
+        if kind.startswith(family) and re.match(beginning, data[:4096], re.DOTALL):
+            return kind
+    raise ValueError(f'{name}: the data do not tell their type; say it, as in {name}(data, mime_type="{family}…")')
 
 
 class ResourceLink(

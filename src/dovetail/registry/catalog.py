@@ -85,6 +85,9 @@ class Catalog(Generic[T]):
     def all(self) -> list[T]:
         return list(self.edition.items)
 
+    def names(self) -> list[str]:
+        return list(self._items)
+
     def add(self, name: str, item: T, *, where: str = "") -> None:
         """Raises SetupError for a name that is taken; `where` says who wants it."""
         with self._lock:

@@ -8,6 +8,7 @@ import msgspec
 _LONGEST = 500  # characters of a message that are looked at; it may repeat what a caller sent
 _STEP = r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]"
 UNEXPLAINED = "does not fit its type"
+LOST_KEY = "[…]"  # in a path: msgspec does not say which key of a dict it was
 _SHOWN = 80  # characters of a value that a message repeats
 
 
@@ -38,7 +39,7 @@ def _split(message: str) -> tuple[str, str]:
     place = place.removeprefix("key` in `")
     if not place.startswith("$"):
         return message[:_LONGEST], ""
-    return text[:_LONGEST], place[1:-1].replace("[...]", "[…]")[:_LONGEST]
+    return text[:_LONGEST], place[1:-1].replace("[...]", LOST_KEY)[:_LONGEST]
 
 
 _WORDS = (  # expressions are compiled when a value does not fit, and then kept by `re`

@@ -67,7 +67,8 @@ KINDS = {
 def checked_options(options: Given, known: Iterable[str], where: str, kinds: Mapping[str, Kind] = KINDS) -> Given:
     """The options that were given; None means "not given", unless it is one of the values an option may have."""
     if unknown := sorted(set(options) - set(known)):
-        raise SetupError(f"{where}: unknown options {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        named = ", ".join(name + meant(name, known) for name in unknown)
+        raise SetupError(f"{where}: unknown options {named}; known are {', '.join(sorted(known))}")
     given = {}
     for name, value in options.items():
         kind = kinds.get(name)
@@ -76,6 +77,14 @@ def checked_options(options: Given, known: Iterable[str], where: str, kinds: Map
         elif value is not None:
             raise SetupError(f"{where}: {name}={value!r} is not possible; it must be {kind.words}")
     return given  # type: ignore[return-value]
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """What a message adds to a name that is not among the known ones."""
+    import difflib  # late: names are mostly right
+
+    near = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _fits(value: Any, kind: Kind) -> bool:

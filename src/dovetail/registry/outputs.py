@@ -14,7 +14,7 @@ from dovetail.errors import SetupError
 from dovetail.registry.annotations import ShapeReader
 from dovetail.registry.hints import alias_value, is_alias
 from dovetail.registry.jsonable import OutputError, decode_json, encode_json, to_jsonable
-from dovetail.registry.misfits import line, misfits
+from dovetail.registry.misfits import LOST_KEY, line, misfits
 from dovetail.registry.readers import TypeMaker
 from dovetail.registry.schemas import SchemaWriter
 from dovetail.registry.shapes import Anything, Record, Shape, reachable
@@ -62,26 +62,28 @@ class Output:
         value = decode_json(encoded)
         kinder = registry.leniency.Leniency(self.schema).reread(value, strings=False)
         if kinder is value:
-            raise _misfit(error, value) from None
+            raise self._misfit(error, value) from None
         encoded = encode_json(kinder)
         try:
             decode(encoded)
         except _MISFITS as second:
-            raise _misfit(second, kinder) from None
+            raise self._misfit(second, kinder) from None
         return encoded
+
+    def _misfit(self, error: Exception, value: Any) -> OutputError:
+        if isinstance(error, RecursionError):
+            return OutputError("the value is nested too deeply")
+        found = misfits(error)
+        lines = [line(path, words, value, root="value") for path, words in found]
+        if any(LOST_KEY in path for path, _ in found):
+            lines = Validator(self.schema, where="its output schema").problems(value, root="value") or lines
+        return OutputError("the value does not fit its return annotation: " + "; ".join(lines))
 
 
 def _check_schema(value: Any, validator: Validator) -> None:
     if not validator.is_valid(value):
         lines = validator.problems(value, root="value")
         raise OutputError("the value does not fit its output schema: " + "; ".join(lines))
-
-
-def _misfit(error: Exception, value: Any) -> OutputError:
-    if isinstance(error, RecursionError):
-        return OutputError("the value is nested too deeply")
-    lines = [line(path, words, value, root="value") for path, words in misfits(error)]
-    return OutputError("the value does not fit its return annotation: " + "; ".join(lines))
 
 
 def compile_output(annotation: Any, *, where: str, unstructured: tuple[type, ...] = ()) -> Output | None:

@@ -1,6 +1,6 @@
 """From Python functions to compiled prompts and completions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
@@ -12,9 +12,10 @@ from dovetail.protocol.definitions import PromptArgument, PromptDefinition
 from dovetail.protocol.features import Completion
 from dovetail.protocol.results import PromptResult
 from dovetail.registry.arguments import compile_strings
+from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.invocation import Invocation
-from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
+from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option, meant
 from dovetail.registry.tools import closed_choices, tagged
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class PromptOptions(AccessOptions, total=False):
     title: str
     description: str
     icons: Sequence[Icon | Mapping[str, Any]]
-    tags: Sequence[str]
+    tags: Sequence[str] | Set[str]
     meta: Meta
     timeout: float | None
     thread: bool
@@ -48,6 +49,10 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return self.definition.name
+
+    @property
+    def argument_names(self) -> list[str]:
+        return [argument.name for argument in self.definition.arguments or ()]
 
 
 def compile_prompt(
@@ -100,6 +105,16 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
 
     invocation: Invocation
     takes_arguments: bool  # also the values that the user has already chosen for other arguments
+    where: str  # for error messages: "completion of trip, city (mymodule.cities)"
+
+    def check(self, catalog: Catalog[Any], name: str, argument: str) -> None:
+        """Raises SetupError unless the catalogue has such a thing, with such an argument."""
+        thing = catalog.get(name)
+        if thing is None:
+            raise SetupError(f"{self.where}: there is no {catalog.noun} {name}{meant(name, catalog.names())}")
+        if argument not in (names := thing.argument_names):
+            known = f"{meant(argument, names)}; it has {', '.join(names) or 'none'}"
+            raise SetupError(f"{self.where}: the {catalog.noun} {name} has no argument {argument}{known}")
 
 
 def compile_completer(function: Callable[..., Any], subject: str, *, injectable: tuple[type, ...] = ()) -> Completer:
@@ -109,7 +124,7 @@ def compile_completer(function: Callable[..., Any], subject: str, *, injectable:
     if "value" not in names or names - {"value", "arguments"}:
         shown = ", ".join(sorted(names))
         raise SetupError(f"{info.where}: a completion takes (value) or (value, arguments), not ({shown})")
-    return Completer(invocation=Invocation.of(info), takes_arguments="arguments" in names)
+    return Completer(invocation=Invocation.of(info), takes_arguments="arguments" in names, where=info.where)
 
 
 def shape_completion(value: Any) -> Completion:

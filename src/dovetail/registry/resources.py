@@ -1,7 +1,7 @@
 """From functions, files and folders to compiled resources and templates: a URI in, a way to read it out."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ class ResourceOptions(AccessOptions, total=False):
     mime_type: str
     annotations: Mapping[str, Any] | Annotations
     icons: Sequence[Icon | Mapping[str, Any]]
-    tags: Sequence[str]
+    tags: Sequence[str] | Set[str]
     meta: Meta
     size: int
     cache: float
@@ -92,6 +92,10 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     def leads_out(self, values: Mapping[str, Any]) -> bool:
         """Whether a function that takes one of the values for a path would leave the folder that it means."""
         return any(each != self.guarded.get(name, each) and _leads_out(each) for name, each in values.items())
+
+    @property
+    def argument_names(self) -> Sequence[str]:
+        return self.template.variables
 
     @property
     def folder(self) -> str | None:

@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
@@ -42,7 +42,7 @@ class ToolTraits(AccessOptions, total=False):
     title: str
     annotations: Mapping[str, Any] | ToolAnnotations
     icons: Sequence[Icon | Mapping[str, Any]]
-    tags: Sequence[str]
+    tags: Sequence[str] | Set[str]
     meta: Meta
     timeout: float | None
     max_concurrency: int
@@ -94,6 +94,10 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def input_schema(self) -> Mapping[str, Any]:
         return self.definition.input_schema
+
+    @property
+    def argument_names(self) -> list[str]:
+        return list(self.input_schema.get("properties", ()))
 
     @property
     def output_schema(self) -> Mapping[str, Any] | None:
@@ -196,9 +200,10 @@ def _definition(
     )
 
 
-def tagged(meta: Meta | None, tags: Sequence[str]) -> Meta | None:
-    """Tags travel in `_meta`, where middleware and hosts can see them."""
-    return {**(meta or {}), TAGS_KEY: list(tags)} if tags else meta
+def tagged(meta: Meta | None, tags: Sequence[str] | Set[str]) -> Meta | None:
+    """Tags travel in `_meta`, where middleware and hosts can see them; those of a set in the order of the alphabet."""
+    ordered = sorted(tags) if isinstance(tags, Set) else list(tags)
+    return {**(meta or {}), TAGS_KEY: ordered} if tags else meta
 
 
 def closed_choices(schema: Mapping[str, Any]) -> dict[str, Sequence[str]]:

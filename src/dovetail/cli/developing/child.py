@@ -49,6 +49,7 @@ def main() -> None:
     threading.Thread(target=_follow, args=(orders, its_turn), name="dovetail-orders", daemon=True).start()
     try:
         server = load_target(plan.target)
+        server.engine.masks_errors = server.engine.masks_errors or False  # unless it says so itself
         routes = dovetail.Console(server).routes()
         with handed(_handover(server, [Socket(fileno=each) for each in plan.sockets], its_turn, say)):
             server.run("http", **{**plan.options, "routes": routes})
