@@ -67,9 +67,9 @@ class Engine:
         self._open_limits()
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
         self.prompts: Catalog[Prompt] = Catalog("prompt")
-        self.library = Library(self.threads, options.hint, self._found)
+        self.library = Library(self.threads, options.hint, self._found, partial(self._catalog_changed, "resources"))
         self.completers: dict[tuple[str, str, str], Completer] = {}
-        self.hub = Hub(self.library.watch)
+        self.hub = Hub(self._watch)
         self.audit: AuditTrail | None = late.audit.AuditTrail(self) if options.audit is not False else None
         self._middleware: list[Middleware] = []
         is_watched = options.rate_limit or self.audit is not None
@@ -101,13 +101,14 @@ class Engine:
         rules = [rules for catalog, _ in self._catalogs() if (rules := catalog.edition.rules) is not None]
         return frozenset[str]().union(*(each.scopes for each in rules))
 
-    def _catalog_changed(self, kind: ChangeKind) -> None:
+    def _catalog_changed(self, kind: ChangeKind, cause: str = "") -> None:
+        """With a cause it is files that have come or gone, which every worker finds by itself."""
         self._forget_offer()
         if self.refresher is not None and self.refresher.holds_back(kind):
             return
-        if self._state is not None and self._state.shared and self._is_serving:
+        if not cause and self._state is not None and self._state.shared and self._is_serving:
             log.warning("%s changed at this worker; others do not have that unless on_refresh brings it there", kind)
-        self.publish(Change(kind))
+        self.publish(Change(kind, cause=cause))
 
     def on_refresh(self, function: Callable[[], Any]) -> None:
         if self.refresher is None:
@@ -152,7 +153,7 @@ class Engine:
             "tools": self.tools.ever_used,
             "resources": self.library.resources.ever_used or self.library.templates.ever_used,
             "prompts": self.prompts.ever_used,
-            "completions": bool(self.completers) or any(item.choices for item in completable),
+            "completions": bool(self.completers or self.library.folders()) or any(item.choices for item in completable),
             "logging": self.options.logging,
         }
         return frozenset(name for name, there in present.items() if there) | frozenset(self.options.declare)
@@ -182,6 +183,8 @@ class Engine:
         elif (thing := self.library.templates.get(name)) is None:
             whole = self.library.get(name)
             return None if whole is None else ({}, whole.access)  # a URI that has all its values
+        elif thing.directory is not None:
+            return {"path": self.library.names_in(thing)}, thing.access
         return None if thing is None else (thing.choices, thing.access)
 
     # ── resources and changes ──
@@ -200,6 +203,10 @@ class Engine:
             return contents
         return Contents(contents.items)  # it may depend on what somebody answered: not for others, nor for later
 
+    def _watch(self, uri: str, wanted: bool) -> None:
+        if uri or self.options.list_changed:
+            self.library.watch(uri, wanted)
+
     def _found(self, uri: str, cause: str) -> None:
         """A watched file has changed."""
         self.publish(Change("updated", uri, cause))
@@ -213,6 +220,8 @@ class Engine:
         """Of a change, here or at another worker."""
         if change.uri:
             self.library.forget(change.uri)
+        elif from_afar and change.kind == "resources":
+            self.library.forget_listing()
         self.hub.publish(change, from_afar=from_afar)
 
     # ── what all workers have to know ──

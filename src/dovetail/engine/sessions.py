@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from dovetail.engine.core import Engine
-from dovetail.engine.streams import Hub
+from dovetail.engine.streams import LISTING, Hub
 from dovetail.errors import INVALID_PARAMS, Busy, ProtocolError
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import Revision
@@ -288,6 +288,8 @@ class Sessions:
         return known
 
     def _stand_last(self, id: str, known: "_Known", line: "_Line") -> None:
+        if not self._known:
+            self._engine.hub.uri_wanted(LISTING)
         known.line.pop(id, None)
         known.line = line
         line[id] = self._known[id] = known
@@ -341,6 +343,8 @@ class Sessions:
         if (known := self._known.pop(id, None)) is not None:
             del known.line[id]
             known.watch(frozenset())
+            if not self._known:
+                self._engine.hub.uri_released(LISTING)
 
     def forget_all(self) -> None:
         """The process stops; the records stay where they are."""

@@ -14,6 +14,7 @@ import msgspec
 ChangeKind = Literal["tools", "prompts", "resources", "updated"]
 LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
 MAX_URIS = 10_000  # in one subscription
+LISTING = ""  # wanted in place of a URI by those who are told when the list of resources changes
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -48,8 +49,14 @@ class Subscription:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._waiter: asyncio.Future[None] | None = None  # of the one who reads
+        if self._hears_listing:
+            hub.uri_wanted(LISTING)
         for uri in uris:
             self.add_uri(uri)
+
+    @property
+    def _hears_listing(self) -> bool:
+        return "resources" in self.kinds and not self.passes_on
 
     def add_uri(self, uri: str) -> None:
         if uri not in self.uris:
@@ -112,7 +119,7 @@ class Subscription:
         if not self.closed:
             self.closed = True
             self._hub.forget(self)
-            for uri in self.uris:
+            for uri in (*self.uris, LISTING) if self._hears_listing else self.uris:
                 self._hub.uri_released(uri)
             self._wake()
 
@@ -179,7 +186,7 @@ class Hub:
     @property
     def wishes(self) -> int:
         """How often any URI is subscribed to."""
-        return sum(self._wanted.values())
+        return sum(count for uri, count in self._wanted.items() if uri != LISTING)
 
     def uri_wanted(self, uri: str) -> None:
         self._wanted[uri] = self._wanted.get(uri, 0) + 1

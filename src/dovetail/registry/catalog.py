@@ -6,7 +6,7 @@ An `Edition` is all of it at one moment, with what decides who sees what of it.
 import re
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -91,10 +91,7 @@ class Catalog(Generic[T]):
             if name in self._items:
                 taken = f"there is already a {self.noun} {name!r}; remove it first or choose another name"
                 raise SetupError(f"{where}: {taken}" if where else taken)
-            self._last_number += 1
-            self._items[name] = item
-            self._numbers[name] = self._last_number
-            self.ever_used = True
+            self._put(name, item)
             self._forget_pages()
         self._announce()
 
@@ -107,22 +104,32 @@ class Catalog(Generic[T]):
             self._forget_pages()
 
     def remove(self, name: str) -> bool:
-        with self._lock:
-            if name not in self._items:
-                return False
-            del self._items[name], self._numbers[name]
-            self._forget_pages()
-        self._announce()
-        return True
+        if is_there := self.exchange((name,), {}):
+            self._announce()
+        return is_there
 
     def clear(self) -> None:
+        if self.exchange(tuple(self._items), {}):
+            self._announce()
+
+    def exchange(self, gone: Iterable[str], new: Mapping[str, T]) -> bool:
+        """Take some away and add others whose names are free. Tells whether anything changed, but not the listeners."""
         with self._lock:
-            if not self._items:
-                return
-            self._items.clear()
-            self._numbers.clear()
-            self._forget_pages()
-        self._announce()
+            left = [name for name in gone if name in self._items]
+            for name in left:
+                del self._items[name], self._numbers[name]
+            added = {name: item for name, item in new.items() if name not in self._items}
+            for name, item in added.items():
+                self._put(name, item)
+            if left or added:
+                self._forget_pages()
+            return bool(left or added)
+
+    def _put(self, name: str, item: T) -> None:
+        self._last_number += 1
+        self._items[name] = item
+        self._numbers[name] = self._last_number
+        self.ever_used = True
 
     def page(self, after: int, size: int) -> Page[T]:
         """Up to `size` items registered after number `after`."""
