@@ -69,7 +69,7 @@ class Engine:
         self.prompts: Catalog[Prompt] = Catalog("prompt")
         self.library = Library(self.threads, options.hint, self._found, partial(self._catalog_changed, "resources"))
         self.completers: dict[tuple[str, str, str], Completer] = {}
-        self.hub = Hub(self._watch)
+        self.hub = Hub(self.library.watch)
         self.audit: AuditTrail | None = late.audit.AuditTrail(self) if options.audit is not False else None
         self._middleware: list[Middleware] = []
         is_watched = options.rate_limit or self.audit is not None
@@ -184,7 +184,7 @@ class Engine:
             whole = self.library.get(name)
             return None if whole is None else ({}, whole.access)  # a URI that has all its values
         elif thing.directory is not None:
-            return {"path": self.library.names_in(thing)}, thing.access
+            return {"path": [file.definition.name for file in self.library.files_in(name)]}, thing.access
         return None if thing is None else (thing.choices, thing.access)
 
     # ── resources and changes ──
@@ -203,10 +203,6 @@ class Engine:
             return contents
         return Contents(contents.items)  # it may depend on what somebody answered: not for others, nor for later
 
-    def _watch(self, uri: str, wanted: bool) -> None:
-        if uri or self.options.list_changed:
-            self.library.watch(uri, wanted)
-
     def _found(self, uri: str, cause: str) -> None:
         """A watched file has changed."""
         self.publish(Change("updated", uri, cause))
@@ -218,10 +214,8 @@ class Engine:
 
     def hear(self, change: Change, *, from_afar: bool = False) -> None:
         """Of a change, here or at another worker."""
-        if change.uri:
+        if change.uri or (from_afar and change.kind == "resources"):
             self.library.forget(change.uri)
-        elif from_afar and change.kind == "resources":
-            self.library.forget_listing()
         self.hub.publish(change, from_afar=from_afar)
 
     # ── what all workers have to know ──

@@ -37,6 +37,8 @@ MAX_CACHED_SIZE = 100_000_000  # characters and bytes of all of them together
 REFRESH_FILES = 1.0  # seconds for which a listing of files is good enough
 
 Call = Callable[[Invocation, dict[str, Any], str, Callable[[Any], Any]], Awaitable[Any]]
+OnUpdate = Callable[[str, str], None]
+OnList = Callable[[str], None]
 MayRead = Callable[["AccessRule"], Awaitable[bool]]
 
 
@@ -51,23 +53,17 @@ class Kept(msgspec.Struct, frozen=True):
 class Library:
     """Finds, reads, lists and watches.
 
-    `on_update` hears of a watched file that changed, and of the cause; `on_list` of files that came or went, once for
-    all that one look at a folder finds, and of the cause.
+    `on_update(uri, cause)` hears of a watched file that changed, `on_list(cause)` of files that came or went.
     """
 
-    def __init__(
-        self,
-        threads: ThreadPool,
-        hint: CacheHint,
-        on_update: Callable[[str, str], None],
-        on_list: Callable[[str], None],
-    ) -> None:
+    def __init__(self, threads: ThreadPool, hint: CacheHint, on_update: OnUpdate, on_list: OnList) -> None:
         self.resources: Catalog[Resource] = Catalog("resource")
         self.templates: Catalog[Template] = Catalog("resource template")
         self._threads = threads
         self._hint = hint
         self._on_update = on_update
         self._on_list = on_list
+        self._look = partial(threads.run, label="file watching")
         self._watcher: Watcher | None = None  # of what clients subscribe to
         self._folder_watcher: Watcher | None = None
         self._watched_folders: dict[str, Path] = {}  # their roots by their templates
@@ -158,7 +154,7 @@ class Library:
         if not self.templates.remove(uri):
             return self.resources.remove(uri)
         self._file_guards.pop(uri, None)
-        self._exchange(uri, [resource.uri for resource in self._files_in(uri)], {})
+        self._exchange(uri, [resource.uri for resource in self.files_in(uri)], {})
         return True
 
     # ── reading ──
@@ -181,7 +177,7 @@ class Library:
         if source.access is not None and not await may_read(source.access):
             raise NotFound(uri=uri)
         try:
-            shape = partial(registry.resources.shape_contents, uri=uri, mime_type=source.definition.mime_type)
+            shape = partial(registry.resources.shape_contents, uri=uri, mime_type=source.mime_type)
             items = await call(source.invocation, values, f"resource {source.uri}", shape)
         except NotFound as failure:
             raise NotFound(failure.message, uri=uri) from None
@@ -204,6 +200,8 @@ class Library:
         """The resource has changed: what was kept of it is stale."""
         self._changes += 1
         self._cached.pop(uri, None)
+        if uri == LISTING:  # another worker has found files that came or went: the next listing looks at the disk
+            self._files_listed = -REFRESH_FILES
 
     def _forget_all(self) -> None:
         self._changes += 1
@@ -224,11 +222,7 @@ class Library:
     def folders(self) -> "list[Template]":
         return [template for template in self.templates.all() if template.directory is not None]
 
-    def names_in(self, folder: "Template") -> list[str]:
-        """What its listed files are called, as the path of its template."""
-        return [resource.definition.name for resource in self._files_in(folder.uri)]
-
-    def _files_in(self, folder: str) -> "list[Resource]":
+    def files_in(self, folder: str) -> "list[Resource]":
         return [resource for resource in self.resources.all() if resource.folder == folder]
 
     def _guard_of(self, folder: "Template") -> "FileGuard | None":
@@ -252,10 +246,6 @@ class Library:
             assert resource.describe is not None
             self._relist(resource, await self._threads.run(resource.describe, label=f"file {resource.uri}"))
 
-    def forget_listing(self) -> None:
-        """Another worker has found files that came or went: the next listing looks at the disk."""
-        self._files_listed = -REFRESH_FILES
-
     async def _list_folders(self) -> None:
         self._files_listed = time.monotonic()
         for folder in self.folders():
@@ -276,12 +266,12 @@ class Library:
     def _sync(self, folder: "Template", guard: "UriGuard | None", entries: "Sequence[FileEntry]") -> None:
         newest = self._uri_guard()
         there = {entry.uri: entry for entry in (entries if newest is guard else _left_by(newest, folder, entries))}
-        known = {resource.uri: resource for resource in self._files_in(folder.uri)}
+        known = {resource.uri: resource for resource in self.files_in(folder.uri)}
         for uri in known.keys() & there.keys():
             self._relist(known[uri], registry.resources.entry_definition(there[uri]))
-        new = {uri: entry for uri, entry in there.items() if self.resources.get(uri) is None}
-        compiled = {uri: registry.resources.compile_entry(folder, entry) for uri, entry in new.items()}
-        self._exchange(folder.uri, sorted(known.keys() - there.keys()), compiled)
+        compile_entry = partial(registry.resources.compile_entry, folder)
+        new = {uri: compile_entry(entry) for uri, entry in there.items() if self.resources.get(uri) is None}
+        self._exchange(folder.uri, sorted(known.keys() - there.keys()), new)
 
     def _exchange(self, folder: str, gone: "Sequence[str]", new: "Mapping[str, Resource]") -> None:
         if self.resources.exchange(gone, new):
@@ -305,24 +295,20 @@ class Library:
         if path is None:
             return
         if self._watcher is None:
-            self._watcher = self._new_watcher(self._on_update)
+            self._watcher = late.watch.Watcher(self._on_update, run=self._look)
         self._watcher.watch(uri, path)
-
-    def _new_watcher(self, on_change: "Callable[[str, str], Awaitable[None] | None]") -> "Watcher":
-        return late.watch.Watcher(on_change, run=partial(self._threads.run, label="file watching"))
 
     def _folders_changed(self) -> None:
         """In any thread."""
-        if (loop := self._heard_on) is not None:
-            with suppress(RuntimeError):  # it is closed: nobody hears of them any more
-                loop.call_soon_threadsafe(self._watch_folders)
+        if self._heard_on is not None and not self._heard_on.is_closed():
+            self._heard_on.call_soon_threadsafe(self._watch_folders)
 
     def _watch_folders(self) -> None:
         folders = [] if self._heard_on is None else self.folders()
         roots = {folder.uri: folder.directory.root for folder in folders if folder.directory is not None}
         watched, self._watched_folders = self._watched_folders, roots
         if self._folder_watcher is None and roots:
-            self._folder_watcher = self._new_watcher(self._list_again)
+            self._folder_watcher = late.watch.Watcher(self._list_again, run=self._look)
         if (watcher := self._folder_watcher) is not None:
             for uri, _ in watched.items() - roots.items():
                 watcher.unwatch(uri)
@@ -344,12 +330,10 @@ class Library:
         return source.path if isinstance(source, registry.resources.Resource) else source.path_of(uri)
 
     async def close(self) -> None:
-        watchers = self._watcher, self._folder_watcher
-        self._watcher = self._folder_watcher = None
-        self._watched_folders = {}
+        watchers = [each for each in (self._watcher, self._folder_watcher) if each is not None]
+        self._watcher, self._folder_watcher, self._watched_folders = None, None, {}
         for watcher in watchers:
-            if watcher is not None:
-                await watcher.close()
+            await watcher.close()
 
 
 def _left_by(guard: "UriGuard | None", folder: "Template", entries: "Sequence[FileEntry]") -> "Sequence[FileEntry]":

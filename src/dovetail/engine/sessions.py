@@ -288,7 +288,7 @@ class Sessions:
         return known
 
     def _stand_last(self, id: str, known: "_Known", line: "_Line") -> None:
-        if not self._known:
+        if not self._known and self._engine.options.list_changed:
             self._engine.hub.uri_wanted(LISTING)
         known.line.pop(id, None)
         known.line = line
@@ -343,7 +343,7 @@ class Sessions:
         if (known := self._known.pop(id, None)) is not None:
             del known.line[id]
             known.watch(frozenset())
-            if not self._known:
+            if not self._known and self._engine.options.list_changed:
                 self._engine.hub.uri_released(LISTING)
 
     def forget_all(self) -> None:

@@ -49,14 +49,11 @@ class Subscription:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._waiter: asyncio.Future[None] | None = None  # of the one who reads
-        if self._hears_listing:
-            hub.uri_wanted(LISTING)
+        self._listing = (LISTING,) if "resources" in self.kinds and not passes_on else ()
+        for uri in self._listing:
+            hub.uri_wanted(uri)
         for uri in uris:
             self.add_uri(uri)
-
-    @property
-    def _hears_listing(self) -> bool:
-        return "resources" in self.kinds and not self.passes_on
 
     def add_uri(self, uri: str) -> None:
         if uri not in self.uris:
@@ -119,7 +116,7 @@ class Subscription:
         if not self.closed:
             self.closed = True
             self._hub.forget(self)
-            for uri in (*self.uris, LISTING) if self._hears_listing else self.uris:
+            for uri in (*self.uris, *self._listing):
                 self._hub.uri_released(uri)
             self._wake()
 
