@@ -75,7 +75,7 @@ class Shaper:
         self._tool_head = b'{"resultType":"complete","content":' if revision.result_type else b'{"content":'
         self._tool_ends = (self._tool_end(False, None), self._tool_end(True, None))
         self._no_content = (Text(""),) if style.always_structured_content else ()
-        self._copies_text = not revision.structured_output or style.always_structured_content
+        self.copies_text = not revision.structured_output or style.always_structured_content
         self._keeps_structured = revision.structured_output or style.always_structured_content
         self._filler = b',"structuredContent":{}' if style.always_structured_content else b""
 
@@ -102,7 +102,7 @@ class Shaper:
             blocks = result.content if self.revision.icons else shape_content(result.content, self.revision)
             return b"".join((self._tool_head, encode(blocks or self._no_content), filler, end))
         value = encode(result.structured)
-        if result.content or not (result.text_copy or self._copies_text):
+        if result.content or not (result.text_copy or self.copies_text):
             content = encode(shape_content(result.content, self.revision))
         else:
             content = _TEXT % (value if value[0] == _QUOTE else encode(value.decode()))
