@@ -8,7 +8,6 @@ import pytest
 from dovetail import Server
 from dovetail.engine import sessions
 from dovetail.engine.sessions import FRESH_SECONDS, MAX_ID, HeldSession, Sessions
-from dovetail.engine.streams import LISTING
 from dovetail.errors import Busy, ProtocolError
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import R2025_06_18
@@ -56,7 +55,7 @@ class Book:
 
     @property
     def watched(self) -> set[str]:
-        return set(self.server.engine.hub._wanted) - {LISTING}
+        return set(self.server.engine.hub._wanted)
 
 
 # ── found again ──

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from dovetail.engine.core import Engine
-from dovetail.engine.streams import LISTING, Hub
+from dovetail.engine.streams import Hub
 from dovetail.errors import INVALID_PARAMS, Busy, ProtocolError
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import Revision
@@ -289,7 +289,7 @@ class Sessions:
 
     def _stand_last(self, id: str, known: "_Known", line: "_Line") -> None:
         if not self._known and self._engine.options.list_changed:
-            self._engine.hub.uri_wanted(LISTING)
+            self._engine.hub.listing_wanted(1)
         known.line.pop(id, None)
         known.line = line
         line[id] = self._known[id] = known
@@ -344,7 +344,7 @@ class Sessions:
             del known.line[id]
             known.watch(frozenset())
             if not self._known and self._engine.options.list_changed:
-                self._engine.hub.uri_released(LISTING)
+                self._engine.hub.listing_wanted(-1)
 
     def forget_all(self) -> None:
         """The process stops; the records stay where they are."""
