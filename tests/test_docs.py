@@ -28,7 +28,7 @@ import pytest
 
 import dovetail
 from documented import PAGES, PROGRAMS, REVISIONS, ROOT, load, served
-from dovetail import Client, ElicitQuestion, Field, Server, ServerError, ToolError
+from dovetail import Client, ElicitQuestion, Field, Server, ServerError, ToolAnnotations, ToolError, ToolRegistry
 from dovetail.engine.options import ServerOptions
 from dovetail.registry.prompts import PromptOptions
 from dovetail.registry.resources import ResourceOptions
@@ -108,6 +108,15 @@ def test_the_contradictions_of_the_seed_documents_are_resolved() -> None:
     assert rows == [f"{number:02}" for number in range(1, 36)]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [*PAGES, *sorted((ROOT / "docs" / "commands").glob("*.md")), *sorted((ROOT / "src").rglob("*.py"))],
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
+)
+def test_nothing_speaks_of_documents_that_readers_do_not_have(path: Path) -> None:
+    assert not re.search(r"\bseeds?[ -](document|0\d\d)", path.read_text(), re.IGNORECASE)
+
+
 @pytest.mark.rule("JS-3")
 def test_the_supported_dialects_are_named() -> None:
     text = (ROOT / "docs" / "schemas.md").read_text()
@@ -124,10 +133,13 @@ def test_the_supported_dialects_are_named() -> None:
         ("prompts", PromptOptions.__annotations__),
         ("schemas", inspect.signature(Field).parameters.keys() - {"default"}),
         ("client", inspect.signature(Client).parameters.keys() - {"target"}),
+        ("registry", [name for name in vars(ToolRegistry) if name.endswith(("tool", "tools", "clear", "changed"))]),
+        ("annotations", [field.encode_name for field in msgspec.structs.fields(ToolAnnotations)]),
         ("*", dovetail.__all__),
     ],
     ids=[
         *("options of Server", "options of tools", "of resources", "of prompts", "parameters of Field", "of Client"),
+        *("methods of ToolRegistry", "hints"),
         "public names",
     ],
 )
@@ -360,6 +372,27 @@ SCENARIOS: dict[str, list[Step]] = {
     ],
     "tools_content": [look_at_pictures, call("search", text="x", gives={"hits": ["X"]})],
     "tools_dynamic": [refuse("tools/call", name="polish", says="Unknown tool: polish"), listen_for_tools],
+    "annotations": [
+        call("find", text="sand", gives=["dune"]),
+        call("note", name="dune", text="worms", gives="sand worms"),
+        call("discard", name="emma", gives="Gone."),
+        call("discard", name="emma", gives="It was not there."),
+        call("order", name="emma", gives="emma is on its way."),
+    ],
+    "registry": [
+        call("learn", word="shout", gives="I learned shout."),
+        call("learn", word="shout", gives="I know shout already."),
+        call("shout", text="hi", gives="hi!"),
+        call("describe", word="shout", gives="Shout: Answer in the way of shout"),
+        call("pages", size=5, gives=[["learn", "forget", "describe", "pages", "changes"], ["shout"]]),
+        call("forget", word="shout", gives="I forgot shout."),
+        call("forget", word="shout", gives="I never knew shout."),
+        call(
+            "changes", gives="learn, forget, describe, pages, changes, shout; learn, forget, describe, pages, changes"
+        ),
+        call("forget", gives="I know nothing."),
+        refuse("tools/call", name="learn", says="Unknown tool: learn"),
+    ],
     "tools_registry": [call("shout", text="hi", gives="HI!"), call("shout", text="hi", marks=2, gives="HI!!")],
     "resources": [
         read("books://all", gives='["dune","emma"]'),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -212,6 +213,83 @@ async def test_a_handler_may_promise_its_output() -> None:
 def test_wrong_registrations(arguments: tuple[Any, ...], words: str) -> None:
     with pytest.raises(SetupError, match=words):
         ToolRegistry().register_tool(*arguments)
+
+
+DEFINITION = {
+    "name": "calculate",
+    "title": "Calculator",
+    "description": "Perform calculation",
+    "inputSchema": EXPRESSION,
+    "annotations": {"readOnlyHint": True},
+    "rateLimit": "5/minute",
+    "handler": evaluate,
+}
+
+
+async def test_a_tool_is_registered_by_one_object_too() -> None:
+    registry = ToolRegistry()
+    tool = registry.register_tool(DEFINITION)
+    assert registry.get_tool("calculate") is tool
+    assert tool.is_limited
+    async with Wire(Server("calc", version="1.0.0", tools=registry), "2025-11-25") as wire:
+        (listed,) = (await wire.ask("tools/list"))["tools"]
+        assert listed == {key: value for key, value in DEFINITION.items() if key not in ("handler", "rateLimit")}
+        result = await wire.ask("tools/call", {"name": "calculate", "arguments": {"expression": "1+1"}})
+        assert result["content"] == [{"type": "text", "text": "1+1"}]
+
+
+@pytest.mark.parametrize(
+    ("definition", "words"),
+    [
+        ({"inputSchem": EXPRESSION}, "tool calculate: 'inputSchem' is unknown; did you mean inputSchema?"),
+        ({"input_schema": EXPRESSION}, "did you mean inputSchema?"),
+        ({"shape": 5}, "known are name, description, inputSchema, handler, annotations"),
+        ({"handler": None}, "handler is missing"),
+        ({"inputSchema": None}, "input_schema is missing"),
+        ({"name": "a b"}, "a b"),
+    ],
+)
+def test_a_wrong_object_is_told(definition: dict[str, Any], words: str) -> None:
+    with pytest.raises(SetupError, match=re.escape(words)):
+        ToolRegistry().register_tool({**DEFINITION, **definition})
+
+
+def test_a_misspelled_parameter_is_told() -> None:
+    with pytest.raises(SetupError, match=re.escape("tool t: 'inputSchema' is unknown; did you mean input_schema?")):
+        ToolRegistry().register_tool("t", "d", inputSchema=EXPRESSION, handler=evaluate)  # type: ignore[call-arg]
+
+
+async def test_a_listener_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    registry = ToolRegistry()
+    heard: list[str] = []
+
+    def clumsy() -> None:
+        raise RuntimeError("dropped it")
+
+    registry.register_tool("first", "d", EXPRESSION, evaluate)
+    registry.on_tools_changed(lambda: heard.append("before"))
+    registry.on_tools_changed(clumsy)
+    registry.on_tools_changed(lambda: heard.append("after"))
+    async with Wire(Server("calc", version="1.0.0", tools=registry), "2025-11-25") as wire:
+        registry.register_tool("second", "d", EXPRESSION, evaluate)
+        assert (await wire.receive())["method"] == "notifications/tools/list_changed"
+        assert registry.unregister_tool("first")
+        assert (await wire.receive())["method"] == "notifications/tools/list_changed"
+    assert heard == ["before", "after"] * 2
+    assert [tool.name for tool in registry.get_all_tools()] == ["second"]
+    assert "clumsy" in caplog.text
+    assert "dropped it" in caplog.text
+
+
+async def later() -> None: ...
+
+
+@pytest.mark.parametrize("listener", [None, 5, "changed", later])
+def test_a_listener_is_a_plain_function(listener: Any) -> None:
+    registry = ToolRegistry()
+    with pytest.raises(SetupError, match="plain function"):
+        registry.on_tools_changed(listener)
+    registry.register_tool("t", "d", EXPRESSION, evaluate)
 
 
 def test_a_server_takes_a_registry_and_nothing_else() -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import operator
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ FORTUNES = {
 }
 UNTOLD = ["The stars are silent about this one."]
 HINTS = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
+DICE = re.compile(r"([0-9]{0,3})d([0-9]{1,4})([+-][0-9]{1,6})?")
 OPERATIONS: dict[str, Callable[[float, float], float]] = {
     "add": operator.add,
     "subtract": operator.sub,
@@ -37,9 +39,13 @@ async def calculate(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 async def roll_dice(arguments: dict[str, Any]) -> dict[str, Any]:
-    count, _, sides = arguments["notation"].partition("d")
-    rolls = [random.randint(1, int(sides)) for _ in range(int(count or 1))]
-    return _text({"rolls": rolls, "total": sum(rolls)})
+    found = DICE.fullmatch(arguments["notation"])
+    count, sides = (int(found[1] or 1), int(found[2])) if found else (0, 0)
+    if found is None or not (count and sides):
+        return _failure("That is no dice notation: write how many dice, how many sides and what to add, such as 2d6+3")
+    rolls = [random.randint(1, sides) for _ in range(count)]
+    modifier = int(found[3] or 0)
+    return _text({"rolls": rolls, "modifier": modifier, "total": sum(rolls) + modifier})
 
 
 async def tell_fortune(category: str, mood: str = "mysterious") -> dict[str, Any]:
@@ -69,35 +75,37 @@ def create_registry() -> ToolRegistry:
         description="Roll dice using standard notation",
         input_schema={
             "type": "object",
-            "properties": {"notation": {"type": "string", "pattern": "^[0-9]{0,2}d[0-9]{1,3}$"}},
+            "properties": {"notation": {"type": "string", "maxLength": 20, "description": "Such as 2d6+3"}},
             "required": ["notation"],
         },
         annotations={**HINTS, "idempotentHint": False},
         handler=roll_dice,
     )
-    registry.register_tool(
-        name="tell_fortune",
-        title="Fortune Teller",
-        description="Get a mystical fortune",
-        input_schema={
-            "type": "object",
-            "properties": {
-                "category": {
-                    "type": "string",
-                    "enum": ["love", "career", "health", "wealth", "general"],
-                    "description": "Fortune category",
+    registry.register_tool(  # as one object, which is how the guide writes it
+        {
+            "name": "tell_fortune",
+            "title": "Fortune Teller",
+            "description": "Get a mystical fortune",
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    "category": {
+                        "type": "string",
+                        "enum": ["love", "career", "health", "wealth", "general"],
+                        "description": "Fortune category",
+                    },
+                    "mood": {
+                        "type": "string",
+                        "enum": ["optimistic", "mysterious", "cautious"],
+                        "description": "Fortune mood (default: mysterious)",
+                    },
                 },
-                "mood": {
-                    "type": "string",
-                    "enum": ["optimistic", "mysterious", "cautious"],
-                    "description": "Fortune mood (default: mysterious)",
-                },
+                "required": ["category"],
+                "additionalProperties": False,
             },
-            "required": ["category"],
-            "additionalProperties": False,
-        },
-        annotations={**HINTS, "idempotentHint": False},
-        handler=tell_fortune,
+            "annotations": {**HINTS, "idempotentHint": False},
+            "handler": tell_fortune,
+        }
     )
     return registry
 

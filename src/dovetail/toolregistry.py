@@ -1,8 +1,11 @@
-"""`ToolRegistry`: the catalogue of tools on its own, as seed documents and people who like explicit calls know it."""
+"""`ToolRegistry`: the catalogue of tools on its own, for people who like explicit calls."""
 
+import inspect
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any, Unpack
 
 import msgspec
@@ -12,7 +15,12 @@ from dovetail.errors import SetupError
 from dovetail.protocol.cursors import decode_cursor, encode_cursor
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.invocation import called
-from dovetail.registry.tools import Tool, ToolOptions, ToolTraits, compile_tool
+from dovetail.registry.tools import Tool, ToolTraits, compile_tool
+
+NAMES = {
+    name: name for name in ("name", "description", "input_schema", "handler", *sorted(ToolTraits.__optional_keys__))
+}
+KEYS = {re.sub("_(.)", lambda found: found[1].upper(), name): name for name in NAMES}  # as TypeScript writes them
 
 
 class ToolPage(msgspec.Struct, frozen=True):
@@ -31,16 +39,23 @@ class ToolRegistry:
 
     def register_tool(
         self,
-        name: str,
-        description: str,
-        input_schema: Mapping[str, Any],
-        handler: Callable[..., Any],
+        name: str | Mapping[str, Any],
+        description: str | None = None,
+        input_schema: Mapping[str, Any] | None = None,
+        handler: Callable[..., Any] | None = None,
         **traits: Unpack[ToolTraits],
     ) -> Tool:
-        """The handler takes the arguments as one dict, or each by its name."""
-        if not input_schema:
-            raise SetupError(f'tool {name}: input_schema is missing; a tool without arguments has {{"type": "object"}}')
-        options: ToolOptions = {**traits, "name": name, "description": description, "input_schema": input_schema}
+        """Register a tool by its parts, or by one mapping of them: `name`, `inputSchema`, `handler` and so on.
+
+        The handler takes the arguments as one dict, or each by its name.
+        """
+        if isinstance(name, Mapping):
+            return self.register_tool(**{"name": "", **_parts(name, KEYS, name.get("name"))}, **traits)
+        _parts(traits, NAMES, name)
+        if handler is None or not input_schema:
+            part = "handler" if input_schema else "input_schema"
+            raise SetupError(f'tool {name}: {part} is missing; a tool without arguments has {{"type": "object"}}')
+        options: Any = {**traits, "name": name, "description": description, "input_schema": input_schema}
         if "output_schema" not in traits:  # what is not declared here is not guessed from the handler's annotation
             options.setdefault("output", "text")
         tool = compile_tool(handler, options, injectable=INJECTABLE)
@@ -72,7 +87,20 @@ class ToolRegistry:
         return ToolPage(page.items, encoded)
 
     def on_tools_changed(self, listener: Callable[[], object]) -> None:
+        """Call a plain function after each change. One that raises is logged, and harms nobody else."""
+        if inspect.iscoroutinefunction(listener) or not callable(listener):
+            raise SetupError(f"on_tools_changed: {listener!r} is no plain function; give it a def without arguments")
         self.catalog.on_change(listener)
 
     def off_tools_changed(self, listener: Callable[[], object]) -> None:
         self.catalog.off_change(listener)
+
+
+def _parts(given: Mapping[str, Any], known: Mapping[str, str], tool: Any) -> dict[str, Any]:
+    """By the names of our parameters; raises SetupError for a key that is misspelled."""
+    for key in given:
+        if key not in known:
+            near = get_close_matches(str(key), known, 1)
+            meant = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            raise SetupError(f"tool {tool}: {key!r} is unknown; {meant}")
+    return {known[key]: value for key, value in given.items()}

@@ -240,7 +240,7 @@ def test_a_folder_shows_what_others_guard_if_it_asks_for_as_much(
     else:
         server.add_directory(root / "private", uri="x://y", **STEPS[inner])
     server.add_directory(root, uri="docs://x", **STEPS[outer])
-    directory = server.engine.library._folders()[-1].directory
+    directory = server.engine.library.folders()[-1].directory
     assert directory is not None
     shown = inner in {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 3}}[outer]
     assert (directory.path_of("docs://x/private/s.txt") is not None) == shown

@@ -201,7 +201,7 @@ def test_a_rule_that_came_while_the_files_were_listed(tmp_path: Path) -> None:
     server = new(("n://{x}", treasure, RULE))
     server.add_directory(tmp_path, uri="docs://x")
     library = server.engine.library
-    (folder,) = library._folders()
+    (folder,) = library.folders()
     guard, entries = library._files_of(folder)
     assert [entry.uri for entry in entries] == ["docs://x/a.txt"]
     server.add_resource("docs://x/{x}", treasure, name="late", **RULE)

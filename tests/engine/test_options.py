@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Server, SetupError
+from dovetail import Server, SetupError, ToolResult
 from dovetail.engine.options import PROFILES, Options
 from stable_ids import stable
 from wire import MODERN, Wire
@@ -125,6 +125,28 @@ async def test_the_pocket_profile(version: str) -> None:
     assert number["structuredContent"] == (1 if version == MODERN else {"result": 1})
     assert word["structuredContent"] == {}
     assert bad["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_the_pocket_profile_sends_no_result_without_content(version: str) -> None:
+    server = Server("pocket", version="1.0.0", profile="pocket")
+    server.add_tool(lambda: None, name="nothing")
+    server.add_tool(lambda: [], name="no_items")  # noqa: PIE807
+    server.add_tool(lambda: {"content": []}, name="on_the_wire")
+    server.add_tool(lambda: ToolResult(content=()), name="explicit")
+    server.add_tool(lambda: ToolResult(is_error=True), name="failed")
+    server.add_tool(lambda: ToolResult(structured={"n": 1}), name="structured")
+
+    @server.tool(output="structured")
+    def number() -> int:
+        return 1
+
+    async with Wire(server, version) as wire:
+        for tool in server.engine.tools.all():
+            result = await wire.ask("tools/call", {"name": tool.name})
+            (block,) = result["content"]
+            assert block["type"] == "text"
+            assert block["text"] == {"no_items": "[]", "structured": '{"n":1}', "number": "1"}.get(tool.name, "")
 
 
 @pytest.mark.parametrize("version", REVISIONS)

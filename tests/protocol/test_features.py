@@ -138,6 +138,7 @@ def test_at_most_a_hundred_values_and_the_rest_is_told(count: int, total: int | 
     bound = bound_completion(Completion(given_values, total=total, has_more=has_more))
     assert list(bound.values) == given_values[:MAX_COMPLETIONS]
     if count <= MAX_COMPLETIONS:
-        assert (bound.total, bound.has_more) == (total, has_more)
+        assert bound.total == (count if total is None and not has_more else total)
+        assert bound.has_more == ((total or 0) > count if has_more is None else has_more)
     else:
         assert (bound.total, bound.has_more) == (max(total or 0, count), True)

@@ -296,7 +296,7 @@ def test_completion(revision: revisions.Revision) -> None:
     assert len(many["completion"]["values"]) == 100
     assert many["completion"] | {"values": []} == {"values": [], "total": 150, "hasMore": True}
     few = official_result(made.completion(Completion([])), revision, "CompleteResult")
-    assert few["completion"] == {"values": []}
+    assert few["completion"] == {"values": [], "total": 0, "hasMore": False}
 
 
 # ── beginnings and ends ──

@@ -188,6 +188,7 @@ def test_plain_numbers_fit_into_what_json_readers_know() -> None:
     ("notation", "normal", "count", "sides", "modifier"),
     [
         ("2d6", "2d6", 2, 6, 0),
+        ("2d6+3", "2d6+3", 2, 6, 3),
         (" D20 ", "1d20", 1, 20, 0),
         ("d4", "1d4", 1, 4, 0),
         ("3d8+5", "3d8+5", 3, 8, 5),
@@ -220,6 +221,7 @@ async def test_a_notation_is_needed(notation: str) -> None:
         "101d6",
         "2d7",
         "2d0",
+        "1d0",
         "2 d6",
         "2d6 + 3",
         "2d6+",

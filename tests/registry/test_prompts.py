@@ -267,7 +267,9 @@ async def test_suggestions(version: str) -> None:
         assert (await suggest(wire, PROMPT, "language"))["values"] == ["python", "go", "Perl"]
         assert (await suggest(wire, PROMPT, "language", "P"))["values"] == ["python", "Perl"]
         assert (await suggest(wire, PROMPT, "deep", "t"))["values"] == ["true"]
-        assert (await suggest(wire, PROMPT, "nothing"))["values"] == []
+        assert await suggest(wire, PROMPT, "nothing") == {"values": [], "total": 0, "hasMore": False}
+        assert await suggest(wire, PROMPT, "deep", "t") == {"values": ["true"], "total": 1, "hasMore": False}
+        assert await suggest(wire, TOOL, "notation", "d") == {"values": ["d", "2d6"], "total": 2, "hasMore": False}
         assert (await suggest(wire, TEMPLATE, "owner", "b"))["values"] == ["bob"]
         assert (await suggest(wire, TEMPLATE, "repo", "r", {"owner": "ann"})) == {
             "values": ["ann-r"],

@@ -127,6 +127,58 @@ async def test_everything_that_can_be_said_is_listed(version: str) -> None:
         assert each["annotations"]["priority"] == 0.5
 
 
+def text() -> str:
+    return "{}"
+
+
+def data() -> bytes:
+    return b"{}"
+
+
+def value() -> dict[str, int]:
+    return {"n": 1}
+
+
+def unsaid():
+    return b"{}"
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize(
+    ("uri", "function", "options", "listed", "contents"),
+    [
+        ("a://all", text, {}, "text/plain", "text/plain"),
+        ("a://all", data, {}, "application/octet-stream", "application/octet-stream"),
+        ("a://all", value, {}, "application/json", "application/json"),
+        ("a://all", unsaid, {}, "text/plain", "application/octet-stream"),
+        ("a://all/config.json", text, {}, "application/json", "application/json"),
+        ("a://readme.MD?raw=a.txt#b.txt", text, {}, "text/markdown", "text/markdown"),
+        ("a://logo.png", data, {}, "image/png", "image/png"),
+        ("a://logo.png", data, {"mime_type": "x/y"}, "x/y", "x/y"),
+        ("a://v1.2", text, {}, "text/plain", "text/plain"),
+        ("lang://go", value, {}, "application/json", "application/json"),
+        ("a://host.md/all", text, {}, "text/plain", "text/plain"),
+    ],
+)
+async def test_a_listed_resource_has_a_type(
+    uri: str, function: Any, options: dict[str, Any], listed: str, contents: str, version: str
+) -> None:
+    server = new_server()
+    server.add_resource(uri, function, **options)
+    async with Wire(server, version) as wire:
+        (found,) = (await wire.ask("resources/list"))["resources"]
+        assert found["mimeType"] == listed
+        (read_contents,) = (await wire.ask("resources/read", {"uri": uri}))["contents"]
+        assert read_contents["mimeType"] == contents
+
+
+async def test_the_ending_of_a_template_is_the_type_of_what_it_gives() -> None:
+    server = new_server()
+    server.add_resource("a://{name}.md", lambda name: f"# {name}", name="pages")
+    (contents,) = await read(server, "a://b.md")
+    assert contents["mimeType"] == "text/markdown"
+
+
 async def test_names_and_descriptions_come_from_the_function() -> None:
     server = new_server()
 

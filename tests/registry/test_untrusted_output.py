@@ -120,6 +120,13 @@ async def test_a_tool_that_leaves_the_text_copy_out_has_a_fenced_one_where_there
     assert content == ([{"type": "text", "text": fenced('{"n":1}')}] if version < "2025-06-18" else [])
 
 
+async def test_a_text_copy_that_a_profile_asks_for_is_fenced_too() -> None:
+    server = Server("strangers", version="1.0.0", profile="pocket")
+    server.add_tool(numbers, output="structured", untrusted_output="fence")
+    content = json.loads(await call(server, "2025-11-25", "numbers"))["result"]["content"]
+    assert content == [{"type": "text", "text": fenced('{"n":1}')}]
+
+
 def numbers() -> dict[str, int]:
     return {"n": 1}
 

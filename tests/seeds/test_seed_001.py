@@ -1,11 +1,13 @@
-"""Every JSON message of seed 001, on its server: the pocket profile."""
+"""Every JSON message of seed 001, on its server: the pocket profile, over HTTP, with the key that it asks for."""
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 import pytest
-from servers.seeds.seed_001 import server
+from servers.seeds.seed_001 import create_server
 
 from dovetail import Audio, Client, Context, Field, Image, NotApproved, ResourceLink, Server, Text, ToolError
 from http_serving import serving
@@ -14,45 +16,56 @@ from seeds.golden import Opaque, same
 from wire import Wire
 
 REVISION = "2025-06-18"
+KEY = {"authorization": "Bearer dovetail_example_key_of_the_pocket_spec"}
 
 
 def pocket(**options: Any) -> Server:
     return Server("pocket", profile="pocket", logging=False, **options)
 
 
-def call(arguments: dict) -> dict:
-    return {
-        "jsonrpc": "2.0",
-        "id": 7,
-        "method": "tools/call",
-        "params": {"name": "describe", "arguments": arguments},
-    }
+@asynccontextmanager
+async def session(server: Server | None = None) -> AsyncIterator[HttpWire]:
+    async with serving(server or create_server()) as app:
+        yield await HttpWire.session(app, REVISION, headers=KEY)
+
+
+async def refusal(wire: HttpWire, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return (await wire.call(name, arguments)).answer["error"]
 
 
 @pytest.mark.seed("S1-01", "S1-02")
 async def test_the_capabilities() -> None:
-    async with Wire(server, REVISION) as wire:
+    async with session() as wire:
         same(wire.welcome["capabilities"], {"tools": {"listChanged": True}})
 
 
 @pytest.mark.seed("S1-03", "S1-05", "S1-14")
 async def test_next_cursor_is_always_a_string() -> None:
-    async with Wire(server, REVISION) as wire:
+    async with session() as wire:
         result = await wire.ask("tools/list", {"cursor": ""})
-    assert result["nextCursor"] == ""
-    (tool,) = result["tools"]
-    assert {"name", "description", "inputSchema"} <= tool.keys()
+        assert result["nextCursor"] == ""
+        for tool in result["tools"]:
+            assert {"name", "description", "inputSchema"} <= tool.keys()
 
 
 @pytest.mark.seed("S1-07", "S1-09", "S1-12", "S1-13", "S1-15")
 async def test_the_result_of_a_call() -> None:
-    async with Wire(server, REVISION) as wire:
-        answer = await wire.exchange(call({"subject": "everything"}))
-    assert answer["id"] == 7
-    same(
-        answer["result"],
-        {"content": [{"type": "text", "text": "…"}], "structuredContent": {}, "isError": False},
-    )
+    async with session() as wire:
+        params = {"name": "describe", "arguments": {"subject": "everything"}}
+        answer = (await wire.post("tools/call", params, id=7)).answer
+        assert answer["id"] == 7
+        same(
+            answer["result"],
+            {"content": [{"type": "text", "text": "…"}], "structuredContent": {}, "isError": False},
+        )
+
+
+async def test_content_has_at_least_one_item() -> None:
+    async with session() as wire:
+        same(
+            await wire.ask("tools/call", {"name": "forget", "arguments": {"subject": "it"}}),
+            {"content": [{"type": "text", "text": ""}], "structuredContent": {}, "isError": False},
+        )
 
 
 @pytest.mark.seed("S1-03", "S1-04", "S1-05", "S1-14")
@@ -259,26 +272,42 @@ async def test_a_client_confirms_and_times_out_and_notes_everything() -> None:
 
 @pytest.mark.seed("S1-15", "S1-19")
 async def test_a_tool_that_fails_says_so_in_its_result() -> None:
-    async with Wire(server, REVISION) as wire:
-        answer = await wire.exchange(call({"subject": "the ineffable"}))
-    assert answer["result"]["isError"] is True
-    assert answer["result"]["content"] == [{"type": "text", "text": "Words fail."}]
+    async with session() as wire:
+        result = await wire.ask("tools/call", {"name": "describe", "arguments": {"subject": "the ineffable"}})
+        assert result["isError"] is True
+        assert result["content"] == [{"type": "text", "text": "Words fail."}]
 
 
 @pytest.mark.seed("S1-07", "S1-18")
 async def test_bad_arguments_and_unknown_tools_are_protocol_errors() -> None:
-    async with Wire(server, REVISION) as wire:
-        bad = await wire.refusal("tools/call", {"name": "describe", "arguments": {"subject": 5}})
-        unknown = await wire.refusal("tools/call", {"name": "nothing", "arguments": {}})
-    assert bad["code"] == unknown["code"] == -32602
-    assert "subject" in bad["message"]
+    async with session() as wire:
+        bad = await refusal(wire, "describe", {"subject": 5})
+        unknown = await refusal(wire, "nothing", {})
+        assert bad["code"] == unknown["code"] == -32602
+        assert "subject" in bad["message"]
 
 
 @pytest.mark.seed("S1-02", "S1-06")
 async def test_a_changed_list_is_announced() -> None:
-    async with Wire(server, REVISION) as wire:
+    server = create_server()
+    async with session(server) as wire:
+        stream = await wire.get().started()
         server.add_tool(lambda: "", name="another")
-        try:
-            same(await wire.receive(), {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
-        finally:
-            server.remove_tool("another")
+        same(await stream.message(), {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+        stream.leave()
+        await stream.done()
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer dovetail_example_key_of_nobody"}], ids=str)
+async def test_nobody_gets_in_without_the_key(headers: dict[str, str | None]) -> None:
+    async with session() as wire:
+        for stranger in (HttpWire(wire.app, REVISION, headers=headers), HttpWire(wire.app, headers=headers)):
+            stranger.session_id = wire.session_id
+            assert (await stranger.call("describe", {"subject": "everything"})).status == 401
+
+
+async def test_calls_have_a_rate() -> None:
+    async with session(create_server(rate_limit="2/hour per principal")) as wire:
+        answers = [await wire.call("describe", {"subject": "everything"}) for _ in range(3)]
+        assert [answer.status for answer in answers] == [200, 200, 429]
+        assert int(answers[2].headers["retry-after"]) > 0

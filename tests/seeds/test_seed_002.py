@@ -178,6 +178,39 @@ async def test_a_changed_resource_list_is_announced() -> None:
             server.remove_resource("file:///another")
 
 
+@pytest.mark.slow
+async def test_a_file_that_comes_to_a_folder_is_announced(tmp_path: Path) -> None:
+    project = create_server()
+    project.add_directory(tmp_path, uri="file:///project/docs")
+    async with Wire(project, REVISION) as wire:
+        (tmp_path / "new.md").write_text("# New")
+        same(await wire.receive(), {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"})
+        resources = (await wire.ask("resources/list"))["resources"]
+    assert all({"uri", "name", "mimeType"} <= each.keys() for each in resources)
+    assert resources[-1]["uri"] == "file:///project/docs/new.md"
+
+
+async def test_every_listed_resource_has_a_type() -> None:
+    async with Wire(create_server(page_size=1), REVISION) as wire:
+        first = await wire.ask("resources/list")
+        (readme,) = (await wire.ask("resources/list", {"cursor": first["nextCursor"]}))["resources"]
+    assert readme["mimeType"] == "text/markdown"
+
+
+async def test_partial_file_paths_are_completed(tmp_path: Path) -> None:
+    for name in ("main.rs", "mod.rs", "lib.rs"):
+        (tmp_path / name).write_text("")
+    project = create_server()
+    project.add_directory(tmp_path, uri="file:///project/src/bin")
+    params = {
+        "ref": {"type": "ref/resource", "uri": "file:///project/src/bin/{+path}"},
+        "argument": {"name": "path", "value": "m"},
+    }
+    async with Wire(project, REVISION) as wire:
+        completion = {"values": ["main.rs", "mod.rs"], "total": 2, "hasMore": False}
+        same(await wire.ask("completion/complete", params), {"completion": completion})
+
+
 async def test_resource_templates_are_served() -> None:
     async with Wire(server, REVISION) as wire:
         assert await wire.ask("resources/templates/list") == {"resourceTemplates": []}

@@ -261,6 +261,64 @@ async def test_arguments_of_tools_are_completed() -> None:
         assert (await wire.ask("completion/complete", params))["completion"]["values"] == ["mysterious"]
 
 
+async def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async with Wire(server, REVISION) as wire:
+        return await wire.ask("tools/call", {"name": name, "arguments": arguments})
+
+
+def value_in(result: dict[str, Any]) -> Any:
+    (block,) = result["content"]
+    same(result, {"content": [{"type": "text", "text": block["text"]}]})
+    return json.loads(block["text"])
+
+
+@pytest.mark.parametrize(
+    ("operation", "value"), [("add", 11.5), ("subtract", 4.5), ("multiply", 28.0), ("divide", 8 / 3.5)]
+)
+async def test_calculate(operation: str, value: float) -> None:
+    assert value_in(await called("calculate", {"operation": operation, "a": 8, "b": 3.5})) == {"result": value}
+
+
+@pytest.mark.parametrize(
+    ("notation", "count", "sides", "modifier"),
+    [("2d6+3", 2, 6, 3), ("2d6-1", 2, 6, -1), ("d20", 1, 20, 0), ("100d1", 100, 1, 0), ("1d100", 1, 100, 0)],
+)
+async def test_roll_dice(notation: str, count: int, sides: int, modifier: int) -> None:
+    value = value_in(await called("roll_dice", {"notation": notation}))
+    assert len(value["rolls"]) == count
+    assert all(1 <= roll <= sides for roll in value["rolls"])
+    assert (value["modifier"], value["total"]) == (modifier, sum(value["rolls"]) + modifier)
+
+
+@pytest.mark.parametrize("category", ["love", "career", "health", "wealth", "general"])
+async def test_tell_fortune(category: str) -> None:
+    value = value_in(await called("tell_fortune", {"category": category}))
+    assert list(value) == ["category", "mood", "fortune"]
+    assert (value["category"], value["mood"]) == (category, "mysterious")
+    assert value["fortune"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        *(
+            ("roll_dice", {"notation": bad}, "2d6+3")
+            for bad in ("1d0", "0d6", "", "d", "2d6+", "2d6 + 3", "two", "-1d6")
+        ),
+        ("roll_dice", {"notation": "9" * 21 + "d6"}, "notation"),
+        ("calculate", {"operation": "divide", "a": 1, "b": 0}, "Failed"),
+        ("calculate", {"operation": "power", "a": 1, "b": 0}, "operation"),
+        ("tell_fortune", {}, "category"),
+        ("tell_fortune", {"category": "love", "mood": "grim"}, "mood"),
+        ("tell_fortune", {"category": "love", "colour": "red"}, "colour"),
+    ],
+)
+async def test_what_can_not_be_done_is_told_in_words(name: str, arguments: dict[str, Any], words: str) -> None:
+    result = await called(name, arguments)
+    assert result["isError"] is True
+    assert words in result["content"][0]["text"]
+
+
 def result_server(result) -> Server:
     registry = ToolRegistry()
 
@@ -330,6 +388,20 @@ async def test_a_minimal_registration() -> None:
         result = await wire.ask("tools/call", {"name": "calculate", "arguments": {"expression": "1+1"}})
     same(result, {"content": [{"type": "text", "text": "2"}]})
     assert seen == [{"expression": "1+1"}]
+
+
+async def test_a_registration_as_the_guide_writes_it() -> None:
+    async def handler(arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": arguments["expression"]}]}
+
+    registry = ToolRegistry()
+    schema = {"type": "object", "properties": {"expression": {"type": "string"}}}
+    definition = {"name": "calculate", "description": "Perform calculation", "inputSchema": schema}
+    registry.register_tool({**definition, "handler": handler})
+    async with Wire(Server("guide", profile="reference", tools=registry), REVISION) as wire:
+        same(await wire.ask("tools/list"), {"tools": [definition]})
+        result = await wire.ask("tools/call", {"name": "calculate", "arguments": {"expression": "1 + 1"}})
+        same(result, {"content": [{"type": "text", "text": "1 + 1"}]})
 
 
 @pytest.mark.seed("S4-28", "S4-30")

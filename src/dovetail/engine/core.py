@@ -70,7 +70,7 @@ class Engine:
         self._open_limits()
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
         self.prompts: Catalog[Prompt] = Catalog("prompt")
-        self.library = Library(self.threads, options.hint, self._found)
+        self.library = Library(self.threads, options.hint, self._found, partial(self._catalog_changed, "resources"))
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.hub = Hub(self.library.watch)
         self.audit: AuditTrail | None = late.audit.AuditTrail(self) if options.audit is not False else None
@@ -104,13 +104,14 @@ class Engine:
         rules = [rules for catalog, _ in self._catalogs() if (rules := catalog.edition.rules) is not None]
         return frozenset[str]().union(*(each.scopes for each in rules))
 
-    def _catalog_changed(self, kind: ChangeKind) -> None:
+    def _catalog_changed(self, kind: ChangeKind, cause: str = "") -> None:
+        """With a cause it is files that have come or gone, which every worker finds by itself."""
         self._forget_offer()
         if self.refresher is not None and self.refresher.holds_back(kind):
             return
-        if self._state is not None and self._state.shared and self._is_serving:
+        if not cause and self._state is not None and self._state.shared and self._is_serving:
             log.warning("%s changed at this worker; others do not have that unless on_refresh brings it there", kind)
-        self.publish(Change(kind))
+        self.publish(Change(kind, cause=cause))
 
     def on_refresh(self, function: Callable[[], Any]) -> None:
         if self.refresher is None:
@@ -155,7 +156,7 @@ class Engine:
             "tools": self.tools.ever_used,
             "resources": self.library.resources.ever_used or self.library.templates.ever_used,
             "prompts": self.prompts.ever_used,
-            "completions": bool(self.completers) or any(item.choices for item in completable),
+            "completions": bool(self.completers or self.library.folders()) or any(item.choices for item in completable),
             "logging": self.options.logging,
         }
         return frozenset(name for name, there in present.items() if there) | frozenset(self.options.declare)
@@ -192,6 +193,8 @@ class Engine:
         elif (thing := self.library.templates.get(name)) is None:
             whole = self.library.get(name)
             return None if whole is None else ({}, whole.access)  # a URI that has all its values
+        elif thing.directory is not None:
+            return {"path": [file.definition.name for file in self.library.files_in(name)]}, thing.access
         return None if thing is None else (thing.choices, thing.access)
 
     # ── resources and changes ──
@@ -221,7 +224,7 @@ class Engine:
 
     def hear(self, change: Change, *, from_afar: bool = False) -> None:
         """Of a change, here or at another worker."""
-        if change.uri:
+        if change.uri or (from_afar and change.kind == "resources"):
             self.library.forget(change.uri)
         self.hub.publish(change, from_afar=from_afar)
 

@@ -334,6 +334,8 @@ async def complete(engine: "Engine", exchange: Exchange) -> Result:
     assert isinstance(params, CompleteParams)
     ref, argument = params.ref, params.argument
     name = ref.uri if ref.type == "ref/resource" else ref.name
+    if ref.type == "ref/resource":
+        await engine.library.refresh_files()
     choices, rule = engine.choices(ref.type, name) or (None, None)
     if choices is None or (rule is not None and not await late.access.may_use(engine, exchange, rule)):
         raise ProtocolError(f"There is nothing to complete for {ref.type} {shown(name)!r}", code=INVALID_PARAMS)

@@ -1,7 +1,10 @@
 """The resources of a server: static ones, templates, files and folders. A URI comes in, its contents go out."""
 
+import asyncio
+import hashlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -10,8 +13,9 @@ import msgspec
 
 from dovetail import engine as late
 from dovetail import registry
+from dovetail.engine.streams import LISTING
 from dovetail.engine.threads import ThreadPool
-from dovetail.errors import ArgumentError, NotFound
+from dovetail.errors import ArgumentError, Busy, NotFound
 from dovetail.protocol.definitions import LONGEST_URI, ResourceDefinition
 from dovetail.protocol.outbound import CacheHint
 from dovetail.protocol.results import Contents
@@ -33,6 +37,8 @@ MAX_CACHED_SIZE = 100_000_000  # characters and bytes of all of them together
 REFRESH_FILES = 1.0  # seconds for which a listing of files is good enough
 
 Call = Callable[[Invocation, dict[str, Any], str, Callable[[Any], Any]], Awaitable[Any]]
+OnUpdate = Callable[[str, str], None]
+OnList = Callable[[str], None]
 MayRead = Callable[["AccessRule"], Awaitable[bool]]
 
 
@@ -45,15 +51,23 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Library:
-    """Finds, reads, lists and watches. `on_update` hears of a watched file that changed, and of the cause."""
+    """Finds, reads, lists and watches.
 
-    def __init__(self, threads: ThreadPool, hint: CacheHint, on_update: Callable[[str, str], None]) -> None:
+    `on_update(uri, cause)` hears of a watched file that changed, `on_list(cause)` of files that came or went.
+    """
+
+    def __init__(self, threads: ThreadPool, hint: CacheHint, on_update: OnUpdate, on_list: OnList) -> None:
         self.resources: Catalog[Resource] = Catalog("resource")
         self.templates: Catalog[Template] = Catalog("resource template")
         self._threads = threads
         self._hint = hint
         self._on_update = on_update
-        self._watcher: Watcher | None = None
+        self._on_list = on_list
+        self._look = partial(threads.run, label="file watching")
+        self._watcher: Watcher | None = None  # of what clients subscribe to
+        self._folder_watcher: Watcher | None = None
+        self._watched_folders: dict[str, Path] = {}  # their roots by their templates
+        self._heard_on: asyncio.AbstractEventLoop | None = None  # while a client could hear that files come and go
         self._cached: dict[str, Kept] = {}
         self._cached_size = 0  # of all that was put in since it was last emptied
         self._changes = 0  # counts what made something stale
@@ -62,6 +76,7 @@ class Library:
         self._file_guards: dict[str, tuple[object, object, FileGuard]] = {}  # of which editions, for each folder
         for catalog in (self.resources, self.templates):
             catalog.on_change(self._forget_all)  # another function may answer for a URI from now on
+        self.templates.on_change(self._folders_changed)
 
     def __contains__(self, uri: str) -> bool:
         return self.get(uri) is not None
@@ -139,9 +154,7 @@ class Library:
         if not self.templates.remove(uri):
             return self.resources.remove(uri)
         self._file_guards.pop(uri, None)
-        for resource in self.resources.all():
-            if resource.folder == uri:
-                self.resources.remove(resource.uri)
+        self._exchange(uri, [resource.uri for resource in self.files_in(uri)], {})
         return True
 
     # ── reading ──
@@ -165,7 +178,7 @@ class Library:
         if leads_out or (source.access is not None and not await may_read(source.access)):
             raise NotFound(uri=uri)
         try:
-            shape = partial(registry.resources.shape_contents, uri=uri, mime_type=source.definition.mime_type)
+            shape = partial(registry.resources.shape_contents, uri=uri, mime_type=source.mime_type)
             items = await call(source.invocation, values, f"resource {source.uri}", shape)
         except NotFound as failure:
             raise NotFound(failure.message, uri=uri) from None
@@ -188,6 +201,8 @@ class Library:
         """The resource has changed: what was kept of it is stale."""
         self._changes += 1
         self._cached.pop(uri, None)
+        if uri == LISTING:  # another worker has found files that came or went: the next listing looks at the disk
+            self._files_listed = -REFRESH_FILES
 
     def _forget_all(self) -> None:
         self._changes += 1
@@ -201,12 +216,15 @@ class Library:
         assert folder.directory is not None
         folder.directory.guard = partial(self._guard_of, folder)
         self.templates.add(folder.uri, folder)
-        others = self._folders() if folder.access is not None else []  # which may have listed what is guarded now
+        others = self.folders() if folder.access is not None else []  # which may have listed what is guarded now
         for each in [*(other for other in others if other is not folder), folder]:
             self._sync(each, *self._files_of(each))
 
-    def _folders(self) -> "list[Template]":
+    def folders(self) -> "list[Template]":
         return [template for template in self.templates.all() if template.directory is not None]
+
+    def files_in(self, folder: str) -> "list[Resource]":
+        return [resource for resource in self.resources.all() if resource.folder == folder]
 
     def _guard_of(self, folder: "Template") -> "FileGuard | None":
         """None if everybody may read everything. In any thread."""
@@ -221,15 +239,17 @@ class Library:
 
     async def refresh_files(self) -> None:
         """Bring the listed files up to date with the disk, at most once a second."""
-        folders = self._folders()
-        files = [resource for resource in self.resources.all() if resource.describe is not None]
-        if not (folders or files) or time.monotonic() - self._files_listed < REFRESH_FILES:
+        if time.monotonic() - self._files_listed < REFRESH_FILES:
             return
-        self._files_listed = time.monotonic()
+        files = [resource for resource in self.resources.all() if resource.describe is not None]
+        await self._list_folders()
         for resource in files:
             assert resource.describe is not None
             self._relist(resource, await self._threads.run(resource.describe, label=f"file {resource.uri}"))
-        for folder in folders:
+
+    async def _list_folders(self) -> None:
+        self._files_listed = time.monotonic()
+        for folder in self.folders():
             guard, entries = await self._threads.run(partial(self._files_of, folder), label=f"directory {folder.uri}")
             if self.templates.get(folder.uri) is folder:  # it may have been removed meanwhile
                 self._sync(folder, guard, entries)
@@ -247,20 +267,27 @@ class Library:
     def _sync(self, folder: "Template", guard: "UriGuard | None", entries: "Sequence[FileEntry]") -> None:
         newest = self._uri_guard()
         there = {entry.uri: entry for entry in (entries if newest is guard else _left_by(newest, folder, entries))}
-        for resource in self.resources.all():
-            if resource.folder == folder.uri and resource.uri not in there:
-                self.resources.remove(resource.uri)
-        for uri, entry in there.items():
-            known = self.resources.get(uri)
-            if known is None:
-                self.resources.add(uri, registry.resources.compile_entry(folder, entry))
-            elif known.folder == folder.uri:
-                self._relist(known, registry.resources.entry_definition(entry))
+        known = {resource.uri: resource for resource in self.files_in(folder.uri)}
+        for uri in known.keys() & there.keys():
+            self._relist(known[uri], registry.resources.entry_definition(there[uri]))
+        compile_entry = partial(registry.resources.compile_entry, folder)
+        new = {uri: compile_entry(entry) for uri, entry in there.items() if self.resources.get(uri) is None}
+        self._exchange(folder.uri, sorted(known.keys() - there.keys()), new)
+
+    def _exchange(self, folder: str, gone: "Sequence[str]", new: "Mapping[str, Resource]") -> None:
+        if self.resources.exchange(gone, new):
+            self._forget_all()
+            what = "\n".join((folder, *gone, "", *new))
+            self._on_list(hashlib.sha256(what.encode()).hexdigest()[:16])
 
     # ── watching ──
 
     def watch(self, uri: str, wanted: bool) -> None:
-        """Files are watched from the first subscription to the last."""
+        """Files are watched from the first subscription to the last, folders while a client hears of the list."""
+        if uri == LISTING:
+            self._heard_on = asyncio.get_running_loop() if wanted else None
+            self._watch_folders()
+            return
         if not wanted:
             if self._watcher is not None:  # without a look at the path: the file may be gone
                 self._watcher.unwatch(uri)
@@ -269,8 +296,32 @@ class Library:
         if path is None:
             return
         if self._watcher is None:
-            self._watcher = late.watch.Watcher(self._on_update, run=partial(self._threads.run, label="file watching"))
+            self._watcher = late.watch.Watcher(self._on_update, run=self._look)
         self._watcher.watch(uri, path)
+
+    def _folders_changed(self) -> None:
+        """In any thread."""
+        if self._heard_on is not None and not self._heard_on.is_closed():
+            self._heard_on.call_soon_threadsafe(self._watch_folders)
+
+    def _watch_folders(self) -> None:
+        folders = [] if self._heard_on is None else self.folders()
+        roots = {folder.uri: folder.directory.root for folder in folders if folder.directory is not None}
+        watched, self._watched_folders = self._watched_folders, roots
+        if self._folder_watcher is None and roots:
+            self._folder_watcher = late.watch.Watcher(self._list_again, run=self._look)
+        if (watcher := self._folder_watcher) is not None:
+            for uri, _ in watched.items() - roots.items():
+                watcher.unwatch(uri)
+            for uri, root in roots.items() - watched.items():
+                watcher.watch(uri, root, tell_first=True)
+
+    async def _list_again(self, _uri: str, _cause: str) -> None:
+        """Something in a folder is different: look whether files came or went, once a second at most."""
+        while True:
+            await asyncio.sleep(self._files_listed + REFRESH_FILES - time.monotonic())
+            with suppress(Busy):  # no thread is free: once more
+                return await self._list_folders()
 
     def _path(self, uri: str) -> "Path | None":
         try:
@@ -280,8 +331,9 @@ class Library:
         return source.path if isinstance(source, registry.resources.Resource) else source.path_of(uri)
 
     async def close(self) -> None:
-        if self._watcher is not None:
-            watcher, self._watcher = self._watcher, None
+        watchers = [each for each in (self._watcher, self._folder_watcher) if each is not None]
+        self._watcher, self._folder_watcher, self._watched_folders = None, None, {}
+        for watcher in watchers:
             await watcher.close()
 
 

@@ -291,6 +291,8 @@ class Sessions:
         return known
 
     def _stand_last(self, id: str, known: "_Known", line: "_Line") -> None:
+        if not self._known and self._engine.options.list_changed:
+            self._engine.hub.listing_wanted(1)
         known.line.pop(id, None)
         known.line = line
         line[id] = self._known[id] = known
@@ -346,6 +348,8 @@ class Sessions:
         if (known := self._known.pop(id, None)) is not None:
             del known.line[id]
             known.watch(frozenset())
+            if not self._known and self._engine.options.list_changed:
+                self._engine.hub.listing_wanted(-1)
 
     def forget_all(self) -> None:
         """The process stops; the records stay where they are."""

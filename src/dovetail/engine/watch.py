@@ -42,7 +42,7 @@ class Watcher:
 
     def __init__(
         self,
-        on_change: Callable[[str, str], None],
+        on_change: Callable[[str, str], Awaitable[None] | None],
         *,
         poll_seconds: float = 1.0,
         use_watchfiles: bool | None = None,
@@ -62,13 +62,17 @@ class Watcher:
         self._first_look = FirstLook()
         self._stirred: set[str] = set()
 
-    def watch(self, uri: str, path: Path) -> None:
-        """Begin to watch, or count one more that does. Call it on the event loop."""
+    def watch(self, uri: str, path: Path, *, tell_first: bool = False) -> None:
+        """Begin to watch, or count one more that does. Call it on the event loop.
+
+        With `tell_first` the first look is left to the task, and what it sees is told as a change.
+        """
         if known := self._watched.get(uri):
             known.holders += 1
             return
         self._watched[uri] = watched = Watched(path)
-        if (look := self._first_look.at(watched.path)) is not None:
+        watched.is_seen = tell_first  # as if nothing had been there
+        if not tell_first and (look := self._first_look.at(watched.path)) is not None:
             self._take_in(watched, look)
         if self._task is None or self._task.done():
             self._start()
@@ -117,7 +121,7 @@ class Watcher:
                 self._listen(await self._plans())
                 if changed := await self._changed():
                     await self._settle(changed)
-                    self._report(changed)
+                    await self._report(changed)
                     self._look_now.set()  # there may be a folder more or less to listen at
             except Exception:
                 log.exception("looking at the watched files failed; trying again")
@@ -138,7 +142,7 @@ class Watcher:
         return {uri for (uri, each), look in zip(watched.items(), seen, strict=True) if self._take_in(each, look)}
 
     def _take_in(self, watched: Watched, look: Look) -> bool:
-        if not watched.is_seen and look.is_large and not self._use_watchfiles:
+        if look.is_large and not watched.is_large and not self._use_watchfiles:
             log.warning(
                 "%s: changes beyond its first %d entries need watchfiles", watched.path, looks.MAX_FOLDER_ENTRIES
             )
@@ -172,10 +176,11 @@ class Watcher:
             except Exception:
                 return  # what is known is told at once, what follows is another change
 
-    def _report(self, changed: set[str]) -> None:
-        for uri in sorted(changed & self._watched.keys()):
+    async def _report(self, changed: set[str]) -> None:
+        for uri, watched in [(uri, self._watched[uri]) for uri in sorted(changed & self._watched.keys())]:
             try:
-                self._on_change(uri, self._watched[uri].cause())
+                if (telling := self._on_change(uri, watched.cause())) is not None:
+                    await telling
             except Exception:
                 log.exception("the change of %s could not be passed on", uri)
 

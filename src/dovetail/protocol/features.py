@@ -133,9 +133,10 @@ class Completion(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
 
 
 def bound_completion(completion: Completion) -> Completion:
-    """At most 100 values may be sent; what is cut is told."""
-    values = list(completion.values)
-    if len(values) <= MAX_COMPLETIONS:
-        return completion
-    total = max(completion.total or 0, len(values))
-    return Completion(values[:MAX_COMPLETIONS], total=total, has_more=True)
+    """At most 100 values may be sent. How many there are is told too, unless their author says only that it is more."""
+    values, total, has_more = list(completion.values), completion.total, completion.has_more
+    if len(values) > MAX_COMPLETIONS:
+        return Completion(values[:MAX_COMPLETIONS], total=max(total or 0, len(values)), has_more=True)
+    if total is None and not has_more:
+        total = len(values)
+    return Completion(values, total, (total or 0) > len(values) if has_more is None else has_more)

@@ -74,6 +74,8 @@ class Shaper:
         # What all results of tools have in common: how they begin, and how they end if they have no meta of their own.
         self._tool_head = b'{"resultType":"complete","content":' if revision.result_type else b'{"content":'
         self._tool_ends = (self._tool_end(False, None), self._tool_end(True, None))
+        self._no_content = (Text(""),) if style.always_structured_content else ()
+        self.copies_text = not revision.structured_output or style.always_structured_content
         self._keeps_structured = revision.structured_output or style.always_structured_content
         self._filler = b',"structuredContent":{}' if style.always_structured_content else b""
 
@@ -98,9 +100,9 @@ class Shaper:
         if result.structured is UNSET:
             filler = b"" if result.has_schema else self._filler  # it would break what the schema promises
             blocks = result.content if self.revision.icons else shape_content(result.content, self.revision)
-            return b"".join((self._tool_head, encode(blocks), filler, end))
+            return b"".join((self._tool_head, encode(blocks or self._no_content), filler, end))
         value = encode(result.structured)
-        if result.content or not (result.text_copy or not self.revision.structured_output):
+        if result.content or not (result.text_copy or self.copies_text):
             content = encode(shape_content(result.content, self.revision))
         else:
             content = _TEXT % (value if value[0] == _QUOTE else encode(value.decode()))

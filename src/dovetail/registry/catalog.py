@@ -3,21 +3,24 @@
 An `Edition` is all of it at one moment, with what decides who sees what of it.
 """
 
+import logging
 import re
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from dovetail import registry
 from dovetail.errors import SetupError
+from dovetail.registry.invocation import called
 
 if TYPE_CHECKING:
     from dovetail.registry.access import Rules
 
 T = TypeVar("T")
+log = logging.getLogger("dovetail")
 MAX_KEPT_PAGES = 256
 MAX_KEPT_BYTES = 64 * 1024 * 1024
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
@@ -90,15 +93,9 @@ class Catalog(Generic[T]):
 
     def add(self, name: str, item: T, *, where: str = "") -> None:
         """Raises SetupError for a name that is taken; `where` says who wants it."""
-        with self._lock:
-            if name in self._items:
-                taken = f"there is already a {self.noun} {name!r}; remove it first or choose another name"
-                raise SetupError(f"{where}: {taken}" if where else taken)
-            self._last_number += 1
-            self._items[name] = item
-            self._numbers[name] = self._last_number
-            self.ever_used = True
-            self._forget_pages()
+        if not self.exchange((), {name: item}):
+            taken = f"there is already a {self.noun} {name!r}; remove it first or choose another name"
+            raise SetupError(f"{where}: {taken}" if where else taken)
         self._announce()
 
     def replace(self, name: str, item: T) -> None:
@@ -110,22 +107,28 @@ class Catalog(Generic[T]):
             self._forget_pages()
 
     def remove(self, name: str) -> bool:
-        with self._lock:
-            if name not in self._items:
-                return False
-            del self._items[name], self._numbers[name]
-            self._forget_pages()
-        self._announce()
-        return True
+        if is_there := self.exchange((name,), {}):
+            self._announce()
+        return is_there
 
     def clear(self) -> None:
+        if self.exchange(tuple(self._items), {}):
+            self._announce()
+
+    def exchange(self, gone: Iterable[str], new: Mapping[str, T]) -> bool:
+        """Take some away and add others whose names are free. Tells whether anything changed, but not the listeners."""
         with self._lock:
-            if not self._items:
-                return
-            self._items.clear()
-            self._numbers.clear()
-            self._forget_pages()
-        self._announce()
+            left = [name for name in gone if name in self._items]
+            for name in left:
+                del self._items[name], self._numbers[name]
+            added = {name: item for name, item in new.items() if name not in self._items}
+            self._items.update(added)
+            self._numbers.update((name, number) for number, name in enumerate(added, self._last_number + 1))
+            self._last_number += len(added)
+            if left or added:
+                self.ever_used = True
+                self._forget_pages()
+            return bool(left or added)
 
     def page(self, after: int, size: int) -> Page[T]:
         """Up to `size` items registered after number `after`."""
@@ -169,7 +172,10 @@ class Catalog(Generic[T]):
 
     def _announce(self) -> None:
         for listener in list(self._listeners):  # without the lock: a listener may well look at the catalogue
-            listener()
+            try:
+                listener()
+            except Exception:
+                log.exception("the listener %s of changes of %ss failed", called(listener), self.noun)
 
     def _forget_pages(self) -> None:
         self.version += 1

@@ -1,5 +1,7 @@
 """The type of a file: its name goes in, a MIME type comes out."""
 
+import re
+
 # The standard library's table differs between systems and versions; this one does not. "type:ending,ending …"
 _TYPE_TABLE = {
     "text/": "plain:txt,text,log,cfg,conf,ini,properties,lock,rst,adoc,tex,srt,license,licence,copying,notice,authors,"
@@ -28,6 +30,12 @@ _TYPES = {
     for kind, _, endings in (each.partition(":") for each in kinds.split())
     for ending in endings.split(",")
 }
+
+
+def type_of_uri(uri: str) -> str | None:
+    """The type that a URI's ending stands for; None if it has none that is known."""
+    name = re.split("[?#]", uri)[0].rpartition("/")[2]
+    return _TYPES.get(name.rpartition(".")[2].lower()) if "." in name else None
 
 
 def guess_mime_type(name: str) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import partial
+from inspect import Signature
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -20,6 +21,7 @@ from dovetail.registry.arguments import compile_strings
 from dovetail.registry.files import Directory, File, FileContents, FileEntry
 from dovetail.registry.functions import FunctionInfo, inspect_function
 from dovetail.registry.invocation import Invocation
+from dovetail.registry.mime_types import type_of_uri
 from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
 from dovetail.registry.outputs import encode_json
 from dovetail.registry.tools import closed_choices, tagged
@@ -49,6 +51,8 @@ class ResourceOptions(AccessOptions, total=False):
     unsafe: Sequence[str]
 
 
+TEXT, BYTES, JSON = "text/plain", "application/octet-stream", "application/json"
+KINDS = {str: TEXT, ResourceContents: TEXT, Any: TEXT, Signature.empty: TEXT, bytes: BYTES, bytearray: BYTES}
 FILE_OPTIONS = ResourceOptions.__optional_keys__ - {"size", "thread", "unsafe"}  # files know these better
 _LEADS_OUT = re.compile(r"\x00|(?:^|[/\\])\.\.(?:[/\\]|\Z)|^[/\\]|^[A-Za-z]:")
 
@@ -63,6 +67,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     path: Path | None = None  # a file that can be watched
     describe: Callable[[], ResourceDefinition] | None = None  # a file's size and time change: ask when listing
     folder: str | None = None  # the template of the folder that lists it
+    mime_type: str | None = None  # of its contents; None: that of what the function returns
     access: "AccessRule | None" = None  # None: everybody may read it
 
     @property
@@ -81,6 +86,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     hint: CacheHint | None = None
     directory: Directory | None = None
     choices: Mapping[str, Sequence[str]] = {}
+    mime_type: str | None = None
     defaults: Mapping[str, Any] = {}  # what the values are written like that a URI may leave out
     access: "AccessRule | None" = None
     guarded: Mapping[str, Any] = {}  # variables whose values must not lead out of a folder, and the author's defaults
@@ -119,13 +125,14 @@ def compile_resource(
     """A URI with `{variables}` makes a template, any other a resource; raises SetupError."""
     info = inspect_function(function, kind="resource", injectable=injectable, name=options.get("name"))
     options = checked_options(options, ResourceOptions.__optional_keys__, info.where)
+    if not isinstance(uri, str):
+        raise SetupError(f"{info.where}: the URI must be a string, not {type(uri).__name__}")
     common: dict[str, Any] = {
         "invocation": Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
         "cache": options.get("cache"),
+        "mime_type": options.get("mime_type") or type_of_uri(uri),
         **_shared_with(options, info.where),
     }
-    if not isinstance(uri, str):
-        raise SetupError(f"{info.where}: the URI must be a string, not {type(uri).__name__}")
     if is_template(uri):
         return _compile_template(uri, info, options, common)
     if info.parameters:
@@ -136,8 +143,9 @@ def compile_resource(
     if "unsafe" in options:
         raise SetupError(f"{info.where}: unsafe= is for the variables of a template, and {uri!r} has none")
     check_uri(uri, info.where)
-    definition = ResourceDefinition(uri=uri, size=options.get("size"), **_described(info, options))
-    return Resource(definition=definition, **common)
+    by_kind = next((mime_type for kind, mime_type in KINDS.items() if info.returns is kind), JSON)
+    described = {**_described(info, options), "mime_type": common["mime_type"] or by_kind}
+    return Resource(definition=ResourceDefinition(uri=uri, size=options.get("size"), **described), **common)
 
 
 def check_uri(uri: str, where: str) -> None:
@@ -282,6 +290,7 @@ def compile_directory(directory: Directory, options: ResourceOptions) -> Templat
         invocation=_reading(directory.read, options),
         decode=lambda values: {"relative": values["path"]},
         cache=options.get("cache"),
+        mime_type=options.get("mime_type"),
         directory=directory,
         **_shared_with(options, where),
     )
@@ -320,10 +329,10 @@ def shape_contents(value: Any, uri: str, mime_type: str | None) -> list[Resource
     if isinstance(value, FileContents):
         return shape_contents(value.data, uri, mime_type or value.entry.mime_type)
     if isinstance(value, str):
-        return [ResourceContents(uri, mime_type or "text/plain", text=value)]
+        return [ResourceContents(uri, mime_type or TEXT, text=value)]
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return [ResourceContents(uri, mime_type or "application/octet-stream", blob=bytes(value))]
+        return [ResourceContents(uri, mime_type or BYTES, blob=bytes(value))]
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, ResourceContents) for item in value):
         return list(value)
     text = encode_json(value).decode()
-    return [ResourceContents(uri, mime_type or "application/json", text=text)]
+    return [ResourceContents(uri, mime_type or JSON, text=text)]

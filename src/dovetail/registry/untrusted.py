@@ -16,7 +16,6 @@ from dovetail.protocol.content import Content, Text, shape_content
 from dovetail.protocol.definitions import ToolAnnotations
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.outbound import Shaper, ToolResult
-from dovetail.protocol.revisions import Revision
 from dovetail.registry.options import UntrustedOutput
 
 ResultShape = Callable[[Any], ToolResult]
@@ -57,7 +56,7 @@ class FencedResult(ToolResult, frozen=True, kw_only=True):
     boundary: str
 
     def encode(self, shaper: Shaper) -> bytes:
-        blocks = self._blocks(shaper.revision)
+        blocks = self._blocks(shaper)
         texts = [block.text for block in blocks if isinstance(block, Text)]
         boundary = self.boundary
         while any(boundary in text for text in texts):  # it would take a middleware that puts it there
@@ -65,10 +64,10 @@ class FencedResult(ToolResult, frozen=True, kw_only=True):
         content = [_fenced(block, boundary) for block in blocks]
         return shaper.tool_result(msgspec.structs.replace(self, content=content))
 
-    def _blocks(self, revision: Revision) -> Sequence[Content]:
+    def _blocks(self, shaper: Shaper) -> Sequence[Content]:
         """What is sent as content: older revisions have text in place of some of it."""
-        if self.content or self.structured is UNSET or not (self.text_copy or not revision.structured_output):
-            return shape_content(self.content, revision)
+        if self.content or self.structured is UNSET or not (self.text_copy or shaper.copies_text):
+            return shape_content(self.content, shaper.revision)
         value = self.opened().structured
         return (Text(value if isinstance(value, str) else encode(self.structured).decode()),)
 
