@@ -1,5 +1,6 @@
 """From Python functions to compiled prompts and completions."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from dovetail.registry.access import AccessRule
 
 ROLES = get_args(Role)
+
+log = logging.getLogger("dovetail")
 
 
 class PromptOptions(AccessOptions, total=False):
@@ -108,13 +111,13 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
     where: str  # for error messages: "completion of trip, city (mymodule.cities)"
 
     def check(self, catalog: Catalog[Any], name: str, argument: str) -> None:
-        """Raises SetupError unless the catalogue has such a thing, with such an argument."""
+        """Raises SetupError if the catalogue has no such thing; an argument that it does not list is only logged."""
         thing = catalog.get(name)
         if thing is None:
             raise SetupError(f"{self.where}: there is no {catalog.noun} {name}{meant(name, catalog.names())}")
         if argument not in (names := thing.argument_names):
             known = f"{meant(argument, names)}; it has {', '.join(names) or 'none'}"
-            raise SetupError(f"{self.where}: the {catalog.noun} {name} has no argument {argument}{known}")
+            log.warning("%s: the %s %s has no argument %s%s", self.where, catalog.noun, name, argument, known)
 
 
 def compile_completer(function: Callable[..., Any], subject: str, *, injectable: tuple[type, ...] = ()) -> Completer:
