@@ -1,7 +1,7 @@
 """A schema and a value that does not fit it come in; all that is wrong, in words a model can act on, goes out.
 
 It asks the engine one small question after another: the engine's own list of errors grows exponentially with nested
-alternatives.
+alternatives. Every question is paid for; where the budget ends, so does the explanation.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from dovetail.registry.schema_document import SchemaDocument
-from dovetail.registry.soundness import MISFIT, SHOWN, Problem, Step, described, excerpt, listed, readable
+from dovetail.registry.soundness import MISFIT, SHOWN, Budget, Problem, Step, described, excerpt, listed, readable
 
 Part = dict[str, Any] | bool  # a schema, or one inside it
 
@@ -30,14 +30,16 @@ class TextPattern(Protocol):
 class Questions(Protocol):
     """What the engine can be asked."""
 
+    def price(self, part: Part) -> int: ...
     def fits_part(self, part: Part, value: Any) -> bool: ...
     def breaks(self, part: dict[str, Any], keyword: str, value: Any) -> bool: ...
     def pattern(self, text: str) -> TextPattern: ...
 
 
 _FOUND = 100  # problems that are looked for
-_QUESTIONS = 200_000  # put to the engine for one value
 _STEPS = 150  # into the schema
+_SMALL = 100  # nodes of a value about which the engine is asked before it is looked into
+_UNSURE = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"})  # have no full rule
 _UNKNOWN = "unknown property"
 _NUMBERS, _OBJECTS, _ARRAYS = (int, float), (dict,), (list, tuple)
 
@@ -85,31 +87,39 @@ _LIMITS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 class Explanation:
-    """Finds what is wrong with one value. It goes only where the engine says that something is."""
+    """Finds what is wrong with one value.
 
-    def __init__(self, document: SchemaDocument, engine: Questions) -> None:
+    It goes only where the engine says that something is. But about a large value the engine is not asked: to ask at
+    every level of it would cost its depth times its size, and each part is looked at once anyway.
+    """
+
+    def __init__(self, document: SchemaDocument, engine: Questions, budget: Budget) -> None:
         self._document = document
         self._engine = engine
-        self._questions = _QUESTIONS
+        self._budget = budget
         self._answers: dict[tuple[int, int], list[Problem]] = {}  # keeps nested alternatives from multiplying
 
     def of(self, value: Any) -> list[Problem]:
         return self._explain(self._document.root, value, 0)
 
     def _fits(self, part: Part, value: Any) -> bool:
-        self._questions -= 1
-        return self._questions < 0 or self._engine.fits_part(part, value)
+        """Yes, if there is nothing left to ask with."""
+        price = self._engine.price(part) + self._budget.size(value)
+        return not self._budget.spend(price) or self._engine.fits_part(part, value)
 
     def _explain(self, part: Part, value: Any, steps: int) -> list[Problem]:
-        if self._fits(part, value):
-            return []
         if isinstance(part, bool):
-            return [Problem((), "is not allowed")]
+            return [] if part else [Problem((), "is not allowed")]
         key = id(part), id(value)
-        if key not in self._answers:
-            self._answers[key] = [MISFIT]
-            if steps < _STEPS:
-                self._answers[key] = self._look(part, value, steps + 1)[:_FOUND] or [_left_over(part, value)]
+        if not self._budget.spend() or key in self._answers:
+            return self._answers.get(key, [])
+        self._answers[key] = [MISFIT]
+        is_large = self._budget.size(value) > _SMALL and not part.keys() & _UNSURE
+        if not is_large and self._fits(part, value):
+            self._answers[key] = []
+        elif steps < _STEPS:
+            found = self._look(part, value, steps + 1)[:_FOUND]
+            self._answers[key] = found if is_large else found or [_left_over(part, value)]
         return self._answers[key]
 
     def _look(self, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
@@ -147,13 +157,14 @@ class Explanation:
         return _closest(branches, value) if all(branches) else []
 
     def _one_of(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
-        fitting = sum(self._fits(inner, value) for inner in argument)
-        if fitting > 1:
+        branches = [self._explain(inner, value, steps) for inner in argument]
+        fitting = branches.count([])
+        if fitting > 1 and not self._budget.is_spent:
             return [Problem((), f"fits {fitting} of the allowed forms, must fit exactly one; got {excerpt(value)}")]
-        return [] if fitting else self._any_of(argument, _part, value, steps)
+        return [] if fitting else _closest(branches, value)
 
     def _not(self, argument: Any, _part: Any, value: Any, _steps: int) -> list[Problem]:
-        fits = self._fits(argument, value)
+        fits = self._fits(argument, value) and not self._budget.is_spent
         return [Problem((), f"must not fit {excerpt(argument)}, got {excerpt(value)}")] if fits else []
 
     def _if(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
@@ -175,26 +186,29 @@ class Explanation:
     def _each(self, pairs: Iterable[tuple[Step, Part]], value: Any, steps: int) -> list[Problem]:
         found: list[Problem] = []
         for step, inner in pairs:
-            found += [
-                structs.replace(problem, path=(step, *problem.path))
-                for problem in self._explain(inner, value[step], steps)
-            ]
-            if len(found) > _FOUND:
+            inside = self._explain(inner, value[step], steps)
+            found += [structs.replace(problem, path=(step, *problem.path)) for problem in inside]
+            if len(found) > _FOUND or not self._budget.spend(len(inside)):
                 break
         return found
 
     def _properties(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
-        return self._each(((name, inner) for name, inner in argument.items() if name in value), value, steps)
+        return self._each(((name, argument[name]) for name in value if name in argument), value, steps)
 
     def _pattern_properties(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
         patterns = [(self._engine.pattern(text), inner) for text, inner in argument.items()]
-        pairs = ((name, inner) for pattern, inner in patterns for name in value if pattern.matches(name))
+        pairs = ((name, inner) for pattern, inner in patterns for name in value if self._matches(pattern, name))
         return self._each(pairs, value, steps)
+
+    def _matches(self, pattern: TextPattern, name: str) -> bool:
+        return not self._budget.spend(self._budget.size(name)) or pattern.matches(name)
 
     def _additional_properties(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
         known, texts = part.get("properties", {}), list(part.get("patternProperties", {}))
         patterns = [self._engine.pattern(text) for text in texts]
-        extra = (name for name in value if name not in known and not any(each.matches(name) for each in patterns))
+        extra = (
+            name for name in value if name not in known and not any(self._matches(each, name) for each in patterns)
+        )
         if argument is False:
             allowed = [*known, *(f"names that match {text}" for text in texts)]
             return [_unknown(name, allowed) for name in itertools.islice(extra, _FOUND)]
@@ -203,9 +217,8 @@ class Explanation:
     def _unevaluated_properties(self, argument: Any, part: dict[str, Any], value: Any, _steps: int) -> list[Problem]:
         """Only what is certain: names that no schema for the same value speaks of."""
         nearby = self._document.reach(part, inside=False)
-        if argument is not False or any(
-            other.keys() & {"additionalProperties", "patternProperties"} for other in nearby
-        ):
+        is_open = any(other.keys() & {"additionalProperties", "patternProperties"} for other in nearby)
+        if argument is not False or is_open or not self._budget.spend(len(nearby)):
             return []
         known = dict.fromkeys(name for other in nearby for name in other.get("properties", ()))
         return [_unknown(name, known) for name in itertools.islice((n for n in value if n not in known), _FOUND)]
@@ -229,7 +242,7 @@ class Explanation:
     def _contains(self, argument: Any, part: dict[str, Any], value: Any, _steps: int) -> list[Problem]:
         least, most = part.get("minContains", 1), part.get("maxContains", math.inf)
         count = sum(self._fits(argument, item) for item in value)
-        if least <= count <= most:
+        if least <= count <= most or self._budget.is_spent:
             return []
         wanted, limit = ("at least", least) if count < least else ("at most", most)
         items = "item" if limit == 1 else "items"

@@ -8,6 +8,7 @@ import msgspec
 _LONGEST = 500  # characters of a message that are looked at; it may repeat what a caller sent
 _STEP = r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]"
 UNEXPLAINED = "does not fit its type"
+_CUT = "…"  # at the end of a path that goes on
 _SHOWN = 80  # characters of a value that a message repeats
 
 
@@ -38,7 +39,8 @@ def _split(message: str) -> tuple[str, str]:
     place = place.removeprefix("key` in `")
     if not place.startswith("$"):
         return message[:_LONGEST], ""
-    return text[:_LONGEST], place[1:-1].replace("[...]", "[…]")[:_LONGEST]
+    path = place[1:-1].replace("[...]", "[…]")
+    return text[:_LONGEST], path if len(path) <= _LONGEST else path[:_LONGEST] + _CUT
 
 
 _WORDS = (  # expressions are compiled when a value does not fit, and then kept by `re`
@@ -83,6 +85,8 @@ def _translated(text: str) -> str:
 def line(path: str, words: str, value: Any, *, root: str = "arguments") -> str:
     """One readable line: where, what was expected, what came."""
     here = f"{path.lstrip('.') or root}: {words}"
+    if path.endswith(_CUT):
+        return here
     if words.startswith("must"):
         return f"{here}, got {_excerpt(_at(value, path))}"
     return f"{here}, got {_described(_at(value, path))}" if words.startswith("expected") else here

@@ -13,6 +13,7 @@ Step = str | int
 _NAMES = frozenset({str})
 _PLAIN = frozenset({str, bool, NoneType})
 _JSON_TYPES = frozenset({*_PLAIN, dict, list, tuple, int, float})
+FLOOR, _MOST, _NODE = 10_000, 32 * 1024, 64  # for any value; nodes that earn more; characters
 _LARGEST = 14_000  # bits of an integer; beyond 4,300 digits Python and the engine lose count
 SHOWN = 20  # lines, and names or values in a line
 
@@ -27,6 +28,39 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 MISFIT = Problem((), "does not fit the schema")
+UNSAID = "there may be more that is wrong, but it is too large to be explained any further"
+
+
+class Budget:
+    """What it may cost to read a value again and to say what is wrong with it, in nodes.
+
+    A node is a JSON value, or 64 characters of a text or of names. To look at a value with one part of a schema costs
+    one; to ask the engine about it, all that are in it. Three times the nodes of the whole may be spent, and a floor.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._sizes: dict[int, tuple[int, Any]] = {}  # with the value, so that its id stays its own
+        self.nodes = self.size(value)
+        self.spent = 0
+        self.is_spent = False
+
+    def size(self, value: Any) -> int:
+        if not isinstance(value, (dict, list, tuple)):
+            return 1 + len(value) // _NODE if isinstance(value, str) else 1
+        if id(value) not in self._sizes:
+            inner, names = (value.values(), sum(map(len, value))) if isinstance(value, dict) else (value, 0)
+            self._sizes[id(value)] = 1 + names // _NODE + sum(map(self.size, inner)), value
+        return self._sizes[id(value)][0]
+
+    def widen(self, value: Any) -> None:
+        """There is more to it: a text held this value."""
+        self.nodes += self.size(value)
+
+    def spend(self, nodes: int = 1) -> bool:
+        """False as soon as it does not reach."""
+        self.is_spent = self.is_spent or self.spent + nodes > FLOOR + 3 * min(self.nodes, _MOST)
+        self.spent += 0 if self.is_spent else nodes
+        return not self.is_spent
 
 
 def is_sound(value: Any, deepest: int, longest_name: int | None) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail import registry
 from dovetail.errors import SetupError
 from dovetail.registry.schema_document import DIALECTS, SchemaDocument, SchemaLimits
-from dovetail.registry.soundness import MISFIT, excerpt, is_sound, oddities, readable
+from dovetail.registry.soundness import MISFIT, UNSAID, Budget, excerpt, is_sound, oddities, readable
 
 if TYPE_CHECKING:
     from dovetail.registry.explanation import Part
@@ -48,8 +48,12 @@ class Validator:
         except (ValueError, RuntimeError):  # something that JSON does not have, or the engine gave up
             return False
 
-    def problems(self, instance: Any, *, root: str = "arguments") -> list[str]:
-        """One line for each thing that is wrong, in the order of the value; empty if all is well."""
+    def problems(self, instance: Any, *, root: str = "arguments", budget: Budget | None = None) -> list[str]:
+        """One line for each thing that is wrong, in the order of the value; empty if all is well.
+
+        What the second reading of the value has cost is spent of its `budget` already.
+        """
+        rest = []
         engine = self._engine = self._engine or SchemaEngine(self._document)
         try:
             if not is_sound(instance, self._depth, engine.longest_name):
@@ -57,10 +61,12 @@ class Validator:
             elif engine.fits(instance):
                 return []
             else:
-                found = registry.explanation.Explanation(self._document, engine).of(instance)
+                budget = budget or Budget(instance)
+                found = registry.explanation.Explanation(self._document, engine, budget).of(instance)
+                rest = [f"{root}: {UNSAID}"] if budget.is_spent else []
         except (ValueError, RuntimeError):  # something that JSON does not have, or the engine gave up
             found = oddities(instance, self._depth, longest_name=engine.longest_name)
-        return registry.explanation.lines_of(found or [MISFIT], instance, root)
+        return registry.explanation.lines_of(found or [MISFIT], instance, root) + rest
 
 
 class Pattern:
@@ -168,6 +174,12 @@ class SchemaEngine:
 
     def _compile(self, schema: "Part", **options: Any) -> Fits:
         return _compiled(schema, self._patterns, **self._options, **options)
+
+    def price(self, part: "Part") -> int:
+        """The subschemas that are to be compiled before a question about a part can be answered."""
+        if isinstance(part, bool) or id(part) in self._parts:
+            return 0
+        return len(self._document.reach(part, inside=True))
 
     def fits_part(self, part: "Part", value: Any) -> bool:
         """Whether a value fits one subschema; what can't be said cheaply counts as yes."""
