@@ -90,11 +90,9 @@ class Arguments:
         """What the schema says is wrong, and what only the types know (a date that does not exist)."""
         lines = self._validator.problems(value, budget=budget)
         for name, part in value.items():
-            about = [known for known in lines if _is_about(known, name)]
-            if name in self._types and all(budget.is_spent and known.endswith(MISFIT.text) for known in about):
-                told = self._misfits(name, part)
-                lines = [known for known in lines if not told or known not in about] + told
-        return sorted(lines, key=lambda known: known.endswith(UNSAID)) or ["arguments: they do not fit"]
+            if name in self._types and not any(_is_about(known, name) for known in lines):
+                lines += self._misfits(name, part)
+        return lines or ["arguments: they do not fit"]
 
     def _misfits(self, name: str, value: Any) -> list[str]:
         try:

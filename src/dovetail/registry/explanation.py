@@ -1,44 +1,31 @@
 """A schema and a value that does not fit it come in; all that is wrong, in words a model can act on, goes out.
 
 It asks the engine one small question after another: the engine's own list of errors grows exponentially with nested
-alternatives. Every question is paid for; where the budget ends, so does the explanation.
+alternatives. It asks about single keywords, and about a whole part only where no rule is sure: to do that everywhere
+would cost the depth of the value times its size. Every look is paid for, and with the budget the explanation ends.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from dovetail.registry.schema_document import SchemaDocument
-from dovetail.registry.soundness import MISFIT, SHOWN, Budget, Problem, Step, described, excerpt, listed, readable
+from dovetail.registry.soundness import MISFIT, SHOWN, Budget, Problem, Step, described, excerpt, listed, readable, size
+
+if TYPE_CHECKING:
+    from dovetail.registry.validator import SchemaEngine
 
 Part = dict[str, Any] | bool  # a schema, or one inside it
 
 PARTNERS = {"exclusiveMaximum": "maximum", "exclusiveMinimum": "minimum"}  # in draft-04 the first is only a flag
 
-
-class TextPattern(Protocol):
-    """A compiled pattern."""
-
-    longest: int
-
-    def matches(self, text: str) -> bool: ...
-
-
-class Questions(Protocol):
-    """What the engine can be asked."""
-
-    def price(self, part: Part) -> int: ...
-    def fits_part(self, part: Part, value: Any) -> bool: ...
-    def breaks(self, part: dict[str, Any], keyword: str, value: Any) -> bool: ...
-    def pattern(self, text: str) -> TextPattern: ...
-
-
 _FOUND = 100  # problems that are looked for
 _STEPS = 150  # into the schema
-_SMALL = 100  # nodes of a value about which the engine is asked before it is looked into
+_WHOLE = frozenset({"const", "enum", "uniqueItems"})  # look at all that is in a value
 _UNSURE = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"})  # have no full rule
 _UNKNOWN = "unknown property"
 _NUMBERS, _OBJECTS, _ARRAYS = (int, float), (dict,), (list, tuple)
@@ -87,13 +74,9 @@ _LIMITS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 class Explanation:
-    """Finds what is wrong with one value.
+    """Finds what is wrong with one value: each part of the schema looks at each part of the value once."""
 
-    It goes only where the engine says that something is. But about a large value the engine is not asked: to ask at
-    every level of it would cost its depth times its size, and each part is looked at once anyway.
-    """
-
-    def __init__(self, document: SchemaDocument, engine: Questions, budget: Budget) -> None:
+    def __init__(self, document: SchemaDocument, engine: "SchemaEngine", budget: Budget) -> None:
         self._document = document
         self._engine = engine
         self._budget = budget
@@ -103,24 +86,25 @@ class Explanation:
         return self._explain(self._document.root, value, 0)
 
     def _fits(self, part: Part, value: Any) -> bool:
-        """Yes, if there is nothing left to ask with."""
-        price = self._engine.price(part) + self._budget.size(value)
-        return not self._budget.spend(price) or self._engine.fits_part(part, value)
+        self._budget.spend(size(value))
+        return self._engine.fits_part(part, value)
 
     def _explain(self, part: Part, value: Any, steps: int) -> list[Problem]:
         if isinstance(part, bool):
             return [] if part else [Problem((), "is not allowed")]
+        found: list[Problem] = []
         key = id(part), id(value)
-        if not self._budget.spend() or key in self._answers:
-            return self._answers.get(key, [])
-        self._answers[key] = [MISFIT]
-        is_large = self._budget.size(value) > _SMALL and not part.keys() & _UNSURE
-        if not is_large and self._fits(part, value):
-            self._answers[key] = []
-        elif steps < _STEPS:
-            found = self._look(part, value, steps + 1)[:_FOUND]
-            self._answers[key] = found if is_large else found or [_left_over(part, value)]
-        return self._answers[key]
+        with suppress(Budget.Spent):
+            self._budget.spend()
+            if key in self._answers:
+                return self._answers[key]
+            is_asked = steps == _STEPS or not _UNSURE.isdisjoint(part)
+            if not is_asked or not self._fits(part, value):
+                found = self._look(part, value, steps + 1)[:_FOUND] if steps < _STEPS else []
+                found = found or [_left_over(part, value)] if is_asked else found
+            self._answers[key] = found
+            self._budget.spend(len(found))  # for all who hand them on
+        return found
 
     def _look(self, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
         if self._document.is_old and "$ref" in part:
@@ -130,6 +114,8 @@ class Explanation:
             return [_wrong_choice(wrong, part[wrong], value)]  # nothing else about it matters
         found: list[Problem] = []
         for keyword, argument in part.items():
+            if self._budget.is_spent:
+                break
             concerned, text = _LIMITS.get(keyword, ((), ""))
             if isinstance(value, concerned) and self._breaks(part, keyword, value):
                 if keyword == "pattern" and len(str(value)) > self._engine.pattern(argument).longest:
@@ -141,6 +127,8 @@ class Explanation:
         return found
 
     def _breaks(self, part: dict[str, Any], keyword: str, value: Any) -> bool:
+        if keyword in part and (keyword in _WHOLE or isinstance(value, str)):
+            self._budget.spend(size(value))
         return keyword in part and self._engine.breaks(part, keyword, value)
 
     # Rules: the argument of a keyword, the schema it stands in, the value, the steps so far
@@ -164,7 +152,7 @@ class Explanation:
         return [] if fitting else _closest(branches, value)
 
     def _not(self, argument: Any, _part: Any, value: Any, _steps: int) -> list[Problem]:
-        fits = self._fits(argument, value) and not self._budget.is_spent
+        fits = self._fits(argument, value)
         return [Problem((), f"must not fit {excerpt(argument)}, got {excerpt(value)}")] if fits else []
 
     def _if(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
@@ -186,9 +174,11 @@ class Explanation:
     def _each(self, pairs: Iterable[tuple[Step, Part]], value: Any, steps: int) -> list[Problem]:
         found: list[Problem] = []
         for step, inner in pairs:
-            inside = self._explain(inner, value[step], steps)
-            found += [structs.replace(problem, path=(step, *problem.path)) for problem in inside]
-            if len(found) > _FOUND or not self._budget.spend(len(inside)):
+            found += [
+                structs.replace(problem, path=(step, *problem.path))
+                for problem in self._explain(inner, value[step], steps)
+            ]
+            if len(found) > _FOUND or self._budget.is_spent:
                 break
         return found
 
@@ -197,18 +187,15 @@ class Explanation:
 
     def _pattern_properties(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
         patterns = [(self._engine.pattern(text), inner) for text, inner in argument.items()]
-        pairs = ((name, inner) for pattern, inner in patterns for name in value if self._matches(pattern, name))
+        self._budget.spend(len(patterns) * len(value))
+        pairs = ((name, inner) for pattern, inner in patterns for name in value if pattern.matches(name))
         return self._each(pairs, value, steps)
-
-    def _matches(self, pattern: TextPattern, name: str) -> bool:
-        return not self._budget.spend(self._budget.size(name)) or pattern.matches(name)
 
     def _additional_properties(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
         known, texts = part.get("properties", {}), list(part.get("patternProperties", {}))
         patterns = [self._engine.pattern(text) for text in texts]
-        extra = (
-            name for name in value if name not in known and not any(self._matches(each, name) for each in patterns)
-        )
+        self._budget.spend(len(patterns) * len(value))
+        extra = (name for name in value if name not in known and not any(each.matches(name) for each in patterns))
         if argument is False:
             allowed = [*known, *(f"names that match {text}" for text in texts)]
             return [_unknown(name, allowed) for name in itertools.islice(extra, _FOUND)]
@@ -217,8 +204,10 @@ class Explanation:
     def _unevaluated_properties(self, argument: Any, part: dict[str, Any], value: Any, _steps: int) -> list[Problem]:
         """Only what is certain: names that no schema for the same value speaks of."""
         nearby = self._document.reach(part, inside=False)
-        is_open = any(other.keys() & {"additionalProperties", "patternProperties"} for other in nearby)
-        if argument is not False or is_open or not self._budget.spend(len(nearby)):
+        self._budget.spend(len(nearby))
+        if argument is not False or any(
+            other.keys() & {"additionalProperties", "patternProperties"} for other in nearby
+        ):
             return []
         known = dict.fromkeys(name for other in nearby for name in other.get("properties", ()))
         return [_unknown(name, known) for name in itertools.islice((n for n in value if n not in known), _FOUND)]
@@ -242,7 +231,7 @@ class Explanation:
     def _contains(self, argument: Any, part: dict[str, Any], value: Any, _steps: int) -> list[Problem]:
         least, most = part.get("minContains", 1), part.get("maxContains", math.inf)
         count = sum(self._fits(argument, item) for item in value)
-        if least <= count <= most or self._budget.is_spent:
+        if least <= count <= most:
             return []
         wanted, limit = ("at least", least) if count < least else ("at most", most)
         items = "item" if limit == 1 else "items"

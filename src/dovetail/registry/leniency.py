@@ -5,12 +5,12 @@ calls it one. With `strings`, a string where none is wanted becomes the JSON tha
 twice. A place that takes strings is never touched. Every look at a value with one part of the schema is paid for.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 
-from dovetail.registry.soundness import Budget
+from dovetail.registry.soundness import Budget, size
 
 _KINDS = {
     type(None): "null",
@@ -21,23 +21,10 @@ _KINDS = {
     list: "array",
     dict: "object",
 }
+_OBJECTS = (dict, Mapping)  # the quick answer first
+_INSIDE = frozenset({"properties", "additionalProperties", "prefixItems", "items"})
 _EVERYTHING = frozenset(_KINDS.values())
 _DEPTH = 16  # how many references, or alternatives in alternatives, are followed
-
-
-class _Part(NamedTuple):
-    """A subschema, but for what does not matter here."""
-
-    wanted: frozenset[str]
-    branches: dict[str, list[Any]]  # what surely applies to a value as well, by the kind of the value
-    properties: Mapping[str, Any]
-    others: Mapping[str, Any] | None
-    first: list[Any]
-    items: Mapping[str, Any] | None
-
-
-class _Spent(Exception):
-    """The budget does not reach any further."""
 
 
 class Leniency:
@@ -46,95 +33,77 @@ class Leniency:
     def __init__(self, schema: Mapping[str, Any], budget: Budget) -> None:
         self._root = schema
         self._budget = budget
-        self._strings = False
         self._wanted_by: dict[int, frozenset[str]] = {}  # the schema's parts live as long as the schema
-        self._parts: dict[int, _Part | None] = {}
-        self._known: dict[tuple[int, int], tuple[Any, Any]] = {}  # a value, kept for the sake of its id, and the result
+        self._known: dict[tuple[int, int], tuple[Any, Any]] = {}  # keeps values, whose ids it knows
 
     def reread(self, value: Any, *, strings: bool) -> Any:
         """The value as the schema suggests; the same object if nothing is to be changed, or looking costs too much."""
-        self._strings = strings
         try:
-            return self._reread(value, self._root)
-        except _Spent:
+            return self._reread(value, self._root, strings)
+        except Budget.Spent:
             return value
 
     def kinds(self, name: str) -> frozenset[str]:
         """The kinds of JSON value that a property may have."""
         return self._wanted(self._root["properties"][name])
 
-    def _pay(self, nodes: int = 1) -> None:
-        if not self._budget.spend(nodes):
-            raise _Spent
-
-    def _reread(self, value: Any, schema: Any) -> Any:
-        part = self._part(schema)
-        if part is None:
+    def _reread(self, value: Any, schema: Any, strings: bool) -> Any:
+        self._budget.spend()
+        schema = self._resolved(schema)
+        if not isinstance(schema, _OBJECTS):
             return value
-        self._pay()
-        key = id(part), id(value)
+        key = id(schema), id(value)
         if key not in self._known:
-            result = self._changed(value, part)
+            result = self._changed(value, schema, strings)
             self._known[key] = value, result
-            self._known[id(part), id(result)] = result, result
+            self._known[id(schema), id(result)] = result, result
         return self._known[key][1]
 
-    def _changed(self, value: Any, part: _Part) -> Any:
-        if self._strings and isinstance(value, str) and "string" not in part.wanted:
-            self._pay(self._budget.size(value))
+    def _changed(self, value: Any, schema: Mapping[str, Any], strings: bool) -> Any:
+        wanted = self._wanted(schema)
+        if strings and isinstance(value, str) and "string" not in wanted:
+            self._budget.spend(size(value))
             held = _held_json(value)
-            if _kind(held) in part.wanted or (_is_whole(held) and "integer" in part.wanted):
-                self._budget.widen(held)
+            if _kind(held) in wanted or (_is_whole(held) and "integer" in wanted):
+                self._budget.nodes += size(held)
                 value = held
-        if _is_whole(value) and "number" not in part.wanted and "integer" in part.wanted:
+        if _is_whole(value) and "number" not in wanted and "integer" in wanted:
             return int(value)
         if not isinstance(value, (dict, list)):
             return value
-        for branch in part.branches[_kind(value)]:
-            value = self._reread(value, branch)
-        return self._object(value, part) if isinstance(value, dict) else self._array(value, part)
+        for branch in self._branches(schema, _kind(value)):
+            value = self._reread(value, branch, strings)
+        if _INSIDE.isdisjoint(schema):
+            return value
+        if isinstance(value, dict):
+            return self._reread_object(value, schema, strings)
+        return self._reread_array(value, schema, strings)
 
-    def _object(self, value: dict[str, Any], part: _Part) -> dict[str, Any]:
-        names = value.keys() if part.others else value.keys() & part.properties.keys()
-        read = {name: self._reread(value[name], part.properties.get(name, part.others)) for name in names}
-        changed = {name: new for name, new in read.items() if new is not value[name]}
-        return value | changed if changed else value
+    def _reread_object(self, value: dict[str, Any], schema: Mapping[str, Any], strings: bool) -> dict[str, Any]:
+        properties, others = schema.get("properties", {}), schema.get("additionalProperties")
+        changed = {key: self._reread(part, properties.get(key, others), strings) for key, part in value.items()}
+        return value if all(changed[key] is value[key] for key in value) else changed
 
-    def _array(self, value: list[Any], part: _Part) -> list[Any]:
-        rest = value[len(part.first) :]
-        read = [self._reread(item, inner) for item, inner in zip(value, part.first, strict=False)]
-        read += [self._reread(item, part.items) for item in rest] if part.items else rest
-        return value if all(new is old for new, old in zip(read, value, strict=True)) else read
+    def _reread_array(self, value: list[Any], schema: Mapping[str, Any], strings: bool) -> list[Any]:
+        first, others = schema.get("prefixItems", []), schema.get("items")
+        changed = [
+            self._reread(part, first[at] if at < len(first) else others, strings) for at, part in enumerate(value)
+        ]
+        return value if all(new is old for new, old in zip(changed, value, strict=True)) else changed
 
-    def _part(self, schema: Any) -> _Part | None:
-        """None if the schema says nothing."""
-        if id(schema) not in self._parts:
-            found = self._resolved(schema)
-            if id(found) not in self._parts:
-                self._parts[id(found)] = self._condensed(found) if isinstance(found, Mapping) else None
-            self._parts[id(schema)] = self._parts[id(found)]
-        return self._parts[id(schema)]
-
-    def _condensed(self, schema: Mapping[str, Any]) -> _Part:
-        branches = {kind: [*schema.get("allOf", ())] for kind in ("array", "object")}
-        for kind, found in branches.items():
-            for keyword in ("anyOf", "oneOf"):
-                fitting = [part for part in schema.get(keyword, ()) if kind in self._wanted(part)]
-                found += fitting if len(fitting) == 1 else ()
-        others, items = schema.get("additionalProperties"), schema.get("items")
-        return _Part(
-            wanted=self._wanted(schema),
-            branches=branches,
-            properties=schema.get("properties", {}),
-            others=others if isinstance(others, Mapping) else None,
-            first=schema.get("prefixItems", []),
-            items=items if isinstance(items, Mapping) else None,
-        )
+    def _branches(self, schema: Mapping[str, Any], kind: str) -> Iterator[Any]:
+        """The subschemas that surely apply: all of `allOf`, and an alternative if only one takes this kind of value."""
+        yield from schema.get("allOf", ())
+        for keyword in ("anyOf", "oneOf"):
+            self._budget.spend(len(schema.get(keyword, ())))
+            fitting = [part for part in schema.get(keyword, ()) if kind in self._wanted(part)]
+            if len(fitting) == 1:
+                yield fitting[0]
 
     def _wanted(self, schema: Any, depth: int = _DEPTH) -> frozenset[str]:
         """The kinds of JSON value that a schema may accept."""
         schema = self._resolved(schema)
-        if not isinstance(schema, Mapping) or depth == 0:
+        if not isinstance(schema, _OBJECTS) or depth == 0:
             return frozenset() if schema is False else _EVERYTHING
         known = self._wanted_by.get(id(schema))
         if known is None:
@@ -142,7 +111,7 @@ class Leniency:
         return known
 
     def _work_out(self, schema: Mapping[str, Any], depth: int) -> frozenset[str]:
-        self._pay()
+        self._budget.spend()
         wanted = _EVERYTHING
         if "type" in schema:
             named = schema["type"]
@@ -160,13 +129,13 @@ class Leniency:
     def _resolved(self, schema: Any) -> Any:
         """Follow local references; one that leads nowhere accepts anything."""
         for _ in range(_DEPTH):
-            reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+            reference = schema.get("$ref") if isinstance(schema, _OBJECTS) else None
             if not isinstance(reference, str):
                 return schema
             schema = self._root if reference.startswith("#") else None
             for step in reference.split("/")[1:]:
                 name = step.replace("~1", "/").replace("~0", "~")
-                schema = schema.get(name) if isinstance(schema, Mapping) else None
+                schema = schema.get(name) if isinstance(schema, _OBJECTS) else None
         return True
 
 

@@ -32,35 +32,33 @@ UNSAID = "there may be more that is wrong, but it is too large to be explained a
 
 
 class Budget:
-    """What it may cost to read a value again and to say what is wrong with it, in nodes.
+    """What it may cost to read a value again and to say what is wrong with it: three times its nodes, and a floor.
 
-    A node is a JSON value, or 64 characters of a text or of names. To look at a value with one part of a schema costs
-    one; to ask the engine about it, all that are in it. Three times the nodes of the whole may be spent, and a floor.
+    To look at a value with one part of a schema costs one; to ask the engine about it, all the nodes that are in it.
     """
 
+    class Spent(Exception):
+        """It does not reach any further."""
+
     def __init__(self, value: Any) -> None:
-        self._sizes: dict[int, tuple[int, Any]] = {}  # with the value, so that its id stays its own
-        self.nodes = self.size(value)
+        self.nodes = size(value)  # grows when a text turns out to hold another value
         self.spent = 0
         self.is_spent = False
 
-    def size(self, value: Any) -> int:
-        if not isinstance(value, (dict, list, tuple)):
-            return 1 + len(value) // _NODE if isinstance(value, str) else 1
-        if id(value) not in self._sizes:
-            inner, names = (value.values(), sum(map(len, value))) if isinstance(value, dict) else (value, 0)
-            self._sizes[id(value)] = 1 + names // _NODE + sum(map(self.size, inner)), value
-        return self._sizes[id(value)][0]
-
-    def widen(self, value: Any) -> None:
-        """There is more to it: a text held this value."""
-        self.nodes += self.size(value)
-
-    def spend(self, nodes: int = 1) -> bool:
-        """False as soon as it does not reach."""
+    def spend(self, nodes: int = 1) -> None:
         self.is_spent = self.is_spent or self.spent + nodes > FLOOR + 3 * min(self.nodes, _MOST)
-        self.spent += 0 if self.is_spent else nodes
-        return not self.is_spent
+        if self.is_spent:
+            raise self.Spent
+        self.spent += nodes
+
+
+def size(value: Any) -> int:
+    """The nodes of a value: JSON values, and 64 characters of a text or of names count as one more."""
+    if isinstance(value, dict):
+        return 1 + sum(map(len, value)) // _NODE + sum(map(size, value.values()))
+    if isinstance(value, (list, tuple)):
+        return 1 + sum(map(size, value))
+    return 1 + len(value) // _NODE if isinstance(value, str) else 1
 
 
 def is_sound(value: Any, deepest: int, longest_name: int | None) -> bool:

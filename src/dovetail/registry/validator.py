@@ -49,11 +49,7 @@ class Validator:
             return False
 
     def problems(self, instance: Any, *, root: str = "arguments", budget: Budget | None = None) -> list[str]:
-        """One line for each thing that is wrong, in the order of the value; empty if all is well.
-
-        What the second reading of the value has cost is spent of its `budget` already.
-        """
-        rest = []
+        """One line for each thing that is wrong, in the order of the value; empty if all is well."""
         engine = self._engine = self._engine or SchemaEngine(self._document)
         try:
             if not is_sound(instance, self._depth, engine.longest_name):
@@ -63,9 +59,9 @@ class Validator:
             else:
                 budget = budget or Budget(instance)
                 found = registry.explanation.Explanation(self._document, engine, budget).of(instance)
-                rest = [f"{root}: {UNSAID}"] if budget.is_spent else []
         except (ValueError, RuntimeError):  # something that JSON does not have, or the engine gave up
             found = oddities(instance, self._depth, longest_name=engine.longest_name)
+        rest = [f"{root}: {UNSAID}"] if budget and budget.is_spent else []
         return registry.explanation.lines_of(found or [MISFIT], instance, root) + rest
 
 
@@ -174,12 +170,6 @@ class SchemaEngine:
 
     def _compile(self, schema: "Part", **options: Any) -> Fits:
         return _compiled(schema, self._patterns, **self._options, **options)
-
-    def price(self, part: "Part") -> int:
-        """The subschemas that are to be compiled before a question about a part can be answered."""
-        if isinstance(part, bool) or id(part) in self._parts:
-            return 0
-        return len(self._document.reach(part, inside=True))
 
     def fits_part(self, part: "Part", value: Any) -> bool:
         """Whether a value fits one subschema; what can't be said cheaply counts as yes."""
