@@ -13,6 +13,7 @@ Schema = Mapping[str, Any]
 
 TYPES = ("null", "boolean", "integer", "number", "array", "object", "string")
 ANYTHING: Schema = {}
+MAX_DESCRIBED = 100  # of the properties of an object
 _MAX_PARTS = 50  # that are looked at for one value, through references and alternatives
 _MAX_CHOICES = 8  # that are shown
 _LONGEST_CHOICE = 24

@@ -1,8 +1,8 @@
 """A schema and a value that does not fit it come in; all that is wrong, in words a model can act on, goes out.
 
-It asks the engine one small question after another: the engine's own list of errors grows exponentially with nested
-alternatives. It asks about single keywords, and about a whole part only where no rule is sure: to do that everywhere
-would cost the depth of the value times its size. Every look is paid for, and with the budget the explanation ends.
+The engine's own list of errors grows exponentially with nested alternatives, and to ask it about every part of a value
+costs the depth of the value times its size. So it is asked about single keywords, and the parts are walked here, each
+once. Every look is paid for; with the budget the explanation ends.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from dovetail.registry.schema_document import SchemaDocument
-from dovetail.registry.soundness import MISFIT, SHOWN, Budget, Problem, Step, described, excerpt, listed, readable, size
+from dovetail.registry.soundness import SHOWN, Budget, Problem, Step, described, excerpt, listed, readable, size
 
 if TYPE_CHECKING:
     from dovetail.registry.validator import SchemaEngine
@@ -26,7 +26,6 @@ PARTNERS = {"exclusiveMaximum": "maximum", "exclusiveMinimum": "minimum"}  # in 
 _FOUND = 100  # problems that are looked for
 _STEPS = 150  # into the schema
 _WHOLE = frozenset({"const", "enum", "uniqueItems"})  # look at all that is in a value
-_UNSURE = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"})  # have no full rule
 _UNKNOWN = "unknown property"
 _NUMBERS, _OBJECTS, _ARRAYS = (int, float), (dict,), (list, tuple)
 
@@ -85,26 +84,21 @@ class Explanation:
     def of(self, value: Any) -> list[Problem]:
         return self._explain(self._document.root, value, 0)
 
-    def _fits(self, part: Part, value: Any) -> bool:
-        self._budget.spend(size(value))
-        return self._engine.fits_part(part, value)
+    def _fits(self, part: Part, value: Any, steps: int) -> bool:
+        fits = not self._explain(part, value, steps)
+        self._budget.spend(0)  # what was not looked at can't be said to fit
+        return fits
 
     def _explain(self, part: Part, value: Any, steps: int) -> list[Problem]:
         if isinstance(part, bool):
             return [] if part else [Problem((), "is not allowed")]
-        found: list[Problem] = []
         key = id(part), id(value)
         with suppress(Budget.Spent):
             self._budget.spend()
-            if key in self._answers:
-                return self._answers[key]
-            is_asked = steps == _STEPS or not _UNSURE.isdisjoint(part)
-            if not is_asked or not self._fits(part, value):
-                found = self._look(part, value, steps + 1)[:_FOUND] if steps < _STEPS else []
-                found = found or [_left_over(part, value)] if is_asked else found
-            self._answers[key] = found
-            self._budget.spend(len(found))  # for all who hand them on
-        return found
+            if key not in self._answers and steps < _STEPS:
+                self._answers[key] = self._look(part, value, steps + 1)[:_FOUND]
+                self._budget.spend(len(self._answers[key]))  # for all who hand them on
+        return self._answers.get(key, [])
 
     def _look(self, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
         if self._document.is_old and "$ref" in part:
@@ -145,18 +139,17 @@ class Explanation:
         return _closest(branches, value) if all(branches) else []
 
     def _one_of(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
-        branches = [self._explain(inner, value, steps) for inner in argument]
-        fitting = branches.count([])
-        if fitting > 1 and not self._budget.is_spent:
+        fitting = sum(self._fits(inner, value, steps) for inner in argument)
+        if fitting > 1:
             return [Problem((), f"fits {fitting} of the allowed forms, must fit exactly one; got {excerpt(value)}")]
-        return [] if fitting else _closest(branches, value)
+        return [] if fitting else self._any_of(argument, _part, value, steps)
 
-    def _not(self, argument: Any, _part: Any, value: Any, _steps: int) -> list[Problem]:
-        fits = self._fits(argument, value)
+    def _not(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
+        fits = self._fits(argument, value, steps)
         return [Problem((), f"must not fit {excerpt(argument)}, got {excerpt(value)}")] if fits else []
 
     def _if(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
-        return self._explain(part.get("then" if self._fits(argument, value) else "else", True), value, steps)
+        return self._explain(part.get("then" if self._fits(argument, value, steps) else "else", True), value, steps)
 
     def _dependent(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
         found = []
@@ -201,16 +194,29 @@ class Explanation:
             return [_unknown(name, allowed) for name in itertools.islice(extra, _FOUND)]
         return self._each(((name, argument) for name in extra), value, steps)
 
-    def _unevaluated_properties(self, argument: Any, part: dict[str, Any], value: Any, _steps: int) -> list[Problem]:
-        """Only what is certain: names that no schema for the same value speaks of."""
+    def _beside(self, part: dict[str, Any], value: Any, steps: int) -> list[dict[str, Any]]:
+        """The parts that speak of the same value and fit; the keyword in question is not looked at again."""
         nearby = self._document.reach(part, inside=False)
-        self._budget.spend(len(nearby))
-        if argument is not False or any(
-            other.keys() & {"additionalProperties", "patternProperties"} for other in nearby
-        ):
-            return []
-        known = dict.fromkeys(name for other in nearby for name in other.get("properties", ()))
-        return [_unknown(name, known) for name in itertools.islice((n for n in value if n not in known), _FOUND)]
+        return [other for other in nearby if other is part or self._fits(other, value, steps)]
+
+    def _unevaluated_properties(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
+        """Only what is certain: names that no schema for the same value speaks of."""
+        seen: dict[str, dict[str, Any]] = {"properties": {}, "patternProperties": {}}
+        for other in self._beside(part, value, steps):
+            if "additionalProperties" in other or (other is not part and "unevaluatedProperties" in other):
+                return []
+            seen = {keyword: known | other.get(keyword, {}) for keyword, known in seen.items()}
+        return self._additional_properties(argument, seen, value, steps)
+
+    def _unevaluated_items(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
+        known = 0
+        for other in self._beside(part, value, steps):
+            if other.keys() & {"items", "contains"} or (other is not part and "unevaluatedItems" in other):
+                return []
+            known = max(known, len(other.get("prefixItems", ())))
+        if argument is False and len(value) > known:
+            return [Problem((), "holds items that are not allowed beside the others")]
+        return self._each(((index, argument) for index in range(known, len(value))), value, steps)
 
     def _property_names(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
         pairs = ((name, problem) for name in value for problem in self._explain(argument, name, steps))
@@ -228,9 +234,9 @@ class Explanation:
         start = len(known) if isinstance(known, list) else len(value)
         return self._each(((index, argument) for index in range(start, len(value))), value, steps)
 
-    def _contains(self, argument: Any, part: dict[str, Any], value: Any, _steps: int) -> list[Problem]:
+    def _contains(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
         least, most = part.get("minContains", 1), part.get("maxContains", math.inf)
-        count = sum(self._fits(argument, item) for item in value)
+        count = sum(self._fits(argument, item, steps) for item in value)
         if least <= count <= most:
             return []
         wanted, limit = ("at least", least) if count < least else ("at most", most)
@@ -254,21 +260,13 @@ _RULES: dict[str, tuple[tuple[type, ...], _Rule]] = {
     "patternProperties": (_OBJECTS, Explanation._pattern_properties),
     "additionalProperties": (_OBJECTS, Explanation._additional_properties),
     "unevaluatedProperties": (_OBJECTS, Explanation._unevaluated_properties),
+    "unevaluatedItems": (_ARRAYS, Explanation._unevaluated_items),
     "propertyNames": (_OBJECTS, Explanation._property_names),
     "prefixItems": (_ARRAYS, Explanation._items),
     "items": (_ARRAYS, Explanation._items),
     "additionalItems": (_ARRAYS, Explanation._additional_items),
     "contains": (_ARRAYS, Explanation._contains),
 }
-
-
-def _left_over(part: dict[str, Any], value: Any) -> Problem:
-    """All that can be said when no keyword by itself is broken."""
-    if isinstance(value, _ARRAYS) and "unevaluatedItems" in part:
-        return Problem((), "holds items that are not allowed beside the others")
-    if isinstance(value, _OBJECTS) and "unevaluatedProperties" in part:
-        return Problem((), "holds properties that are not allowed beside the others")
-    return MISFIT
 
 
 def _unknown(name: str, known: Iterable[str]) -> Problem:

@@ -174,6 +174,7 @@ class TypeMaker:
         if self.for_output:
             self.exact = False
             return Any
+        shape.model.refuse_doubling()
         if shape.altered:
             return self._stand_in("Foreign", shape.model.read)
         self._hooks[shape.model.annotation] = shape.model.read
