@@ -3,6 +3,7 @@
 Nothing is fetched, and what would take the engine too long to evaluate is refused here.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -40,6 +41,7 @@ _INSIDE = frozenset({
 })  # fmt: skip
 _KEPT = frozenset({"$defs", "definitions", "contentSchema"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"})
+_LEFT_OVER = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _DYNAMIC = 50  # anchors that any dynamic reference may mean
 _LEAVE = 0
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -73,6 +75,7 @@ class SchemaDocument:
         self._dynamic: list[dict[str, Any]] = []
         self._targets: dict[int, list[Any]] = {}
         self.is_old = False
+        self.deepest = limits.instance_depth
         if isinstance(self.root, dict):
             self.dialect = self._known_dialect(self.root) or DIALECTS[0]
             self.is_old = self.dialect in DIALECTS[2:]  # there a "$ref" hides what stands beside it
@@ -81,6 +84,9 @@ class SchemaDocument:
                 self._targets[id(part)] = [target for name in _REFERENCES for target in self._targets_of(part, name)]
             self._refuse_loops()
             self._count_paths()
+            ways = max((self._ways_back(part, part) for part in self.parts if _LEFT_OVER & part.keys()), default=0)
+            if ways > 1:  # the engine may take each of them at every level of a value
+                self.deepest = min(self.deepest, int(math.log(limits.paths, ways)))
 
     def _refuse(self, reason: str) -> SetupError:
         return SetupError(f"{self.where}: {reason}")
@@ -207,6 +213,16 @@ class SchemaDocument:
         inner = [(keyword in _IN_PLACE, inner) for keyword, inner in _parts(part) if keyword not in _KEPT]
         return inner + [(True, target) for target in self._targets[id(part)]]
 
+    def _ways_back(self, part: dict[str, Any], goal: dict[str, Any]) -> int:
+        """How often a part, looking at one value, comes to look at the values in it with the goal."""
+        ways, is_back = 0, False
+        for in_place, inner in self._nested(part):
+            if isinstance(inner, dict) and in_place:
+                ways += self._ways_back(inner, goal)
+            elif isinstance(inner, dict):
+                is_back = is_back or any(other is goal for other in self.reach(inner, inside=True))
+        return ways + is_back
+
     def _refuse_loops(self) -> None:
         """A part that is applied to the same value again without end means nothing, and can bring the engine down."""
         trail: set[int] = set()
@@ -245,5 +261,5 @@ class SchemaDocument:
                 trail.add(id(part))
                 stack.append((part, _LEAVE))
                 # To know what is left over, the engine evaluates what stands beside "unevaluated…" again and again.
-                more = 4 if "unevaluatedProperties" in part or "unevaluatedItems" in part else 1
+                more = 4 if _LEFT_OVER & part.keys() else 1
                 stack += [(inner, weight * more if in_place else weight) for in_place, inner in nested[id(part)]]

@@ -33,7 +33,7 @@ class Validator:
         lazy: bool = False,
     ) -> None:
         self._document = SchemaDocument(schema, where, limits)
-        self._depth = limits.instance_depth
+        self._depth = self._document.deepest
         self._engine: SchemaEngine | None = None if lazy else SchemaEngine(self._document)
 
     def is_valid(self, instance: Any) -> bool:
