@@ -89,10 +89,11 @@ class Arguments:
     def _problems(self, value: dict[str, Any], budget: Budget) -> list[str]:
         """What the schema says is wrong, and what only the types know (a date that does not exist)."""
         lines = self._validator.problems(value, budget=budget)
-        for name, part in value.items():
-            if name in self._types and not any(_is_about(known, name) for known in lines):
-                lines += self._misfits(name, part)
-        return lines or ["arguments: they do not fit"]
+        rest = [name for name in value if name in self._types and not any(_is_about(known, name) for known in lines)]
+        told = [told for name in rest for told in self._misfits(name, value[name])]
+        if told and lines[:1] == [f"arguments: {MISFIT.text}"]:
+            return told + lines[1:]
+        return lines + told or ["arguments: they do not fit"]
 
     def _misfits(self, name: str, value: Any) -> list[str]:
         try:
