@@ -34,7 +34,7 @@ UNSAID = "there may be more that is wrong, but it is too large to be explained a
 class Budget:
     """What it may cost to read a value again and to say what is wrong with it: three times its nodes, and a floor.
 
-    To look at a value with one part of a schema costs one; to ask the engine about it, all the nodes that are in it.
+    To look at a value with one part of a schema costs one; to compare it as a whole, all the nodes that are in it.
     """
 
     class Spent(Exception):
