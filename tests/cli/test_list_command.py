@@ -1,5 +1,6 @@
 """`dovetail list`: what it shows to people, and what to programs."""
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -8,8 +9,12 @@ import example_server
 import pytest
 from command_stage import Run, running
 
+from costs import functions_called
 from dovetail import Client, Server
+from dovetail.cli.arguments import Argument, GivenArguments, parameter_lines
 from dovetail.cli.catalogue import details, lines
+from dovetail.cli.exits import Ending
+from dovetail.cli.linting.linter import Catalogue, lint
 from dovetail.cli.list import KINDS, MAX_PAGES
 
 
@@ -107,3 +112,56 @@ STRANGE: list[dict[str, Any]] = [
 def test_no_definition_is_too_strange(kind: str, number: int) -> None:
     assert len(lines(kind, [STRANGE[number]])) == 1
     assert all("\n" not in line for line in details(kind, [STRANGE[number]]))
+
+
+# ── schemas of strangers ──
+
+
+def _ref(name: object) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _deep(levels: int) -> Any:
+    inner: Any = {"type": "string"}
+    for _ in range(levels):
+        inner = {"anyOf": [inner], "items": inner, "properties": {"a": {"type": "array"}}}
+        inner = inner if len(json.dumps(inner)) < 9_000 else {"anyOf": [{"type": "string"}]}
+    return inner
+
+
+DOUBLING = {f"d{n}": {"anyOf": [_ref(f"d{n + 1}")] * 10, "oneOf": [_ref(f"d{n + 1}")] * 10} for n in range(20)}
+ITSELF = {"anyOf": [_ref("d0")] * 20, "oneOf": [_ref("d0")] * 20, "allOf": [_ref("d0")] * 20}
+HOSTILE: dict[str, dict[str, Any]] = {
+    "doubling": {"properties": {"a": _ref("d0")}, "$defs": DOUBLING | {"d20": {"type": "string"}}},
+    "itself": {"properties": {"a": _ref("d0")}, "$defs": {"d0": ITSELF}},
+    "the root": {"properties": {"a": {"$ref": "#"}}, "anyOf": [{"$ref": "#"}] * 50},
+    "deep": {"properties": {"a": _deep(200)}},
+    "a chain": {
+        "properties": {"a": _ref("d0")},
+        "$defs": {f"d{n}": {"items": _ref(f"d{n + 1}"), "anyOf": [_ref(f"d{n + 1}")]} for n in range(300)},
+    },
+    "wide": {
+        "properties": {f"p{n}": _ref("d0") for n in range(2_000)} | {"a": _ref("d0")},
+        "$defs": {"d0": {"anyOf": [{"const": n} for n in range(500)]}},
+    },
+}
+
+
+@pytest.mark.parametrize("schema", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_schema_is_looked_at_once(schema: dict[str, Any]) -> None:
+    schema = {"type": "object", **schema}
+    tool = {"name": "t", "inputSchema": schema}
+    parts = json.dumps(schema).count("{")
+    given = GivenArguments([Argument("a", "x"), Argument("a", "y")])
+    nested = GivenArguments([Argument("a.b.c.d", "x")])
+    for look in (
+        lambda: lines("tools", [tool]),
+        lambda: details("tools", [tool]),
+        lambda: parameter_lines(schema),
+        lambda: given.typed(schema, "t"),
+        lambda: nested.typed(schema, "t"),
+        lambda: lint(Catalogue(tools=[tool])),
+    ):
+        with functions_called() as called, contextlib.suppress(Ending):
+            look()
+        assert len(called) <= 600 * parts + 20_000

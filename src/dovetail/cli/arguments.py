@@ -22,6 +22,7 @@ import click
 from dovetail.cli.exits import WRONG_USE, Ending
 from dovetail.cli.schemas import (
     ANYTHING,
+    MAX_DESCRIBED,
     Schema,
     choices,
     described,
@@ -232,9 +233,9 @@ def parameter_lines(schema: Schema) -> list[str]:
     needed = required(schema)
     rows = [
         (in_line(name), described(part, schema), "required" if name in needed else _default(part), _words(part))
-        for name, part in properties(schema).items()
+        for name, part in [*properties(schema).items()][:MAX_DESCRIBED]
     ]
-    return [f"  {line}" for line in aligned(rows)]
+    return [f"  {line}" for line in aligned(rows)] + ["  …"] * (len(properties(schema)) > MAX_DESCRIBED)
 
 
 def _default(part: Schema) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dovetail.cli.schemas import Schema, described, mapping, properties, required
+from dovetail.cli.schemas import MAX_DESCRIBED, Schema, described, mapping, properties, required
 from dovetail.cli.terminal import aligned, as_json, columns, in_line, out, plain, styled, width_of
 
 LONGEST_NAME = 100
@@ -89,7 +89,8 @@ def _arguments(kind: str, each: Definition, longest: int) -> str:
 
 def _joined(schema: Schema, *, typed: bool) -> str:
     needed = required(schema)
-    shown = {name: f"{name}: {described(part, schema)}" if typed else name for name, part in properties(schema).items()}
+    parts = [*properties(schema).items()][:MAX_DESCRIBED]
+    shown = {name: f"{name}: {described(part, schema)}" if typed else name for name, part in parts}
     return ", ".join(text if name in needed else f"[{text}]" for name, text in shown.items())
 
 

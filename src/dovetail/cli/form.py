@@ -13,7 +13,7 @@ from dovetail.cli.questions import Dismissed
 from dovetail.cli.schemas import ANYTHING, Schema, described, items, mapping, properties, required, types
 from dovetail.cli.terminal import in_line, plain, tell
 from dovetail.errors import SetupError
-from dovetail.registry.validator import Validator
+from dovetail.registry.validator import SchemaLimits, Validator
 
 MAX_FIELDS = 100
 MAX_OPTIONS = 200
@@ -112,7 +112,7 @@ class FieldQuestion:
     def problems(self, value: Any) -> list[str]:
         """What is wrong with an answer by the schema; a schema that can't be used finds nothing."""
         try:
-            validator = Validator({**self._schema}, where=self._name)
+            validator = Validator({**self._schema}, where=self._name, limits=SchemaLimits(subschemas=MAX_OPTIONS + 100))
             return validator.problems(value, root=in_line(self._name, 60))[:5]
         except SetupError:
             return []

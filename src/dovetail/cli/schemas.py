@@ -1,6 +1,7 @@
 """The schema of one value comes in, as some server wrote it; which types it takes and how that is said go out.
 
-Nothing in it is believed to have a sensible shape. References are followed within the document, and a few steps only.
+Nothing in it is believed to have a sensible shape. References are followed within the document; for one value a few
+parts of it are looked at, and each of them once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,8 +13,8 @@ Schema = Mapping[str, Any]
 
 TYPES = ("null", "boolean", "integer", "number", "array", "object", "string")
 ANYTHING: Schema = {}
-_MAX_STEPS = 12  # through references and alternatives
-_MAX_BRANCHES = 20
+MAX_DESCRIBED = 100  # of the properties of an object
+_MAX_PARTS = 50  # that are looked at for one value, through references and alternatives
 _MAX_CHOICES = 8  # that are shown
 _LONGEST_CHOICE = 24
 
@@ -37,19 +38,20 @@ def is_open(schema: Schema) -> bool:
     return bool(schema.get("additionalProperties", False)) or bool(schema.get("patternProperties"))
 
 
-def branches(schema: Schema, root: Schema, steps: int = _MAX_STEPS) -> Iterator[Schema]:
+def branches(schema: Schema, root: Schema) -> Iterator[Schema]:
     """The schema without references and alternatives: each of the plain ones that it is made of."""
-    if steps <= 0:
-        return
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        yield from branches(_referred(reference, root), root, steps - 1)
-    for keyword in ("anyOf", "oneOf", "allOf"):
-        alternatives = schema.get(keyword)
-        for each in alternatives[:_MAX_BRANCHES] if isinstance(alternatives, list) else ():
-            yield from branches(mapping(each), root, steps - 1)
-    if schema.keys() & {"type", "enum", "const", "properties", "items"}:
-        yield schema
+    waiting, seen = [schema], set[int]()
+    while waiting and len(seen) < _MAX_PARTS:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if part.keys() & {"type", "enum", "const", "properties", "items"}:
+            yield part
+        listed = [part[keyword] for keyword in ("allOf", "oneOf", "anyOf") if isinstance(part.get(keyword), list)]
+        waiting += [mapping(each) for alternatives in listed for each in alternatives[_MAX_PARTS::-1]]
+        if isinstance(part.get("$ref"), str):
+            waiting.append(_referred(part["$ref"], root))
 
 
 def _referred(reference: str, root: Schema) -> Schema:

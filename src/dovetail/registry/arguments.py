@@ -1,7 +1,7 @@
 """The parameters of a function, or a raw JSON Schema, go in; a decoder from JSON text to keyword arguments comes out.
 
 The plain reading is one typed decode. Only what fails is read a second time, more kindly; only what fails again is
-explained, and then all of it.
+explained. Both together cost no more than the arguments' budget, and what is too large gets neither.
 """
 
 import collections
@@ -24,12 +24,13 @@ from dovetail.registry.misfits import line, misfits
 from dovetail.registry.readers import TypeMaker
 from dovetail.registry.schemas import JsonSchema, SchemaWriter, default_keyword
 from dovetail.registry.shapes import Alternatives, Anything, Reference, Shape, is_null
-from dovetail.registry.soundness import SHOWN, readable
+from dovetail.registry.soundness import MISFIT, SHOWN, UNSAID, Budget, readable
 from dovetail.registry.validator import Validator
 
 Raw = bytes | msgspec.Raw
 
 _MISFITS = (*UNREADABLE, ValueError, TypeError)  # TypeError: a list among the items of a set
+_LARGEST = 64 * 1024  # bytes of arguments that are read a second time
 _COPIED = (list, dict, set, bytearray, collections.deque)  # defaults that one call could spoil for the next
 
 
@@ -53,28 +54,28 @@ class Arguments:
         """Keyword arguments, with defaults; raises ArgumentError with all that is wrong."""
         try:
             arguments = asdict(self._read(raw))
-        except _MISFITS:
-            return self._second_reading(raw)
+        except _MISFITS as error:
+            return self._second_reading(raw, error)
         if not self._is_exact and not self._validator.is_valid(_plain(raw, self.subject)):
-            return self._second_reading(raw)
+            return self._second_reading(raw, None)
         return arguments
 
-    def _second_reading(self, raw: Raw) -> dict[str, Any]:
+    def _second_reading(self, raw: Raw, error: Exception | None) -> dict[str, Any]:
         value = _plain(raw, self.subject)
         if value is None:  # some clients spell "no arguments" so
             return self.decode(b"{}")
-        if not isinstance(value, dict):  # a string is not read as the object that it may hold: arguments are an object
-            raise ArgumentError(self.subject, self._problems(value))
-        leniency = registry.leniency.Leniency(self.schema)
+        if len(raw) > _LARGEST:
+            path, words = misfits(error)[0] if error else ("", MISFIT.text)
+            raise ArgumentError(self.subject, [line(path, words, value), f"arguments: {UNSAID}"])
         try:
-            for strings in (False, True) if self.lenient else (False,):
-                kinder = leniency.reread(value, strings=strings)
-                if kinder is not value:
-                    value = kinder
-                    arguments = self._reread(value)
-                    if arguments is not None:
-                        return arguments
-            raise ArgumentError(self.subject, self._problems(value))
+            budget = Budget(value)
+            if not isinstance(value, dict):  # a string is not read as the object that it may hold
+                raise ArgumentError(self.subject, self._validator.problems(value, budget=budget))
+            kinder = registry.leniency.Leniency(self.schema, budget).reread(value, strings=self.lenient)
+            arguments = self._reread(kinder) if kinder is not value else None
+            if arguments is None:
+                raise ArgumentError(self.subject, self._problems(kinder, budget))
+            return arguments
         except RecursionError:
             raise _nested_too_deeply(self.subject) from None
 
@@ -85,21 +86,20 @@ class Arguments:
             return None
         return arguments if self._is_exact or self._validator.is_valid(value) else None
 
-    def _problems(self, value: Any) -> list[str]:
+    def _problems(self, value: dict[str, Any], budget: Budget) -> list[str]:
         """What the schema says is wrong, and what only the types know (a date that does not exist)."""
-        if not isinstance(value, dict):
-            return self._validator.problems(value)
-        lines = self._validator.problems(value)
-        for name, part in value.items():
-            if name in self._types and not any(_is_about(known, name) for known in lines):
-                lines += self._misfits(name, part)
-        return lines or ["arguments: they do not fit"]
+        lines = self._validator.problems(value, budget=budget)
+        rest = [name for name in value if name in self._types and not any(_is_about(known, name) for known in lines)]
+        told = [told for name in rest for told in self._misfits(name, value[name])]
+        if told and lines[:1] == [f"arguments: {MISFIT.text}"]:
+            return told + lines[1:]
+        return lines + told or ["arguments: they do not fit"]
 
     def _misfits(self, name: str, value: Any) -> list[str]:
         try:
             self._maker.convert(value, self._types[name])
         except _MISFITS as error:
-            return [line(f".{name}{path}", words, {name: value}) for path, words in misfits(error)]
+            return [line(f".{name}{path}", words, {name: value}) for path, words in misfits(error)[:SHOWN]]
         return []
 
 
@@ -192,6 +192,8 @@ class RawArguments:
         """The arguments as they came, with the schema's top-level defaults; raises ArgumentError."""
         value = _plain(raw, self.subject)
         if not self._validator.is_valid(value):
+            if len(raw) > _LARGEST:
+                raise ArgumentError(self.subject, [f"arguments: {MISFIT.text}", f"arguments: {UNSAID}"])
             value = self._second_reading({} if value is None else value)
         for name, default in self._defaults.items():
             if name not in value:
@@ -200,13 +202,14 @@ class RawArguments:
         return arguments
 
     def _second_reading(self, value: Any) -> Any:
-        leniency = registry.leniency.Leniency(self.schema)
         try:
+            budget = Budget(value)
             is_read = self.lenient and isinstance(value, dict)  # a string is not the object that it may hold
+            leniency = registry.leniency.Leniency(self.schema, budget)
             kinder = leniency.reread(value, strings=True) if is_read else value
         except RecursionError:
             raise _nested_too_deeply(self.subject) from None
-        problems = self._validator.problems(kinder)
+        problems = self._validator.problems(kinder, budget=budget)
         if problems:
             raise ArgumentError(self.subject, problems)
         return kinder
@@ -254,7 +257,7 @@ class StringArguments:
 
     def kinds(self, name: str) -> frozenset[str]:
         """The kinds of JSON value that an argument takes beside the strings that hold them."""
-        return registry.leniency.Leniency(self.schema).kinds(name)
+        return registry.leniency.Leniency(self.schema, Budget(None)).kinds(name)
 
 
 def compile_strings(info: FunctionInfo) -> StringArguments:

@@ -1,43 +1,31 @@
 """A schema and a value that does not fit it come in; all that is wrong, in words a model can act on, goes out.
 
-It asks the engine one small question after another: the engine's own list of errors grows exponentially with nested
-alternatives.
+The engine's own list of errors grows exponentially with nested alternatives, and to ask it about every part of a value
+costs the depth of the value times its size. So it is asked about single keywords, and the parts are walked here, each
+once. Every look is paid for; with the budget the explanation ends.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from dovetail.registry.schema_document import SchemaDocument
-from dovetail.registry.soundness import MISFIT, SHOWN, Problem, Step, described, excerpt, listed, readable
+from dovetail.registry.soundness import SHOWN, Budget, Problem, Step, described, excerpt, listed, readable, size
+
+if TYPE_CHECKING:
+    from dovetail.registry.validator import SchemaEngine
 
 Part = dict[str, Any] | bool  # a schema, or one inside it
 
 PARTNERS = {"exclusiveMaximum": "maximum", "exclusiveMinimum": "minimum"}  # in draft-04 the first is only a flag
 
-
-class TextPattern(Protocol):
-    """A compiled pattern."""
-
-    longest: int
-
-    def matches(self, text: str) -> bool: ...
-
-
-class Questions(Protocol):
-    """What the engine can be asked."""
-
-    def fits_part(self, part: Part, value: Any) -> bool: ...
-    def breaks(self, part: dict[str, Any], keyword: str, value: Any) -> bool: ...
-    def pattern(self, text: str) -> TextPattern: ...
-
-
 _FOUND = 100  # problems that are looked for
-_QUESTIONS = 200_000  # put to the engine for one value
 _STEPS = 150  # into the schema
+_WHOLE = frozenset({"const", "enum", "uniqueItems"})  # look at all that is in a value
 _UNKNOWN = "unknown property"
 _NUMBERS, _OBJECTS, _ARRAYS = (int, float), (dict,), (list, tuple)
 
@@ -85,32 +73,32 @@ _LIMITS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 class Explanation:
-    """Finds what is wrong with one value. It goes only where the engine says that something is."""
+    """Finds what is wrong with one value: each part of the schema looks at each part of the value once."""
 
-    def __init__(self, document: SchemaDocument, engine: Questions) -> None:
+    def __init__(self, document: SchemaDocument, engine: "SchemaEngine", budget: Budget) -> None:
         self._document = document
         self._engine = engine
-        self._questions = _QUESTIONS
+        self._budget = budget
         self._answers: dict[tuple[int, int], list[Problem]] = {}  # keeps nested alternatives from multiplying
 
     def of(self, value: Any) -> list[Problem]:
         return self._explain(self._document.root, value, 0)
 
-    def _fits(self, part: Part, value: Any) -> bool:
-        self._questions -= 1
-        return self._questions < 0 or self._engine.fits_part(part, value)
+    def _fits(self, part: Part, value: Any, steps: int) -> bool:
+        fits = not self._explain(part, value, steps)
+        self._budget.spend(0)  # what was not looked at can't be said to fit
+        return fits
 
     def _explain(self, part: Part, value: Any, steps: int) -> list[Problem]:
-        if self._fits(part, value):
-            return []
         if isinstance(part, bool):
-            return [Problem((), "is not allowed")]
+            return [] if part else [Problem((), "is not allowed")]
         key = id(part), id(value)
-        if key not in self._answers:
-            self._answers[key] = [MISFIT]
-            if steps < _STEPS:
-                self._answers[key] = self._look(part, value, steps + 1)[:_FOUND] or [_left_over(part, value)]
-        return self._answers[key]
+        with suppress(Budget.Spent):
+            self._budget.spend()
+            if key not in self._answers and steps < _STEPS:
+                self._answers[key] = self._look(part, value, steps + 1)[:_FOUND]
+                self._budget.spend(len(self._answers[key]))  # for all who hand them on
+        return self._answers.get(key, [])
 
     def _look(self, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
         if self._document.is_old and "$ref" in part:
@@ -120,6 +108,8 @@ class Explanation:
             return [_wrong_choice(wrong, part[wrong], value)]  # nothing else about it matters
         found: list[Problem] = []
         for keyword, argument in part.items():
+            if self._budget.is_spent:
+                break
             concerned, text = _LIMITS.get(keyword, ((), ""))
             if isinstance(value, concerned) and self._breaks(part, keyword, value):
                 if keyword == "pattern" and len(str(value)) > self._engine.pattern(argument).longest:
@@ -131,6 +121,8 @@ class Explanation:
         return found
 
     def _breaks(self, part: dict[str, Any], keyword: str, value: Any) -> bool:
+        if keyword in part and (keyword in _WHOLE or isinstance(value, str)):
+            self._budget.spend(size(value))
         return keyword in part and self._engine.breaks(part, keyword, value)
 
     # Rules: the argument of a keyword, the schema it stands in, the value, the steps so far
@@ -147,17 +139,17 @@ class Explanation:
         return _closest(branches, value) if all(branches) else []
 
     def _one_of(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
-        fitting = sum(self._fits(inner, value) for inner in argument)
+        fitting = sum(self._fits(inner, value, steps) for inner in argument)
         if fitting > 1:
             return [Problem((), f"fits {fitting} of the allowed forms, must fit exactly one; got {excerpt(value)}")]
         return [] if fitting else self._any_of(argument, _part, value, steps)
 
-    def _not(self, argument: Any, _part: Any, value: Any, _steps: int) -> list[Problem]:
-        fits = self._fits(argument, value)
+    def _not(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
+        fits = self._fits(argument, value, steps)
         return [Problem((), f"must not fit {excerpt(argument)}, got {excerpt(value)}")] if fits else []
 
     def _if(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
-        return self._explain(part.get("then" if self._fits(argument, value) else "else", True), value, steps)
+        return self._explain(part.get("then" if self._fits(argument, value, steps) else "else", True), value, steps)
 
     def _dependent(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
         found = []
@@ -179,36 +171,52 @@ class Explanation:
                 structs.replace(problem, path=(step, *problem.path))
                 for problem in self._explain(inner, value[step], steps)
             ]
-            if len(found) > _FOUND:
+            if len(found) > _FOUND or self._budget.is_spent:
                 break
         return found
 
     def _properties(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
-        return self._each(((name, inner) for name, inner in argument.items() if name in value), value, steps)
+        return self._each(((name, argument[name]) for name in value if name in argument), value, steps)
 
     def _pattern_properties(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
         patterns = [(self._engine.pattern(text), inner) for text, inner in argument.items()]
+        self._budget.spend(len(patterns) * len(value))
         pairs = ((name, inner) for pattern, inner in patterns for name in value if pattern.matches(name))
         return self._each(pairs, value, steps)
 
     def _additional_properties(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
         known, texts = part.get("properties", {}), list(part.get("patternProperties", {}))
         patterns = [self._engine.pattern(text) for text in texts]
+        self._budget.spend(len(patterns) * len(value))
         extra = (name for name in value if name not in known and not any(each.matches(name) for each in patterns))
         if argument is False:
             allowed = [*known, *(f"names that match {text}" for text in texts)]
             return [_unknown(name, allowed) for name in itertools.islice(extra, _FOUND)]
         return self._each(((name, argument) for name in extra), value, steps)
 
-    def _unevaluated_properties(self, argument: Any, part: dict[str, Any], value: Any, _steps: int) -> list[Problem]:
-        """Only what is certain: names that no schema for the same value speaks of."""
+    def _beside(self, part: dict[str, Any], value: Any, steps: int) -> list[dict[str, Any]]:
+        """The parts that speak of the same value and fit; the keyword in question is not looked at again."""
         nearby = self._document.reach(part, inside=False)
-        if argument is not False or any(
-            other.keys() & {"additionalProperties", "patternProperties"} for other in nearby
-        ):
-            return []
-        known = dict.fromkeys(name for other in nearby for name in other.get("properties", ()))
-        return [_unknown(name, known) for name in itertools.islice((n for n in value if n not in known), _FOUND)]
+        return [other for other in nearby if other is part or self._fits(other, value, steps)]
+
+    def _unevaluated_properties(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
+        """Only what is certain: names that no schema for the same value speaks of."""
+        seen: dict[str, dict[str, Any]] = {"properties": {}, "patternProperties": {}}
+        for other in self._beside(part, value, steps):
+            if "additionalProperties" in other or (other is not part and "unevaluatedProperties" in other):
+                return []
+            seen = {keyword: known | other.get(keyword, {}) for keyword, known in seen.items()}
+        return self._additional_properties(argument, seen, value, steps)
+
+    def _unevaluated_items(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
+        known = 0
+        for other in self._beside(part, value, steps):
+            if other.keys() & {"items", "contains"} or (other is not part and "unevaluatedItems" in other):
+                return []
+            known = max(known, len(other.get("prefixItems", ())))
+        if argument is False and len(value) > known:
+            return [Problem((), "holds items that are not allowed beside the others")]
+        return self._each(((index, argument) for index in range(known, len(value))), value, steps)
 
     def _property_names(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
         pairs = ((name, problem) for name in value for problem in self._explain(argument, name, steps))
@@ -226,9 +234,9 @@ class Explanation:
         start = len(known) if isinstance(known, list) else len(value)
         return self._each(((index, argument) for index in range(start, len(value))), value, steps)
 
-    def _contains(self, argument: Any, part: dict[str, Any], value: Any, _steps: int) -> list[Problem]:
+    def _contains(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
         least, most = part.get("minContains", 1), part.get("maxContains", math.inf)
-        count = sum(self._fits(argument, item) for item in value)
+        count = sum(self._fits(argument, item, steps) for item in value)
         if least <= count <= most:
             return []
         wanted, limit = ("at least", least) if count < least else ("at most", most)
@@ -252,21 +260,13 @@ _RULES: dict[str, tuple[tuple[type, ...], _Rule]] = {
     "patternProperties": (_OBJECTS, Explanation._pattern_properties),
     "additionalProperties": (_OBJECTS, Explanation._additional_properties),
     "unevaluatedProperties": (_OBJECTS, Explanation._unevaluated_properties),
+    "unevaluatedItems": (_ARRAYS, Explanation._unevaluated_items),
     "propertyNames": (_OBJECTS, Explanation._property_names),
     "prefixItems": (_ARRAYS, Explanation._items),
     "items": (_ARRAYS, Explanation._items),
     "additionalItems": (_ARRAYS, Explanation._additional_items),
     "contains": (_ARRAYS, Explanation._contains),
 }
-
-
-def _left_over(part: dict[str, Any], value: Any) -> Problem:
-    """All that can be said when no keyword by itself is broken."""
-    if isinstance(value, _ARRAYS) and "unevaluatedItems" in part:
-        return Problem((), "holds items that are not allowed beside the others")
-    if isinstance(value, _OBJECTS) and "unevaluatedProperties" in part:
-        return Problem((), "holds properties that are not allowed beside the others")
-    return MISFIT
 
 
 def _unknown(name: str, known: Iterable[str]) -> Problem:

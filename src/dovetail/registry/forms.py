@@ -22,7 +22,7 @@ from dovetail.registry.functions import FunctionInfo, Parameter
 from dovetail.registry.jsonable import OutputError, decode_json, encode_json
 from dovetail.registry.leniency import Leniency
 from dovetail.registry.schemas import JsonSchema
-from dovetail.registry.soundness import excerpt, listed
+from dovetail.registry.soundness import Budget, excerpt, listed
 from dovetail.registry.validator import Validator
 
 Answer = dict[str, Any]  # JSON values by the names of fields
@@ -207,7 +207,7 @@ def _title(given: Any) -> str:
 @functools.lru_cache(_REMEMBERED)
 def _raw_form(text: bytes) -> Form:
     properties, required, checked = _flat_parts(decode_json(text))
-    validator, leniency = Validator(checked, where=_SCHEMA), Leniency(checked)
+    validator = Validator(checked, where=_SCHEMA)
     fields = [form_field(name, part, f"{_SCHEMA}, field {name}", strict=True) for name, part in properties.items()]
     defaults = {name: part["default"] for name, part in properties.items() if part.get("default") is not None}
     wrong = validator.problems(defaults, root="default")
@@ -216,8 +216,9 @@ def _raw_form(text: bytes) -> Form:
     absent = _left_empty(fields, required) | defaults
 
     def build(answer: Answer) -> Answer:
-        answer = leniency.reread(answer, strings=False)
-        problems = validator.problems(answer, root="answer")
+        budget = Budget(answer)
+        answer = Leniency(checked, budget).reread(answer, strings=False)
+        problems = validator.problems(answer, root="answer", budget=budget)
         if problems:
             raise unfit(problems)
         return copy.deepcopy(absent) | answer

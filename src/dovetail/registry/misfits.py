@@ -3,13 +3,12 @@
 import re
 from typing import Any
 
-import msgspec
+from dovetail.registry.soundness import described, excerpt
 
 _LONGEST = 500  # characters of a message that are looked at; it may repeat what a caller sent
 _STEP = r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]"
 UNEXPLAINED = "does not fit its type"
 LOST_KEY = "[…]"  # in a path: msgspec does not say which key of a dict it was
-_SHOWN = 80  # characters of a value that a message repeats
 
 
 class Misfit(ValueError):
@@ -39,7 +38,8 @@ def _split(message: str) -> tuple[str, str]:
     place = place.removeprefix("key` in `")
     if not place.startswith("$"):
         return message[:_LONGEST], ""
-    return text[:_LONGEST], place[1:-1].replace("[...]", LOST_KEY)[:_LONGEST]
+    path = place[1:-1].replace("[...]", LOST_KEY)
+    return text[:_LONGEST], path[:_LONGEST] + "…" * (len(path) > _LONGEST)
 
 
 _WORDS = (  # expressions are compiled when a value does not fit, and then kept by `re`
@@ -84,9 +84,9 @@ def _translated(text: str) -> str:
 def line(path: str, words: str, value: Any, *, root: str = "arguments") -> str:
     """One readable line: where, what was expected, what came."""
     here = f"{path.lstrip('.') or root}: {words}"
-    if words.startswith("must"):
-        return f"{here}, got {_excerpt(_at(value, path))}"
-    return f"{here}, got {_described(_at(value, path))}" if words.startswith("expected") else here
+    if path.endswith("…") or not words.startswith(("must", "expected")):  # a path that was cut leads somewhere else
+        return here
+    return f"{here}, got {(excerpt if words.startswith('must') else described)(_at(value, path))}"
 
 
 def _at(value: Any, path: str) -> Any:
@@ -97,14 +97,3 @@ def _at(value: Any, path: str) -> Any:
         except (KeyError, IndexError, TypeError):
             break
     return value
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, (dict, list)):
-        return "an object" if isinstance(value, dict) else "an array"
-    return {str: "the string ", int: "the integer ", float: "the number "}.get(type(value), "") + _excerpt(value)
-
-
-def _excerpt(value: Any) -> str:
-    text = msgspec.json.encode(value[:_SHOWN] if isinstance(value, str) else value).decode()
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -12,6 +12,7 @@ from dovetail.errors import SetupError
 from dovetail.registry.fields import Constraints
 from dovetail.registry.hints import class_hints
 from dovetail.registry.misfits import Misfit
+from dovetail.registry.schema_document import SchemaDocument, SchemaLimits
 
 
 def is_model(annotation: Any) -> bool:
@@ -57,6 +58,18 @@ class Model:
             if name.endswith(part.get("title", "\0")):
                 del part["title"]
         return schema
+
+    def refuse_doubling(self) -> None:
+        """pydantic tries all members of a union: two that lead back to it double the time with each level."""
+        document = SchemaDocument(self.schema(for_output=False), self.where, SchemaLimits())
+        for part in document.parts:
+            again = [each for each in part.get("anyOf", ()) if part in document.reach(each, inside=True)]
+            kinds = [{one.get("type") for one in document.reach(each, inside=False)} for each in again]
+            if sum("object" in kind for kind in kinds) > 1:
+                raise SetupError(
+                    f"{self.where}: a union of pydantic models that lead back to it takes pydantic too long to read; "
+                    'tell them apart with a Literal field and Field(discriminator="…")'
+                )
 
     def read(self, value: Any) -> Any:
         """Validate a JSON value as pydantic would read it from JSON text, strictly if it may; raises Misfit."""

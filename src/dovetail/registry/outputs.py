@@ -18,6 +18,7 @@ from dovetail.registry.misfits import LOST_KEY, line, misfits
 from dovetail.registry.readers import TypeMaker
 from dovetail.registry.schemas import SchemaWriter
 from dovetail.registry.shapes import Anything, Record, Shape, reachable
+from dovetail.registry.soundness import Budget
 from dovetail.registry.validator import Validator
 
 __all__ = ["Output", "OutputError", "compile_output", "compile_raw_output", "encode_json", "to_jsonable"]
@@ -60,7 +61,7 @@ class Output:
     def _read_kindly(self, encoded: bytes, decode: Callable[[bytes], Any], error: Exception) -> bytes:
         """The types did not let it pass: 2.0 is an integer for JSON Schema."""
         value = decode_json(encoded)
-        kinder = registry.leniency.Leniency(self.schema).reread(value, strings=False)
+        kinder = registry.leniency.Leniency(self.schema, Budget(value)).reread(value, strings=False)
         if kinder is value:
             raise self._misfit(error, value) from None
         encoded = encode_json(kinder)

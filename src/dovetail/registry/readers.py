@@ -7,6 +7,7 @@ the plain JSON value. Patterns never reach msgspec, because it would run them on
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, Union
 
 import msgspec
@@ -58,6 +59,7 @@ class TypeMaker:
         self.exact = True
         self._hooks: dict[Any, Read] = {}
         self._definitions: dict[int, Any] = {}
+        self._tried: dict[tuple[int, int], tuple[Any, Any]] | None = None  # by union and value; a dict during a trial
 
     @property
     def hook(self) -> Callable[[type, Any], Any] | None:
@@ -149,19 +151,30 @@ class TypeMaker:
         candidates = [(type_, _field_names(member)) for member, type_ in members]
 
         def read(value: Any) -> Any:
-            for type_ in _likeliest_first(candidates, value):
-                try:
-                    return self.convert(value, type_)
-                except (msgspec.ValidationError, ValueError):
-                    continue
-            raise ValueError("fits none of the alternatives")
+            known, key = self._tried, (id(candidates), id(value))
+            tried = self._tried = {} if known is None else known
+            try:
+                if key not in tried:  # each alternative of the object around this one asks again
+                    tried[key] = value, self._first(_likeliest_first(candidates, value), value)
+            finally:
+                self._tried = known
+            if tried[key][1] is msgspec.UNSET:
+                raise ValueError("fits none of the alternatives")
+            return tried[key][1]
 
         return self._stand_in("Alternatives", read)
+
+    def _first(self, types: list[Any], value: Any) -> Any:
+        for type_ in types:
+            with suppress(msgspec.ValidationError, ValueError):
+                return self.convert(value, type_)
+        return msgspec.UNSET
 
     def _foreign(self, shape: Foreign) -> Any:
         if self.for_output:
             self.exact = False
             return Any
+        shape.model.refuse_doubling()
         if shape.altered:
             return self._stand_in("Foreign", shape.model.read)
         self._hooks[shape.model.annotation] = shape.model.read

@@ -3,6 +3,7 @@
 Nothing is fetched, and what would take the engine too long to evaluate is refused here.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -40,24 +41,23 @@ _INSIDE = frozenset({
 })  # fmt: skip
 _KEPT = frozenset({"$defs", "definitions", "contentSchema"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"})
+_LEFT_OVER = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _DYNAMIC = 50  # anchors that any dynamic reference may mean
 _LEAVE = 0
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
-def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """The keyword, the pointer and the subschema of each part."""
+def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The keyword and the subschema of each part."""
     for keyword, held in schema.items():
         if keyword not in _IN_PLACE and keyword not in _INSIDE and keyword not in _KEPT:
             continue
         if keyword in _NAMED and isinstance(held, dict):
-            for name, part in held.items():
-                yield keyword, f"/{keyword}/{name.replace('~', '~0').replace('/', '~1')}", part
+            yield from ((keyword, part) for part in held.values())
         elif isinstance(held, list):
-            for index, part in enumerate(held):
-                yield keyword, f"/{keyword}/{index}", part
+            yield from ((keyword, part) for part in held)
         else:
-            yield keyword, f"/{keyword}", held
+            yield keyword, held
 
 
 class SchemaDocument:
@@ -69,22 +69,24 @@ class SchemaDocument:
         self.root = self._copy(schema)
         self.dialect = DIALECTS[0]
         self.patterns: dict[str, None] = {}
-        self._parts: list[dict[str, Any]] = []
-        self._places: dict[int, tuple[str, str]] = {}
+        self.parts: list[dict[str, Any]] = []
+        self._bases: dict[int, str] = {}  # the URIs that references count from
         self._named: dict[str, Any] = {_HOME: self.root}
         self._dynamic: list[dict[str, Any]] = []
         self._targets: dict[int, list[Any]] = {}
-        self.base = _HOME
         self.is_old = False
+        self.deepest = limits.instance_depth
         if isinstance(self.root, dict):
             self.dialect = self._known_dialect(self.root) or DIALECTS[0]
             self.is_old = self.dialect in DIALECTS[2:]  # there a "$ref" hides what stands beside it
-            self._place(self.root, _HOME, "")
-            self.base = self._places[id(self.root)][0]
-            for part in self._parts:  # grows when a reference leads to a place where no schema is expected
+            self._place(self.root, _HOME)
+            for part in self.parts:  # grows when a reference leads to a place where no schema is expected
                 self._targets[id(part)] = [target for name in _REFERENCES for target in self._targets_of(part, name)]
             self._refuse_loops()
             self._count_paths()
+            ways = max((self._ways_back(part, part) for part in self.parts if _LEFT_OVER & part.keys()), default=0)
+            if ways > 1:  # the engine may take each of them at every level of a value
+                self.deepest = min(self.deepest, int(math.log(limits.paths, ways)))
 
     def _refuse(self, reason: str) -> SetupError:
         return SetupError(f"{self.where}: {reason}")
@@ -114,25 +116,24 @@ class SchemaDocument:
             raise self._refuse(f'"$schema" {excerpt(uri)} is not a supported dialect; use one of {supported}')
         return found
 
-    def _place(self, part: Any, base: str, pointer: str) -> None:
+    def _place(self, part: Any, base: str) -> None:
         """Finds every schema inside one, and what it is called."""
-        stack = [(part, base, pointer, 1)]
-        count = len(self._parts)
+        stack = [(part, base, 1)]
+        count = len(self.parts)
         while stack:
-            part, base, pointer, depth = stack.pop()
+            part, base, depth = stack.pop()
             count += 1
             if count > self.limits.subschemas:
                 raise self._refuse(f"more than {self.limits.subschemas:,} subschemas; split the schema or simplify it")
             if depth > self.limits.depth:
                 raise self._refuse(f"the schema is nested deeper than {self.limits.depth} levels; flatten it")
-            if not isinstance(part, dict) or id(part) in self._places:
+            if not isinstance(part, dict) or id(part) in self._bases:
                 continue
-            base, pointer = self._name(part, base, pointer)
-            self._places[id(part)] = (base, pointer)
-            self._parts.append(part)
-            stack += [(inner, base, pointer + step, depth + 1) for _, step, inner in _parts(part)]
+            self._bases[id(part)] = base = self._name(part, base)
+            self.parts.append(part)
+            stack += [(inner, base, depth + 1) for _, inner in _parts(part)]
 
-    def _name(self, part: dict[str, Any], base: str, pointer: str) -> tuple[str, str]:
+    def _name(self, part: dict[str, Any], base: str) -> str:
         self._known_dialect(part)
         pattern, names = part.get("pattern"), part.get("patternProperties")
         self.patterns |= dict.fromkeys([pattern] if isinstance(pattern, str) else [])
@@ -141,7 +142,7 @@ class SchemaDocument:
         if isinstance(own, str) and not (self.is_old and "$ref" in part):
             address, _, fragment = self._join(base, own).partition("#")
             self._named[f"{address}#{fragment}" if fragment else address] = part
-            base, pointer = (base, pointer) if fragment else (address, "")
+            base = base if fragment else address
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(part.get(keyword), str):
                 self._named[f"{base}#{part[keyword]}"] = part
@@ -149,7 +150,7 @@ class SchemaDocument:
             self._dynamic.append(part)
             if len(self._dynamic) > _DYNAMIC:
                 raise self._refuse(f"more than {_DYNAMIC} dynamic anchors; use fewer")
-        return base, pointer
+        return base
 
     def _join(self, base: str, reference: str) -> str:
         if reference.startswith("#"):
@@ -161,15 +162,9 @@ class SchemaDocument:
         except ValueError:
             raise self._refuse(f"{excerpt(reference)} is not a URI reference") from None
 
-    def address(self, part: dict[str, Any]) -> str:
-        from urllib.parse import quote
-
-        base, pointer = self._places[id(part)]
-        return f"{base}#{quote(pointer, safe='/~')}"
-
     def target(self, part: dict[str, Any], reference: str) -> Any:
         """What a reference in a part means; None if that is not in this document."""
-        base, _, fragment = self._join(self._places[id(part)][0], reference).partition("#")
+        base, _, fragment = self._join(self._bases[id(part)], reference).partition("#")
         if "%" in fragment:
             from urllib.parse import unquote
 
@@ -182,8 +177,8 @@ class SchemaDocument:
             if isinstance(found, list):
                 found = {str(index): item for index, item in enumerate(found)}
             found = found.get(step) if isinstance(found, dict) else None
-        if isinstance(found, dict) and id(found) not in self._places:
-            self._place(found, base, fragment)
+        if isinstance(found, dict) and id(found) not in self._bases:
+            self._place(found, base)
         return found
 
     def _targets_of(self, part: dict[str, Any], keyword: str) -> list[Any]:
@@ -215,14 +210,24 @@ class SchemaDocument:
 
     def _nested(self, part: dict[str, Any]) -> list[tuple[bool, Any]]:
         """What a part applies, and whether to the same value."""
-        inner = [(keyword in _IN_PLACE, inner) for keyword, _, inner in _parts(part) if keyword not in _KEPT]
+        inner = [(keyword in _IN_PLACE, inner) for keyword, inner in _parts(part) if keyword not in _KEPT]
         return inner + [(True, target) for target in self._targets[id(part)]]
+
+    def _ways_back(self, part: dict[str, Any], goal: dict[str, Any]) -> int:
+        """How often a part, looking at one value, comes to look at the values in it with the goal."""
+        ways, is_back = 0, False
+        for in_place, inner in self._nested(part):
+            if isinstance(inner, dict) and in_place:
+                ways += self._ways_back(inner, goal)
+            elif isinstance(inner, dict):
+                is_back = is_back or any(other is goal for other in self.reach(inner, inside=True))
+        return ways + is_back
 
     def _refuse_loops(self) -> None:
         """A part that is applied to the same value again without end means nothing, and can bring the engine down."""
         trail: set[int] = set()
         done: set[int] = set()
-        stack = [(part, False) for part in self._parts]
+        stack = [(part, False) for part in self.parts]
         while stack:
             part, is_done = stack.pop()
             if is_done:
@@ -239,7 +244,7 @@ class SchemaDocument:
         """Refuses a schema with too many ways through it; a way ends where it comes back to a part it went through."""
         count = 0
         trail: set[int] = set()
-        nested = {id(part): self._nested(part) for part in self._parts}
+        nested = {id(part): self._nested(part) for part in self.parts}
         stack = [(self.root, 1)]
         while stack:
             part, weight = stack.pop()
@@ -256,5 +261,5 @@ class SchemaDocument:
                 trail.add(id(part))
                 stack.append((part, _LEAVE))
                 # To know what is left over, the engine evaluates what stands beside "unevaluated…" again and again.
-                more = 4 if "unevaluatedProperties" in part or "unevaluatedItems" in part else 1
+                more = 4 if _LEFT_OVER & part.keys() else 1
                 stack += [(inner, weight * more if in_place else weight) for in_place, inner in nested[id(part)]]

@@ -13,6 +13,7 @@ Step = str | int
 _NAMES = frozenset({str})
 _PLAIN = frozenset({str, bool, NoneType})
 _JSON_TYPES = frozenset({*_PLAIN, dict, list, tuple, int, float})
+FLOOR, _MOST, _NODE = 10_000, 32 * 1024, 64  # for any value; nodes that earn more; characters
 _LARGEST = 14_000  # bits of an integer; beyond 4,300 digits Python and the engine lose count
 SHOWN = 20  # lines, and names or values in a line
 
@@ -27,6 +28,37 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 MISFIT = Problem((), "does not fit the schema")
+UNSAID = "there may be more that is wrong, but it is too large to be explained any further"
+
+
+class Budget:
+    """What it may cost to read a value again and to say what is wrong with it: three times its nodes, and a floor.
+
+    To look at a value with one part of a schema costs one; to compare it as a whole, all the nodes that are in it.
+    """
+
+    class Spent(Exception):
+        """It does not reach any further."""
+
+    def __init__(self, value: Any) -> None:
+        self.nodes = size(value)  # grows when a text turns out to hold another value
+        self.spent = 0
+        self.is_spent = False
+
+    def spend(self, nodes: int = 1) -> None:
+        self.is_spent = self.is_spent or self.spent + nodes > FLOOR + 3 * min(self.nodes, _MOST)
+        if self.is_spent:
+            raise self.Spent
+        self.spent += nodes
+
+
+def size(value: Any) -> int:
+    """The nodes of a value: JSON values, and 64 characters of a text or of names count as one more."""
+    if isinstance(value, dict):
+        return 1 + sum(map(len, value)) // _NODE + sum(map(size, value.values()))
+    if isinstance(value, (list, tuple)):
+        return 1 + sum(map(size, value))
+    return 1 + len(value) // _NODE if isinstance(value, str) else 1
 
 
 def is_sound(value: Any, deepest: int, longest_name: int | None) -> bool:

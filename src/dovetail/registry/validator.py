@@ -2,22 +2,17 @@
 
 The engine below is fast and complete, but it would fetch references, follow a hostile schema for hours and crash on a
 deep value. So the schema is measured first, the value's depth is checked first, and patterns are kept on a short lead.
-The words for what is wrong are found here, by asking the engine one small question after another: its own list of
-errors grows exponentially with nested alternatives.
 """
 
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dovetail import registry
 from dovetail.errors import SetupError
 from dovetail.registry.schema_document import DIALECTS, SchemaDocument, SchemaLimits
-from dovetail.registry.soundness import MISFIT, excerpt, is_sound, oddities, readable
-
-if TYPE_CHECKING:
-    from dovetail.registry.explanation import Part
+from dovetail.registry.soundness import MISFIT, UNSAID, Budget, excerpt, is_sound, oddities, readable
 
 __all__ = ["DIALECTS", "Pattern", "SchemaLimits", "Validator"]
 
@@ -38,7 +33,7 @@ class Validator:
         lazy: bool = False,
     ) -> None:
         self._document = SchemaDocument(schema, where, limits)
-        self._depth = limits.instance_depth
+        self._depth = self._document.deepest
         self._engine: SchemaEngine | None = None if lazy else SchemaEngine(self._document)
 
     def is_valid(self, instance: Any) -> bool:
@@ -48,7 +43,7 @@ class Validator:
         except (ValueError, RuntimeError):  # something that JSON does not have, or the engine gave up
             return False
 
-    def problems(self, instance: Any, *, root: str = "arguments") -> list[str]:
+    def problems(self, instance: Any, *, root: str = "arguments", budget: Budget | None = None) -> list[str]:
         """One line for each thing that is wrong, in the order of the value; empty if all is well."""
         engine = self._engine = self._engine or SchemaEngine(self._document)
         try:
@@ -57,10 +52,12 @@ class Validator:
             elif engine.fits(instance):
                 return []
             else:
-                found = registry.explanation.Explanation(self._document, engine).of(instance)
+                budget = budget or Budget(instance)
+                found = registry.explanation.Explanation(self._document, engine, budget).of(instance)
         except (ValueError, RuntimeError):  # something that JSON does not have, or the engine gave up
             found = oddities(instance, self._depth, longest_name=engine.longest_name)
-        return registry.explanation.lines_of(found or [MISFIT], instance, root)
+        rest = [f"{root}: {UNSAID}"] if budget and budget.is_spent else []
+        return registry.explanation.lines_of(found or [MISFIT], instance, root) + rest
 
 
 class Pattern:
@@ -90,7 +87,6 @@ class Pattern:
 _BACKTRACKS = 2_000
 _HEAVY_PATTERNS = 20  # in one schema
 _LONGEST_NAME = 300  # where patternProperties need the backtracking engine
-_CREDIT = 1_000_000  # subschemas that may be compiled, again and again, to find out what is wrong
 _LIGHT, _MIDDLE, _LARGE = 1 << 15, 1 << 18, 1 << 21  # bytes of a compiled pattern
 _LINEAR, _BACKTRACKING = "RegexOptions", "FancyRegexOptions"
 _ENGINES = (  # in this order; the larger the program the shorter the text, so that the worst takes a second or two
@@ -110,7 +106,7 @@ def _library() -> ModuleType:
     return jsonschema_rs
 
 
-def _compiled(schema: "Part", patterns: Any, **options: Any) -> Fits:
+def _compiled(schema: Any, patterns: Any, **options: Any) -> Fits:
     # Formats are asserted: generated schemas say dates and UUIDs with them, and a model must hear of a wrong one.
     options |= {"offline": True, "validate_formats": True, "ignore_unknown_formats": True, "pattern_options": patterns}
     fits: Fits = _library().validator_for(schema, **options).is_valid
@@ -118,17 +114,14 @@ def _compiled(schema: "Part", patterns: Any, **options: Any) -> Fits:
 
 
 class SchemaEngine:
-    """Compiles a schema, and at need the parts of it, so that no pattern can run away."""
+    """Compiles a schema, and at need keywords of it, so that no pattern can run away."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self._patterns = _library().RegexOptions(size_limit=_LIGHT)
         self._options: dict[str, Any] = {}
-        self._registry: Any = None
-        self._parts: dict[int, Fits] = {}
         self._keywords: dict[tuple[int, str], Fits] = {}
         self._known: dict[str, Pattern] = {}
-        self._credit = _CREDIT
         self.longest_name: int | None = None
         self.fits = self._compile_all()
 
@@ -166,26 +159,8 @@ class SchemaEngine:
         self._options = {"keywords": {"pattern": Keyword}}
         self.longest_name = _LONGEST_NAME  # for patternProperties, which the keyword does not see
 
-    def _compile(self, schema: "Part", **options: Any) -> Fits:
-        return _compiled(schema, self._patterns, **self._options, **options)
-
-    def fits_part(self, part: "Part", value: Any) -> bool:
-        """Whether a value fits one subschema; what can't be said cheaply counts as yes."""
-        if isinstance(part, bool):
-            return part
-        if id(part) not in self._parts:
-            self._parts[id(part)] = self._compile_part(part)
-        return self._parts[id(part)](value)
-
-    def _compile_part(self, part: dict[str, Any]) -> Fits:
-        document = self._document
-        self._credit -= len(document.reach(part, inside=True))
-        try:
-            self._registry = self._registry or _library().Registry([(document.base, document.root)])
-            address = {"$schema": document.dialect, "$ref": document.address(part)}
-            return self._compile(address if self._credit > 0 else True, registry=self._registry)
-        except ValueError:
-            return self._compile(True)
+    def _compile(self, schema: Any) -> Fits:
+        return _compiled(schema, self._patterns, **self._options)
 
     def pattern(self, text: str) -> Pattern:
         if text not in self._known:

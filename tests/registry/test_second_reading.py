@@ -1,0 +1,322 @@
+"""What wrong arguments cost: reading them again and explaining them is linear in their size, whatever the schema."""
+
+import functools
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pydantic
+import pytest
+from argument_types import compiled, problems
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from validator_stage import nested
+
+from costs import functions_called
+from dovetail.errors import ArgumentError, SetupError
+from dovetail.registry.arguments import compile_raw_arguments
+from dovetail.registry.leniency import Leniency
+from dovetail.registry.soundness import FLOOR, UNSAID, Budget, size
+from dovetail.registry.validator import Validator
+
+CALLS = 20  # of functions, for one node that is looked at
+
+
+@dataclass
+class Comment:
+    text: str
+    replies: "list[Comment] | None" = None
+
+
+@dataclass
+class Sum:
+    left: int
+    more: "Sum | Product | None" = None
+
+
+@dataclass
+class Product:
+    factor: int
+    more: "Sum | Product | None" = None
+
+
+def thread(levels: int, replies: int, text: Any, others: Any = "y") -> dict[str, Any]:
+    """A long thread: at every level some replies, and the last one goes on."""
+    made: dict[str, Any] = nested(
+        levels,
+        lambda inner: {"text": "x", "replies": [*({"text": others} for _ in range(replies)), inner]},
+        {"text": text},
+    )
+    return made
+
+
+def encoded(**arguments: Any) -> bytes:
+    return json.dumps(arguments).encode()
+
+
+def calls(decode: Callable[[bytes], Any], raw: bytes) -> tuple[int, list[str]]:
+    """How many functions of ours run, and what was wrong."""
+    lines: list[str] = []
+    with functions_called() as called:
+        try:
+            decode(raw)
+        except ArgumentError as error:
+            lines = error.problems
+    return len(called), lines
+
+
+# The cases that held a worker for seconds
+
+
+@pytest.mark.parametrize(
+    ("levels", "replies", "text", "others"),
+    [(40, 50, 1, "y"), (80, 50, 1, "y"), (90, 50, 1, 1), (90, 50, 1, "y"), (90, 200, 1, "y")],
+    ids=["30 KB", "60 KB", "all wrong", "70 KB", "270 KB"],
+)
+def test_long_threads(levels: int, replies: int, text: Any, others: Any) -> None:
+    arguments, value = compiled(Comment), {"x": thread(levels, replies, text, others)}
+    count, lines = calls(arguments.decode, encoded(**value))
+    assert lines
+    assert lines[0].startswith("x.replies[")
+    assert count <= 2 * CALLS * size(value) + 3_000
+
+
+RECURSIVE: dict[str, Any] = {"$ref": "#"}
+INTO: dict[str, Any] = {"properties": {"c": RECURSIVE}}
+LEAF: dict[str, Any] = {"type": "object", "properties": {"op": {"type": "string"}}}
+RESTATED: dict[str, Any] = {
+    "allOf": {**LEAF, "allOf": [INTO, INTO]},
+    "allOf beside properties": {**LEAF, "properties": {**LEAF["properties"], "c": RECURSIVE}, "allOf": [INTO]},
+    "anyOf": {**LEAF, "anyOf": [INTO, {**INTO, "required": ["z"]}]},
+    "oneOf": {**LEAF, "oneOf": [INTO, {**INTO, "required": ["z"]}]},
+    "if": {**LEAF, "if": INTO, "then": INTO, "else": INTO},
+    "not": {**LEAF, "allOf": [INTO], "not": {"properties": {"c": {"not": RECURSIVE}}, "required": ["c"]}},
+    "dependentSchemas": {**LEAF, "dependentSchemas": {"c": INTO}, "allOf": [INTO]},
+    "patternProperties": {**LEAF, "patternProperties": {"^c": RECURSIVE, "c$": RECURSIVE}},
+    "additionalProperties": {
+        **LEAF,
+        "allOf": [{"additionalProperties": {"anyOf": [{"type": "string"}, RECURSIVE]}}, INTO],
+    },
+    "unevaluatedProperties": {**LEAF, "allOf": [{"anyOf": [INTO]}], "unevaluatedProperties": False},
+    "definitions": {
+        **LEAF,
+        "anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
+        "$defs": {"a": INTO, "b": {**INTO, "required": ["z"]}},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", RESTATED.values(), ids=RESTATED)
+def test_a_schema_that_says_the_same_twice_does_not_double(schema: dict[str, Any]) -> None:
+    arguments = compile_raw_arguments(schema, where="tool", subject="tool")
+    counts = []
+    for levels in (4, 8, 16, 32):
+        count, lines = calls(
+            arguments.decode, json.dumps(nested(levels, lambda inner: {"c": inner}, {"op": 1})).encode()
+        )
+        assert lines
+        counts.append(count)
+    assert all(later <= 3 * earlier for earlier, later in itertools.pairwise(counts)), counts
+
+
+@pytest.mark.parametrize("end", [{"left": "x"}, {"factor": "x"}, {"left": []}, {"neither": 1}])
+def test_alternatives_of_classes_are_tried_once_at_each_level(end: dict[str, Any]) -> None:
+    arguments = compiled(Sum)
+    counts = []
+    for levels in (4, 8, 16, 32):
+        value = nested(levels, lambda inner: {"left": 1, "more": inner}, end)
+        count, lines = calls(arguments.decode, encoded(x=value))
+        assert lines
+        counts.append(count)
+    assert all(later <= 3 * earlier for earlier, later in itertools.pairwise(counts)), counts
+
+
+def test_alternatives_of_classes_are_still_told_apart() -> None:
+    value = {"left": 1, "more": {"factor": 2, "more": {"left": 3, "more": {"factor": 4}}}}
+    assert compiled(Sum).decode(encoded(x=value)) == {"x": Sum(1, Product(2, Sum(3, Product(4))))}
+
+
+class Branch(pydantic.BaseModel):
+    kind: Literal["branch"] = "branch"
+    inner: "Branch | Leaf | Twig | None" = None
+
+
+class Twig(pydantic.BaseModel):
+    kind: Literal["twig"] = "twig"
+    inner: "Branch | Twig | None" = None
+
+
+class Leaf(pydantic.BaseModel):
+    kind: Literal["leaf"] = "leaf"
+
+
+class Told(pydantic.BaseModel):
+    kind: Literal["told"]
+    inner: "Annotated[Told | Apart, pydantic.Field(discriminator='kind')] | None" = None
+
+
+class Apart(pydantic.BaseModel):
+    kind: Literal["apart"]
+    inner: "Annotated[Told | Apart, pydantic.Field(discriminator='kind')] | None" = None
+
+
+class Thread(pydantic.BaseModel):
+    text: str
+    replies: "list[Thread] | Leaf | None" = None
+
+
+def test_models_that_pydantic_would_try_again_and_again_are_refused() -> None:
+    with pytest.raises(SetupError, match=r'parameter x: a union of pydantic models .* Field\(discriminator="…"\)'):
+        compiled(Branch)
+    told = {"kind": "told", "inner": {"kind": "apart", "inner": {"kind": "told"}}}
+    assert compiled(Told).decode(encoded(x=told))["x"].inner.inner.kind == "told"
+    assert compiled(Thread).decode(encoded(x={"text": "a", "replies": [{"text": "b"}]}))["x"].replies[0].text == "b"
+
+
+# What is too large
+
+
+@pytest.mark.parametrize("lenient", [True, False])
+def test_above_64_kilobytes_the_first_problem_is_told(lenient: bool) -> None:
+    arguments = compiled(Comment, lenient=lenient)
+    value = thread(2, 4000, 1)
+    assert problems(lambda: arguments.decode(encoded(x=value))) == [
+        "x.replies[4000].replies[4000].text: expected a string, got the integer 1",
+        f"arguments: {UNSAID}",
+    ]
+    deep = problems(lambda: arguments.decode(encoded(x=thread(90, 200, 1))))
+    assert deep[0].startswith("x.replies[200]")
+    assert deep[0].endswith("…: expected a string")  # the path is cut, so what came there is not shown
+    raw = compile_raw_arguments({"type": "object", "maxProperties": 0}, where="tool", subject="tool")
+    assert problems(lambda: raw.decode(encoded(x="y" * 65_536))) == [
+        "arguments: does not fit the schema",
+        f"arguments: {UNSAID}",
+    ]
+
+
+def test_large_arguments_that_fit_are_read() -> None:
+    assert compiled(list[int]).decode(encoded(x=[1] * 100_000)) == {"x": [1] * 100_000}
+
+
+def test_json_in_a_string_is_read_to_its_end() -> None:
+    numbers = [{"text": str(n), "replies": [{"text": "y"}] * 3} for n in range(500)]
+    assert len(compiled(list[Comment]).decode(encoded(x=json.dumps(numbers)))["x"]) == 500
+    assert compiled(list[int]).decode(encoded(x=["1"] * 12_000)) == {"x": [1] * 12_000}
+
+
+def test_where_the_budget_ends_what_was_found_is_told() -> None:
+    """Ten alternatives for each of many items: more looks than the items' nodes allow."""
+    kinds = [
+        {"properties": {"kind": {"const": n}, "size": {"type": "integer"}}, "required": ["kind"]} for n in range(50)
+    ]
+    schema = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"items": {"anyOf": kinds}}}}
+    value = {"a": 1, "b": [{"kind": 49, "size": 1} for _ in range(500)] + [{"kind": 49, "size": "x"}]}
+    lines = Validator(schema, where="tool").problems(value)
+    assert lines == ["a: expected null, got the integer 1", f"arguments: {UNSAID}"]
+
+
+@pytest.mark.parametrize("unsaid", ["unevaluatedProperties", "unevaluatedItems"])
+def test_where_the_engine_may_take_several_ways_values_are_less_deep(unsaid: str) -> None:
+    again = {"$ref": "#/$defs/d"}
+    inner = {unsaid: {}, "dependentSchemas": {"a": again, "b": again}}
+    schema = {**again, "$defs": {"d": {"anyOf": [{"properties": {"a": inner}}]}}}
+    validator = Validator(schema, where="tool")
+    assert validator.is_valid(nested(15, lambda value: {"a": value, "b": 1}, {}))
+    assert validator.problems(nested(17, lambda value: {"a": value, "b": 1}, {})) == [
+        "arguments: is nested deeper than 16 levels"
+    ]
+    one_way = {"allOf": [{"properties": {"a": {"$ref": "#"}}}], unsaid: False}
+    assert Validator(one_way, where="tool").is_valid(nested(190, lambda value: {"a": value}, {}))
+
+
+# Any schema, any arguments
+
+
+NAMES = st.sampled_from("abc")
+VALUES = st.recursive(
+    st.sampled_from([None, True, 0, 2.0, 2.5, "a", "5", '{"a": "5"}', "[1, [2.0]]"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=12,
+)
+PLAIN: list[Any] = [
+    True, {}, {"type": "string"}, {"type": "integer"}, {"type": ["number", "null"]}, {"const": {"a": 1}},
+    {"enum": ["a", 1]}, {"minimum": 1}, {"uniqueItems": True}, {"$ref": "#/$defs/tree"}, {"$ref": "#/$defs/list"},
+    {"type": "object"},
+]  # fmt: skip
+
+
+def _keywords(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, min_size=1, max_size=3)
+    named = st.dictionaries(NAMES, inner, min_size=1, max_size=3)
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            **dict.fromkeys(("properties", "dependentSchemas"), named),
+            **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), several),
+            **dict.fromkeys(("items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems"), inner),
+            **dict.fromkeys(("not", "if", "then", "else", "contains"), inner),
+            "patternProperties": st.fixed_dictionaries({"^[ab]": inner}),
+            "required": st.lists(NAMES, max_size=2, unique=True),
+        },
+    )
+
+
+SCHEMAS = st.recursive(st.sampled_from(PLAIN), _keywords, max_leaves=8)
+AGAIN = {"$ref": "#/$defs/tree"}
+TREE = {"properties": {"a": AGAIN, "b": {"type": "string"}}, "allOf": [{"properties": {"a": AGAIN}}]}
+LIST = {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "integer"}]}}
+
+
+def validator_of(schema: Any) -> tuple[dict[str, Any], Validator] | None:
+    whole = {"type": "object", "properties": {"x": {"items": schema}}, "$defs": {"tree": TREE, "list": LIST}}
+    try:
+        return whole, Validator(whole, where="tool")
+    except SetupError:
+        return None
+
+
+def spent(schema: dict[str, Any], validator: Validator, value: Any) -> Budget:
+    """As a call does it: one budget for both."""
+    budget = Budget(value)
+    with functions_called() as called:
+        validator.problems(Leniency(schema, budget).reread(value, strings=True), budget=budget)
+    plain = 4 * budget.nodes + 2_000  # measured and checked as a whole; keywords are compiled once
+    assert len(called) <= CALLS * budget.spent + plain
+    return budget
+
+
+@settings(max_examples=150, deadline=None)
+@given(schema=SCHEMAS, value=VALUES)
+def test_the_cost_is_linear_in_the_arguments(schema: Any, value: Any) -> None:
+    made = validator_of(schema)
+    if made is None:
+        return
+    copies = [{"x": [json.loads(json.dumps(value)) for _ in range(count)]} for count in (8, 16)]
+    once, twice = (spent(*made, value) for value in copies)
+    assert once.spent <= FLOOR + 3 * once.nodes
+    assert twice.spent <= FLOOR + 3 * twice.nodes
+    assert twice.spent <= 2 * once.spent + 100
+
+
+@settings(max_examples=100, deadline=None)
+@given(schema=SCHEMAS, value=VALUES, name=NAMES)
+def test_the_cost_is_linear_in_the_depth(schema: Any, value: Any, name: str) -> None:
+    """The values of a tree lie in each other, and those of a schema that restates itself too."""
+    whole = {
+        "allOf": [{"properties": {name: {"$ref": "#"}}}, {"items": {"$ref": "#"}}],
+        "properties": {name: {"$ref": "#"}},
+    }
+    whole |= {"anyOf": [schema, {"required": ["z"]}], "$defs": {"tree": TREE, "list": LIST}}
+    try:
+        validator = Validator(whole, where="tool")
+    except SetupError:
+        return
+    for wrap in (lambda inner: {name: inner}, lambda inner: [inner]):
+        budgets = [
+            spent(whole, validator, functools.reduce(lambda v, _: wrap(v), range(n), value)) for n in (7, 14, 28)
+        ]
+        assert all(budget.spent <= FLOOR + 3 * budget.nodes for budget in budgets)
+        growth = [later.spent - earlier.spent for earlier, later in itertools.pairwise(budgets)]
+        assert growth[1] <= 4 * max(growth[0], 0) + 200, budgets
