@@ -166,21 +166,18 @@ class HttpApp:
         if visit.method not in ("GET", "HEAD"):
             await visit.refuse_method(b"GET, HEAD", "GET this path")
             return
-        status = await self._readiness() if visit.route in READY else OK
+        status = self._readiness() if visit.route in READY else OK
         body = b"" if visit.method == "HEAD" else encode({"status": status})
         await visit.response.json(200 if status == OK else 503, body, [(b"cache-control", b"no-store")])
 
-    async def _readiness(self) -> str:
+    def _readiness(self) -> str:
+        """As this worker has found out by itself: who asks costs the store nothing."""
         if self._draining:
             return "draining"
-        try:
-            if self._stay is not None and self._stay.is_open:
-                await self._stay.state.check()
-        except StoreTrouble:
-            return "state store out of reach"
-        except NoRoom:
-            return "state store full"
-        return OK
+        trouble = self._stay.member.trouble if self._stay is not None and self._stay.is_open else None
+        if trouble is None:
+            return OK
+        return "state store full" if isinstance(trouble, NoRoom) else "state store out of reach"
 
     # ── life ──
 
@@ -306,9 +303,10 @@ class _Stay:
         self.started: asyncio.Future[None] = self.loop.create_future()
         self.is_open = False  # started, and not ending yet
         self._ended: asyncio.Task[None] | None = None
-        self.traffic = Traffic(options.max_streams, options.max_body_bytes)
+        self.traffic = Traffic(options.max_streams, options.max_body_bytes, options.max_per_caller)
         self._engine = engine
         self._endpoint = Endpoint(engine, options, state, self.traffic)
+        self.member = self._endpoint.member
         self.overview = Overview(engine, options, state, self.traffic, self._endpoint.sessions)
         self._options = options
         self._documents = documents
