@@ -32,7 +32,6 @@ FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to o
 MAX_LOOKS = 8  # at sessions that might give way
 MAX_ID = 128
 MAX_TRIES = 100  # of a change that others are always quicker with
-NOBODY = caller_of(None, None)
 _codec: Codec[Session] = Codec(Session, "session", version=2)
 
 
@@ -101,13 +100,7 @@ class Sessions:
     # ── room for one more ──
 
     async def open(
-        self,
-        params: InitializeParams,
-        revision: Revision,
-        *,
-        owner: str | None,
-        unheard_since: int,
-        caller: str = NOBODY,
+        self, params: InitializeParams, revision: Revision, *, owner: str | None, unheard_since: int, caller: str = ""
     ) -> HeldSession:
         """`caller`: whose share it counts towards."""
         id = secrets.token_urlsafe(24)

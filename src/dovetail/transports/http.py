@@ -15,6 +15,7 @@ from dovetail.engine.core import Engine
 from dovetail.engine.shared_replies import MAX_SHARED
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.session import MAX_CLIENT
 from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.state.urls import open_state
@@ -55,7 +56,9 @@ class HttpApp:
         # For each session its record and its messages, for each stream that it is there, and all logs and questions.
         entries = 2 * options.max_sessions + options.max_streams + 2 * MAX_LOGS + MAX_SHARED
         given = options.state
-        self._state: StateBackend | None = MemoryState(max_entries=entries) if given is None else None
+        room = (4_000 + options.max_sessions) * (MAX_CLIENT + 1024)  # bytes: for all, however much their clients say
+        state = MemoryState(max_entries=entries, max_entry_bytes=room) if given is None else None
+        self._state: StateBackend | None = state
         if isinstance(given, str):
             open_state(given, engine.info.name)  # raises if it can't be one; each event loop opens its own
         elif given is not None:
