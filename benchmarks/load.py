@@ -87,8 +87,8 @@ def post(connection: Connection, method: str, params: dict[str, Any], **headers:
     connection.send("POST", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, **headers)
 
 
-async def new_session(connection: Connection) -> str:
-    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
+async def new_session(connection: Connection, capabilities: dict[str, Any] | None = None) -> str:
+    params = {"protocolVersion": "2025-11-25", "capabilities": capabilities or {}, "clientInfo": CLIENT}
     post(connection, "initialize", params)
     status, headers, body = await connection.answer()
     assert status == 200, body
@@ -224,13 +224,20 @@ async def measure(streams: int, sessions: int, rounds: int, show: Callable[[str]
         return Figures(session_bytes, stream_bytes, told, resident)
 
 
-async def idle_sessions(pid: int, port: int, count: int) -> float:
+async def measure_sessions(count: int, capabilities: dict[str, Any]) -> float:
+    """Bytes of each idle session whose client says so much of itself."""
+    async with load_server() as (pid, port):
+        await idle_sessions(pid, port, 50)
+        return await idle_sessions(pid, port, count, capabilities)
+
+
+async def idle_sessions(pid: int, port: int, count: int, capabilities: dict[str, Any] | None = None) -> float:
     before = resident_bytes(pid)
 
     async def some(many: int) -> None:
         connection = await Connection.open(port)
         for _ in range(many):
-            await new_session(connection)
+            await new_session(connection, capabilities)
         await connection.close()
 
     lanes = min(8, count)

@@ -19,4 +19,6 @@ async def extra() -> str:
 
 
 if __name__ == "__main__":
-    server.run(transport="http", port=0, max_sessions=50_000, max_streams=50_000, max_connections=50_000)
+    server.run(
+        transport="http", port=0, max_sessions=50_000, max_streams=50_000, max_per_caller=50_000, max_connections=50_000
+    )

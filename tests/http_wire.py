@@ -199,6 +199,13 @@ class HttpWire:
         assert (await wire.notify("notifications/initialized")).status == 202
         return wire
 
+    async def until_ready(self, status: int) -> Exchange:
+        """Wait until `/ready` answers so: a worker looks after its store by itself, every second."""
+        async with asyncio.timeout(10):
+            while (answer := await self.raw("GET", path="/ready").done()).status != status:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return answer
+
     # ── requests ──
 
     def raw(

@@ -4,7 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.load import measure
+from benchmarks.load import measure, measure_sessions
+
+from dovetail.protocol.session import MAX_CLIENT
 
 MEBIBYTE = 2**20
 MEASURED = Path("/proc/self/status").exists()
@@ -27,3 +29,18 @@ async def test_streams_and_idle_sessions(streams: int, sessions: int) -> None:
     if MEASURED:
         assert 100 < figures.session_bytes < 5_000
         assert 1_000 < figures.stream_bytes < 100_000
+
+
+@pytest.mark.skipif(not MEASURED, reason="the system does not tell")
+@pytest.mark.parametrize(
+    "sessions",
+    [
+        pytest.param(1_000, marks=pytest.mark.slow),
+        pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)]),
+    ],
+)
+async def test_sessions_cost_what_the_docs_promise_whatever_their_clients_say(sessions: int) -> None:
+    """The most that a client may say of itself, and the worst: each `[],` would be 25 times as large if decoded."""
+    worst = {"experimental": {"x": [[]] * ((MAX_CLIENT - 100) // 4)}}  # on the wire, each with a blank
+    each = await measure_sessions(sessions, worst)
+    assert MAX_CLIENT < each < (40_000 if sessions <= 2_000 else 25_000)  # of 2,000 the record is kept decoded, too

@@ -9,6 +9,7 @@ from console_asking import Viewer
 from dovetail import Console, Context, Server, ToolError
 from dovetail.console.gauge import BINS, MAX_METHODS, OTHER, Gauge, Histogram
 from dovetail.console.live import MAX_SESSIONS, MAX_TEXT, MAX_URIS, MAX_VIEWERS, shown_session
+from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import Session
 from dovetail.transports.overview import SeenSession
 from http_serving import serving
@@ -210,7 +211,7 @@ async def test_those_that_were_used_last_are_listed() -> None:
 )
 def test_what_a_client_says_of_itself_is_bounded(client: dict[str, Any], shown: str) -> None:
     uris = frozenset(f"note://{number}/{'y' * 1000}" for number in range(1000))
-    record = Session(id="s" * 32, version="2025-11-25", client=client, capabilities={}, subscriptions=uris)
+    record = Session(id="s" * 32, version="2025-11-25", client=encode(client), capabilities=b"{}", subscriptions=uris)
     told = shown_session(SeenSession(record, 5.0, 1.0))
     assert told["client"] == shown
     assert len(told["subscriptions"]) == MAX_URIS

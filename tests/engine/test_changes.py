@@ -23,8 +23,8 @@ def session(*announced: str, uris: tuple[str, ...] = ()) -> Session:
     return Session(
         id="s",
         version="2025-06-18",
-        client={},
-        capabilities={},
+        client=b"{}",
+        capabilities=b"{}",
         announced=frozenset(announced),
         subscriptions=frozenset(uris),
     )

@@ -8,7 +8,7 @@ import pytest
 from dovetail import Server
 from dovetail.engine import sessions
 from dovetail.engine.sessions import FRESH_SECONDS, MAX_ID, HeldSession, Sessions
-from dovetail.errors import Busy, ProtocolError
+from dovetail.errors import Busy, ProtocolError, RateLimited
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import R2025_06_18
 from dovetail.state.memory import MemoryState
@@ -30,22 +30,25 @@ class Counting(MemoryState):
 class Book:
     """The sessions of a server, and a clock to turn."""
 
-    def __init__(self, *, most: int = 10, state: type[MemoryState] = Counting) -> None:
+    def __init__(self, *, most: int = 10, most_of_one: int | None = None, state: type[MemoryState] = Counting) -> None:
         self.server = Server("book", version="1.0.0")
         for name in ("one", "two", "three"):
             self.server.add_resource(f"test://{name}", lambda: "1", name=name)
         self.clock = Clock()
         self.state = state(clock=self.clock)
-        self.sessions = self.reopened(most)
+        self.sessions = self.reopened(most, most_of_one)
 
-    def reopened(self, most: int = 10) -> Sessions:
+    def reopened(self, most: int = 10, most_of_one: int | None = None) -> Sessions:
         """As another process with the same state would."""
-        return Sessions(self.server.engine, self.state, timeout=TIMEOUT, most=most, clock=self.clock)
+        limits = {"most": most, "most_of_one": most_of_one}
+        return Sessions(self.server.engine, self.state, timeout=TIMEOUT, clock=self.clock, **limits)
 
-    async def open(self, owner: str | None = None, client: dict[str, Any] | None = None) -> HeldSession:
+    async def open(
+        self, owner: str | None = None, client: dict[str, Any] | None = None, caller: str = "somebody"
+    ) -> HeldSession:
         client = client or {"name": "x"}
         params = InitializeParams(protocol_version="2025-06-18", capabilities={}, client_info=client)
-        return await self.sessions.open(params, R2025_06_18, owner=owner, unheard_since=7)
+        return await self.sessions.open(params, R2025_06_18, owner=owner, unheard_since=7, caller=caller)
 
     async def find(self, held: HeldSession, owner: str | None = None) -> HeldSession | None:
         return await self.sessions.find(held.record.id, owner)
@@ -180,8 +183,8 @@ async def test_what_a_client_says_of_itself_is_bounded() -> None:
     book = Book()
     icons = [{"src": "data:image/png;base64," + "A" * 200_000}]
     held = await book.open(client={"name": "vain", "version": "1", "icons": icons})
-    assert held.record.client == {"name": "vain", "version": "1"}
-    with pytest.raises(ProtocolError, match="more than a session may hold"):
+    assert held.record.client == b'{"name":"vain","version":"1"}'
+    with pytest.raises(ProtocolError, match="16384 bytes"):
         await book.open(client={"name": "x" * 20_000, "version": "1"})
     assert len(book.sessions._known) == 1
 
@@ -270,6 +273,64 @@ async def test_many_at_once_do_not_exceed_the_cap() -> None:
     assert sum(isinstance(each, HeldSession) for each in opened) == 3
     assert sum(isinstance(each, Busy) for each in opened) == 7
     assert len(book.sessions._known) == 3
+
+
+# ── each caller's share ──
+
+
+async def test_who_holds_most_gives_way_though_others_are_silent_longer() -> None:
+    book = Book(most=4)
+    idle = await came_back(await book.open(caller="ann"))
+    book.clock.sleep(FRESH_SECONDS + 1)
+    greedy = [await came_back(await book.open(caller="bob")) for _ in range(3)]
+    new = await came_back(await book.open(caller="cid"))
+    greedy += [await came_back(await book.open(caller="dan"))]
+    alive = [await book.find(each) is not None for each in (idle, new, *greedy)]
+    assert alive == [True, True, False, False, True, True]
+
+
+async def test_nobody_can_end_those_of_others_by_opening_many() -> None:
+    book = Book(most=4)
+    idle = await came_back(await book.open(caller="ann"))
+    book.clock.sleep(FRESH_SECONDS + 1)
+    for _ in range(20):  # without a word more: each takes the place of one of their own
+        await book.open(caller="bob")
+    mine = [await came_back(await book.open(caller="bob")) for _ in range(3)]
+    with pytest.raises(Busy):
+        await book.open(caller="bob")
+    assert all([await book.find(each) is not None for each in (idle, *mine)])
+
+
+async def test_of_the_one_who_holds_most_the_one_that_never_came_back_gives_way() -> None:
+    book = Book(most=3)
+    used = await came_back(await book.open(caller="bob"))
+    new = await book.open(caller="bob")
+    also = await came_back(await book.open(caller="bob"))
+    await book.open(caller="ann")
+    assert [await book.find(each) is not None for each in (used, new, also)] == [True, False, True]
+
+
+async def test_among_equals_the_longest_silent_one_gives_way() -> None:
+    book = Book(most=3)
+    opened = [await came_back(await book.open(caller=name)) for name in ("ann", "bob", "cid")]
+    with pytest.raises(Busy):
+        await book.open(caller="dan")
+    book.clock.sleep(FRESH_SECONDS + 1)
+    assert await book.find(opened[0]) is not None
+    await book.open(caller="dan")
+    assert [await book.find(each) is not None for each in opened] == [True, False, True]
+
+
+async def test_one_caller_has_only_so_many() -> None:
+    book = Book(most=10, most_of_one=2)
+    mine = [await came_back(await book.open(caller="bob")) for _ in range(2)]
+    with pytest.raises(RateLimited, match="max_per_caller") as refusal:
+        await book.open(caller="bob")
+    assert (refusal.value.http_status, refusal.value.retry_after) == (429, FRESH_SECONDS)
+    await book.open(caller="ann")
+    book.clock.sleep(FRESH_SECONDS + 1)
+    mine.append(await book.open(caller="bob"))
+    assert [await book.find(each) is not None for each in mine] == [False, True, True]
 
 
 # ── changes ──

@@ -8,7 +8,8 @@ import pytest
 
 from dovetail import Server
 from dovetail.engine.handlers import MAX_LISTENED
-from dovetail.engine.streams import MAX_URIS, Change, Hub, Subscription, changes_made
+from dovetail.engine.streams import Change, Hub, Subscription, changes_made
+from dovetail.protocol.session import MAX_SUBSCRIPTIONS
 from wire import MODERN, Wire
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
@@ -200,7 +201,7 @@ async def test_the_number_of_subscriptions_is_bounded() -> None:
     server = new_server()
     async with Wire(server, "2025-11-25") as wire:
         record = wire.connection.record
-        full = record.replace(subscriptions=frozenset(f"n://{n}" for n in range(MAX_URIS)))
+        full = record.replace(subscriptions=frozenset(f"n://{n}" for n in range(MAX_SUBSCRIPTIONS)))
         await wire.connection.change(lambda _: full)
         assert (await wire.refusal("resources/subscribe", {"uri": "a://1"}))["code"] == -32602
 

@@ -57,9 +57,14 @@ async def hello(http: aiohttp.ClientSession, url: str) -> Reply:
     return await stranger.send("POST", stranger.request("initialize", params))
 
 
-async def readiness(http: aiohttp.ClientSession, url: str) -> tuple[int, str]:
-    async with http.get(url.removesuffix("/mcp") + "/ready") as reply:
-        return reply.status, (await reply.json())["status"]
+async def becomes(http: aiohttp.ClientSession, url: str, status: int, words: str) -> None:
+    """Wait until `/ready` says so: workers look by themselves, every second."""
+    async with asyncio.timeout(REFUSED_SECONDS):
+        while True:
+            async with http.get(url.removesuffix("/mcp") + "/ready") as reply:
+                if (reply.status, (await reply.json())["status"]) == (status, words):
+                    return
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -86,8 +91,8 @@ async def nothing_new_but_all_else(two: Fleet, http: aiohttp.ClientSession, sess
             assert await modern(http, url, "echo", nonce=f"{number}") == f"{number}"
         began = time.monotonic()
         refusal = await hello(http, url)
-        assert await readiness(http, url) == (503, "state store full")
         assert time.monotonic() - began < REFUSED_SECONDS
+        await becomes(http, url, 503, "state store full")
         assert refusal.status == 503
         assert refusal.json["error"]["message"] == "The server's state store is full; try again later"
         assert (await session.send("POST", session.request("ping", {}), at=url)).status == 200
@@ -109,7 +114,7 @@ async def all_is_well(two: Fleet, http: aiohttp.ClientSession, session: RawSessi
     assert await session.call("ask", {"nonce": "room"}, [], leave_after=1) == "room room"
     for url in two.urls:
         assert (await hello(http, url)).status == 200
-        assert await readiness(http, url) == (200, "ok")
+        await becomes(http, url, 200, "ok")
 
 
 @pytest.mark.soak

@@ -36,7 +36,7 @@ def meta(**changes: Any) -> dict[str, Any]:
 
 
 def session(version: str = "2025-06-18") -> Session:
-    return Session(id="s", version=version, client={"name": "c"}, capabilities={"sampling": {}})
+    return Session(id="s", version=version, client=b'{"name":"c"}', capabilities=b'{"sampling":{}}')
 
 
 def hello(version: Any = "2025-06-18", **changes: Any) -> dict[str, Any]:

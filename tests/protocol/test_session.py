@@ -21,8 +21,8 @@ def test_a_session_begins_with_what_was_agreed_on(revision: revisions.Revision) 
     assert session.revision is revision
     assert session.id == "id-1"
     assert session.version == revision.name  # and not what the client asked for
-    assert session.capabilities == {"roots": {"listChanged": True}}
-    assert session.client == {"name": "c", "version": "1"}
+    assert session.capabilities == b'{"roots":{"listChanged":true}}'
+    assert session.client == b'{"name":"c","version":"1"}'
     assert not session.initialized
     assert session.log_level is None
     assert session.subscriptions == frozenset()

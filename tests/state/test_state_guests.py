@@ -221,9 +221,9 @@ class TestReadiness:
     async def test_it_tells_probes(self, make_sqlite: Make) -> None:
         state = make_sqlite(max_entries=10)
         async with serving(Server("notes", version="1.0.0"), state=state) as app:
-            assert (await HttpWire(app).raw("GET", path="/ready").done()).status == 200
+            await HttpWire(app).until_ready(200)
             with contextlib.suppress(NoRoom):  # the app has something there too
                 for n in range(10):
                     await state.put(f"session/{n}", b"", ttl=LONG)
-            answer = await HttpWire(app).raw("GET", path="/ready").done()
-            assert (answer.status, b"state store full" in answer.raw) == (503, True)
+            answer = await HttpWire(app).until_ready(503)
+            assert b"state store full" in answer.raw

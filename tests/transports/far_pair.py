@@ -103,7 +103,7 @@ class Pair:
 
     async def lose(self) -> None:
         """The first shows no more that it lives."""
-        lost = endpoint_of(self.apps[0])._member
+        lost = endpoint_of(self.apps[0]).member
         assert lost._renewing is not None
         lost._renewing.cancel()
         await settle()

@@ -44,7 +44,7 @@ class Fleet:
 
     async def lose(self, number: int) -> None:
         """The worker shows no more that it lives, as if it were killed; what it runs goes on, to make things worse."""
-        lost = endpoint_of(self.apps[number])._member
+        lost = endpoint_of(self.apps[number]).member
         assert lost._renewing is not None
         lost._renewing.cancel()
         await asyncio.sleep(0)
@@ -387,7 +387,7 @@ async def test_a_worker_that_only_could_not_show_itself_is_not_lost(fleet: Fleet
     await call.cut()
     rest = wires[1].get(primed)
     await rest.message()
-    alive = endpoint_of(fleet.apps[0])._member
+    alive = endpoint_of(fleet.apps[0]).member
     await fleet.state.delete(f"worker/{alive.id}")
     for _ in range(5):
         fleet.state.outages += 1
@@ -434,7 +434,7 @@ async def test_a_plain_call_does_not_touch_the_store(fleet: Fleet, monkeypatch: 
     for name in ("get", "put", "touch", "delete", "claim", "add", "append", "read", "drop", "publish"):
         monkeypatch.setattr(type(fleet.state), name, lambda *_, name=name, **__: touched.append(name))
     for app in fleet.apps:
-        endpoint_of(app)._member._renewing.cancel()
+        endpoint_of(app).member._renewing.cancel()
     answer = await HttpWire(fleet.apps[0], MODERN).call("add", {"a": 1, "b": 2})
     assert (text_of(answer.answer), touched) == ("3", [])
     monkeypatch.undo()

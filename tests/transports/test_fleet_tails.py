@@ -54,7 +54,7 @@ class Workers:
 
     async def lose(self, number: int) -> str:
         """The name of the worker, which shows no more that it lives."""
-        lost = endpoint_of(self.apps[number])._member
+        lost = endpoint_of(self.apps[number]).member
         assert lost._renewing is not None
         lost._renewing.cancel()
         await settle()

@@ -10,7 +10,8 @@ from dovetail.engine import changes
 from dovetail.state import patience
 from dovetail.state.base import StoreTrouble
 from dovetail.transports import event_log
-from http_serving import PausingState, endpoint_of, settle
+from far_state import FarState
+from http_serving import PausingState, endpoint_of, serving, settle
 from http_stage import Stage, text_of
 from http_wire import HttpWire
 
@@ -94,16 +95,37 @@ async def test_nobody_can_shake_hands_meanwhile(app: Any, state: TroubledState) 
     await HttpWire.session(app)
 
 
+async def probe(app: Any, path: str = "/ready") -> int:
+    return (await HttpWire(app).raw("GET", path=path).done()).status
+
+
 async def test_readiness_tells(app: Any, state: TroubledState) -> None:
-    for path, away, status in (
-        ("/ready", False, 200),
-        ("/ready", True, 503),
-        ("/health", True, 200),
-        ("/ready", False, 200),
-    ):
-        state.away = away
-        assert (await HttpWire(app).raw("GET", path=path).done()).status == status
+    await HttpWire(app).until_ready(200)
+    state.away = True
+    await HttpWire(app).until_ready(503)
+    assert await probe(app, "/health") == 200
     state.come_back()
+    await HttpWire(app).until_ready(200)
+
+
+async def test_who_asks_for_readiness_costs_the_store_nothing() -> None:
+    state = Counting()
+    async with serving(Stage().server, state=state) as app:
+        await HttpWire(app).until_ready(200)  # once it has looked; it looks again in a second
+        before = state.calls.total()
+        assert [await probe(app) for _ in range(100)] == [200] * 100
+        assert state.calls.total() - before <= 2 * len(("touch", "check"))  # a beat of its own, at the most two
+
+
+class Counting(FarState):
+    """Counts every command."""
+
+    async def put(self, *arguments: Any, **options: Any) -> int:
+        await self._travel("put")
+        return await super().put(*arguments, **options)
+
+    async def check(self) -> None:
+        await self._travel("check")
 
 
 async def test_a_call_that_runs_is_answered(app: Any, stage: Stage, state: TroubledState) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from session_opening import identify
 
 from dovetail.engine.streams import Change
 from dovetail.transports import response
@@ -248,6 +249,31 @@ async def test_there_are_only_so_many() -> None:
         again = listen(app)
         assert (await again.message())["method"] == ACKNOWLEDGED
         await leave(again, streams[1])
+
+
+async def test_one_caller_keeps_nobody_from_streams() -> None:
+    """The one that holds most gives up its oldest, of whatever kind, to whoever holds less; and has a cap besides."""
+    stage = Stage()
+    async with serving(stage.server, max_streams=4, max_per_caller=3, identify=identify) as app:
+        bob, ann = {"x-user": "bob"}, {"x-user": "ann"}
+        session = await HttpWire.session(app, headers=bob)
+        tail = await session.get().started()
+        old = HttpWire(app, headers=bob).raw("GET", b"", {"accept": "text/event-stream"}, path="/sse")
+        await old.event()
+        third = listen(app, headers=bob)
+        await third.message()
+        refused = await listen(app, headers=bob).done()
+        assert refused.status == 429
+        assert "max_per_caller" in refused.json["error"]["message"]
+        streams = [listen(app, headers=ann) for _ in range(2)]
+        for stream in streams:
+            assert (await stream.message())["method"] == ACKNOWLEDGED
+        await tail.done()  # the oldest of those who held most
+        assert not old.ended
+        refused = await listen(app, headers=ann).done()  # now both have two
+        assert refused.status == 503
+        assert app._stay.traffic.open_streams == 4
+        await leave(old, third, *streams)
 
 
 async def test_it_does_not_count_as_a_call() -> None:

@@ -1,5 +1,8 @@
 """Sessions over HTTP: how many there may be, and whose they are."""
 
+from typing import Any
+
+import pytest
 from session_opening import identify, initialize
 
 from http_serving import Clock, endpoint_of, serving, until
@@ -65,6 +68,47 @@ async def test_a_session_with_a_running_call_is_in_use() -> None:
         stage.go.set()
         assert text_of((await call.done()).answer) == "done"
         assert (await wire.call("add", {"a": 1, "b": 1})).status == 200
+
+
+# ── each caller's share ──
+
+
+def by(user: str | None = None, address: str | None = None) -> dict[str, str | None]:
+    return {"x-user": user} if address is None else {"x-forwarded-for": address}
+
+
+@pytest.mark.parametrize(
+    ("options", "greedy", "other"),
+    [
+        ({"identify": identify}, by("bob"), by("ann")),
+        ({"trusted_proxies": ["127.0.0.1"]}, by(address="192.0.2.1"), by(address="192.0.2.2")),
+        ({"trusted_proxies": ["127.0.0.1"]}, by(address="2001:db8::1"), by(address="2001:db8:0:1::1")),
+    ],
+    ids=["principal", "address", "network"],
+)
+async def test_one_user_keeps_nobody_from_opening_sessions_nor_ends_theirs(
+    options: dict[str, Any], greedy: dict[str, str | None], other: dict[str, str | None]
+) -> None:
+    clock = Clock()
+    async with serving(Stage().server, clock=clock, max_sessions=4, **options) as app:
+        idle = await HttpWire.session(app, headers=other)
+        clock.sleep(61)
+        for _ in range(3):
+            await HttpWire.session(app, headers=greedy)
+        assert (await initialize(app, **greedy)).status == 503
+        assert (await idle.call("add", {"a": 1, "b": 1})).status == 200
+        second = await HttpWire.session(app, headers=other)  # in the place of one of theirs
+        assert (await second.call("add", {"a": 1, "b": 1})).status == 200
+
+
+async def test_a_caller_has_only_so_many_sessions() -> None:
+    async with serving(Stage().server, max_per_caller=2, identify=identify) as app:
+        for _ in range(2):
+            await HttpWire.session(app, headers=by("bob"))
+        refused = await initialize(app, **by("bob"))
+        assert (refused.status, refused.headers["retry-after"]) == (429, "60")
+        assert "max_per_caller" in refused.json["error"]["message"]
+        assert (await initialize(app, **by("ann"))).status == 200
 
 
 # ── whose it is ──

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from session_opening import HELLO, initialize, records
 
@@ -25,7 +26,7 @@ async def test_the_answer_to_initialize_names_the_session(version: str) -> None:
         (record,) = await records(app)
         assert record["id"] == wire.session_id
         assert record["version"] == version
-        assert record["client"] == CLIENT
+        assert msgspec.json.decode(record["client"]) == CLIENT
         assert record["initialized"] is True
 
 

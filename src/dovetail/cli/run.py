@@ -52,6 +52,7 @@ HELP = {
     "max_sessions": "Most sessions.",
     "session_timeout": "Seconds without a request that end a session.",
     "max_streams": "Most open streams.",
+    "max_per_caller": "Most sessions, and most open streams, of one caller.",
     "event_timeout": "Seconds that a stream can be resumed.",
     "keep_alive": "Seconds between comments on a silent stream.",
     "drain_delay": "Seconds to accept on after a signal, while /ready says no.",

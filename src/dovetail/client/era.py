@@ -28,6 +28,7 @@ from dovetail.errors import (
 )
 from dovetail.protocol import revisions
 from dovetail.protocol.definitions import Implementation
+from dovetail.protocol.inbound import CAPABILITIES_KEY, CLIENT_KEY
 from dovetail.protocol.methods import LogLevel, RequestMeta
 from dovetail.protocol.outbound import SERVER_INFO_KEY
 from dovetail.protocol.revisions import Revision
@@ -48,14 +49,9 @@ class Identity(msgspec.Struct, frozen=True):
         """What every request carries in its `_meta`."""
         if revision.handshake:
             return {}
-        meta = RequestMeta(
-            version=revision.name,
-            capabilities=dict(self.capabilities(revision)),
-            client=dict(self.info),
-            log_level=log_level if log_level is not None else UNSET,
-        )
-        stamp: dict[str, Any] = msgspec.to_builtins(meta)
-        return stamp
+        meta = RequestMeta(version=revision.name, log_level=log_level if log_level is not None else UNSET)
+        said = {CAPABILITIES_KEY: dict(self.capabilities(revision)), CLIENT_KEY: dict(self.info)}
+        return {**msgspec.to_builtins(meta), **said}
 
 
 class Agreement(msgspec.Struct, frozen=True):

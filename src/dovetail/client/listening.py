@@ -16,7 +16,7 @@ from dovetail.client.backoff import Backoff
 from dovetail.client.conversation import Conversation, Pending
 from dovetail.client.outgoing import LISTEN
 from dovetail.client.refusals import passes
-from dovetail.engine.streams import LIST_KINDS, MAX_URIS, Change, ChangeKind
+from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind
 from dovetail.errors import ConnectionLost, DovetailError, ServerError, TooManyRequests
 from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE
 from dovetail.protocol.methods import ListenFilter, RequestId
@@ -26,6 +26,7 @@ Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 Doubt = Callable[[], None]  # hears that changes may have been missed
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+MAX_URIS = 10_000  # whose changes wait to be read
 CANCELLED = "notifications/cancelled"
 KINDS: dict[str, ChangeKind] = {Change(kind).method: kind for kind in LIST_KINDS}
 UPDATED = Change("updated", "any").method

@@ -77,7 +77,8 @@ class LiveFigures:
 def shown_session(seen: SeenSession) -> dict[str, Any]:
     """A session without what would let others use it: of its id only the beginning."""
     record = seen.record
-    words = (str(record.client.get(name) or "") for name in ("name", "version"))
+    client = jsonrpc.parse(record.client)
+    words = (str(client.get(name) or "") for name in ("name", "version"))
     return {
         "id": record.id[:8],
         "client": " ".join(words).strip()[:MAX_TEXT],

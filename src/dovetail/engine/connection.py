@@ -13,6 +13,7 @@ from contextvars import Context, copy_context
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 from msgspec import Raw
 
 from dovetail import engine as late
@@ -301,7 +302,9 @@ class Connection:
         return self.session is not None
 
     async def change(self, change: Callable[[Session], Session]) -> None:
-        self.session = record = change(self.record)
+        record = change(self.record)
+        record.refuse_beyond_bounds(len(msgspec.msgpack.encode(record)))
+        self.session = record
         if self._subscription is not None:
             for uri in record.subscriptions - self._subscription.uris:
                 self._subscription.add_uri(uri)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from dovetail.protocol.inbound import Request
+from dovetail.protocol.methods import EMPTY_OBJECT
 from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
@@ -136,6 +137,12 @@ class Exchange(msgspec.Struct, eq=False):
     def keep_arrived(self) -> None:
         """A middleware is about to get the request, and may change it."""
         self._arrived = self.arrived
+
+    def keep_only(self, params: Any) -> None:
+        """Of a request that stays for long: nothing else of what its client has sent is held meanwhile."""
+        request = self.request
+        request.params, request.raw_params, request.capabilities_json = params, EMPTY_OBJECT, b"{}"
+        self._arrived = request.client_json = None
 
     @property
     def cancellation(self) -> Cancellation:

@@ -18,7 +18,7 @@ from dovetail.engine.exchange import Exchange
 from dovetail.engine.interview import Unanswered
 from dovetail.engine.invoke import invoke
 from dovetail.engine.limits import CallTimeout, Slots
-from dovetail.engine.streams import MAX_URIS, Change, ChangeKind
+from dovetail.engine.streams import Change, ChangeKind
 from dovetail.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -52,7 +52,6 @@ from dovetail.protocol.results import (
     Suggestions,
     Welcome,
 )
-from dovetail.protocol.session import Session
 from dovetail.registry.catalog import Catalog, KeptPage, Page
 from dovetail.registry.invocation import Invocation
 
@@ -65,6 +64,7 @@ log = logging.getLogger("dovetail")
 EMPTY = Empty()
 EVERYBODY: Hashable | None = ()  # sees the same
 MAX_LISTENED = 1_000  # resources of one listen; who wants more opens several
+MAX_LISTEN_BYTES = 256 * 1024  # of its params and its id, which are kept as long as it is open
 LOOKED_UP_AT_ONCE = 50  # of them; then others have their turn
 
 
@@ -197,14 +197,8 @@ async def subscribe(engine: "Engine", exchange: Exchange) -> Result:
     if rule is not None and not await late.access.may_use(engine, exchange, rule):
         raise NotFound(uri=params.uri)
     if exchange.sessions is not None:
-        await exchange.sessions.change(partial(_subscribed, params.uri))
+        await exchange.sessions.change(lambda record: record.replace(subscriptions=record.subscriptions | {params.uri}))
     return EMPTY
-
-
-def _subscribed(uri: str, record: Session) -> Session:
-    if len(record.subscriptions) >= MAX_URIS:
-        raise ProtocolError("Too many subscriptions in this session", code=INVALID_PARAMS)
-    return record.replace(subscriptions=record.subscriptions | {uri})
 
 
 async def unsubscribe(engine: "Engine", exchange: Exchange) -> Result:
@@ -219,8 +213,13 @@ async def listen(engine: "Engine", exchange: Exchange) -> Result:
     """Stays until the client cancels or the server stops: acknowledgement first, then what was asked for."""
     params = exchange.request.params
     assert isinstance(params, ListenParams)
+    if memoryview(exchange.request.raw_params).nbytes + len(encode(exchange.request.id)) > MAX_LISTEN_BYTES:
+        text = f"subscriptions/listen takes {MAX_LISTEN_BYTES} bytes at most; ask for less, or in several listens"
+        raise ProtocolError(text, code=INVALID_PARAMS, http_status=413)
     honoured = await _honoured(engine, exchange, params.notifications)
     kinds = [kind for kind, wanted in _wanted_kinds(honoured) if wanted]
+    params = ListenParams(notifications=honoured)
+    exchange.keep_only(params)
     mark = {SUBSCRIPTION_KEY: exchange.request.id}
     exchange.subscription = subscription = engine.hub.subscribe(kinds, honoured.resource_subscriptions)
     try:

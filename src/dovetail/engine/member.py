@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 
-from dovetail.state.base import StateBackend
+from dovetail.state.base import StateBackend, StoreTrouble
 
 LEASE_SECONDS = 4.0
 BEAT_SECONDS = 1.0  # between two renewals
@@ -27,6 +27,8 @@ class Member:
         self.id = secrets.token_hex(6)
         self._state = state
         self._renewing: asyncio.Task[None] | None = None
+        # Why no session could be opened, when this worker last tried to write; nobody else has to, however many ask.
+        self.trouble: Exception | None = StoreTrouble() if state.shared else None
 
     def start(self) -> None:
         if self._state.shared and self._renewing is None:
@@ -49,8 +51,11 @@ class Member:
                 if not await self._state.touch(_key(self.id), LEASE_SECONDS):
                     await self._state.put(_key(self.id), b"", ttl=LEASE_SECONDS)
                     await self._state.delete(_note(self.id))
+                await self._state.check()
+                self.trouble = None
             except Exception as failure:  # whatever it is: without a lease, others take this worker for dead
-                log.debug("the lease of this worker can't be renewed: %s", failure)
+                self.trouble = failure
+                log.debug("the lease of this worker can't be renewed, or the store takes no more: %s", failure)
             await asyncio.sleep(BEAT_SECONDS)
 
     async def lives(self, worker: str) -> bool:

@@ -19,3 +19,10 @@ def network_of(address: str) -> str | None:
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
     return str(ipaddress.IPv6Network((parsed, IPV6_NETWORK), strict=False))
+
+
+def caller_of(owner: str | None, address: str | None) -> str:
+    """Who has a share of its own: a principal, or else a network; those of whom neither is known are one."""
+    if owner is not None:
+        return f"principal {owner}"
+    return "anonymous" if address is None else f"address {network_of(address) or address}"

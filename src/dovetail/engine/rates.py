@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dovetail.engine.exchange import Exchange
-from dovetail.engine.networks import network_of
+from dovetail.engine.networks import caller_of
 from dovetail.errors import RateLimited
 from dovetail.protocol.results import Result
 from dovetail.registry.rates import Per, Rate
@@ -63,17 +63,14 @@ class TooSoon(msgspec.Struct, frozen=True):
 
 
 def _principal(exchange: Exchange) -> str:
-    return _address(exchange) if exchange.owner is None else f"principal {exchange.owner}"
-
-
-def _address(exchange: Exchange) -> str:
-    return "anonymous" if exchange.address is None else f"address {network_of(exchange.address) or exchange.address}"
+    owner = exchange.owner
+    return caller_of(owner, exchange.address if owner is None else None)
 
 
 WHO: dict[Per, Callable[[Exchange], str]] = {
     "all": lambda _: "everybody",
     "principal": _principal,
-    "address": _address,
+    "address": lambda exchange: caller_of(None, exchange.address),
 }
 
 

@@ -1,8 +1,9 @@
 """Sessions of the handshake era over HTTP: records in a state backend that any request may be the next to use.
 
-A session lives as long as it is used, belongs to whoever opened it, and there are only so many: when no more fit, the
-one that has been silent longest gives way, unless even that one was used a moment ago. Those whose client has
-not said `initialized` give way before all others, in the order of their use: opening sessions is cheap.
+A session lives as long as it is used, and belongs to whoever opened it. There are only so many, and each caller, a
+principal or else a network, has only so many of them. When no more fit, the caller that holds most gives one up: one
+whose client has not said `initialized`, for opening sessions is cheap, else the one that was silent longest. One that
+was used a moment ago gives way only to a caller that holds fewer.
 
 Of workers that share a backend each bounds those that it has opened itself, and asks the backend before one of them
 ends: it may have been used elsewhere.
@@ -13,30 +14,27 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from heapq import nlargest
-from typing import Any
+from itertools import islice
 
 import msgspec
 
 from dovetail.engine.core import Engine
+from dovetail.engine.networks import caller_of
 from dovetail.engine.streams import Hub
-from dovetail.errors import INVALID_PARAMS, Busy, ProtocolError
+from dovetail.errors import Busy, RateLimited
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.session import Session
 from dovetail.state.base import Conflict, Entry, NoRoom, StateBackend
 from dovetail.state.records import Codec
 
-MAX_RECORD = 64 * 1024  # bytes: what a client says of itself, its roots, and the resources that it subscribes to
-MAX_FIRST = 16 * 1024  # of what it says of itself
-LARGE = 2 * 1024  # bytes of a record that stays decoded as long as its session is known here
-RECENT = 2_000  # sessions whose records are kept decoded, though they are small
-FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to a new one
+RECENT = 2_000  # sessions whose records are kept decoded
+FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to one of a caller that holds as many
 MAX_LOOKS = 8  # at sessions that might give way
 ENDED_SECONDS = 30.0  # for which its calls find out that a session was ended
 MAX_ID = 128
 MAX_TRIES = 100  # of a change that others are always quicker with
-_codec: Codec[Session] = Codec(Session, "session")
+_codec: Codec[Session] = Codec(Session, "session", version=2)
 
 
 class HeldSession(msgspec.Struct, eq=False):
@@ -76,129 +74,108 @@ class Sessions:
         *,
         timeout: float,
         most: int,
+        most_of_one: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`most_of_one`: sessions of one caller; None: as many as there are."""
         self._engine = engine
         self._state = state
         self._timeout = timeout
         self._touch_seconds = timeout / 10  # how often the backend hears of use
         self._unseen = self._touch_seconds if state.shared else 0.0  # use that it has not heard of yet
         self._most = most
+        self._most_of_one = most if most_of_one is None else most_of_one
         self._clock = clock
-        self._known: dict[str, _Known] = {}
-        # Each of them stands in one of three lines; the one that was used here longest ago comes first.
-        self._new: _Line = OrderedDict()  # opened here; the client has not said `initialized`, unless elsewhere
-        self._old: _Line = OrderedDict()  # all others that were opened here
+        self._known: _Line = OrderedDict()  # the one that was used here longest ago comes first, here and below
+        self._callers: dict[str, _Line] = {}  # those that were opened here, by whom
         self._guests: _Line = OrderedDict()  # opened by other workers
-        self._recent: OrderedDict[str, _Known] = OrderedDict()  # those with a small record that is decoded
+        self._recent: _Line = OrderedDict()  # those whose record is decoded
 
     @property
     def _opened_here(self) -> int:
-        return len(self._new) + len(self._old)
+        return len(self._known) - len(self._guests)
 
     def glance(self, most: int) -> tuple[int, list[tuple[str, float, float]]]:
         """How many are known here; and of those used last the id, and how many seconds ago each was met and used."""
-        now, last = self._clock(), nlargest(most, self._known.items(), key=lambda item: item[1].used)
+        now, last = self._clock(), islice(reversed(self._known.items()), most)
         return len(self._known), [(id, now - known.met, now - known.used) for id, known in last]
 
     # ── room for one more ──
 
     async def open(
-        self, params: InitializeParams, revision: Revision, *, owner: str | None, unheard_since: int
+        self, params: InitializeParams, revision: Revision, *, owner: str | None, unheard_since: int, caller: str = ""
     ) -> HeldSession:
+        """`caller`: whose share it counts towards."""
         id = secrets.token_urlsafe(24)
         record = Session.open(
             id, params, revision, announced=self._engine.announced_kinds(), owner=owner, unheard_since=unheard_since
         )
-        if len(_codec.encode(record)) > LARGE:
-            record = record.replace(client=_without_pictures(record.client))
-        known = _Known(self._engine.hub, self._clock(), self._old)
-        self._stand_last(id, known, self._old)  # it counts from now on: others may open one meanwhile
+        known = self._add(id, caller, self._clock())  # it counts from now on: others may open one meanwhile
         try:
             await self._forget_expired()
-            if self._opened_here > self._most:
-                await self._make_room()
-            version = await self._put_first(record)
+            if self._opened_here > self._most or len(known.line) > self._most_of_one:
+                await self._make_room(known.line)
+            version = await self._put_first(record, known.line)
         except BaseException:
             self._forget(id)
             raise
-        self._stand_last(id, known, self._new)
+        known.is_new = True
         return HeldSession(self, record, version)
 
-    async def _put_first(self, record: Session) -> int:
-        data = _encoded(record, MAX_FIRST)
+    def _add(self, id: str, caller: str | None, now: float) -> "_Known":
+        if not self._known and self._engine.options.list_changed:
+            self._engine.hub.listing_wanted(1)
+        line = self._guests if caller is None else self._callers.setdefault(caller, OrderedDict())
+        line[id] = self._known[id] = known = _Known(self._engine.hub, now, caller, line)
+        return known
+
+    async def _put_first(self, record: Session, newcomer: "_Line") -> int:
+        data = _encoded(record)
         while True:
             try:
                 return await self._state.put(_key(record.id), data, ttl=self._timeout, if_version=0)
             except NoRoom:  # others are large, though they may be few
                 if self._state.shared:
                     raise
-                await self._make_room()
+                await self._make_room(newcomer)
 
-    async def _make_room(self) -> None:
+    async def _make_room(self, newcomer: "_Line") -> None:
         """One that was opened here ends; raises if all that are looked at are in use."""
-        id = await self._never_came_back() or await self._silent_longest()
-        if id is None:
-            others = self._opened_here - 1
-            raise Busy(f"There are {others} sessions, all of them in use; try again later", http_status=503)
-        await self.end(id)
-
-    async def _never_came_back(self) -> str | None:
+        is_share_full = len(newcomer) > self._most_of_one
+        holder = newcomer if is_share_full else max(self._callers.values(), key=_rank, default=newcomer)
+        holds_more = len(holder) > len(newcomer)
         for _ in range(MAX_LOOKS):
-            if not self._new:
+            id, known = _first(holder)
+            if known is None or not (known.is_new or holds_more or self._clock() - known.used >= FRESH_SECONDS):
                 break
-            silence = self._silence_here(self._new)
-            id = self._look_at_first(self._new)
-            if not await self._is_initialized(id):
-                return id
-            if silence >= FRESH_SECONDS and (known := self._known.get(id)) is not None:
-                known.used = self._clock() - silence  # unless elsewhere, which will be asked for in its turn
-                known.line.move_to_end(id, last=False)
-        return None
+            known.is_new = False
+            self._used(id, known)  # so that nobody else looks at it meanwhile, nor soon again
+            if holds_more or await self._is_idle(id):
+                await self.end(id)
+                return
+        if is_share_full and self._opened_here <= self._most:
+            text = f"This caller has {self._most_of_one} sessions, all of them in use; max_per_caller sets the limit"
+            raise RateLimited(text, retry_after=int(FRESH_SECONDS))
+        raise Busy(f"There are {self._opened_here - 1} sessions, all of them in use; try again later", http_status=503)
 
-    async def _silent_longest(self) -> str | None:
-        for _ in range(MAX_LOOKS):
-            if self._silence_here(self._old) < FRESH_SECONDS:
-                break
-            id = self._look_at_first(self._old)
-            if await self._is_silent(id):
-                return id
-        return None
-
-    def _silence_here(self, line: "_Line") -> float:
-        """Of the first in a line, in seconds."""
-        known = next(iter(line.values()), None)
-        return 0.0 if known is None else self._clock() - known.used
-
-    def _look_at_first(self, line: "_Line") -> str:
-        """It counts as used now, so that nobody else looks at it meanwhile, nor soon again."""
-        id, known = next(iter(line.items()))
-        known.used = self._clock()
-        self._stand_last(id, known, self._old)
-        return id
-
-    async def _is_initialized(self, id: str) -> bool:
-        """Its client may have said so at another worker. False if it is gone."""
+    async def _is_idle(self, id: str) -> bool:
+        """Nobody has used it for a while, anywhere, or its client has never said `initialized`. True if it is gone."""
         entry = await self._state.get(_key(id))
         record = None if entry is None else _codec.decode(entry.value)
-        return record is not None and record.initialized
-
-    async def _is_silent(self, id: str) -> bool:
-        """Nobody has used it for a while, anywhere. True if it is gone."""
         left = await self._state.remaining(_key(id))
-        return left is None or self._timeout - left - self._unseen >= FRESH_SECONDS
+        if record is None or not record.initialized or left is None:
+            return True
+        return self._timeout - left - self._unseen >= FRESH_SECONDS
 
     async def _forget_expired(self) -> None:
         """Those that were opened here may live on elsewhere, and then still count."""
-        while self._silence_here(self._guests) >= self._timeout:
-            self._forget(next(iter(self._guests)))
-        for line in (self._new, self._old):
-            for _ in range(MAX_LOOKS):  # for one that is opened, so that this always catches up
-                if self._silence_here(line) < self._timeout:
-                    break
-                id = self._look_at_first(line)
-                if await self._state.remaining(_key(id)) is None:
-                    self._forget(id)
+        for _ in range(MAX_LOOKS):  # for one that is opened, so that this always catches up
+            id, known = next(iter(self._known.items()), ("", None))
+            if known is None or self._clock() - known.used < self._timeout:
+                break
+            self._used(id, known)
+            if known.line is self._guests or await self._state.remaining(_key(id)) is None:
+                self._forget(id)
 
     # ── one that is there ──
 
@@ -223,7 +200,7 @@ class Sessions:
         return HeldSession(self, record, entry.version)
 
     def _decoded(self, id: str, entry: Entry, known: "_Known | None") -> Session | None:
-        """It will probably be used again soon, so that it is kept; but of small ones only so many.
+        """It will probably be used again soon, so that it is kept; but only so many are.
 
         What it subscribes to is watched from now on, whichever worker was asked for that: that one may be gone.
         """
@@ -232,10 +209,9 @@ class Sessions:
             if known.version != entry.version:
                 known.watch(record.subscriptions)
             known.record, known.version = record, entry.version
-            if len(entry.value) <= LARGE:
-                self._recent[id] = known
-                if len(self._recent) > RECENT:
-                    self._recent.popitem(last=False)[1].record = None
+            self._recent[id] = known
+            if len(self._recent) > RECENT:
+                self._recent.popitem(last=False)[1].record = None
         return record
 
     async def reload(self, held: HeldSession) -> bool:
@@ -272,8 +248,9 @@ class Sessions:
         known = self._known.get(record.id) or self._meet(record, now)
         known.used = now
         known.line.move_to_end(record.id)
-        if known.line is self._new and record.initialized:
-            self._stand_last(record.id, known, self._old)
+        self._known.move_to_end(record.id)
+        if record.initialized:
+            known.is_new = False
         if now - known.touched <= self._touch_seconds:
             return False
         known.touched = now
@@ -281,21 +258,17 @@ class Sessions:
 
     def _meet(self, record: Session, now: float) -> "_Known":
         """It was opened elsewhere, or before this process has forgotten all."""
-        line = self._guests if self._state.shared else self._old
-        known = _Known(self._engine.hub, now, line)
+        known = self._add(record.id, None if self._state.shared else caller_of(record.owner, None), now)
         known.used = known.touched = now - self._timeout  # so that the backend hears of it
         known.watch(record.subscriptions)
-        self._stand_last(record.id, known, line)
         if len(self._guests) > self._most:
             self._let_go(next(iter(self._guests)))
         return known
 
-    def _stand_last(self, id: str, known: "_Known", line: "_Line") -> None:
-        if not self._known and self._engine.options.list_changed:
-            self._engine.hub.listing_wanted(1)
-        known.line.pop(id, None)
-        known.line = line
-        line[id] = self._known[id] = known
+    def _used(self, id: str, known: "_Known") -> None:
+        known.used = self._clock()
+        known.line.move_to_end(id)
+        self._known.move_to_end(id)
 
     async def _touch(self, record: Session) -> bool:
         if await self._state.touch(_key(record.id), self._timeout):
@@ -319,8 +292,8 @@ class Sessions:
             held.record = record
             if (known := self._known.get(record.id)) is not None:
                 known.watch(record.subscriptions)
-                if known.line is self._new and record.initialized:
-                    self._stand_last(record.id, known, self._old)
+                if record.initialized:
+                    known.is_new = False
             await self._state.publish(topic(record.id))
             return
         raise Busy("This session is being changed by too many requests at once; try again")
@@ -348,6 +321,8 @@ class Sessions:
         if (known := self._known.pop(id, None)) is not None:
             del known.line[id]
             known.watch(frozenset())
+            if not known.line and known.caller is not None:
+                del self._callers[known.caller]
             if not self._known and self._engine.options.list_changed:
                 self._engine.hub.listing_wanted(-1)
 
@@ -360,14 +335,16 @@ class Sessions:
 class _Known:
     """What this process remembers of a session: when it was used, and which resources are watched for its sake."""
 
-    __slots__ = ("_hub", "_watched", "line", "met", "record", "touched", "used", "version")
+    __slots__ = ("_hub", "_watched", "caller", "is_new", "line", "met", "record", "touched", "used", "version")
 
-    def __init__(self, hub: Hub, now: float, line: "_Line") -> None:
+    def __init__(self, hub: Hub, now: float, caller: str | None, line: "_Line") -> None:
         self.record: Session | None = None  # decoded, where it is kept so
         self.version = 0  # of that
         self._hub = hub
         self._watched: frozenset[str] = frozenset()
-        self.line = line  # where it stands
+        self.caller = caller  # who has opened it; None if that was at another worker
+        self.line = line  # all of theirs
+        self.is_new = False  # it is there, and the client has not said `initialized`, unless elsewhere
         self.met = self.used = self.touched = now
 
     def watch(self, uris: frozenset[str]) -> None:
@@ -383,16 +360,21 @@ class _Known:
 _Line = OrderedDict[str, _Known]
 
 
-def _encoded(record: Session, most: int = MAX_RECORD) -> bytes:
+def _rank(line: _Line) -> tuple[int, float]:
+    """Who holds most gives way; of equals the one whose first was silent longest."""
+    return len(line), -next(iter(line.values())).used
+
+
+def _first(line: _Line) -> tuple[str, _Known | None]:
+    """To give way: one whose client never came back, or else the one that was silent longest."""
+    new = (item for item in line.items() if item[1].is_new)
+    return next(new, None) or next(iter(line.items()), ("", None))
+
+
+def _encoded(record: Session) -> bytes:
     data = _codec.encode(record)
-    if len(data) > most:
-        raise ProtocolError(f"That is more than a session may hold ({most} bytes)", code=INVALID_PARAMS)
+    record.refuse_beyond_bounds(len(data))
     return data
-
-
-def _without_pictures(client: dict[str, Any]) -> dict[str, Any]:
-    """What a client says of itself, without the icons that may be many times as large."""
-    return {name: value for name, value in client.items() if name != "icons"}
 
 
 def topic(id: str) -> str:

@@ -13,7 +13,6 @@ import msgspec
 
 ChangeKind = Literal["tools", "prompts", "resources", "updated"]
 LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
-MAX_URIS = 10_000  # in one subscription
 LISTING = ""  # in place of a URI: the list of resources
 
 

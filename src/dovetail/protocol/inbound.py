@@ -17,6 +17,7 @@ from dovetail.protocol.headers import Headers
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope
 from dovetail.protocol.methods import (
     DECODERS,
+    EMPTY_OBJECT,
     REQUEST_ROWS,
     CancelledParams,
     InitializeParams,
@@ -28,13 +29,15 @@ from dovetail.protocol.methods import (
     read_params,
 )
 from dovetail.protocol.revisions import Revision
-from dovetail.protocol.session import Session
+from dovetail.protocol.session import MAX_CLIENT, Session, bounded_client
 
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
+CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
 MODERN_KEYS = frozenset(
     field.encode_name for field in msgspec.structs.fields(RequestMeta) if field.encode_name != "progressToken"
 )
+BRACE = ord("{")  # what an object begins with
 HOW_TO_START = (
     f"Send initialize first, or put {VERSION_KEY} and {CAPABILITIES_KEY} into params._meta; "
     f"supported versions: {', '.join(revisions.SUPPORTED)}"
@@ -50,11 +53,19 @@ class Request(msgspec.Struct, kw_only=True):
     params: Any  # of the shape that the row names
     raw_params: Raw
     revision: Revision
-    capabilities: dict[str, Any]
-    client: dict[str, Any] | None
+    capabilities_json: bytes
+    client_json: bytes | None
     log_level: LogLevel | None = None  # of this request; a session's own level is in the session
     session: Session | None = None
     headers: Headers | None = None
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        return jsonrpc.parse(self.capabilities_json)  # type: ignore[no-any-return]  # an object
+
+    @property
+    def client(self) -> dict[str, Any] | None:
+        return None if self.client_json is None else jsonrpc.parse(self.client_json)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -116,7 +127,7 @@ def _open_carefully(message: Envelope, row: Method | None, failure: Exception) -
     version, capabilities = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY)
     readable = RequestMeta(
         version=version if isinstance(version, str) else UNSET,
-        capabilities=capabilities if isinstance(capabilities, dict) else UNSET,
+        capabilities=EMPTY_OBJECT if isinstance(capabilities, dict) else UNSET,
     )
     problem = jsonrpc.in_words(failure)
     return Opened(message.id, message.method, row, Params(meta=readable), message.params, problem)
@@ -145,6 +156,12 @@ def modern(opened: Opened, headers: Headers | None = None) -> Request | None:
         _check_headers(opened, version, headers)
     if meta.capabilities is UNSET:
         raise _missing_meta(meta)
+    capabilities = bytes(meta.capabilities)
+    client = None if meta.client is UNSET else bytes(meta.client)
+    if capabilities[0] != BRACE or (client is not None and client[0] != BRACE):
+        _refuse_non_objects(meta)
+    if len(capabilities) + len(client or b"") > MAX_CLIENT:
+        client = bounded_client(client or b"{}", capabilities, http_status=400)
     return Request(
         id=opened.id,
         method=opened.method,
@@ -152,8 +169,8 @@ def modern(opened: Opened, headers: Headers | None = None) -> Request | None:
         params=params,
         raw_params=opened.raw,
         revision=revision,
-        capabilities=meta.capabilities,
-        client=None if meta.client is UNSET else meta.client,
+        capabilities_json=capabilities,
+        client_json=client,
         log_level=None if meta.log_level is UNSET else meta.log_level,
         headers=headers,
     )
@@ -169,8 +186,10 @@ def _refusal(opened: Opened, version: str, headers: Headers | None) -> ProtocolE
     if version not in revisions.MODERN:
         return unsupported(version)
     opened.refuse_bad_meta()
-    if opened.params.meta.capabilities is UNSET:
-        return _missing_meta(opened.params.meta)
+    meta = opened.params.meta
+    if meta.capabilities is UNSET:
+        return _missing_meta(meta)
+    _refuse_non_objects(meta)
     if opened.row is None or version not in opened.row.since:
         return method_not_found(opened.method, http_status=404)
     return _bad_params(opened.problem or "")
@@ -314,8 +333,8 @@ def _handshake(opened: Opened, revision: Revision, session: Session | None, head
         params=opened.params,
         raw_params=opened.raw,
         revision=revision,
-        capabilities={} if session is None else session.capabilities,
-        client=None if session is None else session.client,
+        capabilities_json=b"{}" if session is None else session.capabilities,
+        client_json=None if session is None else session.client,
         session=session,
         headers=headers,
     )
@@ -374,6 +393,15 @@ def _missing_meta(meta: RequestMeta) -> ProtocolError:
     there = {VERSION_KEY: meta.version, CAPABILITIES_KEY: meta.capabilities}
     missing = " and ".join(key for key, value in there.items() if value is UNSET)
     return _bad_params(f"_meta must hold {missing}. {HOW_TO_START}", http_status=400)
+
+
+def _refuse_non_objects(meta: RequestMeta) -> None:
+    for key, value in ((CAPABILITIES_KEY, meta.capabilities), (CLIENT_KEY, meta.client)):
+        try:
+            jsonrpc.members(EMPTY_OBJECT if isinstance(value, UnsetType) else value)
+        except msgspec.ValidationError as failure:
+            words = jsonrpc.in_words(failure).removeprefix("params")
+            raise _bad_params(f"_meta.{key}{words}", http_status=400) from None
 
 
 def _bad_params(words: str, *, http_status: int = 200) -> ProtocolError:

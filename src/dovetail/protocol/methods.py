@@ -25,10 +25,8 @@ class RequestMeta(msgspec.Struct, frozen=True):
 
     progress_token: int | str | UnsetType = msgspec.field(name="progressToken", default=UNSET)
     version: str | UnsetType = msgspec.field(name="io.modelcontextprotocol/protocolVersion", default=UNSET)
-    capabilities: dict[str, Any] | UnsetType = msgspec.field(
-        name="io.modelcontextprotocol/clientCapabilities", default=UNSET
-    )
-    client: dict[str, Any] | UnsetType = msgspec.field(name="io.modelcontextprotocol/clientInfo", default=UNSET)
+    capabilities: Raw | UnsetType = msgspec.field(name="io.modelcontextprotocol/clientCapabilities", default=UNSET)
+    client: Raw | UnsetType = msgspec.field(name="io.modelcontextprotocol/clientInfo", default=UNSET)
     log_level: LogLevel | UnsetType = msgspec.field(name="io.modelcontextprotocol/logLevel", default=UNSET)
 
 
@@ -43,8 +41,8 @@ class Params(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_def
 
 class InitializeParams(Params, frozen=True):
     protocol_version: str
-    capabilities: dict[str, Any]
-    client_info: dict[str, Any]
+    capabilities: dict[str, Raw]
+    client_info: dict[str, Raw]
 
 
 class ListParams(Params, frozen=True):

@@ -21,7 +21,7 @@ from dovetail.state.base import StateBackend
 from dovetail.transports.answers import Answer
 from dovetail.transports.event_log import EventLogs
 from dovetail.transports.far_visits import VisitLogs
-from dovetail.transports.forwarded import TrustedProxies, exchange_of
+from dovetail.transports.forwarded import TrustedProxies, exchange_of, share_of
 from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, SessionBack, outcome_of, to_nobody
 from dovetail.transports.lasting import lasting
 from dovetail.transports.notices import Notices
@@ -37,7 +37,6 @@ METHODS = b"GET, POST, DELETE, OPTIONS"
 WITHOUT_SESSIONS = b"POST, OPTIONS"
 
 LISTEN = "subscriptions/listen"
-MAX_LISTEN_BYTES = 256 * 1024  # they stay in memory as long as the stream is open
 
 
 class Endpoint:
@@ -51,10 +50,11 @@ class Endpoint:
         self._state = state
         # A connection that says nothing is kept alive, and so is the session that it belongs to.
         self._beat = min(options.keep_alive, options.session_timeout / 3)
-        self._member = Member(state)
-        self._changes = ChangeLog(engine, state, self._member)
-        self.sessions = Sessions(engine, state, timeout=options.session_timeout, most=options.max_sessions)
-        self._logs = EventLogs(state, ttl=options.event_timeout, member=self._member)
+        self.member = Member(state)
+        self._changes = ChangeLog(engine, state, self.member)
+        timeout, most, most_of_one = options.session_timeout, options.max_sessions, options.max_per_caller
+        self.sessions = Sessions(engine, state, timeout=timeout, most=most, most_of_one=most_of_one)
+        self._logs = EventLogs(state, ttl=options.event_timeout, member=self.member)
         self._way_back = WayBack(state, session_timeout=options.session_timeout, beat=self._beat)
         self._tails = Tails(self._changes, self._logs, self._way_back, traffic, keep_alive=self._beat)
         self._calls = SessionCalls(state)
@@ -62,7 +62,7 @@ class Endpoint:
         self._verbs = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
 
     def start(self) -> None:
-        self._member.start()
+        self.member.start()
         self._changes.start()
         self._calls.start()
         if self._state.shared:
@@ -77,7 +77,7 @@ class Endpoint:
         await self._changes.stop()
         await self._calls.stop()
         await self._logs.stop()
-        await self._member.stop()
+        await self.member.stop()
         self.sessions.forget_all()
 
     def __call__(self, visit: Visit) -> Awaitable[None]:
@@ -100,7 +100,9 @@ class Endpoint:
             if isinstance(message, list):
                 await self._batch(visit, message)
             elif message.is_request:
-                await self._request(visit, message)
+                serving = self._request(visit, message)
+                del body, message  # for a listen, which stays, needs nothing of them
+                await serving
             else:
                 await self._notices.take(visit, message, await self._session(visit))
                 await visit.response.empty(202)
@@ -168,16 +170,14 @@ class Endpoint:
         return self._serve(visit, exchange_of(visit, request, answer.emit, None, self._proxies), answer, None)
 
     def _listen(self, visit: Visit, request: Request) -> Awaitable[object]:
-        if memoryview(request.raw_params).nbytes > MAX_LISTEN_BYTES:
-            text = f"subscriptions/listen takes {MAX_LISTEN_BYTES} bytes at most; ask for less, or in several listens"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=413)
         if not visit.accepted.stream:
             text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
         answer = Answer(visit.response, visit.accepted)
         exchange = exchange_of(visit, request, answer.emit, None, self._proxies)
         call = HttpCall.of(request.id, exchange, answer, visit.receive, None, self._beat)
-        self._traffic.open_stream(call, lambda _: end_listen(call), call.client_left)
+        caller = share_of(visit, self._proxies)
+        self._traffic.open_stream(call, lambda _: end_listen(call), call.client_left, caller)
         call.leave = self._traffic.close_stream
         return visit.while_welcome(call.serve(self._engine), lambda: end_listen(call))
 
@@ -208,7 +208,10 @@ class Endpoint:
             return None
         assert isinstance(request.params, InitializeParams)
         position = await self._changes.position()
-        held = await self.sessions.open(request.params, request.revision, owner=visit.owner, unheard_since=position)
+        caller = share_of(visit, self._proxies)
+        held = await self.sessions.open(
+            request.params, request.revision, owner=visit.owner, unheard_since=position, caller=caller
+        )
         request.session = held.record
         return held
 
@@ -329,7 +332,7 @@ class Endpoint:
         if not visit.accepted.stream:
             text = "GET answers with text/event-stream, which Accept does not allow"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
-        await self._tails.serve(visit, held)
+        await self._tails.serve(visit, held, share_of(visit, self._proxies))
 
     async def _delete(self, visit: Visit) -> None:
         if self._has_no_sessions(visit):

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dovetail.engine.exchange import Emit, Exchange, SessionStore
+from dovetail.engine.networks import caller_of
 from dovetail.errors import SetupError
 from dovetail.protocol.inbound import Request
 from dovetail.transports.asgi import RawHeaders, Scope
@@ -136,6 +137,12 @@ class ProxiedExchange(Exchange, eq=False, kw_only=True):
     @property
     def address(self) -> str | None:
         return self.proxies.caller(self.scope)
+
+
+def share_of(visit: Visit, proxies: TrustedProxies) -> str:
+    """Whose share of sessions and streams a request counts towards."""
+    owner = visit.owner
+    return caller_of(owner, proxies.caller(visit.scope) if owner is None else None)
 
 
 def exchange_of(

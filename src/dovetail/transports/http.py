@@ -15,6 +15,7 @@ from dovetail.engine.core import Engine
 from dovetail.engine.shared_replies import MAX_SHARED
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.session import MAX_CLIENT
 from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.state.urls import open_state
@@ -55,7 +56,9 @@ class HttpApp:
         # For each session its record and its messages, for each stream that it is there, and all logs and questions.
         entries = 2 * options.max_sessions + options.max_streams + 2 * MAX_LOGS + MAX_SHARED
         given = options.state
-        self._state: StateBackend | None = MemoryState(max_entries=entries) if given is None else None
+        room = (4_000 + options.max_sessions) * (MAX_CLIENT + 1024)  # bytes: for all, however much their clients say
+        state = MemoryState(max_entries=entries, max_entry_bytes=room) if given is None else None
+        self._state: StateBackend | None = state
         if isinstance(given, str):
             open_state(given, engine.info.name)  # raises if it can't be one; each event loop opens its own
         elif given is not None:
@@ -166,21 +169,18 @@ class HttpApp:
         if visit.method not in ("GET", "HEAD"):
             await visit.refuse_method(b"GET, HEAD", "GET this path")
             return
-        status = await self._readiness() if visit.route in READY else OK
+        status = self._readiness() if visit.route in READY else OK
         body = b"" if visit.method == "HEAD" else encode({"status": status})
         await visit.response.json(200 if status == OK else 503, body, [(b"cache-control", b"no-store")])
 
-    async def _readiness(self) -> str:
+    def _readiness(self) -> str:
+        """As this worker has found out by itself: who asks costs the store nothing."""
         if self._draining:
             return "draining"
-        try:
-            if self._stay is not None and self._stay.is_open:
-                await self._stay.state.check()
-        except StoreTrouble:
-            return "state store out of reach"
-        except NoRoom:
-            return "state store full"
-        return OK
+        trouble = self._stay.member.trouble if self._stay is not None and self._stay.is_open else None
+        if trouble is None:
+            return OK
+        return "state store full" if isinstance(trouble, NoRoom) else "state store out of reach"
 
     # ── life ──
 
@@ -306,9 +306,10 @@ class _Stay:
         self.started: asyncio.Future[None] = self.loop.create_future()
         self.is_open = False  # started, and not ending yet
         self._ended: asyncio.Task[None] | None = None
-        self.traffic = Traffic(options.max_streams, options.max_body_bytes)
+        self.traffic = Traffic(options.max_streams, options.max_body_bytes, options.max_per_caller)
         self._engine = engine
         self._endpoint = Endpoint(engine, options, state, self.traffic)
+        self.member = self._endpoint.member
         self.overview = Overview(engine, options, state, self.traffic, self._endpoint.sessions)
         self._options = options
         self._documents = documents

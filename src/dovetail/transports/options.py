@@ -42,7 +42,7 @@ KINDS = {
     **dict.fromkeys(("path", "host", "public_url"), TEXT),
     **dict.fromkeys(("sse", "stateless", "cors", "access_log"), SWITCH),
     **dict.fromkeys(("allowed_hosts", "allowed_origins", "trusted_proxies"), NAMES),
-    **dict.fromkeys(("max_body_bytes", "max_sessions", "max_streams", "workers"), POSITIVE_COUNT),
+    **dict.fromkeys(("max_body_bytes", "max_sessions", "max_streams", "max_per_caller", "workers"), POSITIVE_COUNT),
     **dict.fromkeys(("max_connections", "max_header_bytes", "max_headers"), POSITIVE_COUNT),
     **dict.fromkeys(("body_timeout", "keep_alive", "header_timeout"), SECONDS),
     **dict.fromkeys(("session_timeout", "event_timeout"), KEPT_SECONDS),
@@ -73,6 +73,7 @@ class AsgiOptions(TypedDict, total=False):
     body_timeout: float
     max_sessions: int
     max_streams: int
+    max_per_caller: int
     session_timeout: float
     event_timeout: float
     keep_alive: float
@@ -112,6 +113,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout: float = 30.0  # seconds for a body to arrive
     max_sessions: int = 10_000
     max_streams: int = 10_000  # streams that stay open: GET, HTTP+SSE, subscriptions/listen
+    max_per_caller: int = 1_000  # sessions of one principal or network, and as many streams
     session_timeout: float = 1800.0  # seconds without a request
     event_timeout: float = 300.0  # seconds that the events of a stream can be asked for again
     keep_alive: float = 15.0  # seconds between comments on a silent stream

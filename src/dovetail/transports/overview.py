@@ -59,7 +59,7 @@ class Overview:
     def stream(self, end: Callable[[], object]) -> Iterator[None]:
         """A page that goes on and on: it counts as a stream, and is told to end when the server stops."""
         key = object()
-        self._traffic.open_stream(key, lambda _: end(), end)
+        self._traffic.open_stream(key, lambda _: end(), end, "pages")
         try:
             yield
         finally:

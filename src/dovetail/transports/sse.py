@@ -20,7 +20,7 @@ from dovetail.protocol.sse import encode_event
 from dovetail.state.base import StateBackend
 from dovetail.transports.asgi import is_below
 from dovetail.transports.attending import look_after
-from dovetail.transports.forwarded import TrustedProxies
+from dovetail.transports.forwarded import TrustedProxies, share_of
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.response import Response
 from dovetail.transports.sse_inbox import SseInboxes
@@ -176,7 +176,7 @@ class SseEndpoint:
             visit.response.abandon()
             client.leave()
 
-        self._traffic.open_stream(client, client.end, left)
+        self._traffic.open_stream(client, client.end, left, share_of(visit, self._proxies))
         self._traffic.enter(client, client.end)
         self._clients[client.id] = client
         try:

@@ -162,7 +162,8 @@ class Tails:
         self._keep_alive = keep_alive
         self._owners: dict[str, Tail] = {}  # by session and what they listen to
 
-    async def serve(self, visit: Visit, held: HeldSession) -> None:
+    async def serve(self, visit: Visit, held: HeldSession, caller: str) -> None:
+        """`caller`: whose share of the streams it counts towards."""
         id = visit.headers.get("last-event-id", "")
         place = EventPlace.read(id) if id else None
         if place is None or place.stream == CHANGES:
@@ -172,15 +173,15 @@ class Tails:
             if running is not None:  # the client has given up that connection, whether we know it or not
                 await running.response.hang_up()
             source = CallSource(self._logs, self._way_back, held.record.id, place)
-        await self._serve(visit, held, source)
+        await self._serve(visit, held, source, caller)
 
-    async def _serve(self, visit: Visit, held: HeldSession, source: Source) -> None:
+    async def _serve(self, visit: Visit, held: HeldSession, source: Source, caller: str) -> None:
         listener = self._logs.state.listen([*source.topics, topic(held.record.id)])
         tail = Tail(source, held, visit.response, listener)
         try:
             if not await held.reload():  # it has ended before there was somebody to hear of it
                 inbound.session_of_verb(visit.headers, None)
-            self._traffic.open_stream(tail, _wait if source.ends_itself else tail.close, tail.left)
+            self._traffic.open_stream(tail, _wait if source.ends_itself else tail.close, tail.left, caller)
             await visit.while_welcome(self._run(visit, tail, f"{held.record.id} {source.name}"), tail.close)
         finally:
             listener.close()

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from dovetail.engine.limits import beside
-from dovetail.errors import INTERNAL_ERROR, Busy, ProtocolError
+from dovetail.errors import INTERNAL_ERROR, Busy, ProtocolError, RateLimited
 from dovetail.transports.response import DONE, Response, awaiting
 
 SETTLE_SECONDS = 1.0  # how long stopped calls get to clean up, and streams that were given up
@@ -35,20 +35,24 @@ class Bodies:
 
 
 class Stream(NamedTuple):
-    """How one is ended, in so many seconds for its calls, and how it is given up."""
+    """How one is ended, in so many seconds for its calls, and how it is given up; and who has opened it."""
 
     end: Callable[[float], object]
     abandon: Callable[[], object]
+    caller: str
 
 
 class Traffic:
     """Whatever enters also leaves; `close` waits for that."""
 
-    def __init__(self, max_streams: int, max_body_bytes: int) -> None:
+    def __init__(self, max_streams: int, max_body_bytes: int, most_of_one: int) -> None:
+        """`most_of_one`: streams of one caller."""
         self._max_streams = max_streams
+        self._most_of_one = most_of_one
         self.bodies = Bodies(max_body_bytes)
         self._calls: dict[Any, Callable[[], object]] = {}  # a call, and how to stop it
-        self._streams: dict[Any, Stream] = {}
+        self._streams: dict[Any, Stream] = {}  # the oldest first
+        self._shares: dict[str, dict[Any, None]] = {}  # the streams of each caller, but for those that give way
         self._left = asyncio.Event()
         self.closing = False
 
@@ -77,16 +81,39 @@ class Traffic:
     def open_streams(self) -> int:
         return len(self._streams)
 
-    def open_stream(self, stream: object, end: Callable[[float], object], abandon: Callable[[], object]) -> None:
-        """`end` is told how many seconds the calls get; `abandon` comes if that did not help."""
+    def open_stream(
+        self, stream: object, end: Callable[[float], object], abandon: Callable[[], object], caller: str
+    ) -> None:
+        """`end` is told how many seconds the calls get; `abandon` comes if that did not help, or if it gives way."""
         self.refuse_if_closing()
-        if len(self._streams) >= self._max_streams:
+        share = self._shares.get(caller, {})
+        if len(share) >= self._most_of_one:
+            text = f"This caller holds {self._most_of_one} streams open; max_per_caller sets the limit"
+            raise RateLimited(text, retry_after=1)
+        if len(self._streams) >= self._max_streams and sum(map(len, self._shares.values())) >= self._max_streams:
+            self._make_room(share)
+        self._shares.setdefault(caller, share)[stream] = None
+        self._streams[stream] = Stream(end, abandon, caller)
+
+    def _make_room(self, share: dict[Any, None]) -> None:
+        """The caller that holds most gives up its oldest, if it will still hold as many as the newcomer then."""
+        largest = max(self._shares.values(), key=len)
+        if len(largest) <= len(share) + 1:
             text = f"The server holds {self._max_streams} streams open; try again later, or raise max_streams"
             raise Busy(text, http_status=503)
-        self._streams[stream] = Stream(end, abandon)
+        oldest = self._streams[next(iter(largest))]
+        self._leave_share(next(iter(largest)), oldest.caller)
+        oldest.abandon()
+
+    def _leave_share(self, stream: object, caller: str) -> None:
+        share = self._shares.get(caller, {})
+        share.pop(stream, None)
+        if not share:
+            self._shares.pop(caller, None)
 
     def close_stream(self, stream: object) -> None:
-        self._streams.pop(stream, None)
+        if (left := self._streams.pop(stream, None)) is not None:
+            self._leave_share(stream, left.caller)
         if self.closing:
             self._left.set()
 

@@ -15,7 +15,7 @@ from dovetail.transports import wire_limits
 from dovetail.transports.wire_cycle import Cycle, log_access
 from dovetail.transports.wire_limits import TimeLimits
 from dovetail.transports.wire_reader import RequestReader
-from dovetail.transports.wire_refusals import CUT_SHORT, TOO_MUCH_AHEAD, Refusal, Unfit, crowded
+from dovetail.transports.wire_refusals import CUT_SHORT, Refusal, crowded
 
 if TYPE_CHECKING:
     from dovetail.transports.wire import Wire
@@ -25,8 +25,8 @@ CORK: int | None = getattr(socket, "TCP_CORK", None)  # on Linux
 
 class HttpConnection(asyncio.Protocol):
     __slots__ = (
-        "_context", "_crowded", "_over", "_queue", "_reader", "_serving", "client", "logs", "reading_paused",
-        "scheme", "server", "time_limits", "transport", "wire", "writable",
+        "_context", "_crowded", "_over", "_queue", "_reader", "_serving", "_unread", "client", "logs",
+        "reading_paused", "scheme", "server", "time_limits", "transport", "wire", "writable",
     )  # fmt: skip
 
     def __init__(self, wire: "Wire") -> None:
@@ -37,6 +37,7 @@ class HttpConnection(asyncio.Protocol):
         self._context = copy_context()  # that of the requests: none of them sees what another one has set
         self._serving: Cycle | None = None  # the request that the app is at, or was
         self._queue: deque[Cycle] = deque()  # those sent ahead
+        self._unread = b""  # what waits until there is room for more of those
         self._crowded = False
         self._over = False  # the last answer is given
         self.reading_paused = False
@@ -63,8 +64,20 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._crowded and not self._over:
             self.refuse(crowded(self.wire.options.max_connections))
+        elif self._queue or self._unread or data.count(b"\n") > 2 * wire_limits.MAX_AHEAD:  # two for each request
+            self._read(self._unread + data)
         else:
             self._reader.feed(data)
+
+    def _read(self, data: bytes) -> None:
+        """As much as there is room for requests sent ahead; the rest waits, and so does the client."""
+        done = 0
+        while done < len(data) and (len(self._queue) < wire_limits.MAX_AHEAD or self._over):
+            self._reader.feed(data[done : done + wire_limits.SMALL_PIECE])
+            done += wire_limits.SMALL_PIECE
+        self._unread = data[done:]
+        if self._unread:
+            self.pause_reading()
 
     def eof_received(self) -> None:
         """Nothing more comes. Who is in mid-request may still read why that won't do; then the transport closes.
@@ -135,13 +148,11 @@ class HttpConnection(asyncio.Protocol):
         return cycle is not None and not cycle.answering and not cycle.disconnected
 
     def serve(self, cycle: Cycle) -> None:
-        """A request has come; raises Unfit."""
+        """A request has come."""
         if self._serving is None or self._serving.complete:
             self._start(cycle)
         else:
             self._queue.append(cycle)
-            if len(self._queue) > wire_limits.MAX_AHEAD:
-                raise Unfit(TOO_MUCH_AHEAD)
             if sum(each.size for each in self._queue) > wire_limits.HELD_AHEAD:
                 self.pause_reading()
 
@@ -157,15 +168,16 @@ class HttpConnection(asyncio.Protocol):
         elif not cycle.keep_alive:
             self._close_after(cycle)
         else:
+            waited = bool(self._queue)
+            if waited:
+                self._start(self._queue.popleft())
             if self.reading_paused:
                 self.resume_reading()
-            if self._queue:
-                self._start(self._queue.popleft())
-            else:
+            if not waited:
                 self.time_limits.begin_idling(cycle.more_body)
 
     def _close_after(self, last: Cycle) -> None:
-        if last.more_body or last is not self._reader.cycle:
+        if last.more_body or self._unread or last is not self._reader.cycle:
             self._close_gently()
         else:
             self.close()
@@ -208,7 +220,10 @@ class HttpConnection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self.reading_paused:
+        """First what has come already; while more was sent ahead than there is room for, the client still waits."""
+        if self._unread:
+            self._read(self._unread)
+        if self.reading_paused and not self._unread:
             self.reading_paused = False
             self.transport.resume_reading()
 

@@ -39,7 +39,6 @@ class Unfit(Exception):
 
 BAD_REQUEST = Refusal(HTTPStatus.BAD_REQUEST, "This is not a valid HTTP/1.1 request")
 CUT_SHORT = Refusal(HTTPStatus.BAD_REQUEST, "The request ends before it is complete")
-TOO_MUCH_AHEAD = Refusal(HTTPStatus.BAD_REQUEST, "Too many requests were sent ahead of their answers")
 OLD_CODING = Refusal(HTTPStatus.BAD_REQUEST, "Transfer-Encoding is not possible in HTTP/1.0")
 NO_TUNNEL = Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "This server is no proxy")
 FAILED = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "The server failed on this request", INTERNAL_ERROR)
