@@ -63,7 +63,7 @@ class Watcher:
         self._stirred: set[str] = set()
 
     def watch(self, uri: str, path: Path, *, tell_first: bool = False) -> None:
-        """Begin to watch, or count one more that does; on the event loop. `tell_first`: as if nothing were there yet."""
+        """Begin to watch, or count one more that does; on the loop. `tell_first`: as if nothing were there yet."""
         if known := self._watched.get(uri):
             known.holders += 1
             return
