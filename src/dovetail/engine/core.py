@@ -272,6 +272,7 @@ class Engine:
             self.hub.begin()
             self.threads.open()
             self._open_limits()  # a loop that died in mid-call has left slots taken
+            self.library.listing = asyncio.Lock()
             self._life = Life(partial(self._living, owner), self._end)
         await self._life.join()
 

@@ -37,8 +37,7 @@ MAX_CACHED_SIZE = 100_000_000  # characters and bytes of all of them together
 REFRESH_FILES = 1.0  # seconds for which a listing of files is good enough
 
 Call = Callable[[Invocation, dict[str, Any], str, Callable[[Any], Any]], Awaitable[Any]]
-OnUpdate = Callable[[str, str], None]
-OnList = Callable[[str], None]
+Tell = Callable[..., None]  # with the URI, if it is of one, and the cause
 MayRead = Callable[["AccessRule"], Awaitable[bool]]
 
 
@@ -51,12 +50,9 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Library:
-    """Finds, reads, lists and watches.
+    """Finds, reads, lists, watches. `on_update` hears of a watched file that changed, `on_list` of a changed folder."""
 
-    `on_update(uri, cause)` hears of a watched file that changed, `on_list(cause)` of files that came or went.
-    """
-
-    def __init__(self, threads: ThreadPool, hint: CacheHint, on_update: OnUpdate, on_list: OnList) -> None:
+    def __init__(self, threads: ThreadPool, hint: CacheHint, on_update: Tell, on_list: Tell) -> None:
         self.resources: Catalog[Resource] = Catalog("resource")
         self.templates: Catalog[Template] = Catalog("resource template")
         self._threads = threads
@@ -72,6 +68,7 @@ class Library:
         self._cached_size = 0  # of all that was put in since it was last emptied
         self._changes = 0  # counts what made something stale
         self._files_listed = -REFRESH_FILES
+        self.listing = asyncio.Lock()  # requests meanwhile wait, and see what was found
         self._guarded: tuple[object, object, UriGuard] | None = None  # of which editions
         self._file_guards: dict[str, tuple[object, object, FileGuard]] = {}  # of which editions, for each folder
         for catalog in (self.resources, self.templates):
@@ -239,13 +236,18 @@ class Library:
 
     async def refresh_files(self) -> None:
         """Bring the listed files up to date with the disk, at most once a second."""
-        if time.monotonic() - self._files_listed < REFRESH_FILES:
-            return
-        files = [resource for resource in self.resources.all() if resource.describe is not None]
-        await self._list_folders()
-        for resource in files:
-            assert resource.describe is not None
-            self._relist(resource, await self._threads.run(resource.describe, label=f"file {resource.uri}"))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REFRESH_FILES):  # a disk that hangs holds up nobody for longer
+                await self.listing.acquire()
+            try:
+                if time.monotonic() - self._files_listed < REFRESH_FILES:
+                    return
+                await self._list_folders()
+                for resource in self.resources.all():
+                    if (describe := resource.describe) is not None:
+                        self._relist(resource, await self._threads.run(describe, label=f"file {resource.uri}"))
+            finally:
+                self.listing.release()
 
     async def _list_folders(self) -> None:
         self._files_listed = time.monotonic()
@@ -300,7 +302,6 @@ class Library:
         self._watcher.watch(uri, path)
 
     def _folders_changed(self) -> None:
-        """In any thread."""
         if self._heard_on is not None and not self._heard_on.is_closed():
             self._heard_on.call_soon_threadsafe(self._watch_folders)
 
@@ -321,7 +322,8 @@ class Library:
         while True:
             await asyncio.sleep(self._files_listed + REFRESH_FILES - time.monotonic())
             with suppress(Busy):  # no thread is free: once more
-                return await self._list_folders()
+                async with self.listing:
+                    return await self._list_folders()
 
     def _path(self, uri: str) -> "Path | None":
         try:

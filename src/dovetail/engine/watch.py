@@ -63,15 +63,12 @@ class Watcher:
         self._stirred: set[str] = set()
 
     def watch(self, uri: str, path: Path, *, tell_first: bool = False) -> None:
-        """Begin to watch, or count one more that does. Call it on the event loop.
-
-        With `tell_first` the first look is left to the task, and what it sees is told as a change.
-        """
+        """Begin to watch, or count one more that does; on the loop. `tell_first`: as if nothing were there yet."""
         if known := self._watched.get(uri):
             known.holders += 1
             return
         self._watched[uri] = watched = Watched(path)
-        watched.is_seen = tell_first  # as if nothing had been there
+        watched.is_seen = tell_first
         if not tell_first and (look := self._first_look.at(watched.path)) is not None:
             self._take_in(watched, look)
         if self._task is None or self._task.done():
