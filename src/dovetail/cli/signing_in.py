@@ -12,7 +12,8 @@ from dovetail.client.oauth import OAuth, TokenFile, TokenSet
 from dovetail.client.oauth.source import TokenErrand
 from dovetail.errors import NotSignedIn
 
-ADVICE = "run the command in a terminal to sign in, or give a token with --token"
+TOKEN = "give a token with --token, or set DOVETAIL_CLIENT_TOKEN"
+ADVICE = f"run the command in a terminal to sign in, or {TOKEN}"
 
 
 class TerminalSignIn(OAuth):
@@ -22,6 +23,8 @@ class TerminalSignIn(OAuth):
         super().__init__(client_name="Dovetail command line", tokens=TokenFile(), open_browser=_open)
 
     async def obtain(self, errand: TokenErrand) -> TokenSet:
+        if errand.door.provider.is_guessed:
+            raise NotSignedIn(f"The server needs a token, and names no authorization server to sign in at; {TOKEN}")
         host = in_line(urlsplit(errand.door.provider.issuer).netloc, 200)
         if not can_ask():
             raise NotSignedIn(f"The server wants somebody to sign in at {host}; {ADVICE}")
