@@ -62,7 +62,8 @@ def test_colours_and_columns(terminal: Type) -> None:
     code, seen = ended(child)
     assert code == 0
     assert "\x1b[36madd\x1b[0m " in seen
-    assert "\x1b[31m[destructive]\x1b[0m Forget a note" in seen
+    assert "\x1b[31m[destructive, open-world]\x1b[0m Forget a note" in seen  # it says so itself
+    assert "\x1b[33m[destructive, open-world]\x1b[0m Say it in fewer words" in seen  # and this one says nothing
     plain = re.sub(r"\x1b\[\d+m", "", seen)
     assert max(map(len, plain.splitlines())) <= 100
     _, seen = ended(terminal("list", "server.py", "tools", NO_COLOR="1"))

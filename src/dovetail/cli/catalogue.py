@@ -5,6 +5,7 @@ from typing import Any
 
 from dovetail.cli.schemas import Schema, described, mapping, properties, required
 from dovetail.cli.terminal import aligned, as_json, columns, in_line, out, plain, styled, width_of
+from dovetail.protocol.definitions import ToolHints
 
 LONGEST_NAME = 100
 LONGEST_ARGUMENTS = 60
@@ -14,10 +15,7 @@ LONGEST_DESCRIPTION = 20_000
 NAMES = {"resources": "uri", "templates": "uriTemplate"}  # what each is called by; all others by their name
 SCHEMAS = ("inputSchema", "outputSchema", "arguments")
 FACTS = {"resources": ("name", "mimeType", "size"), "templates": ("name", "mimeType")}  # that are told in a line each
-HINTS = (  # of tools: which hint, which value, the word for it, its colour
-    ("destructiveHint", True, "destructive", "red"),
-    ("readOnlyHint", True, "read-only", "green"),
-)
+HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 Definition = Mapping[str, Any]
 
@@ -44,7 +42,7 @@ def lines(kind: str, listed: Sequence[Definition]) -> list[str]:
     taken = sum(max(map(width_of, column)) + GAP for column in (names, arguments))
     room = LONGEST_SUMMARY if width is None else max(width - taken - GAP, SHORTEST_SUMMARY)
     rows = [
-        (f"  {styled(name, fg='cyan')}", given, _summary(each, room))
+        (f"  {styled(name, fg='cyan')}", given, _summary(kind, each, room))
         for name, given, each in zip(names, arguments, listed, strict=True)
     ]
     return aligned(rows, " " * GAP)
@@ -59,18 +57,27 @@ def _text(each: Definition, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _summary(each: Definition, room: int) -> str:
+def _summary(kind: str, each: Definition, room: int) -> str:
     """Hints, title and the first line of the description."""
     first = next((line for line in _text(each, "description")[:LONGEST_DESCRIPTION].splitlines() if line.strip()), "")
     title = _text(each, "title") or _text(mapping(each.get("annotations")), "title")
-    hints = "".join(f"{hint} " for hint in _hints(each))
+    hints = f"{_marks(each)} " if kind == "tools" else ""
     words = f"{title}: {first}" if title and first else title or first
-    return (hints + in_line(words, max(room - width_of(hints), 1))).rstrip()
+    return (hints + in_line(words, max(room - width_of(hints), 1))).strip()
 
 
-def _hints(each: Definition) -> list[str]:
-    said = mapping(each.get("annotations"))
-    return [styled(f"[{word}]", fg=colour) for hint, value, word, colour in HINTS if said.get(hint) is value]
+def hints_of(tool: Definition) -> tuple[list[str], bool]:
+    """What has to be assumed of it, in words; and whether it says at least if it changes something."""
+    said = mapping(tool.get("annotations"))
+    hints = ToolHints.of(*map(said.get, HINTS))
+    words = [name.replace("_", "-") for name, holds in hints._asdict().items() if holds]
+    return words, any(isinstance(said.get(hint), bool) for hint in HINTS[:2])
+
+
+def _marks(tool: Definition) -> str:
+    words, is_said = hints_of(tool)
+    colour = "green" if "destructive" not in words else "red" if is_said else "yellow"
+    return styled(f"[{', '.join(words)}]", fg=colour) if words else ""
 
 
 def _arguments(kind: str, each: Definition, longest: int) -> str:
@@ -99,7 +106,7 @@ def details(kind: str, listed: Sequence[Definition]) -> list[str]:
     for each in listed:
         title = _text(each, "title")
         name = styled(in_line(_name(kind, each), 200), fg="cyan", bold=True)
-        found.append(f"  {name} " + " ".join(filter(None, (in_line(title, 200), *_hints(each)))))
+        found.append(f"  {name} " + " ".join(filter(None, (in_line(title, 200), _marks(each) if kind == "tools" else ""))))
         description = plain(_text(each, "description")[:LONGEST_DESCRIPTION])
         found += [f"    {line}" for line in description.splitlines()]
         found += [f"    {key}: {in_line(str(each[key]), 200)}" for key in FACTS.get(kind, ()) if key in each]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dovetail.cli.catalogue import hints_of
 from dovetail.cli.linting import report
 from dovetail.cli.linting.gathering import catalogue_of
 from dovetail.cli.linting.linter import Catalogue, lint
@@ -62,6 +63,14 @@ class Inspection(NamedTuple):
         found = [str(name) for name in named] if isinstance(named, Mapping) else []
         return found + [name for name in ("tasks",) if name in self.capabilities]
 
+    @property
+    def hints(self) -> dict[str, int]:
+        """Of how many tools each has to be assumed, and how many don't say whether they change anything."""
+        found = [hints_of(tool) for tool in self.catalogue.tools]
+        counts = Counter(word for words, _ in found for word in words)
+        counts["not annotated"] = sum(not is_said for _, is_said in found)
+        return {word: count for word, count in counts.items() if count}
+
     def document(self) -> dict[str, Any]:
         return {
             "server": self.about,
@@ -72,6 +81,7 @@ class Inspection(NamedTuple):
             "capabilities": self.capabilities,
             "extensions": self.extensions,
             "counts": self.counts,
+            "hints": self.hints,
             "pages": self.pages,
             "seconds": {"ready": self.ready, "answer": self.answer},
             "lint": report.document(self.catalogue, self.findings),
