@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dovetail.cli.schemas import Schema, described, mapping, properties, required
-from dovetail.cli.terminal import aligned, as_json, columns, in_line, out, plain, styled, width_of
+from dovetail.cli.terminal import aligned, as_json, columns, highlighted, in_line, out, plain, styled, width_of, wrapped
 from dovetail.protocol.definitions import ToolHints
 
 LONGEST_NAME = 100
 LONGEST_ARGUMENTS = 60
-LONGEST_SUMMARY, SHORTEST_SUMMARY = 500, 20
+LONGEST_SUMMARY, SHORTEST_SUMMARY = 500, 50
 GAP = 2
+BELOW = 6  # columns before what stands below a name
+LINE_BELOW = "\n    "
+LONGEST_LINE = 200
 LONGEST_DESCRIPTION = 20_000
 NAMES = {"resources": "uri", "templates": "uriTemplate"}  # what each is called by; all others by their name
 SCHEMAS = ("inputSchema", "outputSchema", "arguments")
@@ -34,18 +37,20 @@ def show(found: Mapping[str, Sequence[Definition]], *, verbose: bool) -> None:
 
 
 def lines(kind: str, listed: Sequence[Definition]) -> list[str]:
-    """One for each: name, arguments, and what it is. On a terminal, as much of it as fits beside."""
+    """One for each: name, arguments, and what it is. On a terminal, as much of it as fits beside, or else below."""
     width = columns()
     longest = LONGEST_ARGUMENTS if width is None else width // 3
-    names = [in_line(_name(kind, each), LONGEST_NAME) for each in listed]
+    names = [in_line(_name(kind, each), LONGEST_NAME if width is None else width // 2) for each in listed]
     arguments = [_arguments(kind, each, longest) for each in listed]
     taken = sum(max(map(width_of, column)) + GAP for column in (names, arguments))
-    room = LONGEST_SUMMARY if width is None else max(width - taken - GAP, SHORTEST_SUMMARY)
-    rows = [
-        (f"  {styled(name, fg='cyan')}", given, _summary(kind, each, room))
-        for name, given, each in zip(names, arguments, listed, strict=True)
-    ]
-    return aligned(rows, " " * GAP)
+    room = LONGEST_SUMMARY if width is None else width - taken - GAP
+    heads = [(f"  {styled(name, fg='cyan')}", given) for name, given in zip(names, arguments, strict=True)]
+    if width is None or room >= SHORTEST_SUMMARY:
+        rows = [(*head, _summary(kind, each, room)) for head, each in zip(heads, listed, strict=True)]
+        return aligned(rows, " " * GAP)
+    below = [" " * BELOW + _summary(kind, each, width - BELOW) for each in listed]
+    pairs = zip(aligned(heads, " " * GAP), below, strict=True)
+    return [line for pair in pairs for line in pair if line.strip()]
 
 
 def _name(kind: str, each: Definition) -> str:
@@ -61,9 +66,10 @@ def _summary(kind: str, each: Definition, room: int) -> str:
     """Hints, title and the first line of the description."""
     first = next((line for line in _text(each, "description")[:LONGEST_DESCRIPTION].splitlines() if line.strip()), "")
     title = _text(each, "title") or _text(mapping(each.get("annotations")), "title")
-    hints = f"{_marks(each)} " if kind == "tools" else ""
+    hints = f"{_marks(kind, each, room)} "
     words = f"{title}: {first}" if title and first else title or first
-    return (hints + in_line(words, max(room - width_of(hints), 1))).strip()
+    left = room - width_of(hints)
+    return (hints + (in_line(words, left) if left > 1 else "")).strip()
 
 
 def hints_of(tool: Definition) -> tuple[list[str], bool]:
@@ -74,10 +80,10 @@ def hints_of(tool: Definition) -> tuple[list[str], bool]:
     return words, any(isinstance(said.get(hint), bool) for hint in HINTS[:2])
 
 
-def _marks(tool: Definition) -> str:
-    words, is_said = hints_of(tool)
+def _marks(kind: str, each: Definition, room: int) -> str:
+    words, is_said = hints_of(each) if kind == "tools" else ([], False)
     colour = "green" if "destructive" not in words else "red" if is_said else "yellow"
-    return styled(f"[{', '.join(words)}]", fg=colour) if words else ""
+    return styled(in_line(f"[{', '.join(words)}]", room), fg=colour) if words else ""
 
 
 def _arguments(kind: str, each: Definition, longest: int) -> str:
@@ -103,15 +109,19 @@ def _joined(schema: Schema, *, typed: bool) -> str:
 def details(kind: str, listed: Sequence[Definition]) -> list[str]:
     """All that is known of each."""
     found: list[str] = []
+    width = columns()
+    room = LONGEST_LINE if width is None else width - BELOW
     for each in listed:
         title = _text(each, "title")
-        name = styled(in_line(_name(kind, each), 200), fg="cyan", bold=True)
-        found.append(f"  {name} " + " ".join(filter(None, (in_line(title, 200), _marks(each) if kind == "tools" else ""))))
+        name = styled(in_line(_name(kind, each), room), fg="cyan", bold=True)
+        head = [part for part in (name, in_line(title, room), _marks(kind, each, room)) if part]
+        fits = width is None or sum(map(width_of, head)) + len(head) < width
+        found += f"  {(' ' if fits else LINE_BELOW).join(head)}".split("\n")
         description = plain(_text(each, "description")[:LONGEST_DESCRIPTION])
-        found += [f"    {line}" for line in description.splitlines()]
-        found += [f"    {key}: {in_line(str(each[key]), 200)}" for key in FACTS.get(kind, ()) if key in each]
+        found += [f"    {line}" for line in wrapped(description, None if width is None else room)]
+        found += [f"    {in_line(f'{key}: {each[key]}', room)}" for key in FACTS.get(kind, ()) if key in each]
         for key in SCHEMAS:
             if key in each:
                 found.append(styled(f"    {key}:", dim=True))
-                found += [f"      {line}" for line in as_json(each[key], indent=True).splitlines()]
+                found += [f"      {line}" for line in highlighted(as_json(each[key], indent=True)).splitlines()]
     return [line.rstrip() for line in found]
