@@ -12,7 +12,6 @@ LONGEST_ARGUMENTS = 60
 LONGEST_SUMMARY, SHORTEST_SUMMARY = 500, 50
 GAP = 2
 BELOW = 6  # columns before what stands below a name
-LINE_BELOW = "\n    "
 LONGEST_LINE = 200
 LONGEST_DESCRIPTION = 20_000
 NAMES = {"resources": "uri", "templates": "uriTemplate"}  # what each is called by; all others by their name
@@ -46,11 +45,9 @@ def lines(kind: str, listed: Sequence[Definition]) -> list[str]:
     room = LONGEST_SUMMARY if width is None else width - taken - GAP
     heads = [(f"  {styled(name, fg='cyan')}", given) for name, given in zip(names, arguments, strict=True)]
     if width is None or room >= SHORTEST_SUMMARY:
-        rows = [(*head, _summary(kind, each, room)) for head, each in zip(heads, listed, strict=True)]
-        return aligned(rows, " " * GAP)
-    below = [" " * BELOW + _summary(kind, each, width - BELOW) for each in listed]
-    pairs = zip(aligned(heads, " " * GAP), below, strict=True)
-    return [line for pair in pairs for line in pair if line.strip()]
+        return aligned([(*head, _summary(kind, each, room)) for head, each in zip(heads, listed, strict=True)])
+    below = (" " * BELOW + _summary(kind, each, width - BELOW) for each in listed)
+    return [line for pair in zip(aligned(heads), below, strict=True) for line in pair if line.strip()]
 
 
 def _name(kind: str, each: Definition) -> str:
@@ -116,7 +113,7 @@ def details(kind: str, listed: Sequence[Definition]) -> list[str]:
         name = styled(in_line(_name(kind, each), room), fg="cyan", bold=True)
         head = [part for part in (name, in_line(title, room), _marks(kind, each, room)) if part]
         fits = width is None or sum(map(width_of, head)) + len(head) < width
-        found += f"  {(' ' if fits else LINE_BELOW).join(head)}".split("\n")
+        found += [f"  {' '.join(head)}"] if fits else [f"  {name}", *(f"    {part}" for part in head[1:])]
         description = plain(_text(each, "description")[:LONGEST_DESCRIPTION])
         found += [f"    {line}" for line in wrapped(description, None if width is None else room)]
         found += [f"    {in_line(f'{key}: {each[key]}', room)}" for key in FACTS.get(kind, ()) if key in each]

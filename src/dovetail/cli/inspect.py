@@ -53,7 +53,7 @@ def _show(found: "Inspection") -> None:
         ("Capabilities", _capabilities(found.capabilities)),
         ("Extensions", in_line(", ".join(found.extensions))),
         ("Offers", _offers(found)),
-        ("Hints", _hints(found)),
+        ("Hints", ", ".join(f"{count} {word}" for word, count in found.hints.items())),
         ("Answers", _times(found)),
         ("Costs", report.cost(found.catalogue) if found.catalogue.tools else ""),
         ("Lint", report.summary(found.findings)),
@@ -100,11 +100,6 @@ def _offers(found: "Inspection") -> str:
         pages = f" on {found.pages[kind]} pages" if found.pages[kind] > 1 else ""
         shown.append(f"{count} {SINGULARS[kind] if count == 1 else kind}{pages}")
     return ", ".join(shown)
-
-
-def _hints(found: "Inspection") -> str:
-    """What has to be assumed of how many tools."""
-    return ", ".join(f"{count} {word}" for word, count in found.hints.items())
 
 
 def _times(found: "Inspection") -> str:

@@ -67,9 +67,8 @@ class Inspection(NamedTuple):
     def hints(self) -> dict[str, int]:
         """Of how many tools each has to be assumed, and how many don't say whether they change anything."""
         found = [hints_of(tool) for tool in self.catalogue.tools]
-        counts = Counter(word for words, _ in found for word in words)
-        counts["not annotated"] = sum(not is_said for _, is_said in found)
-        return {word: count for word, count in counts.items() if count}
+        silent = ["not annotated" for _, is_said in found if not is_said]
+        return dict(Counter([word for words, _ in found for word in words] + silent))
 
     def document(self) -> dict[str, Any]:
         return {

@@ -102,9 +102,8 @@ def as_json(value: Any, *, indent: bool) -> str:
 
 def highlighted(document: str) -> str:
     """JSON with colours for its names, texts and values; for people at a terminal alone."""
-    if not (sys.stdout.isatty() and has_colours(sys.stdout)):
-        return document
-    return _JSON_WORDS.sub(_coloured, document)
+    is_wanted = sys.stdout.isatty() and has_colours(sys.stdout)
+    return _JSON_WORDS.sub(_coloured, document) if is_wanted else document
 
 
 def _coloured(found: re.Match[str]) -> str:

@@ -10,8 +10,8 @@ import { withoutSecrets } from "./secrets.js";
 import { jsonTree } from "./tree.js";
 import { shortened, textOf } from "./words.js";
 
-const MARKED = "It may destroy something. You are asked before it is called.";
-const ASSUMED = "It may destroy something: it does not say that it does not.";
+const ASSUMED = { text: "destructive", title: "It may destroy something: it does not say that it does not." };
+const MARKED = { ...ASSUMED, kind: "bad", title: "It may destroy something. You are asked before it is called." };
 const READ_ONLY = { text: "read-only", title: "It changes nothing." };
 const IDEMPOTENT = { text: "idempotent", title: "Calling it twice does no more than calling it once." };
 const OPEN_WORLD = { text: "open world", title: "It deals with the world outside of the server." };
@@ -19,13 +19,10 @@ const OPEN_WORLD = { text: "open world", title: "It deals with the world outside
 /** What has to be assumed of a tool: hints that it does not give stand for the worse. */
 function hintsOf(tool) {
   const { readOnlyHint, destructiveHint, idempotentHint, openWorldHint } = tool.annotations ?? {};
-  const chips = [];
-  if (readOnlyHint === true) chips.push(READ_ONLY);
-  if (isDestructive(tool)) chips.push({ text: "destructive", kind: "bad", title: MARKED });
-  else if (destructiveHint !== false && readOnlyHint !== true) chips.push({ text: "destructive", title: ASSUMED });
-  if (idempotentHint === true) chips.push(IDEMPOTENT);
-  if (openWorldHint !== false) chips.push(OPEN_WORLD);
-  return chips;
+  const destroys = isDestructive(tool) ? MARKED : ASSUMED;
+  const may = destructiveHint !== false && readOnlyHint !== true;
+  const all = [readOnlyHint === true && READ_ONLY, may && destroys, idempotentHint === true && IDEMPOTENT];
+  return [...all, openWorldHint !== false && OPEN_WORLD].filter(Boolean);
 }
 
 export function toolSection(bench) {
