@@ -1,14 +1,15 @@
 # The commands of the project. Everything lives in .venv and .cache; both may be deleted at any time.
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.installed
+RUNS := .venv/.installed
+STAMP := .venv/.installed-dev
 
 .PHONY: run setup test check soak bench conformance node servers browser screenshots lint types clean
 
-run: $(STAMP)            ## start the reference server at http://127.0.0.1:8000/mcp
+run: $(RUNS)             ## start the reference server at http://127.0.0.1:8000/mcp
 	@$(BIN)/dovetail run
 
-setup: $(STAMP)          ## make .venv and nothing else
+setup: $(STAMP)          ## make .venv with all that the tests need, and nothing else
 
 test: $(STAMP) .cache/suites/.fetched node servers browser lint types   ## lint, types, every test
 	$(BIN)/pytest -n 3 -m "not soak"
@@ -44,9 +45,13 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-$(STAMP): pyproject.toml scripts/setup
-	PYTHON=$(PYTHON) scripts/setup
+$(RUNS): pyproject.toml scripts/setup
+	PYTHON=$(PYTHON) scripts/setup client
 	@touch $@
+
+$(STAMP): pyproject.toml scripts/setup
+	PYTHON=$(PYTHON) scripts/setup dev
+	@touch $(RUNS) $@
 
 .cache/suites/.fetched: scripts/fetch_suites.py $(STAMP)
 	$(BIN)/python scripts/fetch_suites.py

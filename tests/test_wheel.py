@@ -1,6 +1,8 @@
-"""The wheel holds all that the package needs at run time: the tree comes in, what a wheel of it holds goes out."""
+"""How it is installed: the wheel holds all that the package needs, and what the README says is enough to use it."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -8,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from server_process import serving
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
@@ -21,17 +24,26 @@ NEEDED = {  # that no import would miss
 }
 
 
+def give_up(reason: str) -> None:
+    pytest.fail(f"CI: {reason}") if os.environ.get("CI") == "true" else pytest.skip(f"! {reason}")
+
+
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of a wheel that is built here and now, without the network."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built here and now, without the network."""
     if find_spec("hatchling") is None:
-        reason = "NO HATCHLING: `pip install hatchling`, so the wheel was not looked into"
-        pytest.fail(f"CI: {reason}") if os.environ.get("CI") == "true" else pytest.skip(f"! {reason}")
+        give_up("NO HATCHLING: `pip install hatchling`, so the wheel was not looked into")
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    (wheel,) = folder.glob("*.whl")
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def packed(wheel: Path) -> dict[str, bytes]:
+    """Its files."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
@@ -52,7 +64,7 @@ def test_every_file_of_the_package_is_in_the_wheel_as_it_is(packed: dict[str, by
 def test_nothing_else_is_in_the_wheel(packed: dict[str, bytes]) -> None:
     """Neither tests nor what lies about in the tree, but what says what it is."""
     foreign = {name for name in packed if not name.startswith("dovetail/")}
-    assert {name.split("/")[0].split("-")[0] for name in foreign} == {"dovetail"}
+    assert {name.split("/")[0].split("-")[0] for name in foreign} == {"dovetail_mcp"}
     assert {name.partition("/")[2] for name in foreign} == {
         "METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"
     }  # fmt: skip
@@ -71,3 +83,47 @@ def test_nothing_of_the_package_is_ignored_by_git() -> None:
     if ignored.returncode == 128:
         pytest.skip("! NO REPOSITORY")
     assert ignored.stdout == ""
+
+
+@pytest.mark.slow
+def test_what_the_readme_says_to_install_lists_a_server_behind_a_url(wheel: Path, tmp_path: Path) -> None:
+    """In an empty environment, for the server and for the client."""
+    (extras,) = re.findall(r'^\$ pip install "\.(\[.+\])"', (ROOT / "README.md").read_text(), re.MULTILINE)
+    home = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", home], check=True, timeout=60)
+    pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, f"{wheel}{extras}"], capture_output=True, text=True, timeout=100, check=False)
+    if done.returncode:
+        give_up(f"NO PACKAGE REGISTRY: {done.stderr.strip()[-300:]}")
+    become = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
+    with serving(["-c", become, str(home / "bin" / "dovetail"), "run"], tmp_path / "log.txt") as served:
+        listing = [home / "bin" / "dovetail", "list", f"{served.origin}/mcp", "tools"]
+        listed = subprocess.run(listing, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (listed.returncode, listed.stderr, served.complaints) == (0, "", [])
+    assert listed.stdout.startswith("Tools\n")
+
+
+def test_everything_names_the_package_as_it_is_called_at_the_registry() -> None:
+    """Another package is called `dovetail` there."""
+    places = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *PACKAGE.rglob("*.py"), ROOT / "pyproject.toml"]
+    wrong = re.compile(
+        r"""(?<![\w-])dovetail(\[|[<>=~]=)|^name = "dovetail"$|(install|uv add) ['"]?dovetail(?!-mcp)\b""", re.M
+    )
+    assert [str(place) for place in places if wrong.search(place.read_text())] == []
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_running_needs_no_development_tools(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "scripts/setup"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+
+    def installs(*goals: str) -> list[str]:
+        told = subprocess.run(["make", "-n", *goals], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        return re.findall(r"scripts/setup (\w+)", told)
+
+    assert (installs("run"), installs("lint")) == (["client"], ["dev"])
+    (tmp_path / ".venv").mkdir()
+    for stamp in (".installed", ".installed-dev"):  # as the installation for development leaves them
+        (tmp_path / ".venv" / stamp).touch()
+    assert installs("run", "lint") == []

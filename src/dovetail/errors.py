@@ -20,7 +20,7 @@ DovetailError
   BadAnswer               (client side) the server answered with something that can't be used
   ConnectionLost          (client side) the server went away before it answered
   NotApproved             (client side) `approve=` said no, so the tool was not called
-  NotSignedIn             (client side) the server wants a token, and there is none to be had; says why
+  NotSignedIn             (client side) the server wants a token, and there is none that it takes; says why
 """
 
 import operator
@@ -209,4 +209,4 @@ class NotApproved(DovetailError):
 
 
 class NotSignedIn(DovetailError):
-    """The server wants a token, and there is none to be had. The message says why, and holds no secret."""
+    """The server wants a token, and there is none that it takes. The message says why, and holds no secret."""

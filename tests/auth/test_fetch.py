@@ -357,5 +357,5 @@ def test_without_aiohttp_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", no_aiohttp)
-    with pytest.raises(SetupError, match=r"pip install \"dovetail\[auth\]\""):
+    with pytest.raises(SetupError, match=r"pip install \"dovetail-mcp\[auth\]\""):
         make_fetch()

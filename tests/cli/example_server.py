@@ -58,7 +58,7 @@ def get_sum(a: float, b: float) -> float:
     return a + b
 
 
-@server.tool(title="Look for articles")
+@server.tool(title="Look for articles", annotations={"destructiveHint": False, "openWorldHint": False})
 def search(words: list[str], limit: int = 10, where: Place | None = None) -> list[dict[str, str | int | bool | None]]:
     """Search the shop."""
     floor = 0 if where is None else where.floor
@@ -89,7 +89,7 @@ def forget(note: str) -> str:
     return f"Forgot {note}."
 
 
-@server.tool
+@server.tool(annotations={"destructiveHint": False})
 async def bake(ctx: Context, minutes: int = 3, seconds: float = 0.0) -> str:
     """Bake a cake and tell how it goes."""
     await ctx.info("the oven is hot", logger="oven")

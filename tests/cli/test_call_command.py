@@ -160,6 +160,14 @@ def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
     assert run("call", "forget", "note=old", "--yes").stdout == "Forgot old.\n"
 
 
+def test_a_tool_that_says_nothing_of_itself_is_called_and_that_is_told(run: Run) -> None:
+    done = run("call", "summarise", "text=a b")
+    assert (done.exit_code, done.stdout) == (0, "2 words\n")
+    assert done.stderr == "summarise is not annotated: it may be destructive\n"
+    for words in (["summarise", "text=a", "--yes"], ["summarise", "text=a", "--quiet"], ["add", "a=1", "b=2"]):
+        assert run("call", *words).stderr == ""
+
+
 # ── meanwhile ──
 
 

@@ -89,7 +89,7 @@ def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_version", lambda name: None)
     notes = {note.subject: note for note in environment.packages()}
     assert (notes["msgspec"].level, notes["msgspec"].fix) == (PROBLEM, "pip install msgspec")
-    assert (notes["redis"].level, "pip install 'dovetail[redis]'" in notes["redis"].text) == (OK, True)
+    assert (notes["redis"].level, "pip install 'dovetail-mcp[redis]'" in notes["redis"].text) == (OK, True)
 
 
 def test_another_command_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

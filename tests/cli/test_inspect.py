@@ -63,6 +63,7 @@ def test_a_server_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     told = dict(line.split(None, 1) for line in lines[1:-14] if not line.startswith(" "))
     assert told["Speaks"] == ", ".join(SUPPORTED)
     assert told["Offers"] == "1 tool, 0 resources, 0 templates, 0 prompts"
+    assert told["Hints"] == "1 destructive, 1 open-world, 1 not annotated"
     assert told["Lint"] == "1 warning"
     assert [line.split() for line in lines if "parameter-description" in line] == [
         ["warning", "parameter-description", "tool", "bake:", "minutes"]
@@ -82,6 +83,7 @@ def test_an_old_server_of_somebody_else(tmp_path: Path) -> None:
     assert said["revision"] == "2025-06-18"
     assert said["counts"] == {"tools": 2, "resources": 0, "templates": 0, "prompts": 0}
     assert said["pages"] == {"tools": 2, "resources": 0, "templates": 0, "prompts": 0}
+    assert said["hints"] == {"destructive": 2, "open-world": 2, "not annotated": 2}
     assert said["extensions"] == ["tasks"]
     assert said["lint"]["counts"]["errors"] >= 2
     linted = json.loads(typed(tmp_path, "lint", "--json", "--", sys.executable, "old.py").stdout)

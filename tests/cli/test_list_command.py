@@ -32,9 +32,11 @@ def test_everything_by_default(run: Run) -> None:
         "Templates",
         "Prompts",
     ]
-    assert re.search(r"^  add         a: integer, b: integer {10,}\[read-only\] Add two numbers\.$", done.stdout, re.M)
-    assert "[destructive] Forget a note for good." in done.stdout
-    assert "Look for articles: Search the shop." in done.stdout
+    assert re.search(
+        r"^  add         a: integer, b: integer {10,}\[read-only, open-world\] Add two numbers\.$", done.stdout, re.M
+    )
+    assert "[destructive, open-world] Forget a note for good." in done.stdout
+    assert "  Look for articles: Search the shop." in done.stdout
     assert "  greet  name, [language]  Greet somebody." in done.stdout
     assert "They may be negative" not in done.stdout
     assert done.stderr == ""
@@ -49,8 +51,21 @@ def test_one_kind(run: Run, kind: str) -> None:
 
 def test_long_arguments_are_told_by_their_names(run: Run) -> None:
     shown = run("list", "tools").stdout
-    assert re.search(r"^  echo +\[whole\], \[part\], \[on\], \[size\], \[numbers\] +Say what came\.$", shown, re.M)
-    assert re.search(r"^  bake +\[minutes: integer\], \[seconds: number\] +Bake", shown, re.M)
+    assert re.search(
+        r"^  echo +\[whole\], \[part\], \[on\], \[size\], \[numbers\] +\[destructive, open-world\] Say what came\.$",
+        shown,
+        re.M,
+    )
+    assert re.search(r"^  bake +\[minutes: integer\], \[seconds: number\] +\[open-world\] Bake", shown, re.M)
+
+
+def test_hints_that_a_tool_does_not_give_stand_for_the_worse(run: Run) -> None:
+    """The specification gives the defaults to whoever reads; nothing of them is sent."""
+    shown = run("list", "tools", "-v").stdout
+    assert "  summarise [destructive, open-world]\n" in shown
+    assert "  add [read-only, open-world]\n" in shown
+    assert "  search Look for articles\n" in shown
+    assert "[" not in "".join(line for line in run("list", "resources", "-v").stdout.splitlines() if line[:3] != "    ")
 
 
 def test_verbose_has_facts(run: Run) -> None:

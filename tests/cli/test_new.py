@@ -168,7 +168,7 @@ def test_the_way_into_the_folder_can_be_pasted(tmp_path: Path, folder: str, show
 def test_the_project_asks_for_what_it_was_made_with(tmp_path: Path) -> None:
     assert new("it", "--yes").exit_code == 0
     project = tomllib.loads((tmp_path / "it" / "pyproject.toml").read_text())
-    assert project["project"]["dependencies"] == [f"dovetail>={dovetail.__version__}"]
+    assert project["project"]["dependencies"] == [f"dovetail-mcp>={dovetail.__version__}"]
     assert {re.split(r"[\[>]", each)[0] for each in project["dependency-groups"]["dev"]} <= NEEDED
 
 

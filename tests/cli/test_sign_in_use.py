@@ -12,15 +12,31 @@ import pytest
 from command_stage import BIN, environment, typed
 from server_process import serving
 
-from dovetail.cli.exits import DECLINED, FAILED
+from dovetail import Client, NotSignedIn
+from dovetail.cli.exits import DECLINED
 
 PROGRAM = str(Path(__file__).parent / "guarded_server.py")
+KEYED = [
+    "-m",
+    "dovetail.cli",
+    "run",
+    str(Path(__file__).parents[2] / "docs/programs/auth_keys.py"),
+    "--transport",
+    "http",
+]
 PROMPTLY = 20
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serving([PROGRAM], tmp_path_factory.mktemp("guarded") / "log.txt") as served:
+        yield f"{served.origin}/mcp"
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with API keys, and without an authorization server."""
+    with serving(KEYED, tmp_path_factory.mktemp("keyed") / "log.txt") as served:
         yield f"{served.origin}/mcp"
 
 
@@ -51,7 +67,8 @@ def test_without_a_person_nothing_is_opened(tmp_path: Path, url: str) -> None:
 
 def test_without_signing_in_the_refusal_is_told(tmp_path: Path, url: str) -> None:
     done = call(tmp_path, url, "whoami", "--no-sign-in")
-    assert (done.returncode, done.stdout) == (FAILED, b"")
+    assert (done.returncode, done.stdout) == (DECLINED, b"")
+    assert b"401 Unauthorized: it wants a token; give it with --token, or set DOVETAIL_CLIENT_TOKEN" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -59,7 +76,7 @@ def test_without_signing_in_the_refusal_is_told(tmp_path: Path, url: str) -> Non
 )
 def test_a_token_is_sent_and_never_shown(tmp_path: Path, url: str, words: list[str], env: dict[str, str]) -> None:
     done = call(tmp_path, url, "whoami", *words, **env)
-    assert done.returncode == FAILED
+    assert done.returncode == DECLINED
     assert b"secret-token" not in done.stdout + done.stderr
 
 
@@ -87,3 +104,21 @@ def test_who_says_yes_is_signed_in_and_stays_so(tmp_path: Path, url: str) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (0, b"ann\n", b"")
     (token,) = json.loads(kept.read_text())["tokens"].values()
     assert token["access_token"] not in seen
+
+
+def test_where_there_are_only_keys_nobody_is_asked_to_sign_in(tmp_path: Path, keyed: str) -> None:
+    child = in_terminal(tmp_path, "list", keyed)
+    seen = child.read()
+    child.close()
+    assert child.exitstatus == DECLINED
+    assert "browser" not in seen
+    assert "give a token with --token, or set DOVETAIL_CLIENT_TOKEN" in seen
+    done = typed(tmp_path, "list", keyed, "tools", DOVETAIL_CLIENT_TOKEN="dovetail_example_key_of_alice")
+    assert (done.returncode, done.stdout.split()[1]) == (0, b"whoami")
+
+
+@pytest.mark.parametrize(("auth", "why"), [(None, "it wants a token"), ("wrong", "The token is not good")])
+async def test_a_client_without_a_good_key_is_not_signed_in(keyed: str, auth: str | None, why: str) -> None:
+    with pytest.raises(NotSignedIn, match=f"401 Unauthorized: .*{why}"):
+        async with Client(keyed, auth=auth):
+            pass

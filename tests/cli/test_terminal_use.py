@@ -1,5 +1,6 @@
 """The command line in a real terminal: bars, questions, a yes before what destroys, and Ctrl-C."""
 
+import json
 import re
 import shutil
 import signal
@@ -10,9 +11,10 @@ from typing import Any
 
 import pexpect
 import pytest
-from command_stage import BIN, environment, furnish
+from command_stage import BIN, environment, furnish, typed
 
 from dovetail.cli.exits import DECLINED, INTERRUPTED
+from dovetail.cli.terminal import width_of, wrapped
 
 PROMPTLY = 20
 TRAVEL = Path(__file__).parent.parent.parent / "docs" / "programs" / "asking_forms.py"
@@ -30,13 +32,13 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def terminal(folder: Path) -> Iterator[Type]:
-    """Types a command into a terminal of 100 columns, and sees to its end."""
+    """Types a command into a terminal, and sees to its end."""
     opened: list[Any] = []
 
-    def type_in(*words: str, **env: str) -> Any:
+    def type_in(*words: str, width: int = 100, **env: str) -> Any:
         child = pexpect.spawn(
             str(BIN / "dovetail"), [*words], cwd=str(folder), timeout=PROMPTLY, encoding="utf-8",
-            env=environment(TERM="xterm", **env), dimensions=(40, 100), echo=False,
+            env=environment(**{"TERM": "xterm", **env}), dimensions=(40, width), echo=False,
         )  # fmt: skip
         opened.append(child)
         return child
@@ -62,7 +64,8 @@ def test_colours_and_columns(terminal: Type) -> None:
     code, seen = ended(child)
     assert code == 0
     assert "\x1b[36madd\x1b[0m " in seen
-    assert "\x1b[31m[destructive]\x1b[0m Forget a note" in seen
+    assert "\x1b[31m[destructive, open-world]\x1b[0m Forget a note" in seen  # it says so itself
+    assert "\x1b[33m[destructive, open-world]\x1b[0m Say it in fewer words" in seen  # and this one says nothing
     plain = re.sub(r"\x1b\[\d+m", "", seen)
     assert max(map(len, plain.splitlines())) <= 100
     _, seen = ended(terminal("list", "server.py", "tools", NO_COLOR="1"))
@@ -71,7 +74,41 @@ def test_colours_and_columns(terminal: Type) -> None:
 
 def test_json_is_indented_for_a_person(terminal: Type) -> None:
     _, seen = ended(terminal("call", "server.py", "add", "a=2", "b=3", "--json"))
-    assert '\r\n  "structuredContent": 5' in seen
+    assert '\r\n  \x1b[36m"structuredContent"\x1b[0m: \x1b[35m5\x1b[0m' in seen
+    assert '\x1b[36m"type"\x1b[0m: \x1b[32m"text"\x1b[0m' in seen
+    for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        _, seen = ended(terminal("call", "server.py", "add", "a=2", "b=3", "--json", **env))
+        assert '\r\n  "structuredContent": 5' in seen
+        assert "\x1b" not in seen
+
+
+def test_json_that_is_piped_has_no_colours_whatever_is_wished(folder: Path) -> None:
+    done = typed(folder, "list", "server.py", "--json", FORCE_COLOR="1")
+    assert b"\x1b" not in done.stdout
+    assert json.loads(done.stdout)["tools"]
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 200])
+@pytest.mark.parametrize("words", [[], ["tools"], ["resources", "-v"], ["prompts", "-v"]], ids=str)
+def test_a_list_keeps_to_the_width_of_the_terminal(terminal: Type, words: list[str], width: int) -> None:
+    _, seen = ended(terminal("list", "server.py", *words, width=width))
+    lines = re.sub(r"\x1b\[\d+m", "", seen).splitlines()
+    assert len(lines) > 2
+    assert [line for line in lines if width_of(line) > width] == []
+
+
+def test_wide_signs_count_twice_where_lines_are_broken() -> None:
+    assert wrapped("猫が好き dogs too\n\nshort", 9) == ["猫が好き", "dogs too", "", "short"]
+    assert wrapped("猫" * 5, 4) == ["猫猫", "猫猫", "猫"]
+    assert wrapped("as it is " * 20, None) == ["as it is " * 20]
+
+
+def test_errors_are_red(terminal: Type) -> None:
+    for words in (["list", "nowhere.py"], ["call", "server.py", "addd"], ["lisst"], ["list", "server.py", "--nope"]):
+        code, seen = ended(terminal(*words))
+        assert (code, "\x1b[31m" in seen) == (2, True), words
+    _, seen = ended(terminal("call", "server.py", "addd", NO_COLOR="1"))
+    assert "\x1b" not in seen
 
 
 def test_the_head_of_a_table_is_bold_and_no_more(terminal: Type) -> None:

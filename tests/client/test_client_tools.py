@@ -161,6 +161,42 @@ async def test_approval(server: Server, version: str) -> None:
     assert asked == [("Add two numbers.", {"a": 1, "b": 2}), ("Add two numbers.", {"a": 10, "b": 2})]
 
 
+@every_revision
+async def test_what_a_tool_does_not_say_of_itself_is_taken_for_the_worse(version: str) -> None:
+    said: dict[str, dict[str, bool] | None] = {
+        "silent": None,
+        "reader": {"readOnlyHint": True},
+        "closed": {"openWorldHint": False, "idempotentHint": True},
+        "harmless": {"destructiveHint": False},
+        "both": {"readOnlyHint": True, "destructiveHint": True},
+    }
+    server = Server("hints")
+    for name, annotations in said.items():
+        server.add_tool(lambda: "done", name=name, description="Do it.", annotations=annotations)
+    asked: dict[str, tuple[bool, ...]] = {}
+
+    def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
+        asked[tool.name] = tool.hints
+        return True
+
+    async with Client(server, protocol_version=version, approve=approve) as client:
+        for name in said:
+            await client.call_tool(name)
+        listed = (await client.request("tools/list"))["tools"]
+    worst = (False, True, False, True)
+    taken = {  # read-only, destructive, idempotent, open to the world
+        "silent": worst,
+        "reader": (True, False, False, True),
+        "closed": (False, True, True, False),
+        "harmless": (False, False, False, True),
+        "both": (True, True, False, True),
+    }
+    if version == "2024-11-05":  # which has no annotations
+        said, taken = dict.fromkeys(said), dict.fromkeys(said, worst)
+    assert asked == taken
+    assert [tool.get("annotations") for tool in listed] == list(said.values()), "nothing is added on the wire"
+
+
 @pytest.mark.seed("S1-24", "S2-72")
 async def test_a_refused_call_is_never_sent(server: Server) -> None:
     sent: list[bytes] = []

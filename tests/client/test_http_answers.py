@@ -14,7 +14,7 @@ from served_http import Scripted, Visit, handshake, until
 
 from dovetail import Client
 from dovetail.client import posting, requests
-from dovetail.errors import BadAnswer, ConnectionLost, ServerError, TooManyRequests
+from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, ServerError, TooManyRequests
 
 pytestmark = pytest.mark.usefixtures("brisk", "tidy")
 
@@ -146,7 +146,8 @@ STRANGE: dict[str, tuple[Any, type[Exception], str]] = {
     "another": (lambda visit: visit.answer(200, {"jsonrpc": "2.0", "id": 77, "result": {}}), BadAnswer, "no answer"),
     "nameless error": (lambda visit: visit.error(-32700, 200, "what?", id=False), ServerError, "what"),
     "404": (lambda visit: visit.error(-32601, 404, "Method not found"), ServerError, r"Method not found \(-32601\)"),
-    "401": (lambda visit: visit.answer(401), ServerError, "tools/call: .* 401 Unauthorized: it wants a token"),
+    "401": (lambda visit: visit.answer(401), NotSignedIn, "tools/call: .* 401 Unauthorized: it wants a token"),
+    "401, in words": (lambda visit: visit.error(-32000, 401, "no"), NotSignedIn, "401 Unauthorized: it wants a token"),
     "403, in words": (lambda visit: visit.error(-32000, 403, "Origin", id=False), ServerError, r"Origin \(-32000\)"),
     "413": (lambda visit: visit.answer(413, b"<html>", "text/html"), ServerError, "413"),
     "418": (lambda visit: visit.answer(499), ServerError, "answered the status 499"),

@@ -256,7 +256,7 @@ async def test_options_of_urls_are_for_urls(options: dict[str, Any]) -> None:
 
 async def test_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    with pytest.raises(SetupError, match=r'pip install "dovetail\[client\]"'):
+    with pytest.raises(SetupError, match=r'pip install "dovetail-mcp\[client\]"'):
         async with Client("http://127.0.0.1:1/mcp"):
             pass
 

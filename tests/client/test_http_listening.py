@@ -11,7 +11,7 @@ from dovetail import Client
 from dovetail.client import backoff
 from dovetail.client.listening import Listening
 from dovetail.engine.streams import Change
-from dovetail.errors import ConnectionLost, ServerError
+from dovetail.errors import ConnectionLost, NotSignedIn, ServerError
 from dovetail.protocol.methods import ListenFilter
 
 pytestmark = pytest.mark.usefixtures("brisk", "tidy")
@@ -151,7 +151,7 @@ async def test_a_server_that_does_not_want_it_any_more(cut: bool) -> None:
     async with Scripted(behave) as server, Client(server.url) as client, listen(client) as changes:
         behave.refusal = lambda visit: visit.answer(401)
         behave.streams[0].cut() if cut else behave.end(behave.streams[0])
-        with pytest.raises(ServerError, match="401 Unauthorized"):
+        with pytest.raises(NotSignedIn, match="401 Unauthorized"):
             await next_of(changes)
         assert server.said().count("POST subscriptions/listen") == 2
 

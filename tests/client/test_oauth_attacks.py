@@ -260,7 +260,7 @@ async def test_listening_opens_no_browser() -> None:
     async with realm() as made:
         async with Client(made.url, protocol_version=MODERN, auth=made.oauth()) as client:
             made.good = set()
-            with pytest.raises(ServerError, match="401"):
+            with pytest.raises(NotSignedIn, match="401"):
                 async with client.listen(tools=True):
                     pass
         assert len(made.asked) == 1

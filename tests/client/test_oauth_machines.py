@@ -16,7 +16,7 @@ from dovetail.auth.proofs import read_proof
 from dovetail.authserver import OAuthClient
 from dovetail.client.oauth import ClientCredentials, EnterpriseManaged, JwtBearer, OAuth, machines
 from dovetail.client.oauth.proving import Proving
-from dovetail.errors import NotSignedIn, ServerError, SetupError
+from dovetail.errors import NotSignedIn, SetupError
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MODERN = "2026-07-28"
@@ -177,7 +177,7 @@ async def test_tokens_are_bound_to_a_key(revision: str) -> None:
             for _ in range(3):
                 assert (await client.call_tool("hello")).data == "hello"
         assert len(made.keys) == 1
-        with pytest.raises(ServerError, match="bound to a key"):
+        with pytest.raises(NotSignedIn, match="bound to a key"):
             async with Client(f"{root}/mcp", auth="bound-0"):
                 pass
 
@@ -307,7 +307,7 @@ async def test_credentials_of_your_own() -> None:
             pass
         made.good = set()
         stubborn = Vault()
-        with pytest.raises(ServerError, match="401"):
+        with pytest.raises(NotSignedIn, match="401"):
             async with Client(made.url, protocol_version=MODERN, auth=stubborn):
                 pass
         assert stubborn.tries == 4

@@ -161,7 +161,7 @@ assert "joserfc" not in sys.modules and "aiohttp" not in sys.modules
 @pytest.mark.parametrize("what", ["private_key", "dpop"])
 def test_what_has_to_be_installed_for_keys(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "joserfc", None)
-    with pytest.raises(SetupError, match=rf'{what}=.* needs joserfc: pip install "dovetail\[client,auth\]"'):
+    with pytest.raises(SetupError, match=rf'{what}=.* needs joserfc: pip install "dovetail-mcp\[client,auth\]"'):
         ClientCredentials(
             "a", **({"private_key": "pem"} if what == "private_key" else {"client_secret": "b", what: True})
         )

@@ -179,7 +179,7 @@ async def test_a_token_as_text() -> None:
             assert (await client.call_tool("read")).data == "a note"
             with pytest.raises(ServerError, match="notes:write"):
                 await client.call_tool("write", {"text": "new"})
-        with pytest.raises(ServerError, match="token is not good"):
+        with pytest.raises(NotSignedIn, match="token is not good"):
             async with Client(served.url, auth="wrong"):
                 pass
 

@@ -10,7 +10,7 @@ from served_http import DISCOVERED, INFO, Scripted, Visit, next_of, until
 from dovetail import Client
 from dovetail.client import era, requests, sse
 from dovetail.engine.streams import Change
-from dovetail.errors import BadAnswer, ConnectionLost, ServerError
+from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, ServerError
 
 pytestmark = pytest.mark.usefixtures("brisk", "tidy")
 
@@ -102,7 +102,8 @@ async def test_only_the_new_transport_if_that_is_asked_for() -> None:
 @pytest.mark.parametrize("refusal", [401, 403, 406, 429, 500, 503])
 async def test_other_refusals_say_nothing_about_the_transport(refusal: int) -> None:
     async with Scripted(Old(refusal=refusal)) as server:
-        with pytest.raises((ServerError, ConnectionLost), match=f"initialize: the server answered {refusal}"):
+        kinds = (ServerError, ConnectionLost, NotSignedIn)
+        with pytest.raises(kinds, match=f"initialize: the server answered {refusal}"):
             async with Client(f"{server.origin}/sse", protocol_version="2025-11-25"):
                 pass
         assert server.said() == ["POST initialize"]
@@ -225,7 +226,7 @@ async def test_a_stream_that_is_none(monkeypatch: pytest.MonkeyPatch, opening: A
         await visit.gone()
 
     async with Scripted(behave) as server:
-        with pytest.raises((BadAnswer, ConnectionLost, ServerError), match=words):
+        with pytest.raises((BadAnswer, ConnectionLost, NotSignedIn, ServerError), match=words):
             async with Client(server.url, transport="sse"):
                 pass
 

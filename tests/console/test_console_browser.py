@@ -48,6 +48,23 @@ def test_a_link_leads_to_one_thing_at_once(tab: ConsolePage, section: str) -> No
     tab.page.get_by_role("article").get_by_role("heading", name=re.compile("Order|Counter|Greeting")).wait_for()
 
 
+@pytest.mark.parametrize(
+    ("tool", "chips", "marked"),
+    [
+        ("wipe", ["destructive", "open world"], ["destructive"]),
+        ("table", ["destructive", "open world"], []),
+        ("picture", ["read-only", "open world"], []),
+    ],
+)
+def test_hints_that_a_tool_does_not_give_are_shown_as_the_worse(
+    tab: ConsolePage, tool: str, chips: list[str], marked: list[str]
+) -> None:
+    tab.tool(tool)
+    head = tab.page.get_by_role("article").locator(".chips").first
+    assert head.locator(".chip").all_inner_texts() == chips
+    assert head.locator(".chip.bad").all_inner_texts() == marked, "who says nothing is not asked about"
+
+
 # ── calls ──
 
 

@@ -88,7 +88,7 @@ def test_urls_that_are_not_possible(url: str, problem: str) -> None:
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(SetupError, match=r'pip install "dovetail\[redis\]"'):
+    with pytest.raises(SetupError, match=r'pip install "dovetail-mcp\[redis\]"'):
         RedisState("redis://store")
 
 

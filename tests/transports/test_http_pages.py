@@ -12,6 +12,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from dovetail import Server
+from dovetail.auth import ApiKeys, Auth
+from dovetail.console import Console
 from dovetail.errors import SetupError
 from http_serving import settle, until
 from http_wire import HttpWire
@@ -76,6 +78,98 @@ async def test_only_known_pages_may_read_the_health() -> None:
     assert (await wire.raw("GET", b"", {"origin": PAGE}).done()).headers["access-control-allow-origin"] == PAGE
     for headers in (FOREIGN, {"origin": "https://evil.example"}, {}):
         assert "access-control-allow-origin" not in (await wire.raw("GET", b"", headers).done()).headers
+
+
+# ── people ──
+
+BROWSER: dict[str, str | None] = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+async def opened(app: Any, path: str, root_path: str = "", **headers: str) -> str:
+    """What a browser shows."""
+    answer = await HttpWire(app, path=path, root_path=root_path).raw("GET", b"", {**BROWSER, **headers}).done()
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+    assert (answer.headers["cache-control"], answer.headers["vary"]) == ("no-store", "accept")
+    return answer.raw.decode()
+
+
+@pytest.mark.parametrize("path", ["/", "/mcp", "/mcp/"])
+async def test_a_browser_is_shown_what_this_is_and_how_to_connect(path: str) -> None:
+    app = make(title="<script>alert(1)</script>", description='Fish & "chips"').asgi(allowed_hosts=["fish.example"])
+    html = await opened(app, path, host="fish.example")
+    assert "<script" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "1.0.0" in html
+    assert "Fish &amp; &quot;chips&quot;" in html
+    assert html.count("http://fish.example/mcp") == 2
+    assert "console" not in html
+    refused = await HttpWire(app, path=path).raw("GET", b"", {**BROWSER, **FOREIGN}).done()
+    assert (refused.status, refused.headers["content-type"]) == (403, "application/json")
+    await app.drain()
+
+
+@pytest.mark.parametrize(
+    ("method", "headers"),
+    [
+        ("GET", {"accept": "text/event-stream"}),
+        ("GET", {"accept": "text/html, text/event-stream"}),
+        ("GET", {"accept": "text/html, application/json"}),
+        ("GET", {"accept": "text/html;q=0, */*"}),
+        ("GET", {"accept": "*/*"}),
+        ("GET", {"accept": None}),
+        ("GET", {**BROWSER, "mcp-protocol-version": "2025-11-25"}),
+        ("GET", {**BROWSER, "mcp-session-id": "x"}),
+        ("GET", {**BROWSER, "last-event-id": "x"}),
+        ("POST", BROWSER),
+        ("DELETE", BROWSER),
+    ],
+    ids=str,
+)
+async def test_programs_are_shown_no_page(method: str, headers: dict[str, str | None]) -> None:
+    app = make().asgi()
+    answer = await HttpWire(app).raw(method, b"{}", headers).done()
+    assert answer.status in (400, 404)
+    assert answer.json["jsonrpc"] == "2.0"
+    await app.drain()
+
+
+@pytest.mark.parametrize(
+    ("auth", "words"),
+    [
+        (ApiKeys({"ann": "a-key-of-16-or-more"}), "Bearer &lt;your key&gt;"),
+        (Auth(ApiKeys({"ann": "a-key-of-16-or-more"}), authorization_servers=["https://id.example"]), "sign in"),
+    ],
+)
+async def test_strangers_see_how_to_get_in_and_nothing_else(auth: Any, words: str) -> None:
+    app = make(auth=auth, description="For friends.").asgi()
+    html = await opened(app, "/mcp")
+    assert "<h1>pages" in html
+    assert words in html
+    for hidden in ("1.0.0", "For friends.", "a-key-of-16-or-more", "ann", "add"):
+        assert hidden not in html.replace("padding", "")
+    await app.drain()
+
+
+async def test_a_page_of_your_own_is_shown_before_ours() -> None:
+    server = make()
+    server.custom_route("/")(mine)
+    app = server.asgi()
+    for place in ({"path": "/"}, {"path": "/x", "root_path": "/x"}):
+        assert (await HttpWire(app, **place).raw("GET", b"", BROWSER).done()).raw == b"mine"
+    assert "http://localhost:8000/mcp" in await opened(app, "/mcp")
+    await app.drain()
+
+
+async def test_below_another_app_the_page_names_that_place() -> None:
+    app = make().asgi(routes=Console(make()).routes())
+    html = await opened(app, "/x", "/x")
+    assert "http://localhost:8000/x<" in html
+    assert '<a href="/x/console/">' in html
+    assert '<a href="/console/">' in await opened(app, "/")
+    await app.drain()
 
 
 # ── pages ──

@@ -276,5 +276,5 @@ def _aiohttp() -> Any:
     try:
         import aiohttp
     except ImportError:
-        raise SetupError('auth: remote keys and tokens need aiohttp: pip install "dovetail[auth]"') from None
+        raise SetupError('auth: remote keys and tokens need aiohttp: pip install "dovetail-mcp[auth]"') from None
     return aiohttp

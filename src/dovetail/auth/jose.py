@@ -194,7 +194,7 @@ def _joserfc() -> tuple[Any, type[Exception]]:
         from joserfc import jwk
         from joserfc.errors import JoseError
     except ImportError:
-        raise SetupError('Jwt: tokens with signatures need joserfc: pip install "dovetail[auth]"') from None
+        raise SetupError('Jwt: tokens with signatures need joserfc: pip install "dovetail-mcp[auth]"') from None
     return jwk, JoseError
 
 

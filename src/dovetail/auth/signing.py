@@ -30,7 +30,7 @@ def require_library(who: str) -> None:
     try:
         import joserfc  # noqa: F401
     except ImportError:
-        raise SetupError(f'{who} needs joserfc: pip install "dovetail[auth]"') from None
+        raise SetupError(f'{who} needs joserfc: pip install "dovetail-mcp[auth]"') from None
 
 
 class SigningKey:

@@ -13,7 +13,7 @@ from dovetail.cli.terminal import aligned, as_json, can_ask, in_line, out_json, 
 from dovetail.client import CallResult, ElicitQuestion
 from dovetail.client.address import page_url
 from dovetail.errors import URL_ELICITATION_REQUIRED, ServerError
-from dovetail.protocol.definitions import ToolDefinition
+from dovetail.protocol.definitions import ToolAnnotations, ToolDefinition
 
 LONGEST_VALUE = 300  # columns of an argument that are shown before a yes
 
@@ -32,15 +32,20 @@ async def call_tool(
         require(talk.client, "tools", server.shown)
         tool = named(name, await talk.client.list_tools(), "tool")
         arguments = given.typed(tool.input_schema, name)
-        if not is_confirmed and tool.annotations is not None and tool.annotations.destructive_hint:
-            await _ask_before(tool, arguments)
+        if not is_confirmed:
+            await _ask_before(tool, arguments, is_quiet=meanwhile.is_quiet)
         result = await _result(talk, tool, arguments)
         talk.line.clear()
         _show(result, output, as_document)
 
 
-async def _ask_before(tool: ToolDefinition, arguments: dict[str, Any]) -> None:
-    """A tool that its server calls destructive runs only after a yes."""
+async def _ask_before(tool: ToolDefinition, arguments: dict[str, Any], *, is_quiet: bool) -> None:
+    """A tool that its server calls destructive runs only after a yes. One that says nothing may be so, too."""
+    said = tool.annotations or ToolAnnotations()
+    if not said.destructive_hint:
+        if tool.hints.destructive and not is_quiet:
+            tell(f"{in_line(tool.name)} is not annotated: it may be destructive", dim=True)
+        return
     if not can_ask():
         raise Ending(
             f"{tool.name} is marked destructive, and nobody is here to agree", DECLINED, "--yes calls it all the same"

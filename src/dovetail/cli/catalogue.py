@@ -4,20 +4,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dovetail.cli.schemas import MAX_DESCRIBED, Schema, described, mapping, properties, required
-from dovetail.cli.terminal import aligned, as_json, columns, in_line, out, plain, styled, width_of
+from dovetail.cli.terminal import aligned, as_json, columns, highlighted, in_line, out, plain, styled, width_of, wrapped
+from dovetail.protocol.definitions import ToolHints
 
 LONGEST_NAME = 100
 LONGEST_ARGUMENTS = 60
-LONGEST_SUMMARY, SHORTEST_SUMMARY = 500, 20
+LONGEST_SUMMARY, SHORTEST_SUMMARY = 500, 50
 GAP = 2
+BELOW = 6  # columns before what stands below a name
+LONGEST_LINE = 200
 LONGEST_DESCRIPTION = 20_000
 NAMES = {"resources": "uri", "templates": "uriTemplate"}  # what each is called by; all others by their name
 SCHEMAS = ("inputSchema", "outputSchema", "arguments")
 FACTS = {"resources": ("name", "mimeType", "size"), "templates": ("name", "mimeType")}  # that are told in a line each
-HINTS = (  # of tools: which hint, which value, the word for it, its colour
-    ("destructiveHint", True, "destructive", "red"),
-    ("readOnlyHint", True, "read-only", "green"),
-)
+HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 Definition = Mapping[str, Any]
 
@@ -36,18 +36,18 @@ def show(found: Mapping[str, Sequence[Definition]], *, verbose: bool) -> None:
 
 
 def lines(kind: str, listed: Sequence[Definition]) -> list[str]:
-    """One for each: name, arguments, and what it is. On a terminal, as much of it as fits beside."""
+    """One for each: name, arguments, and what it is. On a terminal, as much of it as fits beside, or else below."""
     width = columns()
     longest = LONGEST_ARGUMENTS if width is None else width // 3
-    names = [in_line(_name(kind, each), LONGEST_NAME) for each in listed]
+    names = [in_line(_name(kind, each), LONGEST_NAME if width is None else width // 2) for each in listed]
     arguments = [_arguments(kind, each, longest) for each in listed]
     taken = sum(max(map(width_of, column)) + GAP for column in (names, arguments))
-    room = LONGEST_SUMMARY if width is None else max(width - taken - GAP, SHORTEST_SUMMARY)
-    rows = [
-        (f"  {styled(name, fg='cyan')}", given, _summary(each, room))
-        for name, given, each in zip(names, arguments, listed, strict=True)
-    ]
-    return aligned(rows, " " * GAP)
+    room = LONGEST_SUMMARY if width is None else width - taken - GAP
+    heads = [(f"  {styled(name, fg='cyan')}", given) for name, given in zip(names, arguments, strict=True)]
+    if width is None or room >= SHORTEST_SUMMARY:
+        return aligned([(*head, _summary(kind, each, room)) for head, each in zip(heads, listed, strict=True)])
+    below = (" " * BELOW + _summary(kind, each, width - BELOW) for each in listed)
+    return [line for pair in zip(aligned(heads), below, strict=True) for line in pair if line.strip()]
 
 
 def _name(kind: str, each: Definition) -> str:
@@ -59,18 +59,28 @@ def _text(each: Definition, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _summary(each: Definition, room: int) -> str:
+def _summary(kind: str, each: Definition, room: int) -> str:
     """Hints, title and the first line of the description."""
     first = next((line for line in _text(each, "description")[:LONGEST_DESCRIPTION].splitlines() if line.strip()), "")
     title = _text(each, "title") or _text(mapping(each.get("annotations")), "title")
-    hints = "".join(f"{hint} " for hint in _hints(each))
+    hints = f"{_marks(kind, each, room)} "
     words = f"{title}: {first}" if title and first else title or first
-    return (hints + in_line(words, max(room - width_of(hints), 1))).rstrip()
+    left = room - width_of(hints)
+    return (hints + (in_line(words, left) if left > 1 else "")).strip()
 
 
-def _hints(each: Definition) -> list[str]:
-    said = mapping(each.get("annotations"))
-    return [styled(f"[{word}]", fg=colour) for hint, value, word, colour in HINTS if said.get(hint) is value]
+def hints_of(tool: Definition) -> tuple[list[str], bool]:
+    """What has to be assumed of it, in words; and whether it says at least if it changes something."""
+    said = mapping(tool.get("annotations"))
+    hints = ToolHints.of(*map(said.get, HINTS))
+    words = [name.replace("_", "-") for name, holds in hints._asdict().items() if holds]
+    return words, any(isinstance(said.get(hint), bool) for hint in HINTS[:2])
+
+
+def _marks(kind: str, each: Definition, room: int) -> str:
+    words, is_said = hints_of(each) if kind == "tools" else ([], False)
+    colour = "green" if "destructive" not in words else "red" if is_said else "yellow"
+    return styled(in_line(f"[{', '.join(words)}]", room), fg=colour) if words else ""
 
 
 def _arguments(kind: str, each: Definition, longest: int) -> str:
@@ -97,15 +107,19 @@ def _joined(schema: Schema, *, typed: bool) -> str:
 def details(kind: str, listed: Sequence[Definition]) -> list[str]:
     """All that is known of each."""
     found: list[str] = []
+    width = columns()
+    room = LONGEST_LINE if width is None else width - BELOW
     for each in listed:
         title = _text(each, "title")
-        name = styled(in_line(_name(kind, each), 200), fg="cyan", bold=True)
-        found.append(f"  {name} " + " ".join(filter(None, (in_line(title, 200), *_hints(each)))))
+        name = styled(in_line(_name(kind, each), room), fg="cyan", bold=True)
+        head = [part for part in (name, in_line(title, room), _marks(kind, each, room)) if part]
+        fits = width is None or sum(map(width_of, head)) + len(head) < width
+        found += [f"  {' '.join(head)}"] if fits else [f"  {name}", *(f"    {part}" for part in head[1:])]
         description = plain(_text(each, "description")[:LONGEST_DESCRIPTION])
-        found += [f"    {line}" for line in description.splitlines()]
-        found += [f"    {key}: {in_line(str(each[key]), 200)}" for key in FACTS.get(kind, ()) if key in each]
+        found += [f"    {line}" for line in wrapped(description, None if width is None else room)]
+        found += [f"    {in_line(f'{key}: {each[key]}', room)}" for key in FACTS.get(kind, ()) if key in each]
         for key in SCHEMAS:
             if key in each:
                 found.append(styled(f"    {key}:", dim=True))
-                found += [f"      {line}" for line in as_json(each[key], indent=True).splitlines()]
+                found += [f"      {line}" for line in highlighted(as_json(each[key], indent=True)).splitlines()]
     return [line.rstrip() for line in found]

@@ -1,6 +1,7 @@
 """How a command ends: what went wrong comes in; words for a person and a number for a script go out."""
 
 import signal
+import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from dovetail.cli.terminal import plain, tell
+from dovetail.cli.terminal import plain, styled, tell
 from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, NotApproved, NotSignedIn, SetupError
 
 FAILED = 1
@@ -40,7 +41,7 @@ class Ending(click.ClickException):
         self.exit_code = code  # type: ignore[misc]  # click reads it of the instance
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002
-        tell(f"Error: {self.message}")  # which does not fail, so that the number arrives
+        tell(f"Error: {self.message}", fg="red")  # which does not fail, so that the number arrives
 
     @classmethod
     def of(cls, failure: Exception) -> "Ending":
@@ -49,6 +50,11 @@ class Ending(click.ClickException):
         notes = ["--timeout SECONDS waits longer"] if code == LATE else getattr(failure, "__notes__", [])
         hint = "\n".join(notes) or None
         return cls(str(failure) or type(failure).__name__, code, hint)
+
+
+def in_red(words: str) -> str:
+    """Of an error that click shows."""
+    return words and styled(words, sys.stderr, fg="red")
 
 
 _signals: list[int] = []  # that have come to end this process, besides Ctrl-C

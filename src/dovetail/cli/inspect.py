@@ -53,6 +53,7 @@ def _show(found: "Inspection") -> None:
         ("Capabilities", _capabilities(found.capabilities)),
         ("Extensions", in_line(", ".join(found.extensions))),
         ("Offers", _offers(found)),
+        ("Hints", ", ".join(f"{count} {word}" for word, count in found.hints.items())),
         ("Answers", _times(found)),
         ("Costs", report.cost(found.catalogue) if found.catalogue.tools else ""),
         ("Lint", report.summary(found.findings)),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dovetail.cli.catalogue import hints_of
 from dovetail.cli.linting import report
 from dovetail.cli.linting.gathering import catalogue_of
 from dovetail.cli.linting.linter import Catalogue, lint
@@ -62,6 +63,13 @@ class Inspection(NamedTuple):
         found = [str(name) for name in named] if isinstance(named, Mapping) else []
         return found + [name for name in ("tasks",) if name in self.capabilities]
 
+    @property
+    def hints(self) -> dict[str, int]:
+        """Of how many tools each has to be assumed, and how many don't say whether they change anything."""
+        found = [hints_of(tool) for tool in self.catalogue.tools]
+        silent = ["not annotated" for _, is_said in found if not is_said]
+        return dict(Counter([word for words, _ in found for word in words] + silent))
+
     def document(self) -> dict[str, Any]:
         return {
             "server": self.about,
@@ -72,6 +80,7 @@ class Inspection(NamedTuple):
             "capabilities": self.capabilities,
             "extensions": self.extensions,
             "counts": self.counts,
+            "hints": self.hints,
             "pages": self.pages,
             "seconds": {"ready": self.ready, "answer": self.answer},
             "lint": report.document(self.catalogue, self.findings),

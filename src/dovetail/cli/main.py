@@ -65,6 +65,9 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.UsageError as wrong:
+            wrong.message = cli.exits.in_red(wrong.message)  # type: ignore[misc]  # click reads it when it is shown
+            raise
         except KeyboardInterrupt:
             raise click.exceptions.Exit(cli.exits.INTERRUPTED) from None
 

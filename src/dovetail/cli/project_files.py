@@ -115,10 +115,10 @@ version = "0.1.0"
 description = "An MCP server."
 readme = "README.md"
 requires-python = ">=3.11"
-dependencies = ["dovetail>={dovetail.__version__}"]
+dependencies = ["dovetail-mcp>={dovetail.__version__}"]
 
 [dependency-groups]
-dev = ["dovetail[client,watch]", "mypy>=1.17", "pytest>=8", "pytest-asyncio>=1", "ruff>=0.12"]
+dev = ["dovetail-mcp[client,watch]", "mypy>=1.17", "pytest>=8", "pytest-asyncio>=1", "ruff>=0.12"]
 
 [tool.uv]
 package = false
@@ -146,7 +146,7 @@ $ uv run pytest
 $ uv run dovetail dev server.py          # serve it while you work on it, with a console in the browser
 ```
 
-Without uv: `pip install "dovetail[client,watch]" pytest pytest-asyncio ruff mypy`, and leave out `uv run`.
+Without uv: `pip install "dovetail-mcp[client,watch]" pytest pytest-asyncio ruff mypy`, and leave out `uv run`.
 
 ## Try it
 

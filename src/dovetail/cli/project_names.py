@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
-NEEDED = frozenset({"dovetail", "pytest", "pytest-asyncio", "ruff", "mypy"})  # by every project
+NEEDED = frozenset({"dovetail", "dovetail-mcp", "pytest", "pytest-asyncio", "ruff", "mypy"})  # by every project
 
 
 def project_name(name: str) -> str:

@@ -20,7 +20,7 @@ from dovetail import cli
 from dovetail.cli.exits import UNREACHED, WRONG_USE, ended_by_signals
 from dovetail.cli.running import RunningProgram
 from dovetail.cli.whereabouts import CANT_LOAD, NOT_THERE, as_url, in_list, what_is_missing
-from dovetail.errors import METHOD_NOT_FOUND, BadAnswer, ConnectionLost, ServerError, SetupError
+from dovetail.errors import METHOD_NOT_FOUND, BadAnswer, ConnectionLost, NotSignedIn, ServerError, SetupError
 
 if TYPE_CHECKING:
     from dovetail.client import Client
@@ -39,6 +39,7 @@ OPTIONS = (  # what `Client` says, and what was typed; the first that fits
     (r"^Client: roots=", "--root "),
     (r"^Client: (.*); leave transport= out$", r"\1; leave --transport out"),
     (r"^Client: ", ""),
+    (r"give the client auth=OAuth\(\), or a token as auth=", "give it with --token, or set DOVETAIL_CLIENT_TOKEN"),
 )
 _BEHIND = "\0"  # stands where TARGET would, if the server is given behind `--`; nobody can type it
 
@@ -144,7 +145,7 @@ class ServerAt:
         """Inside, no failure speaks of parameters in Python, nor repeats what a file says."""
         try:
             yield
-        except (BadAnswer, ConnectionLost, SetupError) as failure:
+        except (BadAnswer, ConnectionLost, NotSignedIn, SetupError) as failure:
             words = str(failure)
             if self._is_listed:
                 words = cli.listed.without_values(failure, self.target, self.shown)
@@ -168,7 +169,7 @@ class ServerAt:
 
 def _is_of_a_stranger(refusal: ServerError) -> bool:
     """Whether somebody who does not know MCP refuses its first words; servers that do may want a token, or wait."""
-    return refusal.code == METHOD_NOT_FOUND or (refusal.code > 0 and refusal.code not in (401, 403, 429))
+    return refusal.code == METHOD_NOT_FOUND or (refusal.code > 0 and refusal.code not in (403, 429))
 
 
 def _as_typed(words: str) -> str:

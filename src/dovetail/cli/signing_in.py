@@ -13,7 +13,8 @@ from dovetail.client.oauth import OAuth, TokenFile, TokenSet
 from dovetail.client.oauth.source import TokenErrand
 from dovetail.errors import NotSignedIn
 
-ADVICE = "run the command in a terminal to sign in, or give a token with --token"
+TOKEN = "give a token with --token, or set DOVETAIL_CLIENT_TOKEN"
+ADVICE = f"run the command in a terminal to sign in, or {TOKEN}"
 
 
 class TerminalSignIn(OAuth):
@@ -24,9 +25,10 @@ class TerminalSignIn(OAuth):
 
     async def obtain(self, errand: TokenErrand) -> TokenSet:
         provider = errand.door.provider
-        host = in_line(
-            urlsplit(page_url(provider.metadata.authorization_endpoint or "") or provider.issuer).netloc, 300
-        )
+        if provider.is_guessed:
+            raise NotSignedIn(f"The server needs a token, and names no authorization server to sign in at; {TOKEN}")
+        page = page_url(provider.metadata.authorization_endpoint or "") or provider.issuer
+        host = in_line(urlsplit(page).netloc, 300)
         if not can_ask():
             raise NotSignedIn(f"The server wants somebody to sign in at {host}; {ADVICE}")
         if not await confirm(f"The server wants you to sign in at {host}. Open the browser?", default=True):

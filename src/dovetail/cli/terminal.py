@@ -26,6 +26,9 @@ _CLEAR_ABOVE = "\x1b[A\x1b[K"
 # Control characters but for tab and new line, and those that turn the direction of writing.
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
+# Of JSON: a text, and what makes it a name; or anything else that is one word.
+_JSON_WORDS = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")(:?)|[-\w.+]+')
+
 ELLIPSIS = "…"
 WIDE = "WF"  # east Asian width
 WITHOUT_WIDTH = {"Mn", "Me", "Cf"}  # categories: accents and what joins signs
@@ -97,9 +100,20 @@ def as_json(value: Any, *, indent: bool) -> str:
     return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def highlighted(document: str) -> str:
+    """JSON with colours for its names, texts and values; for people at a terminal alone."""
+    is_wanted = sys.stdout.isatty() and has_colours(sys.stdout)
+    return _JSON_WORDS.sub(_coloured, document) if is_wanted else document
+
+
+def _coloured(found: re.Match[str]) -> str:
+    text, colon = found[1], found[2]
+    return click.style(text or found[0], fg="magenta" if text is None else "cyan" if colon else "green") + (colon or "")
+
+
 def out_json(value: Any) -> None:
     """The result for a machine: one line, or several where a person reads it."""
-    out(as_json(value, indent=sys.stdout.isatty()))
+    out(highlighted(as_json(value, indent=sys.stdout.isatty())))
 
 
 def width_of(text: str) -> int:
@@ -116,14 +130,29 @@ def _columns(sign: str) -> int:
 
 def cut(text: str, width: int) -> str:
     """As much of it as has room in so many columns, with a mark if that is not all."""
-    if width_of(text) <= width:
-        return text
-    room = width - 1
+    return text if width_of(text) <= width else text[: _fitting(text, width - 1)] + ELLIPSIS
+
+
+def _fitting(text: str, width: int) -> int:
+    """How many of its signs have room in so many columns."""
     for place, sign in enumerate(text):
-        room -= _columns(sign)
-        if room < 0:
-            return text[:place] + ELLIPSIS
-    return text
+        width -= _columns(sign)
+        if width < 0:
+            return place
+    return len(text)
+
+
+def wrapped(text: str, width: int | None) -> list[str]:
+    """Its lines; those that take more columns than that go on in the next one, if they can after a word."""
+    found: list[str] = []
+    for line in text.splitlines():
+        while width is not None and width_of(line) > max(width, 2):
+            most = _fitting(line, max(width, 2))
+            end = max(line.rfind(" ", 1, most + 1), 0) or most
+            found.append(line[:end])
+            line = line[end:].lstrip()
+        found.append(line)
+    return found
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:

@@ -1,7 +1,7 @@
 """What a status other than success means: a reply comes in, the failure of its request goes out.
 
-The server's own words are used if it sent a JSON-RPC error. 429 becomes TooManyRequests, other statuses that pass by
-themselves ConnectionLost, and all others ServerError, with the JSON-RPC code or, without one, the status as its code.
+The server's own words are used if it sent a JSON-RPC error. 401 becomes NotSignedIn, 429 TooManyRequests, all others that
+pass by themselves ConnectionLost, the rest ServerError with the JSON-RPC code or, without one, the status as its code.
 """
 
 from datetime import UTC, datetime
@@ -12,10 +12,11 @@ from msgspec import Raw
 from dovetail.client.conversation import LONGEST_RETRY, failure_of
 from dovetail.client.outgoing import Outgoing
 from dovetail.client.requests import HttpReply
-from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ServerError, TooManyRequests
+from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, NotSignedIn, ServerError, TooManyRequests
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 
+UNAUTHORIZED = 401
 BUSY = 429
 PASSING = frozenset({408, 425, BUSY, 502, 503, 504})
 
@@ -23,23 +24,27 @@ PASSING = frozenset({408, 425, BUSY, 502, 503, 504})
 async def refusal(out: Outgoing, reply: HttpReply) -> tuple[DovetailError, bytes | None]:
     """The failure, and what the server said if that is a message."""
     said = await _message(reply)
+    text = f"{out.subject}: the server answered {reply.words}"
     if said is None:
-        text = f"{out.subject}: the server answered {reply.words}"
+        if reply.status == UNAUTHORIZED:
+            return NotSignedIn(text), None
         if reply.status == BUSY:
             return TooManyRequests(BUSY, text, retry_after=_retry_after(reply)), None
         return (ConnectionLost(text) if reply.status in PASSING else ServerError(reply.status, text)), None
     body, error = said
     failure = failure_of(out.subject, error.error)
+    words = failure.message if isinstance(failure, ServerError) else str(failure)
+    if reply.status == UNAUTHORIZED:
+        return NotSignedIn(text if reply.detail else f"{text}: {words}"), body
     if reply.status not in PASSING:
         return failure, body
-    words = failure.message if isinstance(failure, ServerError) else str(failure)
     if reply.status == BUSY and isinstance(failure, ServerError):
         told = failure.retry_after if isinstance(failure, TooManyRequests) else None
         seconds = _retry_after(reply)
         return TooManyRequests(
             failure.code, words, failure.data, retry_after=told if seconds is None else seconds
         ), body
-    return ConnectionLost(f"{out.subject}: the server answered {reply.words}: {words}"), body
+    return ConnectionLost(f"{text}: {words}"), body
 
 
 def _retry_after(reply: HttpReply) -> float | None:

@@ -241,7 +241,7 @@ def _aiohttp() -> Any:
     try:
         import aiohttp
     except ImportError:
-        raise SetupError('Client: a URL needs aiohttp; install it with: pip install "dovetail[client]"') from None
+        raise SetupError('Client: a URL needs aiohttp; install it with: pip install "dovetail-mcp[client]"') from None
     return aiohttp
 
 

@@ -1,7 +1,7 @@
 """What a server lists: tools, resources, templates and prompts as they go over the wire, shaped for each revision."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -36,6 +36,21 @@ class ToolAnnotations(msgspec.Struct, frozen=True, omit_defaults=True, rename="c
     open_world_hint: bool | None = None
 
 
+class ToolHints(NamedTuple):
+    """The four hints as a reader has to take them: those that a tool does not give stand for the worse."""
+
+    read_only: bool
+    destructive: bool
+    idempotent: bool
+    open_world: bool
+
+    @classmethod
+    def of(cls, read_only: object, destructive: object, idempotent: object, open_world: object) -> "ToolHints":
+        """From what a tool says; anything but true and false says nothing."""
+        is_destructive = destructive is True or (destructive is not False and read_only is not True)
+        return cls(read_only is True, is_destructive, idempotent is True, open_world is not False)
+
+
 class ToolDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     name: str
     title: str | None = None
@@ -45,6 +60,12 @@ class ToolDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     annotations: ToolAnnotations | None = None
     icons: Sequence[Icon] | None = None
     meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+    @property
+    def hints(self) -> ToolHints:
+        """With the defaults of the specification; nothing of them is sent."""
+        said = self.annotations or ToolAnnotations()
+        return ToolHints.of(said.read_only_hint, said.destructive_hint, said.idempotent_hint, said.open_world_hint)
 
 
 class ResourceDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):

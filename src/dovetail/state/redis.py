@@ -2,7 +2,7 @@
 
 In: a URL, and a prefix that keeps servers which share a store apart. Every value expires there, by the clock of the
 store. Nothing is connected before the first call; a backend may be made before an event loop runs and before a fork,
-and is used on one event loop at a time. Needs `pip install "dovetail[redis]"`.
+and is used on one event loop at a time. Needs `pip install "dovetail-mcp[redis]"`.
 
 What only waits at a listener hears once a call was made, or the listener, on the running loop.
 """

@@ -167,7 +167,7 @@ def _library() -> ModuleType:
         import redis.asyncio
         import redis.backoff
     except ImportError:
-        raise SetupError('A state store in Redis needs the package redis: pip install "dovetail[redis]"') from None
+        raise SetupError('A state store in Redis needs the package redis: pip install "dovetail-mcp[redis]"') from None
     found = ModuleType("redis-py")
     for source, names in (
         (redis.exceptions, ("RedisError", "ResponseError", "AuthenticationError")),

@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any
 
+from dovetail import transports
 from dovetail.auth.principal import Principal
 from dovetail.engine.core import Engine
 from dovetail.engine.shared_replies import MAX_SHARED
@@ -34,7 +35,7 @@ from dovetail.transports.routes import BODIES, OVERVIEW, PROXIES, STATE, RouteTa
 from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
 from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import ClientLeft, Place, Visit
-from dovetail.transports.well_known import OriginDocuments, ResourceDocuments
+from dovetail.transports.well_known import OriginDocuments, ResourceDocuments, ResourceUrls
 
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth
@@ -67,6 +68,7 @@ class HttpApp:
         self._cors = Cors(options.cors)
         self._proxies = TrustedProxies(options.trusted_proxies)
         self._documents = self._make_documents()
+        self._urls = self._documents.urls if self._documents else ResourceUrls(options.public_url, options)
         taken = {*self._open, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
         if options.path in taken:
             raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")
@@ -122,6 +124,9 @@ class HttpApp:
         self._guard.check(visit.headers, visit.scope.get("server"))
         if self._has_pages and (page := self._page(visit)) is not None:
             return self._show(page, visit)
+        if visit.method == "GET" and visit.route in ("", self._options.path) and visit.is_of_browser:
+            own = transports.front_page.front_page(self._engine, self._options, self._urls, visit)
+            return self._show(self._pages.find(visit.route) or own, visit)
         if b"origin" in visit.headers.raw:
             if visit.method == "OPTIONS" and (allowed := self._cors.preflight(visit.headers)) is not None:
                 return visit.response.empty(204, allowed)

@@ -102,6 +102,13 @@ class Visit(msgspec.Struct, eq=False):
             return BOTH
         return read_accept(",".join(self.headers.all("accept"))[:1000])
 
+    @property
+    def is_of_browser(self) -> bool:
+        """Whether a person opens the URL: wants HTML, and neither says nor wants anything of MCP."""
+        wanted = {kind for part in self.headers.get("accept", "")[:1000].split(",") if (kind := _media_range(part))}
+        said = any(name.startswith((b"mcp-", b"last-event-id")) for name in self.headers.raw)
+        return "text/html" in wanted and not said and wanted.isdisjoint({JSON, "text/event-stream"})
+
     async def refuse(self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True) -> None:
         """An error that has its place in the status; every refusal is JSON."""
         body = jsonrpc.error(id, failure, id_optional=id_optional)

@@ -87,11 +87,11 @@ class ResourceUrls:
     def _endpoint(self, scope: Scope, route: str) -> str:
         if route in (STREAM_ROUTE, MESSAGES_ROUTE):
             return STREAM_ROUTE
-        return "" if not route and _root(scope) else self.path
+        return "" if not route and root_of(scope) else self.path
 
     def _base(self, scope: Scope) -> str | None:
         """What stands before our routes; None if `public_url` does not show that."""
-        root = _root(scope)
+        root = root_of(scope)
         if self.public_url is None:
             return f"{self.origin(scope)}{root}"
         url = self.public_url.rstrip("/")
@@ -177,5 +177,5 @@ def public_path(url: str | None) -> str:
     return urlsplit(url or "").path.rstrip("/")
 
 
-def _root(scope: Scope) -> str:
+def root_of(scope: Scope) -> str:
     return quote(scope.get("root_path", "").rstrip("/"), safe="/:@!$&'()*+,;=~")

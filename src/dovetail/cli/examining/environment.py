@@ -54,7 +54,7 @@ def packages() -> Iterator[HealthNote]:
             yield HealthNote(OK, name, version)
     for name, (extra, purpose) in EXTRAS.items():
         version = _version(name)
-        missing = f"not installed; for {purpose}: pip install 'dovetail[{extra}]'"
+        missing = f"not installed; for {purpose}: pip install 'dovetail-mcp[{extra}]'"
         yield HealthNote(OK, name, version or missing)
 
 

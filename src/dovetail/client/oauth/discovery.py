@@ -73,7 +73,7 @@ async def _of_its_own_origin(web: OAuthWeb, server_url: str, only: str | None) -
     """As in 2025-03-26: the server is its own authorization server."""
     origin, _ = _origin_and_path(server_url)
     metadata = await _issuer(web, origin, [origin + OAUTH], {origin, f"{origin}/"})
-    if metadata is None:
+    if is_guessed := metadata is None:
         metadata = IssuerMetadata(
             issuer=origin,
             authorization_endpoint=f"{origin}/authorize",
@@ -83,7 +83,7 @@ async def _of_its_own_origin(web: OAuthWeb, server_url: str, only: str | None) -
         )
     if only is not None and metadata.issuer != only:
         raise NotSignedIn(f"{shown(server_url)} does not say that it takes tokens of {only}")
-    return Provider(metadata, server_url.partition("?")[0], None)
+    return Provider(metadata, server_url.partition("?")[0], None, is_guessed)
 
 
 async def _issuer(web: OAuthWeb, issuer: str, places: list[str], names: set[str]) -> IssuerMetadata | None:

@@ -43,6 +43,7 @@ class Provider(NamedTuple):
     metadata: IssuerMetadata
     resource: str  # byte for byte what the server calls itself
     scopes: Texts  # that the server names, if it names any
+    is_guessed: bool = False  # nothing says that there is an authorization server
 
     @property
     def issuer(self) -> str:

@@ -126,7 +126,7 @@ def _joserfc(what: str) -> tuple[Any, type[Exception]]:
         from joserfc import jwk
         from joserfc.errors import JoseError
     except ImportError:
-        raise SetupError(f'{what} needs joserfc: pip install "dovetail[client,auth]"') from None
+        raise SetupError(f'{what} needs joserfc: pip install "dovetail-mcp[client,auth]"') from None
     return jwk, JoseError
 
 

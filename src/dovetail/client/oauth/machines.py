@@ -96,7 +96,7 @@ class ClientCredentials(_Machine):
 
     Client("https://notes.example.com/mcp", auth=ClientCredentials("ci", os.environ["CI_SECRET"]))
 
-    It proves who it is by a `client_secret`, or by a `private_key` (PEM or JWK), which needs `dovetail[auth]`.
+    It proves who it is by a `client_secret`, or by a `private_key` (PEM or JWK), which needs `dovetail-mcp[auth]`.
     `issuer`: the only authorization server that may see that; without it, the one that the first server names.
     """
 

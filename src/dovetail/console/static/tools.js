@@ -10,16 +10,20 @@ import { withoutSecrets } from "./secrets.js";
 import { jsonTree } from "./tree.js";
 import { shortened, textOf } from "./words.js";
 
-const MARKS = [
-  ["readOnlyHint", true, { text: "read-only", title: "It changes nothing." }],
-  [
-    "destructiveHint",
-    true,
-    { text: "destructive", kind: "bad", title: "It may destroy something. You are asked before it is called." },
-  ],
-  ["idempotentHint", true, { text: "idempotent", title: "Calling it twice does no more than calling it once." }],
-  ["openWorldHint", true, { text: "open world", title: "It deals with the world outside of the server." }],
-];
+const ASSUMED = { text: "destructive", title: "It may destroy something: it does not say that it does not." };
+const MARKED = { ...ASSUMED, kind: "bad", title: "It may destroy something. You are asked before it is called." };
+const READ_ONLY = { text: "read-only", title: "It changes nothing." };
+const IDEMPOTENT = { text: "idempotent", title: "Calling it twice does no more than calling it once." };
+const OPEN_WORLD = { text: "open world", title: "It deals with the world outside of the server." };
+
+/** What has to be assumed of a tool: hints that it does not give stand for the worse. */
+function hintsOf(tool) {
+  const { readOnlyHint, destructiveHint, idempotentHint, openWorldHint } = tool.annotations ?? {};
+  const destroys = isDestructive(tool) ? MARKED : ASSUMED;
+  const may = destructiveHint !== false && readOnlyHint !== true;
+  const all = [readOnlyHint === true && READ_ONLY, may && destroys, idempotentHint === true && IDEMPOTENT];
+  return [...all, openWorldHint !== false && OPEN_WORLD].filter(Boolean);
+}
 
 export function toolSection(bench) {
   return new ListSection(bench, {
@@ -31,7 +35,7 @@ export function toolSection(bench) {
       key: textOf(tool.name),
       title: textOf(tool.name),
       about: textOf(tool.description) || titleOf(tool),
-      chips: isDestructive(tool) ? [{ text: "destructive", kind: "bad" }] : [],
+      chips: hintsOf(tool).filter(({ text }) => text === "destructive"),
     }),
     makeDetail: (tool) => new ToolDetail(bench, tool),
     empty: ["No tools.", "This server offers none."],
@@ -43,6 +47,7 @@ function titleOf(tool) {
   return textOf(tool.title) || textOf(tool.annotations?.title);
 }
 
+/** Whether it says so itself. */
 function isDestructive(tool) {
   return tool.annotations?.destructiveHint === true && tool.annotations?.readOnlyHint !== true;
 }
@@ -58,12 +63,11 @@ class ToolDetail {
       submit: () => this.submit(),
       idle: "Fill in the form and press Call.",
     });
-    const chips = MARKS.filter(([hint, value]) => tool.annotations?.[hint] === value).map(([, , chip]) => chip);
     const head = detailHead({
       name: textOf(tool.name),
       title: titleOf(tool),
       description: shortened(textOf(tool.description), 4000),
-      chips,
+      chips: hintsOf(tool),
     });
     const copies = copyButtons(bench, () => this.entry(this.form.read()));
     const actions = el(
