@@ -259,6 +259,7 @@ def test_a_misspelled_parameter_is_told() -> None:
         ToolRegistry().register_tool("t", "d", inputSchema=EXPRESSION, handler=evaluate)  # type: ignore[call-arg]
 
 
+@pytest.mark.seed("S4-31")
 async def test_a_listener_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
     registry = ToolRegistry()
     heard: list[str] = []
@@ -284,6 +285,7 @@ async def test_a_listener_that_raises_harms_nobody(caplog: pytest.LogCaptureFixt
 async def later() -> None: ...
 
 
+@pytest.mark.seed("S4-31")
 @pytest.mark.parametrize("listener", [None, 5, "changed", later])
 def test_a_listener_is_a_plain_function(listener: Any) -> None:
     registry = ToolRegistry()

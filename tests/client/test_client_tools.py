@@ -161,6 +161,7 @@ async def test_approval(server: Server, version: str) -> None:
     assert asked == [("Add two numbers.", {"a": 1, "b": 2}), ("Add two numbers.", {"a": 10, "b": 2})]
 
 
+@pytest.mark.seed("S3-16", "S3-17", "S3-18", "S3-19")
 @every_revision
 async def test_what_a_tool_does_not_say_of_itself_is_taken_for_the_worse(version: str) -> None:
     said: dict[str, dict[str, bool] | None] = {

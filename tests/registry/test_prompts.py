@@ -258,6 +258,7 @@ TEMPLATE = {"type": "ref/resource", "uri": "a://{owner}/{repo}"}
 TOOL = {"type": "ref/tool", "name": "roll"}
 
 
+@pytest.mark.seed("S2-60")
 @pytest.mark.rule("COMP-1", "COMP-2", "COMP-6", "COMP-7")
 @pytest.mark.parametrize("version", REVISIONS)
 async def test_suggestions(version: str) -> None:

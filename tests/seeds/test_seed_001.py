@@ -60,6 +60,7 @@ async def test_the_result_of_a_call() -> None:
         )
 
 
+@pytest.mark.seed("S1-10")
 async def test_content_has_at_least_one_item() -> None:
     async with session() as wire:
         same(
@@ -298,6 +299,7 @@ async def test_a_changed_list_is_announced() -> None:
         await stream.done()
 
 
+@pytest.mark.seed("S1-22")
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer dovetail_example_key_of_nobody"}], ids=str)
 async def test_nobody_gets_in_without_the_key(headers: dict[str, str | None]) -> None:
     async with session() as wire:
@@ -306,6 +308,7 @@ async def test_nobody_gets_in_without_the_key(headers: dict[str, str | None]) ->
             assert (await stranger.call("describe", {"subject": "everything"})).status == 401
 
 
+@pytest.mark.seed("S1-21")
 async def test_calls_have_a_rate() -> None:
     async with session(create_server(rate_limit="2/hour per principal")) as wire:
         answers = [await wire.call("describe", {"subject": "everything"}) for _ in range(3)]

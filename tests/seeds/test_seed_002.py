@@ -178,6 +178,7 @@ async def test_a_changed_resource_list_is_announced() -> None:
             server.remove_resource("file:///another")
 
 
+@pytest.mark.seed("S2-43")
 @pytest.mark.slow
 async def test_a_file_that_comes_to_a_folder_is_announced(tmp_path: Path) -> None:
     project = create_server()
@@ -190,6 +191,7 @@ async def test_a_file_that_comes_to_a_folder_is_announced(tmp_path: Path) -> Non
     assert resources[-1]["uri"] == "file:///project/docs/new.md"
 
 
+@pytest.mark.seed("S2-35")
 async def test_every_listed_resource_has_a_type() -> None:
     async with Wire(create_server(page_size=1), REVISION) as wire:
         first = await wire.ask("resources/list")
@@ -197,6 +199,7 @@ async def test_every_listed_resource_has_a_type() -> None:
     assert readme["mimeType"] == "text/markdown"
 
 
+@pytest.mark.seed("S2-58", "S2-60")
 async def test_partial_file_paths_are_completed(tmp_path: Path) -> None:
     for name in ("main.rs", "mod.rs", "lib.rs"):
         (tmp_path / name).write_text("")
@@ -299,7 +302,7 @@ async def test_logging() -> None:
         assert (await wire.receive())["id"] == 2
 
 
-@pytest.mark.seed("S2-59", "S2-61")
+@pytest.mark.seed("S2-58", "S2-59", "S2-60", "S2-61")
 async def test_completion() -> None:
     request = {
         "jsonrpc": "2.0",

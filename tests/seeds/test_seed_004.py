@@ -279,6 +279,7 @@ async def test_calculate(operation: str, value: float) -> None:
     assert value_in(await called("calculate", {"operation": operation, "a": 8, "b": 3.5})) == {"result": value}
 
 
+@pytest.mark.seed("S4-06")
 @pytest.mark.parametrize(
     ("notation", "count", "sides", "modifier"),
     [("2d6+3", 2, 6, 3), ("2d6-1", 2, 6, -1), ("d20", 1, 20, 0), ("100d1", 100, 1, 0), ("1d100", 1, 100, 0)],
@@ -298,6 +299,7 @@ async def test_tell_fortune(category: str) -> None:
     assert value["fortune"]
 
 
+@pytest.mark.seed("S4-06")
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
@@ -390,6 +392,7 @@ async def test_a_minimal_registration() -> None:
     assert seen == [{"expression": "1+1"}]
 
 
+@pytest.mark.seed("S4-08")
 async def test_a_registration_as_the_guide_writes_it() -> None:
     async def handler(arguments: dict[str, Any]) -> dict[str, Any]:
         return {"content": [{"type": "text", "text": arguments["expression"]}]}
