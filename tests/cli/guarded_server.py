@@ -22,7 +22,7 @@ def serve(port: int) -> None:
     auth_server = AuthServer(origin, resource=f"{origin}/mcp", users=USERS, scopes=SCOPES)
     server = Server("guarded", auth=Auth(auth_server.verifier(), scopes=["notes:read"]))
 
-    @server.tool
+    @server.tool(annotations={"readOnlyHint": True})
     async def whoami(ctx: Context) -> str:
         """Tell who is calling."""
         return "nobody" if ctx.principal is None else ctx.principal.name

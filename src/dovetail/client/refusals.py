@@ -1,8 +1,7 @@
 """What a status other than success means: a reply comes in, the failure of its request goes out.
 
-The server's own words are used if it sent a JSON-RPC error. 401 becomes NotSignedIn, 429 TooManyRequests, all others
-that pass by themselves ConnectionLost, the rest ServerError with the JSON-RPC code or, without one, the status as its
-code.
+The server's own words are used if it sent a JSON-RPC error. 401 becomes NotSignedIn, 429 TooManyRequests, others that
+pass by themselves ConnectionLost, the rest ServerError with the JSON-RPC code or, without one, the status as its code.
 """
 
 from datetime import UTC, datetime
