@@ -145,7 +145,7 @@ def may_reach(address: str, *, allow_loopback: bool = False, allow_private: bool
         return False
     if ip in _NAT64:
         ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-    if any(ip in network for network in _ODD + _OF_CLOUDS):  # whatever a version of Python thinks of them
+    if any(ip in network for network in _ODD + _OF_CLOUDS):  # some versions of Python call them public
         return False
     if ip.is_loopback:
         return allow_loopback

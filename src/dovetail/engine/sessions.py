@@ -1,6 +1,6 @@
 """Sessions of the handshake era over HTTP: records in a state backend that any request may be the next to use.
 
-A session lives as long as it is used, and belongs to whoever opened it. There are only so many, and each caller, a
+A session lives as long as it is used, and belongs to the caller that opened it. There are only so many, and each caller, a
 principal or else a network, has only so many of them. When no more fit, the caller that holds most gives one up: one
 whose client has not said `initialized`, for opening sessions is cheap, else the one that was silent longest. One that
 was used a moment ago gives way only to a caller that holds fewer.
@@ -53,7 +53,7 @@ class HeldSession(msgspec.Struct, eq=False):
         return await self._sessions.reload(self)
 
     async def has_ended(self) -> bool:
-        """Somebody has ended it. One that is merely gone has not: a store may lose its records."""
+        """Whether it was ended. One that is merely gone has not: a store may lose its records."""
         return await self._sessions.has_ended(self.record.id)
 
     async def change(self, change: Callable[[Session], Session]) -> None:
@@ -303,7 +303,7 @@ class Sessions:
             await self._state.publish(topic(id))
 
     async def end(self, id: str) -> None:
-        """For everyone: whoever serves a stream or a call of it is told."""
+        """For all workers: those that serve a stream or a call of it are told."""
         with suppress(NoRoom):  # then its calls at other workers go on
             await self._state.put(_ended(id), b"", ttl=ENDED_SECONDS)
         await self._state.delete(_key(id))
