@@ -1,12 +1,9 @@
 """Sessions of the handshake era over HTTP: records in a state backend that any request may be the next to use.
 
-A session lives as long as it is used, and belongs to the caller that opened it. There are only so many, and each caller, a
-principal or else a network, has only so many of them. When no more fit, the caller that holds most gives one up: one
-whose client has not said `initialized`, for opening sessions is cheap, else the one that was silent longest. One that
-was used a moment ago gives way only to a caller that holds fewer.
-
-Of workers that share a backend each bounds those that it has opened itself, and asks the backend before one of them
-ends: it may have been used elsewhere.
+A session lives as long as it is used, and belongs to the caller that opened it. There are only so many, and each
+caller, a principal or else a network, has only so many of them. When no more fit, the caller that holds most gives one
+up: one whose client has not said `initialized`, for opening sessions is cheap, else the one that was silent longest.
+One that was used a moment ago gives way only to a caller that holds fewer.
 """
 
 import secrets
