@@ -391,7 +391,7 @@ async def test_a_traceback_in_the_log_begins_with_the_users_own_function(
         await wire.refusal("prompts/get", {"name": "fails"})
     for record in caplog.records:
         lines = str(record.exc_text).splitlines()
-        assert lines[0] == "Traceback (most recent call last):"
+        assert lines[0] == "  Traceback (most recent call last):"
         assert "test_last_resort.py" in lines[1]
         assert not [line for line in lines if "dovetail" in line]
     assert [record.message for record in caplog.records] == ["tool fails failed", "prompt fails failed"]

@@ -139,6 +139,7 @@ async def test_nothing_piles_up(two: Fleet, http: aiohttp.ClientSession, trouble
     await trouble.begin()
     try:
         refused = await asyncio.gather(*(refusal(session) for _ in range(400)))
+        await all_ready(http, two, 503)  # from now on, 200 means that it is back
     finally:
         await trouble.end()
     assert {status for status, _ in refused} == {503}
@@ -166,6 +167,7 @@ async def test_a_call_in_flight_ends_one_way_or_the_other(
     await asyncio.sleep(0.25)
     await trouble.begin()
     await asyncio.sleep(LONG_SECONDS)
+    await all_ready(http, two, 503)
     await trouble.end()
     for place, outcome in enumerate(await asyncio.gather(*calls, return_exceptions=True)):
         assert heard[place] == sorted(set(heard[place])), place
@@ -185,6 +187,7 @@ async def test_a_store_that_has_forgotten_everything(
     async with running(session.hear()):
         await asyncio.wait_for(session.hears.wait(), RECOVERED_SECONDS)
     redis.stop()
+    await all_ready(http, two, 503)
     for kept in redis.log.parent.glob("appendonlydir/*"):
         kept.unlink()
     await asyncio.to_thread(redis.start)
