@@ -1,6 +1,7 @@
 """The published revisions as rows. Code asks a row what it can do; nothing compares dates."""
 
 import msgspec
+from msgspec.structs import replace
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,39 +47,6 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "header", self.name.encode())
 
 
-R2024_11_05 = Revision(
-    name="2024-11-05",
-    tool_annotations=False,
-    audio=False,
-    progress_message=False,
-    completions_capability=False,
-    titles=False,
-    structured_output=False,
-    resource_links=False,
-    object_meta=False,
-    last_modified=False,
-    icons=False,
-    server_details=False,
-    elicitation=False,
-    url_elicitation=False,
-    rich_forms=False,
-    rich_sampling=False,
-)
-R2025_03_26 = Revision(
-    name="2025-03-26",
-    batches=True,
-    titles=False,
-    structured_output=False,
-    resource_links=False,
-    object_meta=False,
-    last_modified=False,
-    icons=False,
-    server_details=False,
-    elicitation=False,
-    url_elicitation=False,
-    rich_forms=False,
-    rich_sampling=False,
-)
 R2025_06_18 = Revision(
     name="2025-06-18",
     icons=False,
@@ -86,6 +54,26 @@ R2025_06_18 = Revision(
     url_elicitation=False,
     rich_forms=False,
     rich_sampling=False,
+)
+R2025_03_26 = replace(  # without what 2025-06-18 brought
+    R2025_06_18,
+    name="2025-03-26",
+    batches=True,
+    titles=False,
+    structured_output=False,
+    resource_links=False,
+    object_meta=False,
+    last_modified=False,
+    elicitation=False,
+)
+R2024_11_05 = replace(  # without what 2025-03-26 brought
+    R2025_03_26,
+    name="2024-11-05",
+    batches=False,
+    tool_annotations=False,
+    audio=False,
+    progress_message=False,
+    completions_capability=False,
 )
 R2025_11_25 = Revision(name="2025-11-25", error_id_optional=True, resumable=True, elicitation_ids=True)
 R2026_07_28 = Revision(

@@ -1,5 +1,6 @@
 """The answers that the HTTP server of `run()` gives before a request reaches the app: a table in, bytes out."""
 
+from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -46,30 +47,18 @@ BAD_CODING = Refusal(HTTPStatus.NOT_IMPLEMENTED, "The only transfer coding that 
 BAD_VERSION = Refusal(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "This server speaks HTTP/1.1")
 
 
-def too_large(limit: int) -> Refusal:
-    message = f"The request line and the headers are larger than {limit} bytes; {_set_by('max_header_bytes')}"
-    return Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
+def _beyond(option: str, status: HTTPStatus, message: str, limit: float, code: int = INVALID_REQUEST) -> Refusal:
+    return Refusal(status, f"{message.format(limit)}; {option} (DOVETAIL_{option.upper()}) sets the limit", code)
 
 
-def too_many(limit: int) -> Refusal:
-    message = f"The request has more than {limit} headers; {_set_by('max_headers')}"
-    return Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
+_TOO_LARGE, _CROWDED = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The server has more than {} connections, try again"
+_FRAMING = "The chunked body holds more than {} bytes besides its content"
+_SLOW = "The headers of the request did not arrive within {:g} s"
 
-
-def too_much_framing(limit: int) -> Refusal:
-    message = f"The chunked body holds more than {limit} bytes besides its content; {_set_by('max_header_bytes')}"
-    return Refusal(HTTPStatus.BAD_REQUEST, message)
-
-
-def too_slow(seconds: float) -> Refusal:
-    message = f"The headers of the request did not arrive within {seconds:g} s; {_set_by('header_timeout')}"
-    return Refusal(HTTPStatus.REQUEST_TIMEOUT, message)
-
-
-def crowded(limit: int) -> Refusal:
-    message = f"The server has more than {limit} connections, try again; {_set_by('max_connections')}"
-    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, message, INTERNAL_ERROR)
-
-
-def _set_by(option: str) -> str:
-    return f"{option} (DOVETAIL_{option.upper()}) sets the limit"
+too_large = partial(
+    _beyond, "max_header_bytes", _TOO_LARGE, "The request line and the headers are larger than {} bytes"
+)
+too_many = partial(_beyond, "max_headers", _TOO_LARGE, "The request has more than {} headers")
+too_much_framing = partial(_beyond, "max_header_bytes", HTTPStatus.BAD_REQUEST, _FRAMING)
+too_slow = partial(_beyond, "header_timeout", HTTPStatus.REQUEST_TIMEOUT, _SLOW)
+crowded = partial(_beyond, "max_connections", HTTPStatus.SERVICE_UNAVAILABLE, _CROWDED, code=INTERNAL_ERROR)
