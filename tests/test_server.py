@@ -1,6 +1,7 @@
 """The facade: the programs of the documentation's first pages, the registry of tools, and what is refused."""
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -243,15 +244,33 @@ async def test_a_tool_is_registered_by_one_object_too() -> None:
     [
         ({"inputSchem": EXPRESSION}, "tool calculate: 'inputSchem' is unknown; did you mean inputSchema?"),
         ({"input_schema": EXPRESSION}, "did you mean inputSchema?"),
-        ({"shape": 5}, "known are name, description, inputSchema, handler, annotations"),
+        ({"shape": 5}, "known are name, inputSchema, handler, description, annotations"),
         ({"handler": None}, "handler is missing"),
-        ({"inputSchema": None}, "input_schema is missing"),
+        ({"inputSchema": None}, "tool calculate: inputSchema is missing"),
+        ({"name": None}, "name is missing"),
         ({"name": "a b"}, "a b"),
     ],
 )
 def test_a_wrong_object_is_told(definition: dict[str, Any], words: str) -> None:
     with pytest.raises(SetupError, match=re.escape(words)):
         ToolRegistry().register_tool({**DEFINITION, **definition})
+
+
+@pytest.mark.parametrize(
+    ("beside", "words"),
+    [
+        ({"description": "other"}, "description"),
+        ({"handler": evaluate, "timeout": 5}, "handler, timeout"),
+    ],
+)
+def test_nothing_stands_beside_an_object(beside: dict[str, Any], words: str) -> None:
+    with pytest.raises(SetupError, match=f"tool calculate: {words} can't be given beside a mapping"):
+        ToolRegistry().register_tool(DEFINITION, **beside)
+
+
+def test_an_object_may_have_meta_as_the_protocol_spells_it() -> None:
+    tool = ToolRegistry().register_tool({**DEFINITION, "_meta": {"example.com/a": 1}})
+    assert tool.definition.meta == {"example.com/a": 1}
 
 
 def test_a_misspelled_parameter_is_told() -> None:
@@ -285,8 +304,12 @@ async def test_a_listener_that_raises_harms_nobody(caplog: pytest.LogCaptureFixt
 async def later() -> None: ...
 
 
+class Later:
+    async def __call__(self) -> None: ...
+
+
 @pytest.mark.seed("S4-31")
-@pytest.mark.parametrize("listener", [None, 5, "changed", later])
+@pytest.mark.parametrize("listener", [None, 5, "changed", later, Later(), functools.partial(later)])
 def test_a_listener_is_a_plain_function(listener: Any) -> None:
     registry = ToolRegistry()
     with pytest.raises(SetupError, match="plain function"):

@@ -17,10 +17,9 @@ from dovetail.registry.catalog import Catalog
 from dovetail.registry.invocation import called
 from dovetail.registry.tools import Tool, ToolTraits, compile_tool
 
-NAMES = {
-    name: name for name in ("name", "description", "input_schema", "handler", *sorted(ToolTraits.__optional_keys__))
-}
-KEYS = {re.sub("_(.)", lambda found: found[1].upper(), name): name for name in NAMES}  # as TypeScript writes them
+REQUIRED = ("name", "input_schema", "handler")
+NAMES = {name: name for name in (*REQUIRED, "description", *sorted(ToolTraits.__optional_keys__))}
+KEYS = {re.sub("_(.)", lambda found: found[1].upper(), name): name for name in NAMES} | {"_meta": "meta"}
 
 
 class ToolPage(msgspec.Struct, frozen=True):
@@ -49,17 +48,19 @@ class ToolRegistry:
 
         The handler takes the arguments as one dict, or each by its name.
         """
+        given: dict[str, Any] = {"name": name, "description": description, "input_schema": input_schema}
+        given, known = {**given, "handler": handler, **traits}, NAMES
         if isinstance(name, Mapping):
-            return self.register_tool(**{"name": "", **_parts(name, KEYS, name.get("name"))}, **traits)
-        _parts(traits, NAMES, name)
-        if handler is None or not input_schema:
-            part = "handler" if input_schema else "input_schema"
-            raise SetupError(f'tool {name}: {part} is missing; a tool without arguments has {{"type": "object"}}')
-        options: Any = {**traits, "name": name, "description": description, "input_schema": input_schema}
-        if "output_schema" not in traits:  # what is not declared here is not guessed from the handler's annotation
+            if beside := [part for part, value in given.items() if value is not None and part != "name"]:
+                raise SetupError(f"tool {name.get('name')}: {', '.join(beside)} can't be given beside a mapping")
+            given, known = {**name}, KEYS
+        options: Any = _parts(given, known, given.get("name"))
+        if missing := [key for key, part in known.items() if part in REQUIRED and not options.get(part)]:
+            raise SetupError(f"tool {given.get('name')}: {missing[0]} is missing; no arguments: {{'type': 'object'}}")
+        if "output_schema" not in options:  # what is not declared here is not guessed from the handler's annotation
             options.setdefault("output", "text")
-        tool = compile_tool(handler, options, injectable=INJECTABLE)
-        self.catalog.add(tool.name, tool, where=called(handler))
+        tool = compile_tool(options.pop("handler"), options, injectable=INJECTABLE)
+        self.catalog.add(tool.name, tool, where=called(tool.handler))
         return tool
 
     def unregister_tool(self, name: str) -> bool:
@@ -88,7 +89,7 @@ class ToolRegistry:
 
     def on_tools_changed(self, listener: Callable[[], object]) -> None:
         """Call a plain function after each change. One that raises is logged, and harms nobody else."""
-        if inspect.iscoroutinefunction(listener) or not callable(listener):
+        if any(map(inspect.iscoroutinefunction, (listener, type(listener).__call__))) or not callable(listener):
             raise SetupError(f"on_tools_changed: {listener!r} is no plain function; give it a def without arguments")
         self.catalog.on_change(listener)
 

@@ -62,6 +62,8 @@ NEVER = [
     "100.100.100.200",
     "64:ff9b::6464:64c8",
     "fd00:ec2::254",
+    "fd00:ec2::23",  # credentials of pods
+    "fd00:ec2:ffff::1",
     "fd20:ce::254",
     "192.88.99.1",  # a relay to 6to4
     "2001:20::1",

@@ -54,7 +54,7 @@ def running(server: Server, monkeypatch: pytest.MonkeyPatch, **pinned: Any) -> R
 
     def client(self: ServerAt, handlers: dict[str, Any]) -> Client:
         options = {name: self.options[name] for name in ("timeout", "protocol_version")}
-        return Client(server, **{**options, **pinned}, **handlers)
+        return Client(server, **{**options, **handlers, **pinned})
 
     monkeypatch.setattr(ServerAt, "_client", client)
     monkeypatch.setattr(ServerAt, "_start", lambda self: None)

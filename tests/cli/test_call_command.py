@@ -168,6 +168,31 @@ def test_a_tool_that_says_nothing_of_itself_is_called_and_that_is_told(run: Run)
         assert run("call", *words).stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("annotations", "told"),
+    [
+        (None, "t is not annotated: it may be destructive\n"),
+        ({"title": "T"}, "t is not annotated: it may be destructive\n"),
+        ({"readOnlyHint": False}, "t does not say whether it is destructive\n"),
+        ({"openWorldHint": False}, "t does not say whether it is destructive\n"),
+        ({"readOnlyHint": True}, ""),
+        ({"destructiveHint": False}, ""),
+        ({"readOnlyHint": True, "destructiveHint": True}, "Error: t is marked destructive"),
+    ],
+    ids=str,
+)
+def test_what_a_tool_leaves_open_is_told_and_counted_by_one_rule(
+    monkeypatch: pytest.MonkeyPatch, annotations: dict[str, bool] | None, told: str
+) -> None:
+    server = Server("hints")
+    server.add_tool(lambda: "done", name="t", description="Do it.", annotations=annotations)
+    run = running(server, monkeypatch)
+    assert run("call", "t").stderr.startswith(told)
+    assert bool(run("call", "t").stderr) == bool(told)
+    assert ("1 not annotated" in run("inspect").stdout) == ("not annotated" in told)
+    assert ("destructive" in run("list").stdout) == ("destructive" in told and "Error" not in told)
+
+
 # ── meanwhile ──
 
 

@@ -102,9 +102,9 @@ BROKEN = [
     (
         "template-unsafe",
         Catalogue(
-            templates=[{"uriTemplate": "a://{+b}", "mimeType": "a/b", "_meta": {"dovetail/unsafe": ["b"]}}]
+            templates=[{"uriTemplate": "a://{b}/{c}", "mimeType": "a/b", "_meta": {"dovetail/unsafe": ["b", "c"]}}]
         ),
-        "b",
+        "b, c",
     ),
     ("mime-type", Catalogue(resources=[{"uri": "a://b"}]), ""),
     ("icon-source", tools(tool(icons=[{"src": "http://example.com/i.png"}])), "http"),

@@ -190,7 +190,7 @@ async def test_what_a_tool_does_not_say_of_itself_is_taken_for_the_worse(version
         "reader": (True, False, False, True),
         "closed": (False, True, True, False),
         "harmless": (False, False, False, True),
-        "both": (True, True, False, True),
+        "both": (True, False, False, True),
     }
     if version == "2024-11-05":  # which has no annotations
         said, taken = dict.fromkeys(said), dict.fromkeys(said, worst)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from oauth_realm import METADATA, PRM, SECRETS, Realm, realm
 from served_http import DISCOVERED, Scripted, Visit
 
 from dovetail import Client
+from dovetail.cli.signing_in import TerminalSignIn
 from dovetail.client.oauth import ClientCredentials, MemoryTokens
 from dovetail.client.oauth.web import OAuthWeb
 from dovetail.errors import NotSignedIn, ServerError
@@ -114,6 +116,20 @@ async def test_what_servers_say_of_themselves(case: str) -> None:
         assert not made.forms
         if case != "an open token endpoint":
             assert not made.asked  # the browser was not opened
+
+
+@pytest.mark.parametrize("page", ["https://login.example@evil.example/", "javascript:alert(1)", None])
+async def test_the_command_asks_only_for_a_page_that_it_can_show(
+    page: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    async with realm() as made:
+        made.change(METADATA, authorization_endpoint=page)
+        with pytest.raises(NotSignedIn, match="names no page to sign in at that can be shown; give a token"):
+            async with Client(made.url, protocol_version=MODERN, auth=TerminalSignIn()):
+                pass
+        assert not made.forms
 
 
 def _filled(value: Any, at: dict[str, str]) -> Any:

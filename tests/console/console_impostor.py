@@ -41,8 +41,8 @@ class Impostor:
         }
         return results.get(method, {})
 
-    def offer(self, input_schema: dict[str, Any]) -> None:
+    def offer(self, input_schema: dict[str, Any], **more: Any) -> None:
         """One tool with this schema, in view."""
-        self.tools = [{"name": "tried", "inputSchema": input_schema}, {"name": "good", "inputSchema": schema()}]
+        self.tools = [{"name": "tried", "inputSchema": input_schema, **more}, {"name": "good", "inputSchema": schema()}]
         self.tab.start_again("tools/tried")
         self.tab.page.get_by_role("article").wait_for()

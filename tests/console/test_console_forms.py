@@ -295,3 +295,13 @@ def test_words_of_several_lists_are_one_choice(impostor: Impostor) -> None:
     assert sent(impostor) == {"size": "auto", "far": "max"}
     tab.field("size").select_option(label="max")
     assert sent(impostor)["size"] == "max"
+
+
+def test_a_tool_that_calls_itself_read_only_and_destructive_is_asked_about(impostor: Impostor) -> None:
+    impostor.offer(schema(), annotations={"readOnlyHint": True, "destructiveHint": True})
+    tab = impostor.tab
+    chips = tab.page.get_by_role("article").locator(".chips").first.locator(".chip")
+    assert chips.all_inner_texts() == ["read-only", "open world"]
+    tab.button("Call").click()
+    tab.dialog.get_by_role("button", name="Call anyway").click()
+    tab.sees(tab.result, "got {}")

@@ -1,9 +1,11 @@
 """The library end to end: kept contents, files and folders, watching in both eras."""
 
 import asyncio
+import enum
+import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote
 
 import pytest
@@ -293,6 +295,10 @@ LEADING_OUT = [
     "C:boot.ini",
     "a%00.txt",
     "a%2500.txt",
+    "%25252e%25252e/etc",
+    "%2525252525252e./etc",
+    "%2%35%32%65./etc",
+    f"%{'25' * 40}41",  # which no honest client writes
 ]
 HARMLESS = ["a", "a/b.txt", ".env", "...", "a..b", "HEAD~3..HEAD", "v1..v2/x", "..a", "a../b", "50%25", "aa:b", "ä/ö"]
 
@@ -364,16 +370,54 @@ async def test_a_variable_that_the_author_calls_unsafe_is_not_looked_at() -> Non
         assert listed["_meta"] == {"dovetail/unsafe": ["path"]}
 
 
+class Place(enum.Enum):
+    HOME = "/home"
+    UP = ".."
+
+
+@pytest.mark.parametrize("kind", [Literal["/home", ".."], Place, Place | None])
+async def test_a_value_that_the_author_listed_is_read(kind: Any) -> None:
+    def read(place: Any) -> str:
+        return f"at {place}"
+
+    read.__annotations__["place"] = kind
+    server = new_server()
+    server.add_resource("places://x/{+place}", read)
+    async with Wire(server, MODERN) as wire:
+        given = {
+            "ref": {"type": "ref/resource", "uri": "places://x/{+place}"},
+            "argument": {"name": "place", "value": ""},
+        }
+        offered = (await wire.ask("completion/complete", given))["completion"]["values"]
+        assert offered == ["/home", ".."]
+        for value in offered:
+            assert (await text(wire, f"places://x/{value}")).startswith("at ")
+        assert (await wire.refusal("resources/read", {"uri": "places://x//etc"}))["code"] == -32602
+
+
+async def test_the_log_says_why_a_value_is_not_found_and_how_to_take_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dovetail")
+    server = new_server()
+    server.add_resource("files://{host}/{+path}", lambda host, path: "read", name="files")
+    async with Wire(server, MODERN) as wire:
+        await wire.refusal("resources/read", {"uri": "files://a/b/../c"})
+    (line,) = [record.getMessage() for record in caplog.records if "unsafe" in record.getMessage()]
+    assert "files://{host}/{+path}" in line
+    assert "unsafe=['path']" in line
+    assert "b/../c" not in line
+
+
 @pytest.mark.parametrize(
     ("uri", "unsafe", "words"),
     [
         (
             "files://{+path}",
             ["paht"],
-            r"unsafe=\['paht'\] is no list of variables of 'files://{\+path}', such as \['path'\]",
+            r"unsafe=\['paht'\] is not possible; 'files://{\+path}' has \['path'\]",
         ),
-        ("files://{+path}", "path", "unsafe='path' is no list of variables"),
-        ("files://{+path}", [7], r"unsafe=\[7\] is no list of variables"),
+        ("files://{+path}", "path", "unsafe='path' is not possible; it must be a list of strings"),
+        ("files://{+path}", [7], r"unsafe=\[7\] is not possible"),
+        ("files://{+path}", True, "unsafe=True is not possible"),
         ("files://all", ["path"], "unsafe= is for the variables of a template, and 'files://all' has none"),
     ],
 )

@@ -486,6 +486,8 @@ class TestTrouble:
             assert await heard(listener) == {"a"}
         await backend.check()
         assert await backend.get("key 0") is None
+        await backend.publish("a")
+        assert [record.getMessage() for record in caplog.records].count(f"The state file {path} can be used again") == 1
 
 
 def damage(path: Path, part: str) -> None:

@@ -38,7 +38,7 @@ _PRIVATE, _ODD, _OF_CLOUDS = (
     for text in (
         "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7",  # a company's own network
         "::ffff:0:0/96 2002::/16 2001::/23 192.88.99.0/24 3fff::/20",  # IPv4 in disguise, its relays, documentation
-        "192.0.0.0/24 168.63.129.16 100.100.100.200 fd00:ec2::254 fd20:ce::254",  # where machines find their secrets
+        "192.0.0.0/24 168.63.129.16 100.100.100.200 fd00:ec2::/32 fd20:ce::254",  # where machines find their secrets
     )
 )
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")

@@ -97,8 +97,7 @@ async def _asked(client: "Client", tool: str | None, arguments: Mapping[str, Any
     chosen = cli.talking.named(tool, tools, "tool") if tool else _harmless(tools)
     if chosen is None:
         return RepeatedRequest("tools/list", lambda client: client.request("tools/list", {}))
-    about = chosen.annotations
-    if about is not None and about.destructive_hint and not about.read_only_hint and not yes:
+    if chosen.annotations is not None and chosen.annotations.destructive_hint and not yes:
         raise Ending(f"{chosen.name} is marked destructive; --yes calls it all the same", DECLINED)
     name = chosen.name
     return RepeatedRequest(in_line(name, 100), lambda client: client.call_tool(name, arguments))

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from msgspec import to_builtins
+
 from dovetail.cli import showing
 from dovetail.cli.arguments import GivenArguments
+from dovetail.cli.catalogue import hints_of
 from dovetail.cli.exits import DECLINED, FAILED, Ending
 from dovetail.cli.keyboard import ask, confirm
 from dovetail.cli.meanwhile import Meanwhile
@@ -13,7 +16,7 @@ from dovetail.cli.terminal import aligned, as_json, can_ask, in_line, out_json, 
 from dovetail.client import CallResult, ElicitQuestion
 from dovetail.client.address import page_url
 from dovetail.errors import URL_ELICITATION_REQUIRED, ServerError
-from dovetail.protocol.definitions import ToolAnnotations, ToolDefinition
+from dovetail.protocol.definitions import ToolDefinition
 
 LONGEST_VALUE = 300  # columns of an argument that are shown before a yes
 
@@ -41,10 +44,10 @@ async def call_tool(
 
 async def _ask_before(tool: ToolDefinition, arguments: dict[str, Any], *, is_quiet: bool) -> None:
     """A tool that its server calls destructive runs only after a yes. One that says nothing may be so, too."""
-    said = tool.annotations or ToolAnnotations()
-    if not said.destructive_hint:
+    if tool.annotations is None or not tool.annotations.destructive_hint:
         if tool.hints.destructive and not is_quiet:
-            tell(f"{in_line(tool.name)} is not annotated: it may be destructive", dim=True)
+            told = "does not say whether it is" if hints_of(to_builtins(tool))[1] else "is not annotated: it may be"
+            tell(f"{in_line(tool.name)} {told} destructive", dim=True)
         return
     if not can_ask():
         raise Ending(

@@ -70,15 +70,16 @@ def _summary(kind: str, each: Definition, room: int) -> str:
 
 
 def hints_of(tool: Definition) -> tuple[list[str], bool]:
-    """What has to be assumed of it, in words; and whether it says at least if it changes something."""
+    """What has to be assumed of it, in words; and whether it is annotated: gives at least one of the four."""
     said = mapping(tool.get("annotations"))
     hints = ToolHints.of(*map(said.get, HINTS))
     words = [name.replace("_", "-") for name, holds in hints._asdict().items() if holds]
-    return words, any(isinstance(said.get(hint), bool) for hint in HINTS[:2])
+    return words, any(isinstance(said.get(hint), bool) for hint in HINTS)
 
 
 def _marks(kind: str, each: Definition, room: int) -> str:
-    words, is_said = hints_of(each) if kind == "tools" else ([], False)
+    words = hints_of(each)[0] if kind == "tools" else []
+    is_said = mapping(each.get("annotations")).get("destructiveHint") is True
     colour = "green" if "destructive" not in words else "red" if is_said else "yellow"
     return styled(in_line(f"[{', '.join(words)}]", room), fg=colour) if words else ""
 

@@ -65,7 +65,7 @@ class Inspection(NamedTuple):
 
     @property
     def hints(self) -> dict[str, int]:
-        """Of how many tools each has to be assumed, and how many don't say whether they change anything."""
+        """Of how many tools each has to be assumed, and how many give none."""
         found = [hints_of(tool) for tool in self.catalogue.tools]
         silent = ["not annotated" for _, is_said in found if not is_said]
         return dict(Counter([word for words, _ in found for word in words] + silent))

@@ -27,7 +27,9 @@ class TerminalSignIn(OAuth):
         provider = errand.door.provider
         if provider.is_guessed:
             raise NotSignedIn(f"The server needs a token, and names no authorization server to sign in at; {TOKEN}")
-        page = page_url(provider.metadata.authorization_endpoint or "") or provider.issuer
+        page = page_url(provider.metadata.authorization_endpoint or "")
+        if page is None:  # what is shown has to be what is opened
+            raise NotSignedIn(f"The server names no page to sign in at that can be shown; {TOKEN}")
         host = in_line(urlsplit(page).netloc, 300)
         if not can_ask():
             raise NotSignedIn(f"The server wants somebody to sign in at {host}; {ADVICE}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from dovetail.registry.guards import FileGuard, Found, UriGuard
     from dovetail.registry.resources import Resource, Template
 
+log = logging.getLogger("dovetail")
 MAX_CACHED = 1_000  # contents of resources that asked to be kept
 MAX_CACHED_SIZE = 100_000_000  # characters and bytes of all of them together
 REFRESH_FILES = 1.0  # seconds for which a listing of files is good enough
@@ -171,8 +173,10 @@ class Library:
             return kept.contents
         changes = self._changes
         source, values = self._find(uri)
-        leads_out = isinstance(source, registry.resources.Template) and source.leads_out(values)
-        if leads_out or (source.access is not None and not await may_read(source.access)):
+        if isinstance(source, registry.resources.Template) and (name := source.leading_out(values)) is not None:
+            log.info("%s: a value of %s leads out of a folder: not found; unsafe=[%r] takes it", source.uri, name, name)
+            raise NotFound(uri=uri)
+        if source.access is not None and not await may_read(source.access):
             raise NotFound(uri=uri)
         try:
             shape = partial(registry.resources.shape_contents, uri=uri, mime_type=source.mime_type)

@@ -47,7 +47,7 @@ class ToolHints(NamedTuple):
     @classmethod
     def of(cls, read_only: object, destructive: object, idempotent: object, open_world: object) -> "ToolHints":
         """From what a tool says; anything but true and false says nothing."""
-        is_destructive = destructive is True or (destructive is not False and read_only is not True)
+        is_destructive = destructive is not False and read_only is not True
         return cls(read_only is True, is_destructive, idempotent is True, open_world is not False)
 
 

@@ -50,6 +50,7 @@ KINDS = {
     "mime_type": TEXT,
     "tags": NAMES,
     "requires": NAMES,
+    "unsafe": NAMES,
     "meta": Kind(dict[str, Any], "a dict with string keys"),
     "timeout": LIMIT_SECONDS,
     "max_concurrency": POSITIVE_COUNT,

@@ -95,9 +95,9 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     def uri(self) -> str:
         return self.definition.uri_template
 
-    def leads_out(self, values: Mapping[str, Any]) -> bool:
-        """Whether a function that takes one of the values for a path would leave the folder that it means."""
-        return any(each != self.guarded.get(name, each) and _leads_out(each) for name, each in values.items())
+    def leading_out(self, values: Mapping[str, Any]) -> str | None:
+        """The variable with which a function that takes its value for a path would leave the folder that it means."""
+        return next((n for n, own in self.guarded.items() if values.get(n, own) != own and _leads_out(values[n])), None)
 
     @property
     def argument_names(self) -> Sequence[str]:
@@ -177,30 +177,29 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
     if absent := required & template.optional:
         raise SetupError(f"{info.where}: {sorted(absent)} may be missing from a URI like {uri!r}; give defaults")
     unsafe = options.get("unsafe", ())
-    if isinstance(unsafe, str) or not variables.issuperset(unsafe):
-        raise SetupError(
-            f"{info.where}: unsafe={unsafe!r} is no list of variables of {uri!r}, such as [{min(variables)!r}]"
-        )
+    if not variables.issuperset(unsafe):
+        raise SetupError(f"{info.where}: unsafe={unsafe!r} is not possible; {uri!r} has {sorted(variables)}")
     if unsafe:
         options = {**options, "meta": {**(options.get("meta") or {}), UNSAFE_KEY: list(unsafe)}}
+    guarded = variables.difference(unsafe, choices := closed_choices(strings.schema))
     return Template(
         definition=TemplateDefinition(uri_template=uri, **_described(info, options)),
         template=template,
-        guarded={each.name: each.default for each in info.parameters if each.name in variables.difference(unsafe)},
+        guarded={each.name: each.default for each in info.parameters if each.name in guarded},
         decode=strings.decode_values,
-        choices=closed_choices(strings.schema),
+        choices=choices,
         defaults=default_texts({each.name: each.default for each in info.parameters if not each.required}),
         **common,
     )
 
 
-def _leads_out(value: Any) -> bool:
-    """`..` as a segment, an absolute path, a drive letter or NUL, also if it is escaped once more, or twice."""
+def _leads_out(value: Any, left: int = 8) -> bool:
+    """`..` as a segment, an absolute path, a drive letter or NUL, also if it is escaped again, or too often to tell."""
     if not isinstance(value, (str, PurePath)):
         items = (*value, *value.values()) if isinstance(value, Mapping) else value
         return isinstance(value, Collection) and any(map(_leads_out, items))
-    once = unquote(str(value))
-    return any(map(_LEADS_OUT.search, (str(value), once, unquote(once))))
+    text, decoded = str(value), unquote(str(value))
+    return _LEADS_OUT.search(text) is not None or (decoded != text and (left == 0 or _leads_out(decoded, left - 1)))
 
 
 def _described(info: FunctionInfo, options: ResourceOptions) -> dict[str, Any]:

@@ -259,7 +259,8 @@ class Desk:
         if writes in self._failed:
             self._failed.discard(writes)
             self._told.add(None)
-            log.info("The state file %s can be used again", self._path)
+            if not self._failed:  # for reading and writing
+                log.info("The state file %s can be used again", self._path)
 
     def _poll(self) -> None:
         """Have others published something?"""

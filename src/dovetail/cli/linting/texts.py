@@ -73,8 +73,8 @@ def findings_of_resources(resources: Sequence[Definition], templates: Sequence[D
         place = f"template {uri}"
         yield from _template(uri, place)
         meta = template.get("_meta")
-        if isinstance(meta, dict) and (names := meta.get(UNSAFE_KEY)):
-            yield Finding("template-unsafe", place, str(names)[:100])
+        if isinstance(meta, dict) and isinstance(names := meta.get(UNSAFE_KEY), list) and names:
+            yield Finding("template-unsafe", place, ", ".join(map(str, names))[:100])
         yield from _kind_and_icons(template, place)
 
 

@@ -49,7 +49,7 @@ function titleOf(tool) {
 
 /** Whether it says so itself. */
 function isDestructive(tool) {
-  return tool.annotations?.destructiveHint === true && tool.annotations?.readOnlyHint !== true;
+  return tool.annotations?.destructiveHint === true;
 }
 
 class ToolDetail {
