@@ -12,6 +12,7 @@ import pytest
 
 from dovetail import Server, SetupError
 from dovetail.engine import library, watch
+from dovetail.registry.files import Directory
 from wire import MODERN, Wire
 
 ROOT = Path("/srv")
@@ -264,6 +265,34 @@ async def test_a_file_that_is_gone_is_no_longer_watched_after_the_last_subscript
         server.remove_resource("docs://f/{+path}")
         await wire.ask("resources/unsubscribe", {"uri": "docs://f/a"})
         assert not server.engine.library._watcher._watched  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("_quick_watching")
+async def test_one_listing_serves_all_folders_that_changed_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = new_server()
+    folders = [tmp_path / str(number) for number in range(12)]
+    for folder in folders:
+        folder.mkdir()
+        server.add_directory(folder, uri=f"docs://{folder.name}")
+    looks: list[Path] = []
+    entries = Directory.entries
+
+    def counted(directory: Directory) -> Any:
+        looks.append(directory.root)
+        return entries(directory)
+
+    monkeypatch.setattr(Directory, "entries", counted)
+    async with Wire(server, "2025-11-25") as wire:
+        for folder in folders:
+            (folder / "new.txt").write_text("new")
+        while len(server.engine.library.resources) < len(folders):
+            await wire.receive()
+        while not wire.lines.empty():
+            await wire.receive()
+        await wire.quiet(0.3)
+    assert len(looks) <= 4 * len(folders)  # the start, and a burst that may be seen as several
 
 
 # ── values that lead out of a folder ──

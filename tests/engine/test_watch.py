@@ -119,16 +119,6 @@ async def test_a_change_of_a_file_is_reported_once(
     await changes.stay_silent(0.1)
 
 
-async def test_what_is_there_at_first_can_be_told_as_a_change(
-    watcher: Watcher, changes: Changes, tmp_path: Path
-) -> None:
-    watcher.watch(URI, tmp_path, tell_first=True)
-    assert changes.uris == []
-    await changes.wait_for()
-    (tmp_path / "file.txt").write_text("new")
-    await changes.wait_for()
-
-
 async def test_every_save_is_seen_while_a_file_is_replaced_again_and_again(
     watcher: Watcher, changes: Changes, tmp_path: Path
 ) -> None:

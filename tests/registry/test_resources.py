@@ -1,6 +1,9 @@
 """From functions to resources and templates: what is listed, what is read, what is refused."""
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -143,6 +146,22 @@ def unsaid():
     return b"{}"
 
 
+class Level(StrEnum):
+    LOW = "low"
+
+
+BINARY = "application/octet-stream"
+PAGE = ResourceContents("a://all", "text/markdown", text="# a")
+
+
+def returning(annotation: Any, value: Any) -> Any:
+    def function():
+        return value
+
+    function.__annotations__["return"] = annotation
+    return function
+
+
 @pytest.mark.parametrize("version", REVISIONS)
 @pytest.mark.parametrize(
     ("uri", "function", "options", "listed", "contents"),
@@ -151,6 +170,20 @@ def unsaid():
         ("a://all", data, {}, "application/octet-stream", "application/octet-stream"),
         ("a://all", value, {}, "application/json", "application/json"),
         ("a://all", unsaid, {}, "text/plain", "application/octet-stream"),
+        ("a://all", returning(str | None, "a"), {}, "text/plain", "text/plain"),
+        ("a://all", returning(Annotated[bytes | None, "kept"], b"a"), {}, BINARY, BINARY),
+        ("a://all", returning(Annotated[str, "a word"] | None, "a"), {}, "text/plain", "text/plain"),
+        ("a://all", returning(Level, Level.LOW), {}, "text/plain", "text/plain"),
+        ("a://all", returning(memoryview, memoryview(b"a")), {}, BINARY, BINARY),
+        ("a://all", returning(list[int] | None, [1]), {}, "application/json", "application/json"),
+        ("a://all", returning(list[ResourceContents], [PAGE]), {}, "text/plain", "text/markdown"),
+        ("a://all", returning(Sequence[ResourceContents] | None, [PAGE]), {}, "text/plain", "text/markdown"),
+        ("a://all", returning(ResourceContents, PAGE), {}, "text/plain", "text/markdown"),
+        ("a://all", returning(str | dict[str, int], {}), {}, "text/plain", "application/json"),
+        ("a://all", returning(Literal["a", "b"], "a"), {}, "text/plain", "text/plain"),
+        ("a://all", returning(Any, 1), {}, "text/plain", "application/json"),
+        ("a://all", returning(object, b"a"), {}, "text/plain", BINARY),
+        ("a://all/config.json", returning(str | None, "a"), {}, "application/json", "application/json"),
         ("a://all/config.json", text, {}, "application/json", "application/json"),
         ("a://readme.MD?raw=a.txt#b.txt", text, {}, "text/markdown", "text/markdown"),
         ("a://logo.png", data, {}, "image/png", "image/png"),
@@ -177,6 +210,22 @@ async def test_the_ending_of_a_template_is_the_type_of_what_it_gives() -> None:
     server.add_resource("a://{name}.md", lambda name: f"# {name}", name="pages")
     (contents,) = await read(server, "a://b.md")
     assert contents["mimeType"] == "text/markdown"
+    async with Wire(server, MODERN) as wire:
+        (listed,) = (await wire.ask("resources/templates/list"))["resourceTemplates"]
+    assert listed["mimeType"] == "text/markdown"
+
+
+async def test_the_type_that_a_folder_is_given_is_that_of_all_its_files(tmp_path: Path) -> None:
+    server = new_server()
+    (tmp_path / "early.txt").write_text("a")
+    server.add_directory(tmp_path, uri="a://all", mime_type="text/x-log")
+    (tmp_path / "late.txt").write_text("a")
+    for name in ("late.txt", "early.txt"):
+        (contents,) = await read(server, f"a://all/{name}")
+        assert contents["mimeType"] == "text/x-log"
+    async with Wire(server, MODERN) as wire:
+        listed = (await wire.ask("resources/list"))["resources"]
+    assert {each["mimeType"] for each in listed} == {"text/x-log"}
 
 
 async def test_names_and_descriptions_come_from_the_function() -> None:

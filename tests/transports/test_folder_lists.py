@@ -1,6 +1,7 @@
 """Files that come to a folder or go from it are announced by themselves: in every era, and on every transport."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from far_pair import RefusingView
 from old_client import connected
 
 from dovetail import Server
+from dovetail.registry.files import Directory
 from http_serving import PausingState, serving, settle
 from http_stage import HANDSHAKE
 from http_wire import HttpWire
@@ -114,15 +116,6 @@ async def test_a_burst_is_one_announcement_and_changed_contents_are_none(tmp_pat
         assert "last.txt" in await names(wire)
 
 
-async def test_what_came_before_anyone_could_hear_is_announced_to_the_first_who_can(tmp_path: Path) -> None:
-    async with serving(server_of(tmp_path)) as app:
-        (tmp_path / "a.txt").write_text("a")
-        stream = HttpWire(app).start("subscriptions/listen", ALL)
-        await stream.message()
-        assert (await stream.message(PATIENCE))["method"] == RESOURCES
-        await leave(stream)
-
-
 def watching() -> bool:
     return any(task.get_name() == "dovetail.watch" for task in asyncio.all_tasks())
 
@@ -133,25 +126,67 @@ async def until_watching(is_watching: bool) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_folder_is_watched_only_while_a_client_could_hear_it(tmp_path: Path) -> None:
+async def test_a_folder_is_watched_while_the_server_serves(tmp_path: Path) -> None:
     server = server_of(tmp_path)
-    async with Wire(server, MODERN) as wire:
-        await wire.ask("resources/list")
+    for _ in range(2):  # it may be started again
+        async with Wire(server, MODERN):
+            assert watching()
         assert not watching()
-        for wanted, expected in (({"toolsListChanged": True}, False), ({"resourcesListChanged": True}, True)):
-            wire.send(wire.request("subscriptions/listen", {"notifications": wanted}, id=1))
-            await wire.receive()
-            assert watching() is expected
-            wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
-            await until_watching(False)
-    async with serving(server) as app:
-        assert not watching()
-        session = await HttpWire.session(app)
-        assert watching()
-        assert (await session.raw("DELETE").done()).status in (200, 204)
+        async with serving(server):
+            assert watching()
         assert not watching()
     async with Wire(server_of(tmp_path, list_changed=False), "2025-11-25"):
         assert not watching()
+
+
+async def test_what_comes_while_no_client_is_there_is_listed_to_the_first_one(tmp_path: Path) -> None:
+    async with serving(server_of(tmp_path)) as app:
+        (tmp_path / "a.txt").write_text("a")
+        async with asyncio.timeout(PATIENCE):
+            while not (listed := (await HttpWire(app).ask("resources/list"))["resources"]):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert [each["name"] for each in listed] == ["a.txt"]
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders that were listed, each as often as it was."""
+    looks: list[Path] = []
+    entries = Directory.entries
+
+    def counted(directory: Directory) -> Any:
+        looks.append(directory.root)
+        return entries(directory)
+
+    monkeypatch.setattr(Directory, "entries", counted)
+    return looks
+
+
+async def test_a_completion_looks_at_folders_only_for_one_that_the_caller_may_see(
+    tmp_path: Path, looks: list[Path]
+) -> None:
+    server = server_of(tmp_path, list_changed=False)
+    server.add_directory(tmp_path, uri="closed://all", authorize=lambda _: False)
+    server.add_resource("page://{path}", lambda path: path, name="page")
+    looks.clear()
+    async with Wire(server, "2025-11-25") as wire:
+        assert (await suggested(wire, "page://{path}", ""))["values"] == []
+        for uri in ("closed://all/{+path}", "nothing://{path}"):
+            params = {"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "path", "value": ""}}
+            await wire.refusal("completion/complete", params)
+        assert looks == []
+        await suggested(wire, "docs://all/{+path}", "")
+        assert len(looks) == 2
+
+
+async def test_a_disk_that_gives_up_is_no_empty_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def give_up(_: Directory) -> Any:
+        raise OSError(errno.ETIMEDOUT, "Connection timed out")  # a TimeoutError
+
+    server = server_of(tmp_path, list_changed=False)
+    monkeypatch.setattr(Directory, "entries", give_up)
+    async with Wire(server, "2025-11-25") as wire:
+        assert (await wire.refusal("resources/list"))["code"] == -32603
 
 
 async def test_a_folder_that_is_added_meanwhile_is_watched_and_a_removed_one_is_not(tmp_path: Path) -> None:
@@ -164,13 +199,15 @@ async def test_a_folder_that_is_added_meanwhile_is_watched_and_a_removed_one_is_
     async with Wire(server, "2025-11-25") as wire:
         assert not watching()
         await wire.ask("tools/call", {"name": "offer"})
-        await until_watching(True)
         while announcements(wire) == 0:
             await wire.receive(PATIENCE)
+        assert await names(wire) == []  # as a client does that was told
+        assert watching()
         (tmp_path / "a.txt").write_text("a")
         while announcements(wire) == 1:
             await wire.receive(PATIENCE)
         assert server.remove_resource("docs://all/{+path}")
+        (tmp_path / "b.txt").write_text("b")
         await until_watching(False)
 
 

@@ -193,8 +193,6 @@ class Engine:
         elif (thing := self.library.templates.get(name)) is None:
             whole = self.library.get(name)
             return None if whole is None else ({}, whole.access)  # a URI that has all its values
-        elif thing.directory is not None:
-            return {"path": [file.definition.name for file in self.library.files_in(name)]}, thing.access
         return None if thing is None else (thing.choices, thing.access)
 
     # ── resources and changes ──
@@ -224,8 +222,10 @@ class Engine:
 
     def hear(self, change: Change, *, from_afar: bool = False) -> None:
         """Of a change, here or at another worker."""
-        if change.uri or (from_afar and change.kind == "resources"):
+        if change.uri:
             self.library.forget(change.uri)
+        elif from_afar and change.kind == "resources":
+            self.library.look_again()
         self.hub.publish(change, from_afar=from_afar)
 
     # ── what all workers have to know ──
@@ -272,7 +272,6 @@ class Engine:
             self.hub.begin()
             self.threads.open()
             self._open_limits()  # a loop that died in mid-call has left slots taken
-            self.library.listing = asyncio.Lock()
             self._life = Life(partial(self._living, owner), self._end)
         await self._life.join()
 
@@ -284,6 +283,7 @@ class Engine:
             async with self._agreeing(), nullcontext() if lifespan is None else lifespan(owner) as value:
                 self._check_completers()  # only now: a lifespan may register prompts too
                 self._is_serving = True
+                self.library.begin(watching=self.options.list_changed)
                 yield value
         finally:
             self._is_serving = False

@@ -333,13 +333,13 @@ async def complete(engine: "Engine", exchange: Exchange) -> Result:
     assert isinstance(params, CompleteParams)
     ref, argument = params.ref, params.argument
     name = ref.uri if ref.type == "ref/resource" else ref.name
-    if ref.type == "ref/resource":
-        await engine.library.refresh_files()
     choices, rule = engine.choices(ref.type, name) or (None, None)
     if choices is None or (rule is not None and not await late.access.may_use(engine, exchange, rule)):
         raise ProtocolError(f"There is nothing to complete for {ref.type} {shown(name)!r}", code=INVALID_PARAMS)
     completer = engine.completers.get((ref.type, name, argument.name))
     if completer is None:
+        if ref.type == "ref/resource" and (paths := await engine.library.paths_in(name)):
+            choices = {"path": paths}
         return Suggestions(registry.prompts.suggest(choices.get(argument.name, ()), argument.value))
     arguments: dict[str, Any] = {"value": argument.value}
     if completer.takes_arguments:

@@ -14,7 +14,6 @@ import msgspec
 
 from dovetail import engine as late
 from dovetail import registry
-from dovetail.engine.streams import LISTING
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import ArgumentError, Busy, NotFound
 from dovetail.protocol.definitions import LONGEST_URI, ResourceDefinition
@@ -37,6 +36,7 @@ log = logging.getLogger("dovetail")
 MAX_CACHED = 1_000  # contents of resources that asked to be kept
 MAX_CACHED_SIZE = 100_000_000  # characters and bytes of all of them together
 REFRESH_FILES = 1.0  # seconds for which a listing of files is good enough
+PATIENCE = 1.0  # seconds that a request waits for one that runs: the disk may hang
 
 Call = Callable[[Invocation, dict[str, Any], str, Callable[[Any], Any]], Awaitable[Any]]
 Tell = Callable[..., None]  # with the URI, if it is of one, and the cause
@@ -65,17 +65,17 @@ class Library:
         self._watcher: Watcher | None = None  # of what clients subscribe to
         self._folder_watcher: Watcher | None = None
         self._watched_folders: dict[str, Path] = {}  # their roots by their templates
-        self._heard_on: asyncio.AbstractEventLoop | None = None  # while a client could hear that files come and go
+        self._is_watching = False  # folders
         self._cached: dict[str, Kept] = {}
         self._cached_size = 0  # of all that was put in since it was last emptied
         self._changes = 0  # counts what made something stale
-        self._files_listed = -REFRESH_FILES
-        self.listing = asyncio.Lock()  # requests meanwhile wait, and see what was found
+        self._files_listed = -REFRESH_FILES  # when the last look at all of them began
+        self._stale_since = self._files_listed
+        self._listing = asyncio.Lock()  # requests meanwhile wait, and see what was found
         self._guarded: tuple[object, object, UriGuard] | None = None  # of which editions
         self._file_guards: dict[str, tuple[object, object, FileGuard]] = {}  # of which editions, for each folder
         for catalog in (self.resources, self.templates):
             catalog.on_change(self._forget_all)  # another function may answer for a URI from now on
-        self.templates.on_change(self._folders_changed)
 
     def __contains__(self, uri: str) -> bool:
         return self.get(uri) is not None
@@ -153,7 +153,7 @@ class Library:
         if not self.templates.remove(uri):
             return self.resources.remove(uri)
         self._file_guards.pop(uri, None)
-        self._exchange(uri, [resource.uri for resource in self.files_in(uri)], {})
+        self._swap(uri, [resource.uri for resource in self.files_in(uri)], {})
         return True
 
     # ── reading ──
@@ -202,8 +202,6 @@ class Library:
         """The resource has changed: what was kept of it is stale."""
         self._changes += 1
         self._cached.pop(uri, None)
-        if uri == LISTING:  # another worker has found files that came or went: the next listing looks at the disk
-            self._files_listed = -REFRESH_FILES
 
     def _forget_all(self) -> None:
         self._changes += 1
@@ -220,6 +218,7 @@ class Library:
         others = self.folders() if folder.access is not None else []  # which may have listed what is guarded now
         for each in [*(other for other in others if other is not folder), folder]:
             self._sync(each, *self._files_of(each))
+        self.look_again()
 
     def folders(self) -> "list[Template]":
         return [template for template in self.templates.all() if template.directory is not None]
@@ -238,27 +237,41 @@ class Library:
             self._file_guards[folder.uri] = known = (*editions, guard)
         return known[2]
 
+    async def paths_in(self, template: str) -> list[str]:
+        """Of the files that are there now; none if it is no folder's template."""
+        if any(folder.uri == template for folder in self.folders()):
+            await self.refresh_files()
+        return [file.definition.name for file in self.files_in(template)]
+
+    def look_again(self) -> None:
+        """There is a new folder, or another worker found files: whoever asks for the list sees them."""
+        self._stale_since = time.monotonic()
+
     async def refresh_files(self) -> None:
         """Bring the listed files up to date with the disk, at most once a second."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(REFRESH_FILES):  # a disk that hangs holds up nobody for longer
-                await self.listing.acquire()
-            try:
-                if time.monotonic() - self._files_listed < REFRESH_FILES:
-                    return
-                await self._list_folders()
-                for resource in self.resources.all():
-                    if (describe := resource.describe) is not None:
-                        self._relist(resource, await self._threads.run(describe, label=f"file {resource.uri}"))
-            finally:
-                self.listing.release()
+        since = max(self._stale_since, time.monotonic() - REFRESH_FILES)
+        if self._files_listed > since:
+            return
+        try:
+            async with asyncio.timeout(PATIENCE) as waiting, self._listing:
+                waiting.reschedule(None)
+                if self._files_listed <= since:
+                    await self._list_files()
+        except TimeoutError:
+            if not waiting.expired():  # but the disk has given up
+                raise
 
-    async def _list_folders(self) -> None:
-        self._files_listed = time.monotonic()
+    async def _list_files(self) -> None:
+        began = time.monotonic()
+        self._watch_folders()  # first: what changes from now on is told
+        for resource in self.resources.all():
+            if (describe := resource.describe) is not None:
+                self._relist(resource, await self._threads.run(describe, label=f"file {resource.uri}"))
         for folder in self.folders():
             guard, entries = await self._threads.run(partial(self._files_of, folder), label=f"directory {folder.uri}")
             if self.templates.get(folder.uri) is folder:  # it may have been removed meanwhile
                 self._sync(folder, guard, entries)
+        self._files_listed = began
 
     def _relist(self, resource: "Resource", definition: ResourceDefinition) -> None:
         if definition != resource.definition and self.resources.get(resource.uri) is resource:
@@ -275,13 +288,13 @@ class Library:
         there = {entry.uri: entry for entry in (entries if newest is guard else _left_by(newest, folder, entries))}
         known = {resource.uri: resource for resource in self.files_in(folder.uri)}
         for uri in known.keys() & there.keys():
-            self._relist(known[uri], registry.resources.entry_definition(there[uri]))
+            self._relist(known[uri], registry.resources.entry_definition(folder, there[uri]))
         compile_entry = partial(registry.resources.compile_entry, folder)
         new = {uri: compile_entry(entry) for uri, entry in there.items() if self.resources.get(uri) is None}
-        self._exchange(folder.uri, sorted(known.keys() - there.keys()), new)
+        self._swap(folder.uri, sorted(known.keys() - there.keys()), new)
 
-    def _exchange(self, folder: str, gone: "Sequence[str]", new: "Mapping[str, Resource]") -> None:
-        if self.resources.exchange(gone, new):
+    def _swap(self, folder: str, gone: "Sequence[str]", new: "Mapping[str, Resource]") -> None:
+        if self.resources.swap(gone, new):
             self._forget_all()
             what = "\n".join((folder, *gone, "", *new))
             self._on_list(hashlib.sha256(what.encode()).hexdigest()[:16])
@@ -289,45 +302,43 @@ class Library:
     # ── watching ──
 
     def watch(self, uri: str, wanted: bool) -> None:
-        """Files are watched from the first subscription to the last, folders while a client hears of the list."""
-        if uri == LISTING:
-            self._heard_on = asyncio.get_running_loop() if wanted else None
-            self._watch_folders()
-            return
+        """Files are watched from the first subscription to the last."""
         if not wanted:
             if self._watcher is not None:  # without a look at the path: the file may be gone
                 self._watcher.unwatch(uri)
             return
-        path = self._path(uri)
-        if path is None:
+        if (path := self._path(uri)) is None:
             return
         if self._watcher is None:
             self._watcher = late.watch.Watcher(self._on_update, run=self._look)
         self._watcher.watch(uri, path)
 
-    def _folders_changed(self) -> None:
-        if self._heard_on is not None and not self._heard_on.is_closed():
-            self._heard_on.call_soon_threadsafe(self._watch_folders)
+    def begin(self, *, watching: bool) -> None:
+        """The server starts, perhaps on another loop than before; folders are watched until `close`."""
+        self._listing, self._is_watching = asyncio.Lock(), watching
+        self._folder_watcher, self._watched_folders = None, {}
+        self._watch_folders()
 
     def _watch_folders(self) -> None:
-        folders = [] if self._heard_on is None else self.folders()
+        folders = self.folders() if self._is_watching else []
         roots = {folder.uri: folder.directory.root for folder in folders if folder.directory is not None}
         watched, self._watched_folders = self._watched_folders, roots
         if self._folder_watcher is None and roots:
-            self._folder_watcher = late.watch.Watcher(self._list_again, run=self._look)
+            self._folder_watcher = late.watch.Watcher(self._catch_up, run=self._look)
         if (watcher := self._folder_watcher) is not None:
             for uri, _ in watched.items() - roots.items():
                 watcher.unwatch(uri)
             for uri, root in roots.items() - watched.items():
-                watcher.watch(uri, root, tell_first=True)
+                watcher.watch(uri, root)
 
-    async def _list_again(self, _uri: str, _cause: str) -> None:
-        """Something in a folder is different: look whether files came or went, once a second at most."""
-        while True:
-            await asyncio.sleep(self._files_listed + REFRESH_FILES - time.monotonic())
+    async def _catch_up(self, _uri: str, _cause: str) -> None:
+        """A folder looks different: list all, once a second at most. It serves all who asked before it began."""
+        asked, last = time.monotonic(), self._files_listed
+        while self._files_listed <= asked:
+            await asyncio.sleep(last + REFRESH_FILES - time.monotonic())
+            last = time.monotonic()
             with suppress(Busy):  # no thread is free: once more
-                async with self.listing:
-                    return await self._list_folders()
+                await self.refresh_files()
 
     def _path(self, uri: str) -> "Path | None":
         try:
@@ -338,7 +349,7 @@ class Library:
 
     async def close(self) -> None:
         watchers = [each for each in (self._watcher, self._folder_watcher) if each is not None]
-        self._watcher, self._folder_watcher, self._watched_folders = None, None, {}
+        self._watcher, self._folder_watcher, self._is_watching = None, None, False
         for watcher in watchers:
             await watcher.close()
 

@@ -120,8 +120,6 @@ class Sessions:
         return HeldSession(self, record, version)
 
     def _add(self, id: str, caller: str | None, now: float) -> "_Known":
-        if not self._known and self._engine.options.list_changed:
-            self._engine.hub.listing_wanted(1)
         line = self._guests if caller is None else self._callers.setdefault(caller, OrderedDict())
         line[id] = self._known[id] = known = _Known(self._engine.hub, now, caller, line)
         return known
@@ -320,8 +318,6 @@ class Sessions:
             known.watch(frozenset())
             if not known.line and known.caller is not None:
                 del self._callers[known.caller]
-            if not self._known and self._engine.options.list_changed:
-                self._engine.hub.listing_wanted(-1)
 
     def forget_all(self) -> None:
         """The process stops; the records stay where they are."""

@@ -13,7 +13,6 @@ import msgspec
 
 ChangeKind = Literal["tools", "prompts", "resources", "updated"]
 LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
-LISTING = ""  # in place of a URI: the list of resources
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -48,8 +47,6 @@ class Subscription:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._waiter: asyncio.Future[None] | None = None  # of the one who reads
-        self._hears_listing = "resources" in self.kinds and not passes_on
-        hub.listing_wanted(+self._hears_listing)
         for uri in uris:
             self.add_uri(uri)
 
@@ -116,7 +113,6 @@ class Subscription:
             self._hub.forget(self)
             for uri in self.uris:
                 self._hub.uri_released(uri)
-            self._hub.listing_wanted(-self._hears_listing)
             self._wake()
 
 
@@ -128,10 +124,9 @@ changes_made: ContextVar[ChangesMade | None] = ContextVar("changes made", defaul
 class Hub:
     """All subscriptions of one process. `on_uri` hears when the first listener wants a URI and the last has left."""
 
-    def __init__(self, on_uri: Callable[[str, bool], None] | None = None) -> None:
+    def __init__(self, on_uri: Callable[[str, bool], None] = lambda *_: None) -> None:
         self._subscriptions: dict[Subscription, None] = {}
         self._wanted: dict[str, int] = {}
-        self._listing_wanted = 0
         self._on_uri = on_uri
         self._finds_go_to: Subscription | None = None
         self._ended = False
@@ -188,23 +183,13 @@ class Hub:
     def uri_wanted(self, uri: str) -> None:
         self._wanted[uri] = self._wanted.get(uri, 0) + 1
         if self._wanted[uri] == 1:
-            self._tell(uri, True)
+            self._on_uri(uri, True)
 
     def uri_released(self, uri: str) -> None:
         self._wanted[uri] -= 1
         if not self._wanted[uri]:
             del self._wanted[uri]
-            self._tell(uri, False)
-
-    def listing_wanted(self, more: int) -> None:
-        """Of those who are told when the list of resources changes there is one more, or one less (-1)."""
-        before, self._listing_wanted = self._listing_wanted, self._listing_wanted + more
-        if bool(before) is not bool(self._listing_wanted):
-            self._tell(LISTING, not before)
-
-    def _tell(self, uri: str, wanted: bool) -> None:
-        if self._on_uri is not None:
-            self._on_uri(uri, wanted)
+            self._on_uri(uri, False)
 
     def end_all(self) -> None:
         self._ended = True

@@ -62,14 +62,13 @@ class Watcher:
         self._first_look = FirstLook()
         self._stirred: set[str] = set()
 
-    def watch(self, uri: str, path: Path, *, tell_first: bool = False) -> None:
-        """Begin to watch, or count one more that does; on the loop. `tell_first`: as if nothing were there yet."""
+    def watch(self, uri: str, path: Path) -> None:
+        """Begin to watch, or count one more that does. Call it on the event loop."""
         if known := self._watched.get(uri):
             known.holders += 1
             return
         self._watched[uri] = watched = Watched(path)
-        watched.is_seen = tell_first
-        if not tell_first and (look := self._first_look.at(watched.path)) is not None:
+        if (look := self._first_look.at(watched.path)) is not None:
             self._take_in(watched, look)
         if self._task is None or self._task.done():
             self._start()
@@ -118,7 +117,7 @@ class Watcher:
                 self._listen(await self._plans())
                 if changed := await self._changed():
                     await self._settle(changed)
-                    await self._report(changed)
+                    await asyncio.gather(*map(self._tell, sorted(changed)))
                     self._look_now.set()  # there may be a folder more or less to listen at
             except Exception:
                 log.exception("looking at the watched files failed; trying again")
@@ -173,13 +172,12 @@ class Watcher:
             except Exception:
                 return  # what is known is told at once, what follows is another change
 
-    async def _report(self, changed: set[str]) -> None:
-        for uri, watched in [(uri, self._watched[uri]) for uri in sorted(changed & self._watched.keys())]:
-            try:
-                if (telling := self._on_change(uri, watched.cause())) is not None:
-                    await telling
-            except Exception:
-                log.exception("the change of %s could not be passed on", uri)
+    async def _tell(self, uri: str) -> None:
+        try:
+            if uri in self._watched and (telling := self._on_change(uri, self._watched[uri].cause())) is not None:
+                await telling
+        except Exception:
+            log.exception("the change of %s could not be passed on", uri)
 
     async def _plans(self) -> dict[bool, Plan]:
         """Where to listen: in every watched folder and below, and in the folder that holds each watched path."""

@@ -93,7 +93,7 @@ class Catalog(Generic[T]):
 
     def add(self, name: str, item: T, *, where: str = "") -> None:
         """Raises SetupError for a name that is taken; `where` says who wants it."""
-        if not self.exchange((), {name: item}):
+        if not self.swap((), {name: item}):
             taken = f"there is already a {self.noun} {name!r}; remove it first or choose another name"
             raise SetupError(f"{where}: {taken}" if where else taken)
         self._announce()
@@ -107,15 +107,15 @@ class Catalog(Generic[T]):
             self._forget_pages()
 
     def remove(self, name: str) -> bool:
-        if is_there := self.exchange((name,), {}):
+        if is_there := self.swap((name,), {}):
             self._announce()
         return is_there
 
     def clear(self) -> None:
-        if self.exchange(tuple(self._items), {}):
+        if self.swap(tuple(self._items), {}):
             self._announce()
 
-    def exchange(self, gone: Iterable[str], new: Mapping[str, T]) -> bool:
+    def swap(self, gone: Iterable[str], new: Mapping[str, T]) -> bool:
         """Take some away and add others whose names are free. Tells whether anything changed, but not the listeners."""
         with self._lock:
             left = [name for name in gone if name in self._items]

@@ -195,8 +195,7 @@ def _is_written_in_python(function: Any) -> bool:
 
 def _injectable_in(annotation: Any, injectable: tuple[type, ...], where: str) -> type | None:
     """The injectable class that a parameter asks for, as `Context`, `Context | None` or `Annotated[Context, …]`."""
-    members = _members(annotation)
-    classes = [get_origin(member) or member for member in members if member is not type(None)]
+    classes = [get_origin(member) or member for member in members(annotation) if member is not type(None)]
     for wanted in injectable:
         hits = [cls for cls in classes if isinstance(cls, type) and issubclass(cls, wanted)]
         if hits and len(classes) > 1:
@@ -206,11 +205,11 @@ def _injectable_in(annotation: Any, injectable: tuple[type, ...], where: str) ->
     return None
 
 
-def _members(annotation: Any) -> tuple[Any, ...]:
+def members(annotation: Any) -> tuple[Any, ...]:
     while get_origin(annotation) is Annotated:
         annotation = annotation.__origin__
     if get_origin(annotation) in (Union, types.UnionType):
-        return tuple(member for part in get_args(annotation) for member in _members(part))
+        return tuple(member for part in get_args(annotation) for member in members(part))
     return (annotation,)
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import partial
 from inspect import Signature
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 from urllib.parse import unquote
 
 import msgspec
@@ -19,7 +20,7 @@ from dovetail.protocol.uri import UriTemplate, Value, is_template, valid_uri
 from dovetail.protocol.uri import normal as normal
 from dovetail.registry.arguments import compile_strings
 from dovetail.registry.files import Directory, File, FileContents, FileEntry
-from dovetail.registry.functions import FunctionInfo, inspect_function
+from dovetail.registry.functions import FunctionInfo, inspect_function, members
 from dovetail.registry.invocation import Invocation
 from dovetail.registry.mime_types import type_of_uri
 from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
@@ -52,7 +53,7 @@ class ResourceOptions(AccessOptions, total=False):
 
 
 TEXT, BYTES, JSON = "text/plain", "application/octet-stream", "application/json"
-KINDS = {str: TEXT, ResourceContents: TEXT, Any: TEXT, Signature.empty: TEXT, bytes: BYTES, bytearray: BYTES}
+BINARY = (bytes, bytearray, memoryview)
 FILE_OPTIONS = ResourceOptions.__optional_keys__ - {"size", "thread", "unsafe"}  # files know these better
 _LEADS_OUT = re.compile(r"\x00|(?:^|[/\\])\.\.(?:[/\\]|\Z)|^[/\\]|^[A-Za-z]:")
 
@@ -143,9 +144,17 @@ def compile_resource(
     if "unsafe" in options:
         raise SetupError(f"{info.where}: unsafe= is for the variables of a template, and {uri!r} has none")
     check_uri(uri, info.where)
-    by_kind = next((mime_type for kind, mime_type in KINDS.items() if info.returns is kind), JSON)
-    described = {**_described(info, options), "mime_type": common["mime_type"] or by_kind}
+    described = _described(options, info.where, info.name, common["mime_type"] or _type_of(info.returns), info.summary)
     return Resource(definition=ResourceDefinition(uri=uri, size=options.get("size"), **described), **common)
+
+
+def _type_of(returns: Any) -> str:
+    """Of what a function says it returns: text, unless it says for certain that it is something else."""
+    kinds = [kind for kind in members(returns) if kind is not NoneType]
+    kind = (get_origin(kinds[0]) or kinds[0]) if len(kinds) == 1 else Any
+    if not isinstance(kind, type) or kind in (Any, object, Signature.empty) or ResourceContents in get_args(kinds[0]):
+        return TEXT
+    return BYTES if issubclass(kind, BINARY) else TEXT if issubclass(kind, (str, ResourceContents)) else JSON
 
 
 def check_uri(uri: str, where: str) -> None:
@@ -182,8 +191,9 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
     if unsafe:
         options = {**options, "meta": {**(options.get("meta") or {}), UNSAFE_KEY: list(unsafe)}}
     guarded = variables.difference(unsafe, choices := closed_choices(strings.schema))
+    described = _described(options, info.where, info.name, common["mime_type"], info.summary)
     return Template(
-        definition=TemplateDefinition(uri_template=uri, **_described(info, options)),
+        definition=TemplateDefinition(uri_template=uri, **described),
         template=template,
         guarded={each.name: each.default for each in info.parameters if each.name in guarded},
         decode=strings.decode_values,
@@ -202,14 +212,16 @@ def _leads_out(value: Any, left: int = 8) -> bool:
     return _LEADS_OUT.search(text) is not None or (decoded != text and (left == 0 or _leads_out(decoded, left - 1)))
 
 
-def _described(info: FunctionInfo, options: ResourceOptions) -> dict[str, Any]:
+def _described(
+    options: ResourceOptions, where: str, name: str, mime_type: str | None, summary: str | None = None
+) -> dict[str, Any]:
     return {
-        "name": info.name,
+        "name": options.get("name", name),
         "title": options.get("title"),
-        "description": options.get("description", info.summary),
-        "mime_type": options.get("mime_type"),
-        "annotations": convert_option(options.get("annotations"), Annotations, info.where, "annotations"),
-        "icons": convert_option(options.get("icons"), list[Icon], info.where, "icons"),
+        "description": options.get("description", summary),
+        "mime_type": mime_type,
+        "annotations": convert_option(options.get("annotations"), Annotations, where, "annotations"),
+        "icons": convert_option(options.get("icons"), list[Icon], where, "icons"),
         "meta": tagged(options.get("meta"), options.get("tags", ())),
     }
 
@@ -244,16 +256,7 @@ def compile_file(file: File, options: ResourceOptions) -> Resource:
             return base
         return _with_file_facts(base, entry)
 
-    base = ResourceDefinition(
-        uri=file.uri,
-        name=options.get("name", file.name),
-        title=options.get("title"),
-        description=options.get("description"),
-        mime_type=options.get("mime_type", file.mime_type),
-        annotations=convert_option(options.get("annotations"), Annotations, where, "annotations"),
-        icons=convert_option(options.get("icons"), list[Icon], where, "icons"),
-        meta=tagged(options.get("meta"), options.get("tags", ())),
-    )
+    base = ResourceDefinition(uri=file.uri, **_described(options, where, file.name, file.mime_type))
     return Resource(
         definition=base,
         invocation=_reading(file.read, options),
@@ -274,17 +277,9 @@ def compile_directory(directory: Directory, options: ResourceOptions) -> Templat
     """A folder as a template whose one variable is the path below it."""
     where = f"directory {directory.template}"
     options = checked_options(options, FILE_OPTIONS, where)
+    described = _described(options, where, directory.root.name or "files", options.get("mime_type"))
     return Template(
-        definition=TemplateDefinition(
-            uri_template=directory.template,
-            name=options.get("name", directory.root.name or "files"),
-            title=options.get("title"),
-            description=options.get("description"),
-            mime_type=options.get("mime_type"),
-            annotations=convert_option(options.get("annotations"), Annotations, where, "annotations"),
-            icons=convert_option(options.get("icons"), list[Icon], where, "icons"),
-            meta=tagged(options.get("meta"), options.get("tags", ())),
-        ),
+        definition=TemplateDefinition(uri_template=directory.template, **described),
         template=UriTemplate(directory.template),
         invocation=_reading(directory.read, options),
         decode=lambda values: {"relative": values["path"]},
@@ -300,22 +295,23 @@ def compile_entry(folder: Template, entry: FileEntry) -> Resource:
     directory = folder.directory
     assert directory is not None
     return Resource(
-        definition=entry_definition(entry),
+        definition=entry_definition(folder, entry),
         invocation=msgspec.structs.replace(folder.invocation, function=partial(directory.read, entry.name)),
         cache=folder.cache,
         hint=folder.hint,
         access=folder.access,
         path=entry.path,
         folder=folder.uri,
+        mime_type=folder.mime_type,
     )
 
 
-def entry_definition(entry: FileEntry) -> ResourceDefinition:
+def entry_definition(folder: Template, entry: FileEntry) -> ResourceDefinition:
     """How a file of a directory is listed."""
     return ResourceDefinition(
         uri=entry.uri,
         name=entry.name,
-        mime_type=entry.mime_type,
+        mime_type=folder.mime_type or entry.mime_type,
         size=entry.size,
         annotations=Annotations(last_modified=entry.last_modified),
     )
@@ -329,7 +325,7 @@ def shape_contents(value: Any, uri: str, mime_type: str | None) -> list[Resource
         return shape_contents(value.data, uri, mime_type or value.entry.mime_type)
     if isinstance(value, str):
         return [ResourceContents(uri, mime_type or TEXT, text=value)]
-    if isinstance(value, (bytes, bytearray, memoryview)):
+    if isinstance(value, BINARY):
         return [ResourceContents(uri, mime_type or BYTES, blob=bytes(value))]
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, ResourceContents) for item in value):
         return list(value)
