@@ -7,6 +7,7 @@ import pytest
 
 from dovetail import Server
 from dovetail.engine import sessions
+from dovetail.engine.networks import ANONYMOUS
 from dovetail.engine.sessions import FRESH_SECONDS, MAX_ID, HeldSession, Sessions
 from dovetail.errors import Busy, ProtocolError, RateLimited
 from dovetail.protocol.methods import InitializeParams
@@ -331,6 +332,45 @@ async def test_one_caller_has_only_so_many() -> None:
     book.clock.sleep(FRESH_SECONDS + 1)
     mine.append(await book.open(caller="bob"))
     assert [await book.find(each) is not None for each in mine] == [False, True, True]
+
+
+async def test_newcomers_that_never_come_back_end_none_that_is_in_use() -> None:
+    book = Book(most=100)
+    office = [await came_back(await book.open(caller="office")) for _ in range(10)]
+    for number in range(300):  # each from another network
+        await book.open(caller=f"network {number}")
+    assert all([await book.find(each) is not None for each in office])
+    assert len(book.sessions._known) == 100
+
+
+async def test_one_that_was_just_opened_does_not_give_way_to_a_caller_that_holds_more() -> None:
+    book = Book(most=4)
+    for _ in range(3):
+        await came_back(await book.open(caller="bob"))
+    new = await book.open(caller="ann")
+    with pytest.raises(Busy):
+        await book.open(caller="bob")
+    assert await book.find(new) is not None
+
+
+async def test_sessions_that_say_initialized_elsewhere_keep_nobody_out() -> None:
+    """However many of them this worker has to look at, the caller that holds most gives way."""
+    book = Book(most=30)
+    elsewhere = book.reopened()
+    for _ in range(30):
+        held = await book.open(caller="bob")
+        await came_back(await elsewhere.find(held.record.id, None))
+    await book.open(caller="ann")
+    assert len(book.sessions._known) == 30
+
+
+async def test_callers_of_whom_nothing_is_known_share_all_places() -> None:
+    book = Book(most=10, most_of_one=2)
+    unknown = [await came_back(await book.open(caller=ANONYMOUS)) for _ in range(10)]
+    with pytest.raises(Busy, match="10 sessions"):
+        await book.open(caller=ANONYMOUS)
+    await book.open(caller="ann")  # they hold most
+    assert sum([await book.find(each) is not None for each in unknown]) == 9
 
 
 # ── changes ──

@@ -9,11 +9,12 @@ import pytest
 
 import stores
 from dovetail import Client, Context, Server
-from dovetail.state.base import StateBackend
+from dovetail.state.base import MAX_TTL, StateBackend
 from dovetail.state.memory import MemoryState
 from dovetail.state.redis import RedisState
 from dovetail.state.sqlite import SqliteState
 from far_state import FarState
+from http_serving import Clock
 from replaying import asking_client, is_interim, messages, play, retry
 from step_stage import SURE, Effect, call, serving, text_of
 
@@ -177,3 +178,15 @@ async def test_what_it_costs() -> None:
             await call(client, **retry(first, {"Sure?": answer}))
             assert state.calls["get"] == looks
             assert state.calls["claim"] == looks
+
+
+async def test_each_process_renews_the_stores_life() -> None:
+    """So that it does not end while calls are open, as long as a process has begun within ten years."""
+    clock = Clock()
+    state = MemoryState(clock=clock)
+    shop = Shop(state)
+    for server in (shop.server, shop.another(state)):
+        async with asking_client(server) as client:
+            assert is_interim(await call(client))
+        assert await state.remaining("life") == MAX_TTL
+        clock.sleep(MAX_TTL - 1)

@@ -9,7 +9,7 @@ from client_words import CAPABILITIES, hello, worst
 from session_opening import records
 
 from dovetail import Server
-from dovetail.protocol.session import MAX_CLIENT
+from dovetail.protocol.session import MAX_CLIENT, MAX_SUBSCRIPTIONS
 from http_serving import serving
 from http_wire import CLIENT, META, MODERN, Exchange, HttpWire
 from wire import Wire
@@ -64,6 +64,21 @@ async def test_a_session_over_http_keeps_bytes() -> None:
                 assert (await wires[-1].post("ping")).status == 200  # which reads the record
             assert kept.measure() < 2 * MAX_CLIENT + 10_000  # in the state, and for those used last also decoded
         assert all(len(record["capabilities"]) < MAX_CLIENT for record in await records(app))
+
+
+async def test_a_session_with_all_its_subscriptions_keeps_what_the_docs_say() -> None:
+    server = Server("x", version="1.0.0")
+    server.add_resource("test://{name}", lambda name: name, name="any")
+    async with serving(server) as app:
+        first = await HttpWire.session(app)
+        await first.ask("resources/subscribe", {"uri": "test://first"})  # now all is loaded
+        with Kept() as kept:
+            wire = await HttpWire.session(app)
+            for number in range(MAX_SUBSCRIPTIONS):
+                await wire.ask("resources/subscribe", {"uri": f"test://{number}-".ljust(60, "x")})
+            await wire.post("ping")  # which reads the record
+            held = kept.measure() * NUMBER  # there is but one
+    assert 400_000 < held < 550_000
 
 
 async def test_a_listen_keeps_only_what_it_hears_of() -> None:

@@ -251,6 +251,24 @@ async def test_there_are_only_so_many() -> None:
         await leave(again, streams[1])
 
 
+async def test_those_behind_an_unnamed_proxy_on_this_machine_may_hold_all() -> None:
+    async with serving(Stage().server, max_streams=3, max_per_caller=1) as app:
+        streams = [listen(app) for _ in range(3)]
+        for stream in streams:
+            assert (await stream.message())["method"] == ACKNOWLEDGED
+        assert (await listen(app).done()).status == 503
+        await leave(*streams)
+
+
+async def test_one_caller_has_half_of_them_unless_it_is_given() -> None:
+    async with serving(Stage().server, max_streams=4, identify=identify) as app:
+        streams = [listen(app, headers={"x-user": "bob"}) for _ in range(2)]
+        for stream in streams:
+            await stream.message()
+        assert (await listen(app, headers={"x-user": "bob"}).done()).status == 429
+        await leave(*streams)
+
+
 async def test_one_caller_keeps_nobody_from_streams() -> None:
     """The one that holds most gives up its oldest, of whatever kind, to whoever holds less; and has a cap besides."""
     stage = Stage()

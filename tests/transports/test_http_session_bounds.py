@@ -82,7 +82,7 @@ def by(user: str | None = None, address: str | None = None) -> dict[str, str | N
     [
         ({"identify": identify}, by("bob"), by("ann")),
         ({"trusted_proxies": ["127.0.0.1"]}, by(address="192.0.2.1"), by(address="192.0.2.2")),
-        ({"trusted_proxies": ["127.0.0.1"]}, by(address="2001:db8::1"), by(address="2001:db8:0:1::1")),
+        ({"trusted_proxies": ["127.0.0.1"]}, by(address="2001:db8::1"), by(address="2001:db8:0:100::1")),
     ],
     ids=["principal", "address", "network"],
 )
@@ -90,7 +90,7 @@ async def test_one_user_keeps_nobody_from_opening_sessions_nor_ends_theirs(
     options: dict[str, Any], greedy: dict[str, str | None], other: dict[str, str | None]
 ) -> None:
     clock = Clock()
-    async with serving(Stage().server, clock=clock, max_sessions=4, **options) as app:
+    async with serving(Stage().server, clock=clock, max_sessions=4, max_per_caller=4, **options) as app:
         idle = await HttpWire.session(app, headers=other)
         clock.sleep(61)
         for _ in range(3):
@@ -109,6 +109,31 @@ async def test_a_caller_has_only_so_many_sessions() -> None:
         assert (refused.status, refused.headers["retry-after"]) == (429, "60")
         assert "max_per_caller" in refused.json["error"]["message"]
         assert (await initialize(app, **by("ann"))).status == 200
+
+
+async def test_that_is_half_of_all_unless_it_is_given() -> None:
+    async with serving(Stage().server, max_sessions=4, identify=identify) as app:
+        for _ in range(2):
+            await HttpWire.session(app, headers=by("bob"))
+        assert (await initialize(app, **by("bob"))).status == 429
+        for _ in range(2):
+            await HttpWire.session(app, headers=by("ann"))
+
+
+async def test_the_networks_of_one_line_are_one_caller() -> None:
+    async with serving(Stage().server, max_per_caller=2, trusted_proxies=["127.0.0.1"]) as app:
+        for number in range(2):
+            await HttpWire.session(app, headers=by(address=f"2001:db8:0:{number}::1"))
+        assert (await initialize(app, **by(address="2001:db8:0:ff::1"))).status == 429
+        assert (await initialize(app, **by(address="2001:db8:0:100::1"))).status == 200
+
+
+async def test_those_behind_an_unnamed_proxy_on_this_machine_have_all_places() -> None:
+    """They can't be told apart, and may be many."""
+    async with serving(Stage().server, max_sessions=4, max_per_caller=1) as app:
+        for number in range(4):
+            await HttpWire.session(app, headers=by(address=f"192.0.2.{number}"))
+        assert (await initialize(app)).status == 503
 
 
 # ── whose it is ──

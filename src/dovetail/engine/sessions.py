@@ -1,9 +1,9 @@
 """Sessions of the handshake era over HTTP: records in a state backend that any request may be the next to use.
 
 A session lives as long as it is used, and belongs to the caller that opened it. There are only so many, and each
-caller, a principal or else a network, has only so many of them. When no more fit, the caller that holds most gives one
-up: one whose client has not said `initialized`, for opening sessions is cheap, else the one that was silent longest.
-One that was used a moment ago gives way only to a caller that holds fewer.
+caller, a principal or else a network, has only so many of them. When no more fit, one gives way whose client has not
+said `initialized`, of a caller that holds as many as the newcomer or more; else the caller that holds most gives up the
+one that was silent longest. One that was used a moment ago gives way only to a caller that holds fewer.
 """
 
 import secrets
@@ -16,7 +16,7 @@ from itertools import islice
 import msgspec
 
 from dovetail.engine.core import Engine
-from dovetail.engine.networks import caller_of
+from dovetail.engine.networks import ANONYMOUS, caller_of
 from dovetail.engine.streams import Hub
 from dovetail.errors import Busy, RateLimited
 from dovetail.protocol.methods import InitializeParams
@@ -86,6 +86,7 @@ class Sessions:
         self._known: _Line = OrderedDict()  # the one that was used here longest ago comes first, here and below
         self._callers: dict[str, _Line] = {}  # those that were opened here, by whom
         self._guests: _Line = OrderedDict()  # opened by other workers
+        self._unheard: dict[str, _Known] = {}  # opened here; the client has not said `initialized`, unless elsewhere
         self._recent: _Line = OrderedDict()  # those whose record is decoded
 
     @property
@@ -110,13 +111,13 @@ class Sessions:
         known = self._add(id, caller, self._clock())  # it counts from now on: others may open one meanwhile
         try:
             await self._forget_expired()
-            if self._opened_here > self._most or len(known.line) > self._most_of_one:
-                await self._make_room(known.line)
-            version = await self._put_first(record, known.line)
+            if self._opened_here > self._most or self._is_share_full(known):
+                await self._make_room(known)
+            version = await self._put_first(record, known)
         except BaseException:
             self._forget(id)
             raise
-        known.is_new = True
+        self._unheard[id] = known
         return HeldSession(self, record, version)
 
     def _add(self, id: str, caller: str | None, now: float) -> "_Known":
@@ -124,7 +125,7 @@ class Sessions:
         line[id] = self._known[id] = known = _Known(self._engine.hub, now, caller, line)
         return known
 
-    async def _put_first(self, record: Session, newcomer: "_Line") -> int:
+    async def _put_first(self, record: Session, newcomer: "_Known") -> int:
         data = _encoded(record)
         while True:
             try:
@@ -134,20 +135,25 @@ class Sessions:
                     raise
                 await self._make_room(newcomer)
 
-    async def _make_room(self, newcomer: "_Line") -> None:
+    def _is_share_full(self, known: "_Known") -> bool:
+        return len(known.line) > self._most_of_one and known.caller != ANONYMOUS
+
+    async def _make_room(self, newcomer: "_Known") -> None:
         """One that was opened here ends; raises if all that are looked at are in use."""
-        is_share_full = len(newcomer) > self._most_of_one
-        holder = newcomer if is_share_full else max(self._callers.values(), key=_rank, default=newcomer)
-        holds_more = len(holder) > len(newcomer)
+        own, is_share_full = newcomer.line, self._is_share_full(newcomer)
+        unheard = {id: len(each.line) for id, each in self._unheard.items() if each.line is own or not is_share_full}
+        for id in sorted(unheard, key=unheard.__getitem__, reverse=True)[:MAX_LOOKS]:
+            if unheard[id] >= len(own) and self._unheard.pop(id, None) and await self._is_idle(id):
+                return await self.end(id)
+        holder = own if is_share_full else max(self._callers.values(), key=_rank, default=own)
+        holds_more = len(holder) > len(own)
         for _ in range(MAX_LOOKS):
-            id, known = _first(holder)
-            if known is None or not (known.is_new or holds_more or self._clock() - known.used >= FRESH_SECONDS):
+            id, known = next(iter(holder.items()), ("", None))
+            if known is None or not (holds_more or self._clock() - known.used >= FRESH_SECONDS):
                 break
-            known.is_new = False
             self._used(id, known)  # so that nobody else looks at it meanwhile, nor soon again
             if holds_more or await self._is_idle(id):
-                await self.end(id)
-                return
+                return await self.end(id)
         if is_share_full and self._opened_here <= self._most:
             text = f"This caller has {self._most_of_one} sessions, all of them in use; max_per_caller sets the limit"
             raise RateLimited(text, retry_after=int(FRESH_SECONDS))
@@ -204,6 +210,8 @@ class Sessions:
             if known.version != entry.version:
                 known.watch(record.subscriptions)
             known.record, known.version = record, entry.version
+            if record.initialized:
+                self._unheard.pop(id, None)
             self._recent[id] = known
             if len(self._recent) > RECENT:
                 self._recent.popitem(last=False)[1].record = None
@@ -244,8 +252,6 @@ class Sessions:
         known.used = now
         known.line.move_to_end(record.id)
         self._known.move_to_end(record.id)
-        if record.initialized:
-            known.is_new = False
         if now - known.touched <= self._touch_seconds:
             return False
         known.touched = now
@@ -288,7 +294,7 @@ class Sessions:
             if (known := self._known.get(record.id)) is not None:
                 known.watch(record.subscriptions)
                 if record.initialized:
-                    known.is_new = False
+                    self._unheard.pop(record.id, None)
             await self._state.publish(topic(record.id))
             return
         raise Busy("This session is being changed by too many requests at once; try again")
@@ -313,6 +319,7 @@ class Sessions:
 
     def _let_go(self, id: str) -> None:
         self._recent.pop(id, None)
+        self._unheard.pop(id, None)
         if (known := self._known.pop(id, None)) is not None:
             del known.line[id]
             known.watch(frozenset())
@@ -328,7 +335,7 @@ class Sessions:
 class _Known:
     """What this process remembers of a session: when it was used, and which resources are watched for its sake."""
 
-    __slots__ = ("_hub", "_watched", "caller", "is_new", "line", "met", "record", "touched", "used", "version")
+    __slots__ = ("_hub", "_watched", "caller", "line", "met", "record", "touched", "used", "version")
 
     def __init__(self, hub: Hub, now: float, caller: str | None, line: "_Line") -> None:
         self.record: Session | None = None  # decoded, where it is kept so
@@ -337,7 +344,6 @@ class _Known:
         self._watched: frozenset[str] = frozenset()
         self.caller = caller  # who has opened it; None if that was at another worker
         self.line = line  # all of theirs
-        self.is_new = False  # it is there, and the client has not said `initialized`, unless elsewhere
         self.met = self.used = self.touched = now
 
     def watch(self, uris: frozenset[str]) -> None:
@@ -356,12 +362,6 @@ _Line = OrderedDict[str, _Known]
 def _rank(line: _Line) -> tuple[int, float]:
     """Who holds most gives way; of equals the one whose first was silent longest."""
     return len(line), -next(iter(line.values())).used
-
-
-def _first(line: _Line) -> tuple[str, _Known | None]:
-    """To give way: one whose client never came back, or else the one that was silent longest."""
-    new = (item for item in line.items() if item[1].is_new)
-    return next(new, None) or next(iter(line.items()), ("", None))
 
 
 def _encoded(record: Session) -> bytes:

@@ -52,8 +52,8 @@ class Endpoint:
         self._beat = min(options.keep_alive, options.session_timeout / 3)
         self.member = Member(state)
         self._changes = ChangeLog(engine, state, self.member)
-        timeout, most, most_of_one = options.session_timeout, options.max_sessions, options.max_per_caller
-        self.sessions = Sessions(engine, state, timeout=timeout, most=most, most_of_one=most_of_one)
+        timeout, most, half = options.session_timeout, options.max_sessions, -(-options.max_sessions // 2)
+        self.sessions = Sessions(engine, state, timeout=timeout, most=most, most_of_one=options.max_per_caller or half)
         self._logs = EventLogs(state, ttl=options.event_timeout, member=self.member)
         self._way_back = WayBack(state, session_timeout=options.session_timeout, beat=self._beat)
         self._tails = Tails(self._changes, self._logs, self._way_back, traffic, keep_alive=self._beat)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dovetail.engine.exchange import Emit, Exchange, SessionStore
-from dovetail.engine.networks import caller_of
+from dovetail.engine.networks import IPV6_LINE, caller_of
 from dovetail.errors import SetupError
 from dovetail.protocol.inbound import Request
 from dovetail.transports.asgi import RawHeaders, Scope
@@ -140,9 +140,10 @@ class ProxiedExchange(Exchange, eq=False, kw_only=True):
 
 
 def share_of(visit: Visit, proxies: TrustedProxies) -> str:
-    """Whose share of sessions and streams a request counts towards."""
-    owner = visit.owner
-    return caller_of(owner, proxies.caller(visit.scope) if owner is None else None)
+    """Whose share of sessions and streams a request counts towards. On loopback a proxy may stand for any number."""
+    address = proxies.caller(visit.scope) if visit.owner is None else None
+    parsed = _address(address or "")
+    return caller_of(visit.owner, None if parsed is not None and parsed.is_loopback else address, IPV6_LINE)
 
 
 def exchange_of(

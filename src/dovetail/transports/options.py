@@ -113,7 +113,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout: float = 30.0  # seconds for a body to arrive
     max_sessions: int = 10_000
     max_streams: int = 10_000  # streams that stay open: GET, HTTP+SSE, subscriptions/listen
-    max_per_caller: int = 1_000  # sessions of one principal or network, and as many streams
+    max_per_caller: int | None = None  # sessions of one principal or network, and as many streams; None: half of all
     session_timeout: float = 1800.0  # seconds without a request
     event_timeout: float = 300.0  # seconds that the events of a stream can be asked for again
     keep_alive: float = 15.0  # seconds between comments on a silent stream

@@ -122,10 +122,14 @@ class DaemonExecutor(ThreadPoolExecutor):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()  # never starts a thread of its own
         self._loop = loop
-        self.threads = ThreadPool(EXECUTOR_THREADS, name="dovetail-executor")
+        self.threads = ThreadPool(EXECUTOR_THREADS, 2 * EXECUTOR_THREADS, "dovetail-executor", EXECUTOR_THREADS // 2)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        work = self.threads.run(partial(fn, *args, **kwargs), label="a function given to asyncio.to_thread")
+        inner: Any = fn
+        while isinstance(inner, partial):  # as `asyncio.to_thread` wraps it
+            inner = next(filter(callable, inner.args), inner.func)
+        label = f"function {getattr(inner, '__qualname__', type(inner).__name__)} given to asyncio.to_thread"
+        work = self.threads.run(partial(fn, *args, **kwargs), label=label)
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from dovetail.engine.limits import beside
+from dovetail.engine.networks import ANONYMOUS
 from dovetail.errors import INTERNAL_ERROR, Busy, ProtocolError, RateLimited
 from dovetail.transports.response import DONE, Response, awaiting
 
@@ -45,10 +46,10 @@ class Stream(NamedTuple):
 class Traffic:
     """Whatever enters also leaves; `close` waits for that."""
 
-    def __init__(self, max_streams: int, max_body_bytes: int, most_of_one: int) -> None:
-        """`most_of_one`: streams of one caller."""
+    def __init__(self, max_streams: int, max_body_bytes: int, most_of_one: int | None) -> None:
+        """`most_of_one`: streams of one caller; None: half of them."""
         self._max_streams = max_streams
-        self._most_of_one = most_of_one
+        self._most_of_one = most_of_one or -(-max_streams // 2)
         self.bodies = Bodies(max_body_bytes)
         self._calls: dict[Any, Callable[[], object]] = {}  # a call, and how to stop it
         self._streams: dict[Any, Stream] = {}  # the oldest first
@@ -87,7 +88,7 @@ class Traffic:
         """`end` is told how many seconds the calls get; `abandon` comes if that did not help, or if it gives way."""
         self.refuse_if_closing()
         share = self._shares.get(caller, {})
-        if len(share) >= self._most_of_one:
+        if len(share) >= self._most_of_one and caller != ANONYMOUS:
             text = f"This caller holds {self._most_of_one} streams open; max_per_caller sets the limit"
             raise RateLimited(text, retry_after=1)
         if len(self._streams) >= self._max_streams and sum(map(len, self._shares.values())) >= self._max_streams:
