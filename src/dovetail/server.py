@@ -18,7 +18,7 @@ from dovetail.protocol.content import Icon
 from dovetail.protocol.definitions import Implementation
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.invocation import called
-from dovetail.registry.options import convert_option
+from dovetail.registry.options import checked_options, convert_option
 from dovetail.registry.tools import Tool, ToolOptions, compile_tool
 
 if TYPE_CHECKING:
@@ -233,6 +233,7 @@ class Server:
         elif transport != "stdio":
             raise SetupError(f'Server.run: transport={transport!r} is unknown; use "stdio" or "http"')
         elif options:
+            checked_options(options, [*transports.options.RunOptions.__annotations__, "transport"], "Server.run")
             raise SetupError(f'Server.run: only for transport="http": {", ".join(sorted(options))}')
         else:
             transports.stdio.serve_stdio(self.engine, owner=self)

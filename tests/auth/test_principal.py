@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dovetail.auth.claims import comparable_url, in_time, meant_for, principal_of, read_object
 from dovetail.auth.principal import Principal
+from dovetail.errors import SetupError
 
 
 def test_the_same_user_and_program_have_one_key_whatever_the_token() -> None:
@@ -31,6 +32,17 @@ def test_nobody_else_has_that_key() -> None:
         )
     }
     assert len(seen) == 7
+
+
+def test_scopes_are_a_set_however_they_are_given() -> None:
+    listed: Any = ["a", "b", "a"]
+    principal = Principal(subject="carl", scopes=listed)
+    assert principal.scopes == frozenset({"a", "b"})
+    assert principal.may("a")
+    assert hash(principal.scopes)
+    text: Any = "read"
+    with pytest.raises(SetupError, match=r'Principal: scopes="read".* write scopes=\["read"\]'):
+        Principal(subject="carl", scopes=text)
 
 
 def test_scopes_are_all_or_nothing() -> None:

@@ -190,6 +190,11 @@ def greet(name: str, language: str = "English") -> str:
     return f"Greet {name} in {language}."
 
 
+@server.completion(tool="add", argument="a")
+def numbers(value: str) -> list[str]:
+    return [each for each in ("10", "12", "20") if each.startswith(value)]
+
+
 @server.completion(prompt="greet", argument="name")
 def names(value: str) -> list[str]:
     return [name for name in ("Ada", "Alan", "Grace") if name.startswith(value)]

@@ -76,7 +76,7 @@ def test_exit_codes(tmp_path: Path, words: list[str], code: int, said: str) -> N
         ("call", "name a tool; `dovetail list` shows which there are"),
         ("read", "name a resource by its URI; `dovetail list` shows which there are"),
         ("prompt", "name a prompt; `dovetail list` shows which there are"),
-        ("complete", "Missing argument 'prompt:NAME|URI-TEMPLATE'"),
+        ("complete", "Missing argument 'prompt:NAME|tool:NAME|URI-TEMPLATE'"),
     ],
 )
 def test_what_is_asked_for_goes_before_the_command(tmp_path: Path, command: str, words: str) -> None:

@@ -121,6 +121,7 @@ def test_wrong_use_of_a_prompt(run: Run, words: list[str], told: str) -> None:
 def test_suggestions(run: Run) -> None:
     assert run("complete", "prompt:greet", "name", "A").stdout == "Ada\nAlan\n"
     assert run("complete", "prompt:greet", "name").stdout == "Ada\nAlan\nGrace\n"
+    assert run("complete", "tool:add", "a", "1").stdout == "10\n12\n"
     done = run("complete", "notes://{shop}/{day}", "day", "--with", "shop=Rome")
     assert (done.stdout, done.stderr) == ("Monday\nSunday\n", "… of 7\n")
     found = json.loads(run("complete", "notes://{shop}/{day}", "day", "M", "--json").stdout)
@@ -135,4 +136,4 @@ def test_nothing_to_suggest(run: Run) -> None:
 def test_what_can_be_completed(run: Run) -> None:
     done = run("complete", "greet", "name")
     assert done.exit_code == WRONG_USE
-    assert "write prompt:greet" in done.stderr
+    assert "write prompt:greet or tool:greet" in done.stderr

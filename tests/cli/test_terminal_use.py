@@ -97,6 +97,23 @@ def test_a_list_keeps_to_the_width_of_the_terminal(terminal: Type, words: list[s
     assert [line for line in lines if width_of(line) > width] == []
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+@pytest.mark.parametrize("words", [["tools"], ["templates"], ["templates", "-v"]], ids=str)
+def test_names_that_have_to_be_typed_are_whole(terminal: Type, folder: Path, words: list[str], width: int) -> None:
+    long = "notes_of_all_that_was_said_in_a_year"
+    uri = f"notes://{'/'.join(['shelf'] * 9)}/{{book}}" if "-v" in words else "notes://shelf/of/the/cellar/{book}"
+    (folder / "long.py").write_text(
+        f"from dovetail import Server\n\nserver = Server('long')\n\n\n"
+        f"@server.tool(name={long!r})\ndef notes(book: str, page: int, more: bool = False) -> str:\n"
+        f'    """Say all that has been said about it, from the first day to the last."""\n    return book\n\n\n'
+        f"@server.resource({uri!r}, mime_type='text/markdown')\ndef shelf(book: str) -> str:\n    return book\n"
+    )
+    _, seen = ended(terminal("list", "long.py", *words, width=width, NO_COLOR="1"))
+    lines = seen.splitlines()
+    assert [line for line in lines if width_of(line) > width] == []
+    assert (long if words == ["tools"] else uri) in ("".join(map(str.strip, lines)) if "-v" in words else seen)
+
+
 def test_wide_signs_count_twice_where_lines_are_broken() -> None:
     assert wrapped("猫が好き dogs too\n\nshort", 9) == ["猫が好き", "dogs too", "", "short"]
     assert wrapped("猫" * 5, 4) == ["猫猫", "猫猫", "猫"]

@@ -353,11 +353,6 @@ async def test_a_token_without_the_scopes_that_every_request_needs() -> None:
     assert refused == [(-32600, "This needs the scopes: read")] * 2
 
 
-async def test_a_token_says_nothing_to_a_server_without_auth() -> None:
-    async with Client(make_server(), auth="some-token") as client:
-        assert (await client.call_tool("show")).data == "None"
-
-
 async def test_without_a_token_the_refusal_says_how_to_give_one() -> None:
     async with Client(guarded_server()) as client:
         assert (await client.call_tool("whoami")).data == "nobody"
@@ -373,8 +368,13 @@ async def test_without_a_token_the_refusal_says_how_to_give_one() -> None:
         (["python", "server.py"], {"auth": ALICE}, "auth= .* are for a URL"),
         (guarded_server(), {"principal": "ann"}, "principal= is a Principal"),
         (guarded_server(), {"principal": Principal(subject="ann"), "auth": ALICE}, "instead of auth="),
-        (guarded_server(), {"auth": OAuth()}, "auth= for a Server in this process is a token as text"),
-        (guarded_server(), {"auth": "two words"}, "auth= for a Server in this process is a token as text"),
+        (guarded_server(), {"auth": OAuth()}, "auth= for a Server is a token as text"),
+        (guarded_server(), {"auth": "two words"}, "auth= for a Server is a token as text"),
+        (guarded_server(), {"auth": f"Bearer {ALICE}"}, "without `Bearer `"),
+        (guarded_server(), {"auth": ""}, "not empty"),
+        ("http://127.0.0.1:1/mcp", {"auth": f"Bearer {ALICE}"}, "without `Bearer `"),
+        ("http://127.0.0.1:1/mcp", {"auth": ""}, "empty"),
+        (make_server(), {"auth": ALICE}, "the Server has no auth="),
         (guarded_server(), {"headers": {"x": "y"}}, "are for a URL"),
     ],
     ids=stable,

@@ -322,10 +322,15 @@ def test_the_error_says_where_and_why() -> None:
         (dict[str, int], {"a": 1, "b": "x"}, 'b: expected an integer, got the string "x"'),
         (dict[str, int], {"a": 1, "two words": "x"}, r'value\["two words"\]: expected an integer, got the string "x"'),
         (list[dict[str, Point]], [{"a": Point(1), "b": Point(1, -1)}], r"\[0\]\.b\.y: .*at least 0, got -1"),
+        (dict[int, int], {"x": 1}, "annotation: x: is not an allowed name"),
+        (dict[datetime.date, int], {"q": 1}, "annotation: q: is not an allowed name: it must be a date"),
+        (int | None, "x", 'value: expected an integer or null, got the string "x"'),
+        (tuple[int, str], [1], "value: must have at least 2 items, has 1"),
+        (dict[str, decimal.Decimal], {"a": "zz"}, "must be a decimal number"),  # the schema does not say that
     ],
     ids=stable,
 )
-def test_the_error_names_the_key_of_a_dict(annotation: Any, value: Any, words: str) -> None:
+def test_the_error_names_what_is_wrong(annotation: Any, value: Any, words: str) -> None:
     output = compile_output(annotation, where="tool t")
     assert output is not None
     with pytest.raises(OutputError, match=words):

@@ -121,6 +121,12 @@ def test_options_of_http_are_not_for_stdio(server: Server) -> None:
         server.run(port=1, host="localhost")
 
 
+def test_a_misspelt_option_is_not_one_for_http(server: Server) -> None:
+    options: Any = {"transprot": "http", "port": 1}
+    with pytest.raises(SetupError, match=r"Server.run: unknown options transprot \(did you mean transport\?\)"):
+        server.run(**options)
+
+
 def test_an_unknown_transport(server: Server) -> None:
     with pytest.raises(SetupError, match='use "stdio" or "http"'):
         server.run(transport="carrier pigeon")  # type: ignore[arg-type]

@@ -111,6 +111,16 @@ async def test_a_browser_is_shown_what_this_is_and_how_to_connect(path: str) -> 
     await app.drain()
 
 
+@pytest.mark.parametrize("options", [{}, {"auth": ApiKeys({"ann": "a-key-of-16-or-more"})}], ids=["open", "keys"])
+@pytest.mark.parametrize("path", ["/", "/mcp"])
+async def test_head_gets_what_get_gets_without_the_body(path: str, options: dict[str, Any]) -> None:
+    app = make(**options).asgi()
+    got, asked = [await HttpWire(app, path=path).raw(name, b"", BROWSER).done() for name in ("GET", "HEAD")]
+    assert (asked.status, asked.headers, asked.raw) == (200, got.headers, b"")
+    assert int(asked.headers["content-length"]) == len(got.raw)
+    await app.drain()
+
+
 @pytest.mark.parametrize(
     ("method", "headers"),
     [

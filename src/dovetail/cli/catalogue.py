@@ -7,7 +7,7 @@ from dovetail.cli.schemas import MAX_DESCRIBED, Schema, described, mapping, prop
 from dovetail.cli.terminal import aligned, as_json, columns, highlighted, in_line, out, plain, styled, width_of, wrapped
 from dovetail.protocol.definitions import ToolHints
 
-LONGEST_NAME = 100
+LONGEST_NAME = 500
 LONGEST_ARGUMENTS = 60
 LONGEST_SUMMARY, SHORTEST_SUMMARY = 500, 50
 GAP = 2
@@ -39,15 +39,16 @@ def lines(kind: str, listed: Sequence[Definition]) -> list[str]:
     """One for each: name, arguments, and what it is. On a terminal, as much of it as fits beside, or else below."""
     width = columns()
     longest = LONGEST_ARGUMENTS if width is None else width // 3
-    names = [in_line(_name(kind, each), LONGEST_NAME if width is None else width // 2) for each in listed]
+    names = [in_line(_name(kind, each), LONGEST_NAME if width is None else width - GAP) for each in listed]
     arguments = [_arguments(kind, each, longest) for each in listed]
     taken = sum(max(map(width_of, column)) + GAP for column in (names, arguments))
     room = LONGEST_SUMMARY if width is None else width - taken - GAP
     heads = [(f"  {styled(name, fg='cyan')}", given) for name, given in zip(names, arguments, strict=True)]
     if width is None or room >= SHORTEST_SUMMARY:
         return aligned([(*head, _summary(kind, each, room)) for head, each in zip(heads, listed, strict=True)])
-    below = (" " * BELOW + _summary(kind, each, width - BELOW) for each in listed)
-    return [line for pair in zip(aligned(heads), below, strict=True) for line in pair if line.strip()]
+    tops, under = (aligned(heads), [""] * len(heads)) if taken <= width else ([name for name, _ in heads], arguments)
+    rows = zip(tops, under, (_summary(kind, each, width - BELOW) for each in listed), strict=True)
+    return [line for top, *below in rows for line in (top, *(" " * BELOW + part for part in below if part))]
 
 
 def _name(kind: str, each: Definition) -> str:
@@ -112,7 +113,8 @@ def details(kind: str, listed: Sequence[Definition]) -> list[str]:
     room = LONGEST_LINE if width is None else width - BELOW
     for each in listed:
         title = _text(each, "title")
-        name = styled(in_line(_name(kind, each), room), fg="cyan", bold=True)
+        whole = wrapped(in_line(_name(kind, each), LONGEST_DESCRIPTION), None if width is None else room)
+        name = "\n  ".join(styled(part, fg="cyan", bold=True) for part in whole)
         head = [part for part in (name, in_line(title, room), _marks(kind, each, room)) if part]
         fits = width is None or sum(map(width_of, head)) + len(head) < width
         found += [f"  {' '.join(head)}"] if fits else [f"  {name}", *(f"    {part}" for part in head[1:])]

@@ -1,4 +1,4 @@
-"""`dovetail complete`: a server and an argument of one of its prompts or templates come in; suggestions go out."""
+"""`dovetail complete`: a server and an argument of a prompt, tool or template come in; suggestions go out."""
 
 import click
 
@@ -7,13 +7,11 @@ from dovetail.cli.exits import finish
 from dovetail.cli.reaching import ServerAt, ServerCommand, on_server
 from dovetail.cli.terminal import in_line, out, out_json, tell
 
-PROMPT = "prompt:"
-
 EXAMPLES = """
 \b
 Examples:
   dovetail complete server.py prompt:greet name A
-  dovetail complete server.py prompt:greet name A --json
+  dovetail complete server.py tool:add a 1 --json
   dovetail complete server.py 'notes://{shop}/{day}' day --with shop=Rome
   dovetail complete http://127.0.0.1:8000/mcp prompt:greet name A
 """
@@ -21,7 +19,7 @@ Examples:
 
 @click.command("complete", cls=ServerCommand, epilog=EXAMPLES)
 @on_server
-@click.argument("of", metavar="prompt:NAME|URI-TEMPLATE")
+@click.argument("of", metavar="prompt:NAME|tool:NAME|URI-TEMPLATE")
 @click.argument("argument")
 @click.argument("value", default="")
 @click.option("--with", "context", multiple=True, metavar="KEY=VALUE", help="An argument that is filled in already.")
@@ -31,18 +29,19 @@ def command(server: ServerAt, of: str, argument: str, value: str, context: tuple
     with server.starting():
         filled_in = cli.arguments.GivenArguments.read(context).texts() or None
         if "{" not in of and ":" not in of:
-            raise click.UsageError(f"{of}: write prompt:{of}, or a template such as notes://{{name}}")
+            raise click.UsageError(f"{of}: write prompt:{of} or tool:{of}, or a template such as notes://{{name}}")
         finish(_complete(server, of, argument, value, filled_in, as_document))
 
 
 async def _complete(
     server: ServerAt, of: str, argument: str, value: str, filled_in: dict[str, str] | None, as_document: bool
 ) -> None:
-    prompt, resource = (of.removeprefix(PROMPT), None) if of.startswith(PROMPT) else (None, of)
+    prompt, tool = (of.removeprefix(kind) if of.startswith(kind) else None for kind in ("prompt:", "tool:"))
+    resource = None if prompt or tool else of
     async with server.connect() as client:
         cli.talking.require(client, "completions", server.shown)
         found = await client.complete(
-            prompt=prompt, resource=resource, argument=argument, value=value, context=filled_in
+            prompt=prompt, resource=resource, tool=tool, argument=argument, value=value, context=filled_in
         )
     if as_document:
         out_json({"completion": found})

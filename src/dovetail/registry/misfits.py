@@ -8,7 +8,6 @@ from dovetail.registry.soundness import described, excerpt
 _LONGEST = 500  # characters of a message that are looked at; it may repeat what a caller sent
 _STEP = r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]"
 UNEXPLAINED = "does not fit its type"
-LOST_KEY = "[…]"  # in a path: msgspec does not say which key of a dict it was
 
 
 class Misfit(ValueError):
@@ -38,7 +37,7 @@ def _split(message: str) -> tuple[str, str]:
     place = place.removeprefix("key` in `")
     if not place.startswith("$"):
         return message[:_LONGEST], ""
-    path = place[1:-1].replace("[...]", LOST_KEY)
+    path = place[1:-1].replace("[...]", "[…]")  # it does not say which key of a dict it was
     return text[:_LONGEST], path[:_LONGEST] + "…" * (len(path) > _LONGEST)
 
 

@@ -14,7 +14,7 @@ from dovetail.errors import SetupError
 from dovetail.registry.annotations import ShapeReader
 from dovetail.registry.hints import alias_value, is_alias
 from dovetail.registry.jsonable import OutputError, decode_json, encode_json, to_jsonable
-from dovetail.registry.misfits import LOST_KEY, line, misfits
+from dovetail.registry.misfits import line, misfits
 from dovetail.registry.readers import TypeMaker
 from dovetail.registry.schemas import SchemaWriter
 from dovetail.registry.shapes import Anything, Record, Shape, reachable
@@ -74,10 +74,8 @@ class Output:
     def _misfit(self, error: Exception, value: Any) -> OutputError:
         if isinstance(error, RecursionError):
             return OutputError("the value is nested too deeply")
-        found = misfits(error)
-        lines = [line(path, words, value, root="value") for path, words in found]
-        if any(LOST_KEY in path for path, _ in found):
-            lines = Validator(self.schema, where="its output schema").problems(value, root="value") or lines
+        lines = Validator(self.schema, where="its output schema").problems(value, root="value")
+        lines = lines or [line(path, words, value, root="value") for path, words in misfits(error)]
         return OutputError("the value does not fit its return annotation: " + "; ".join(lines))
 
 

@@ -124,9 +124,9 @@ class HttpApp:
         self._guard.check(visit.headers, visit.scope.get("server"))
         if self._has_pages and (page := self._page(visit)) is not None:
             return self._show(page, visit)
-        if visit.method == "GET" and visit.route in ("", self._options.path) and visit.is_of_browser:
-            own = transports.front_page.front_page(self._engine, self._options, self._urls, visit)
-            return self._show(self._pages.find(visit.route) or own, visit)
+        if visit.method in ("GET", "HEAD") and visit.route in ("", self._options.path) and visit.is_of_browser:
+            own, ours = self._pages.find(visit.route), transports.front_page.front_page
+            return self._show(own or ours(self._engine, self._options, self._urls, visit), visit)
         if b"origin" in visit.headers.raw:
             if visit.method == "OPTIONS" and (allowed := self._cors.preflight(visit.headers)) is not None:
                 return visit.response.empty(204, allowed)
