@@ -143,7 +143,7 @@ class Sessions:
         own, is_share_full = newcomer.line, self._is_share_full(newcomer)
         unheard = {id: len(each.line) for id, each in self._unheard.items() if each.line is own or not is_share_full}
         for id in sorted(unheard, key=unheard.__getitem__, reverse=True)[:MAX_LOOKS]:
-            if unheard[id] >= len(own) and self._unheard.pop(id, None) and await self._is_idle(id):
+            if unheard[id] >= len(own) and self._unheard.pop(id, None) is not None and await self._is_idle(id):
                 return await self.end(id)
         holder = own if is_share_full else max(self._callers.values(), key=_rank, default=own)
         holds_more = len(holder) > len(own)
