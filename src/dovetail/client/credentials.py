@@ -71,7 +71,7 @@ class BearerToken:
 
     def __init__(self, token: str) -> None:
         if not is_token(token):
-            raise SetupError("Client: auth= is no token: it is empty or holds spaces; write it without `Bearer `")
+            raise SetupError("Client: auth= is no token: empty, or with odd characters or spaces; leave out `Bearer `")
         self._headers = {AUTHORIZATION: f"Bearer {token}"}
 
     async def headers(self, request: Sending) -> Mapping[str, str]:  # noqa: ARG002

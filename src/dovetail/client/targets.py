@@ -61,7 +61,7 @@ def link_to(
         if env is not None or cwd is not None:
             raise SetupError("Client: env= and cwd= are for a command; a Server runs in this process")
         if auth is not None and not (isinstance(auth, str) and is_token(auth)):
-            raise SetupError("Client: auth= for a Server is a token as text, not empty, without `Bearer `; or principal=")
+            raise SetupError("Client: auth= for a Server is a token as text, not empty, no `Bearer `; or principal=")
         if auth is not None and engine.options.auth is None:
             raise SetupError("Client: auth= is a token, but the Server has no auth= to verify it; give it a principal=")
         return InProcessLink(engine, target, auth, principal)
