@@ -245,7 +245,7 @@ class SchemaDocument:
         return found
 
     def _ways_back(self, ordered: list[dict[str, Any]]) -> int:
-        """How often a part, looking at one value, comes to look at the values in it with itself; the engine may each time."""
+        """How often a part, looking at one value, comes to look at the values in it; the engine takes each way."""
         component = self.components()
         ways: dict[int, int] = {}
         for part in ordered:
