@@ -175,8 +175,8 @@ async def life_now(state: StateBackend) -> str:
 async def life_at_beginning(engine: "Engine") -> str:
     """For a call that begins, which need not wait for the store: what was last known is compared before each step."""
     with suppress(ProtocolError):
-        engine.life = await life_now(engine.state)
-    return engine.life
+        engine.store_life = await life_now(engine.state)
+    return engine.store_life
 
 
 class UnrememberedStep(SetupError):
