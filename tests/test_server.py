@@ -241,9 +241,15 @@ async def test_a_tool_is_registered_by_one_object_too() -> None:
 @pytest.mark.parametrize(
     ("definition", "words"),
     [
-        ({"inputSchem": EXPRESSION}, "tool calculate: 'inputSchem' is unknown; did you mean inputSchema?"),
+        (
+            {"inputSchem": EXPRESSION},
+            "tool calculate: unknown options inputSchem (did you mean inputSchema?)",
+        ),
         ({"input_schema": EXPRESSION}, "did you mean inputSchema?"),
-        ({"shape": 5}, "known are name, description, inputSchema, handler, annotations"),
+        (
+            {"shape": 5},
+            "tool calculate: unknown options shape; known are annotations, authorize,",
+        ),
         ({"handler": None}, "handler is missing"),
         ({"inputSchema": None}, "input_schema is missing"),
         ({"name": "a b"}, "a b"),
@@ -255,7 +261,7 @@ def test_a_wrong_object_is_told(definition: dict[str, Any], words: str) -> None:
 
 
 def test_a_misspelled_parameter_is_told() -> None:
-    with pytest.raises(SetupError, match=re.escape("tool t: 'inputSchema' is unknown; did you mean input_schema?")):
+    with pytest.raises(SetupError, match=re.escape("tool t: unknown options inputSchema (did you mean input_schema?)")):
         ToolRegistry().register_tool("t", "d", inputSchema=EXPRESSION, handler=evaluate)  # type: ignore[call-arg]
 
 

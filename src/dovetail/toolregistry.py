@@ -5,7 +5,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any, Unpack
 
 import msgspec
@@ -15,11 +14,10 @@ from dovetail.errors import SetupError
 from dovetail.protocol.cursors import decode_cursor, encode_cursor
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.invocation import called
-from dovetail.registry.tools import Tool, ToolTraits, compile_tool
+from dovetail.registry.options import checked_options
+from dovetail.registry.tools import Tool, ToolOptions, ToolTraits, compile_tool
 
-NAMES = {
-    name: name for name in ("name", "description", "input_schema", "handler", *sorted(ToolTraits.__optional_keys__))
-}
+NAMES = {"handler", *ToolOptions.__optional_keys__}
 KEYS = {re.sub("_(.)", lambda found: found[1].upper(), name): name for name in NAMES}  # as TypeScript writes them
 
 
@@ -50,8 +48,9 @@ class ToolRegistry:
         The handler takes the arguments as one dict, or each by its name.
         """
         if isinstance(name, Mapping):
-            return self.register_tool(**{"name": "", **_parts(name, KEYS, name.get("name"))}, **traits)
-        _parts(traits, NAMES, name)
+            given = checked_options(name, KEYS, f"tool {name.get('name')}", {})
+            return self.register_tool(**{"name": "", **{KEYS[key]: part for key, part in given.items()}}, **traits)
+        checked_options(traits, NAMES, f"tool {name}", {})
         if handler is None or not input_schema:
             part = "handler" if input_schema else "input_schema"
             raise SetupError(f'tool {name}: {part} is missing; a tool without arguments has {{"type": "object"}}')
@@ -94,13 +93,3 @@ class ToolRegistry:
 
     def off_tools_changed(self, listener: Callable[[], object]) -> None:
         self.catalog.off_change(listener)
-
-
-def _parts(given: Mapping[str, Any], known: Mapping[str, str], tool: Any) -> dict[str, Any]:
-    """By the names of our parameters; raises SetupError for a key that is misspelled."""
-    for key in given:
-        if key not in known:
-            near = get_close_matches(str(key), known, 1)
-            meant = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise SetupError(f"tool {tool}: {key!r} is unknown; {meant}")
-    return {known[key]: value for key, value in given.items()}
