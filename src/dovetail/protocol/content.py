@@ -122,8 +122,7 @@ def _guessed_type(name: str, data: object, path: object) -> str:
     for kind, beginning in _BEGINNINGS.items():
         if kind.startswith(family) and re.match(beginning, data[:4096], re.DOTALL):
             return kind
-    kind = _ENDINGS.get(str(path).rpartition(".")[2].lower(), "")
-    if kind.startswith(family):
+    if (kind := _ENDINGS.get(str(path).rpartition(".")[2].lower(), "")).startswith(family):
         return kind
     raise ValueError(f'{name}: the data do not tell their type; say it, as in {name}(data, mime_type="{family}…")')
 

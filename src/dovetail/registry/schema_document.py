@@ -82,11 +82,12 @@ class SchemaDocument:
             self._place(self.root, _HOME)
             for part in self.parts:  # grows when a reference leads to a place where no schema is expected
                 self._targets[id(part)] = [target for name in _REFERENCES for target in self._targets_of(part, name)]
-            ordered = self._ordered(inside=False)
-            self._refuse_loops(ordered)
+            ways = self._ways_back()
             self._count_paths()
-            if any(_LEFT_OVER & part.keys() for part in ordered) and (ways := self._ways_back(ordered)) > 1:
-                self.deepest = min(self.deepest, int(math.log(limits.paths, ways)))
+            used = self.reach(self.root, inside=True) if any(ways.values()) else []
+            most = max((ways[id(part)] for part in used if _LEFT_OVER & part.keys()), default=0)
+            if most > 1:  # the engine may take each of them at every level of a value
+                self.deepest = min(self.deepest, int(math.log(limits.paths, most)))
 
     def _refuse(self, reason: str) -> SetupError:
         return SetupError(f"{self.where}: {reason}")
@@ -213,55 +214,53 @@ class SchemaDocument:
         inner = [(keyword in _IN_PLACE, inner) for keyword, inner in _parts(part) if keyword not in _KEPT]
         return inner + [(True, target) for target in self._targets[id(part)]]
 
-    def _ordered(self, *, inside: bool) -> list[dict[str, Any]]:
-        """All parts, each after those that it applies to the same value, or with `inside` to the values in it too."""
-        found: list[dict[str, Any]] = []
-        seen: set[int] = set()
+    def components(self) -> dict[int, int]:
+        """By its id, what each part shares with all those that it leads to and that lead back to it."""
+        found: dict[int, int] = {}
+        users: dict[int, list[Any]] = {id(part): [] for part in self.parts}
+        left: dict[int, Any] = {}  # in the order in which a walk is done with them
         stack = [(part, False) for part in self.parts]
         while stack:
             part, is_done = stack.pop()
             if is_done:
-                found.append(part)
-            elif id(part) not in seen:
-                seen.add(id(part))
-                nested = [inner for here, inner in self._nested(part) if here or inside]
-                stack += [(part, True), *((inner, False) for inner in nested if isinstance(inner, dict))]
+                left[id(part)] = left.pop(id(part))
+            elif id(part) not in left:
+                left[id(part)] = part
+                inner = [each for _, each in self._nested(part) if isinstance(each, dict)]
+                stack += [(part, True), *((each, False) for each in inner)]
+                for each in inner:
+                    users[id(each)].append(part)
+        for first in reversed(left):
+            rest = [left[first]]
+            while rest:
+                if id(part := rest.pop()) not in found:
+                    found[id(part)] = first
+                    rest += users[id(part)]
         return found
 
-    def components(self) -> dict[int, int]:
-        """By its id, what each part shares with all those that it leads to and that lead back to it."""
-        users: dict[int, list[dict[str, Any]]] = {}
-        for part in self.parts:
-            for _, inner in self._nested(part):
-                users.setdefault(id(inner), []).append(part)
-        found: dict[int, int] = {}
-        for first in reversed(self._ordered(inside=True)):
-            stack = [first]
-            while stack:
-                part = stack.pop()
-                if id(part) not in found:
-                    found[id(part)] = id(first)
-                    stack += users.get(id(part), ())
-        return found
+    def _ways_back(self) -> dict[int, int]:
+        """By its id, how often a part, looking at one value, comes to look at the values in it with what leads back.
 
-    def _ways_back(self, ordered: list[dict[str, Any]]) -> int:
-        """How often a part, looking at one value, comes to look at the values in it; the engine takes each way."""
-        component = self.components()
+        A part that is applied to the same value again without end means nothing, and can bring the engine down.
+        """
+        component = self.components() if any(_LEFT_OVER & part.keys() for part in self.parts) else {}
+        trail: set[int] = set()
         ways: dict[int, int] = {}
-        for part in ordered:
-            own = component[id(part)]
-            again = [(here, id(inner)) for here, inner in self._nested(part) if component.get(id(inner)) == own]
-            ways[id(part)] = sum(ways[each] for here, each in again if here) + (not all(here for here, _ in again))
-        used = self.reach(self.root, inside=True)
-        return max((ways[id(part)] for part in used if _LEFT_OVER & part.keys()), default=0)
-
-    def _refuse_loops(self, ordered: list[dict[str, Any]]) -> None:
-        """A part that is applied to the same value again without end means nothing, and can bring the engine down."""
-        left = {id(part) for part in ordered}
-        for part in ordered:
-            if any(here and id(inner) in left for here, inner in self._nested(part)):
+        stack = [(part, False) for part in self.parts]
+        while stack:
+            part, is_done = stack.pop()
+            if is_done:
+                trail.discard(id(part))
+                own = component.get(id(part), 0)
+                same = [(here, id(each)) for here, each in self._nested(part) if component.get(id(each)) == own]
+                ways[id(part)] = sum(ways[each] for here, each in same if here) + any(not here for here, _ in same)
+            elif id(part) in trail:
                 raise self._refuse('a "$ref" comes back to itself without going deeper into the value; break the loop')
-            left.discard(id(part))
+            elif id(part) not in ways:
+                trail.add(id(part))
+                stack.append((part, True))
+                stack += [(inner, False) for here, inner in self._nested(part) if here and isinstance(inner, dict)]
+        return ways
 
     def _count_paths(self) -> None:
         """Refuses a schema with too many ways through it; a way ends where it comes back to a part it went through."""
