@@ -242,9 +242,15 @@ async def test_a_tool_is_registered_by_one_object_too() -> None:
 @pytest.mark.parametrize(
     ("definition", "words"),
     [
-        ({"inputSchem": EXPRESSION}, "tool calculate: 'inputSchem' is unknown; did you mean inputSchema?"),
+        (
+            {"inputSchem": EXPRESSION},
+            "tool calculate: unknown options inputSchem (did you mean inputSchema?)",
+        ),
         ({"input_schema": EXPRESSION}, "did you mean inputSchema?"),
-        ({"shape": 5}, "known are name, inputSchema, handler, description, annotations"),
+        (
+            {"shape": 5},
+            "tool calculate: unknown options shape; known are _meta, annotations, authorize,",
+        ),
         ({"handler": None}, "handler is missing"),
         ({"inputSchema": None}, "tool calculate: inputSchema is missing"),
         ({"name": None}, "name is missing"),
@@ -274,7 +280,7 @@ def test_an_object_may_have_meta_as_the_protocol_spells_it() -> None:
 
 
 def test_a_misspelled_parameter_is_told() -> None:
-    with pytest.raises(SetupError, match=re.escape("tool t: 'inputSchema' is unknown; did you mean input_schema?")):
+    with pytest.raises(SetupError, match=re.escape("tool t: unknown options inputSchema (did you mean input_schema?)")):
         ToolRegistry().register_tool("t", "d", inputSchema=EXPRESSION, handler=evaluate)  # type: ignore[call-arg]
 
 

@@ -5,7 +5,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any, Unpack
 
 import msgspec
@@ -15,6 +14,7 @@ from dovetail.errors import SetupError
 from dovetail.protocol.cursors import decode_cursor, encode_cursor
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.invocation import called
+from dovetail.registry.options import checked_options
 from dovetail.registry.tools import Tool, ToolTraits, compile_tool
 
 REQUIRED = ("name", "input_schema", "handler")
@@ -54,7 +54,8 @@ class ToolRegistry:
             if beside := [part for part, value in given.items() if value is not None and part != "name"]:
                 raise SetupError(f"tool {name.get('name')}: {', '.join(beside)} can't be given beside a mapping")
             given, known = {**name}, KEYS
-        options: Any = _parts(given, known, given.get("name"))
+        given = checked_options(given, known, f"tool {given.get('name')}", {})
+        options: Any = {known[key]: part for key, part in given.items()}
         if missing := [key for key, part in known.items() if part in REQUIRED and not options.get(part)]:
             raise SetupError(f"tool {given.get('name')}: {missing[0]} is missing; no arguments: {{'type': 'object'}}")
         if "output_schema" not in options:  # what is not declared here is not guessed from the handler's annotation
@@ -95,13 +96,3 @@ class ToolRegistry:
 
     def off_tools_changed(self, listener: Callable[[], object]) -> None:
         self.catalog.off_change(listener)
-
-
-def _parts(given: Mapping[str, Any], known: Mapping[str, str], tool: Any) -> dict[str, Any]:
-    """By the names of our parameters; raises SetupError for a key that is misspelled."""
-    for key in given:
-        if key not in known:
-            near = get_close_matches(str(key), known, 1)
-            meant = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise SetupError(f"tool {tool}: {key!r} is unknown; {meant}")
-    return {known[key]: value for key, value in given.items()}

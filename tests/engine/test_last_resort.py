@@ -1,6 +1,7 @@
 """Whatever a function raises or returns, its caller hears something, and the server goes on."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -368,6 +369,38 @@ async def test_a_pipe_and_a_server_that_says_so_keep_the_details() -> None:
         assert (await client.call_tool("fails", raise_on_error=False)).text == MASKED
     async with Wire(failing(mask_error_details=False), MODERN) as wire:
         assert "KeyError" in (await wire.ask("tools/call", {"name": "fails"}))["content"][0]["text"]
+
+
+class Wordless(Exception):
+    asked = 0
+
+    def __str__(self) -> str:
+        Wordless.asked += 1
+        raise ValueError("no words")
+
+
+async def test_an_exception_that_has_no_words(caplog: pytest.LogCaptureFixture) -> None:
+    """They are not even asked for where nobody would see them."""
+    caplog.set_level(logging.CRITICAL, logger="dovetail")
+    server = Server("wordless", version="1.0.0")
+
+    def fails() -> str:
+        raise Wordless
+
+    server.add_tool(fails, name="fails")
+    server.add_resource("fails://now", fails, name="fails")
+    async with Wire(server, MODERN) as wire:
+        result = await wire.ask("tools/call", {"name": "fails"})
+        assert result["isError"]
+        assert result["content"][0]["text"] == MASKED
+        assert (await wire.refusal("resources/read", {"uri": "fails://now"}))["message"] == (
+            "The resource fails://now failed"
+        )
+        assert not Wordless.asked
+    async with Client(server) as client:
+        assert (await client.call_tool("fails", raise_on_error=False)).text == MASKED
+        with pytest.raises(ServerError, match=r"^The resource fails://now failed \(-32603\)$"):
+            await client.read_resource("fails://now")
 
 
 async def test_what_was_meant_for_the_client_stays_as_it_is() -> None:

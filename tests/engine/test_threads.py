@@ -358,6 +358,7 @@ async def test_random_cancellations_leave_each_label_its_share() -> None:
     assert most == {"a": 2, "b": 2}
     meeting = threading.Barrier(4)
     await asyncio.gather(*(pool.run(lambda: meeting.wait(WAIT), label=each) for each in "abab"))
+    assert not pool._beside, "labels that nobody waits for are kept"
     pool.close()
 
 

@@ -248,6 +248,36 @@ def test_a_type_that_the_data_do_not_tell_has_to_be_said(kind: type[Image | Audi
         kind(data)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "mime_type"),
+    [
+        (Image, "a.bmp", "image/bmp"),
+        (Image, "a.AVIF", "image/avif"),
+        (Image, "a.ico", "image/x-icon"),
+        (Audio, "a.aac", "audio/aac"),
+        (Audio, "a.webm", "audio/webm"),
+        (Audio, "a.mp4", "audio/mp4"),
+    ],
+)
+def test_where_the_data_do_not_tell_the_ending_does(
+    kind: type[Image | Audio], name: str, mime_type: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(DATA)
+    assert kind(path=tmp_path / name) == kind(path=str(tmp_path / name)) == kind(DATA, mime_type)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Image, "a.webm"), (Image, "a.aac"), (Audio, "a.bmp"), (Audio, "aac.")])
+def test_an_ending_of_another_family_tells_nothing(kind: type[Image | Audio], name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(DATA)
+    with pytest.raises(ValueError, match="do not tell their type"):
+        kind(path=tmp_path / name)
+
+
+def test_data_that_tell_go_before_the_ending(tmp_path: Path) -> None:
+    (tmp_path / "a.bmp").write_bytes(b"GIF89a")
+    assert Image(path=tmp_path / "a.bmp").mime_type == "image/gif"
+
+
 def test_an_image_is_of_data_or_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="Image needs either data or path="):
         Image()

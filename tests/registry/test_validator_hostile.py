@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from validator_stage import nested, problems, refused
 
+from costs import functions_called
 from dovetail.errors import SetupError
 from dovetail.registry.validator import Pattern, SchemaLimits, Validator
 
@@ -132,6 +133,35 @@ def test_the_limits_can_be_set() -> None:
 )
 def test_costly_schemas_within_the_limits_end(schema: Any, value: Any) -> None:
     assert problems(schema, value)
+
+
+LEFT_OVER = {"unevaluatedProperties": False}
+
+
+def many_that_lead_back(count: int) -> Any:
+    return {"properties": {f"p{n}": {**LEFT_OVER, "properties": {"x": {"$ref": "#"}}} for n in range(count)}}
+
+
+def long_way_back(count: int) -> Any:
+    defs = {f"d{n}": {**LEFT_OVER, "allOf": [{"$ref": f"#/$defs/d{n + 1}"}]} for n in range(count)}
+    return {"$ref": f"#/$defs/d{count - 6}", "$defs": {**defs, f"d{count}": {"items": {"$ref": "#"}}}}
+
+
+@pytest.mark.rule("JS-8")
+@pytest.mark.parametrize("schema", [many_that_lead_back, long_way_back])
+def test_what_leads_back_is_found_in_one_walk(schema: Callable[[int], Any]) -> None:
+    counts = []
+    for count in (800, 1600):
+        with functions_called() as called:
+            Validator(schema(count), where="tool", lazy=True)
+        counts.append(len(called))
+    assert counts[1] <= 2.1 * counts[0]
+
+
+def test_only_what_is_used_lowers_the_depth_of_values() -> None:
+    unused = {f"d{n}": {**LEFT_OVER, "allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(12)}
+    unused["d12"] = {"items": {"$ref": "#/$defs/d0"}}
+    assert Validator({"$defs": unused}, where="tool").is_valid(nested(190, lambda value: [value], 1))
 
 
 # Hostile values

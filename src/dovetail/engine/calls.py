@@ -1,7 +1,7 @@
 """`tools/call`: arguments in, a result out, and whatever goes wrong in words that fit whoever hears it."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from os.path import basename
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +120,7 @@ def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exceptio
                 del failure  # its traceback holds this frame
         case OutputError():
             log.error("tool %s returned a value that does not fit: %s", tool.name, failure)
-            details = details_of(engine, exchange, str(failure)) or "."
+            details = details_of(engine, exchange, failure.__str__) or "."
             text = f"The tool {tool.name} returned something that does not fit its own description{details}"
         case _:
             details = log_failure(engine, exchange, failure, tool.label) or ". The details are in the server's log."
@@ -135,13 +135,16 @@ def log_failure(engine: "Engine", exchange: Exchange, failure: BaseException, la
         frames = frames.tb_next
     log.error("%s failed", label, exc_info=(type(failure), failure, frames or failure.__traceback__))
     where = "" if frames is None else f" ({basename(frames.tb_frame.f_code.co_filename)}, line {frames.tb_lineno})"
-    return details_of(engine, exchange, f"{type(failure).__name__}: {failure}{where}")
+    return details_of(engine, exchange, lambda: f"{type(failure).__name__}: {failure}{where}")
 
 
-def details_of(engine: "Engine", exchange: Exchange, text: str) -> str:
+def details_of(engine: "Engine", exchange: Exchange, text: Callable[[], str]) -> str:
     """What a message to the client may add: one line without secrets while the server is developed, else nothing."""
     is_masked = not exchange.in_process if engine.masks_errors is None else engine.masks_errors
-    return "" if is_masked else f": {engine.redactor.text(' '.join(text.split()))}"
+    try:
+        return "" if is_masked else f": {engine.redactor.text(' '.join(text().split()))}"
+    except Exception:  # the author's own `__str__` fails
+        return ""
 
 
 def _told_together(group: "ExceptionGroup[Exception]") -> ToolError | None:

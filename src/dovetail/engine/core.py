@@ -65,7 +65,7 @@ class Engine:
         self._state: StateBackend | None = None  # until somebody needs it, or gives one
         self.elicitations = Elicitations()
         self.running_steps: set[asyncio.Task[Any]] = set()
-        self.life = ""  # of the store, as it was last known
+        self.store_life = ""  # as it was last known
         self.tools = tools
         self._open_limits()
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}

@@ -175,10 +175,10 @@ async def life_now(state: StateBackend) -> str:
 async def life_at_beginning(engine: "Engine") -> str:
     """For a call that begins, which need not wait for the store: what was last known is compared before each step."""
     with suppress(ProtocolError):
-        if engine.life != (life := await life_now(engine.state)):
+        if engine.store_life != (life := await life_now(engine.state)):
             await engine.state.touch(LIFE, MAX_TTL)  # for ten years more, by each process that begins
-            engine.life = life
-    return engine.life
+            engine.store_life = life
+    return engine.store_life
 
 
 class UnrememberedStep(SetupError):

@@ -195,6 +195,7 @@ class ThreadPool:
             self._join(beside.popleft())
         elif not held:
             del self._held[job.label]
+            self._beside.pop(job.label, None)  # empty, if it is there
 
     def _is_used_up(self, label: str) -> bool:  # by those given up
         return sum(job.holds_share for job in self._stuck if job.label == label) >= self._share

@@ -70,7 +70,7 @@ class _MediaType(msgspec.StructMeta):
         if path is not None:
             with open(path, "rb") as file:
                 data = file.read()
-        return super().__call__(data, mime_type or _guessed_type(cls.__name__, data), *more, **named)
+        return super().__call__(data, mime_type or _guessed_type(cls.__name__, data, path), *more, **named)
 
 
 class _Media(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", metaclass=_MediaType):
@@ -110,16 +110,20 @@ _BEGINNINGS = {
     "audio/flac": rb"fLaC",
     "audio/mp4": rb"....ftypM4A",
 }
+_ENDINGS = {"bmp": "image/bmp", "avif": "image/avif", "ico": "image/x-icon", "tif": "image/tiff", "tiff": "image/tiff"}
+_ENDINGS |= {"aac": "audio/aac", "webm": "audio/webm", "mp3": "audio/mpeg", "m4a": "audio/mp4", "mp4": "audio/mp4"}
 
 
-def _guessed_type(name: str, data: object) -> str:
-    """By how the data begin. Raises ValueError if they don't tell."""
+def _guessed_type(name: str, data: object, path: object) -> str:
+    """By how the data begin, then by the path's ending. Raises ValueError if neither tells."""
     if not isinstance(data, bytes):
         return ""  # which is refused for what it is
     family = f"{name.lower()}/"
     for kind, beginning in _BEGINNINGS.items():
         if kind.startswith(family) and re.match(beginning, data[:4096], re.DOTALL):
             return kind
+    if (kind := _ENDINGS.get(str(path).rpartition(".")[2].lower(), "")).startswith(family):
+        return kind
     raise ValueError(f'{name}: the data do not tell their type; say it, as in {name}(data, mime_type="{family}…")')
 
 

@@ -91,7 +91,7 @@ class Arguments:
         lines = self._validator.problems(value, budget=budget)
         rest = [name for name in value if name in self._types and not any(_is_about(known, name) for known in lines)]
         told = [told for name in rest for told in self._misfits(name, value[name])]
-        if told and lines[:1] == [f"arguments: {MISFIT.text}"]:
+        if told and not budget.is_explained:
             return told + lines[1:]
         return lines + told or ["arguments: they do not fit"]
 

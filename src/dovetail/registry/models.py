@@ -62,8 +62,9 @@ class Model:
     def refuse_doubling(self) -> None:
         """pydantic tries all members of a union: two that lead back to it double the time with each level."""
         document = SchemaDocument(self.schema(for_output=False), self.where, SchemaLimits())
+        component = document.components()
         for part in document.parts:
-            again = [each for each in part.get("anyOf", ()) if part in document.reach(each, inside=True)]
+            again = [each for each in part.get("anyOf", ()) if component.get(id(each)) == component[id(part)]]
             kinds = [{one.get("type") for one in document.reach(each, inside=False)} for each in again]
             if sum("object" in kind for kind in kinds) > 1:
                 raise SetupError(

@@ -6,6 +6,7 @@ the plain JSON value. Patterns never reach msgspec, because it would run them on
 """
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, Union
@@ -59,7 +60,7 @@ class TypeMaker:
         self.exact = True
         self._hooks: dict[Any, Read] = {}
         self._definitions: dict[int, Any] = {}
-        self._tried: dict[tuple[int, int], tuple[Any, Any]] | None = None  # by union and value; a dict during a trial
+        self._trials = threading.local()  # in each thread, while it tries: results by union and value
 
     @property
     def hook(self) -> Callable[[type, Any], Any] | None:
@@ -151,13 +152,14 @@ class TypeMaker:
         candidates = [(type_, _field_names(member)) for member, type_ in members]
 
         def read(value: Any) -> Any:
-            known, key = self._tried, (id(candidates), id(value))
-            tried = self._tried = {} if known is None else known
+            known, key = getattr(self._trials, "tried", None), (id(candidates), id(value))
+            tried: dict[tuple[int, int], tuple[Any, Any]] = {} if known is None else known
+            self._trials.tried = tried
             try:
                 if key not in tried:  # each alternative of the object around this one asks again
                     tried[key] = value, self._first(_likeliest_first(candidates, value), value)
             finally:
-                self._tried = known
+                self._trials.tried = known
             if tried[key][1] is msgspec.UNSET:
                 raise ValueError("fits none of the alternatives")
             return tried[key][1]

@@ -82,11 +82,12 @@ class SchemaDocument:
             self._place(self.root, _HOME)
             for part in self.parts:  # grows when a reference leads to a place where no schema is expected
                 self._targets[id(part)] = [target for name in _REFERENCES for target in self._targets_of(part, name)]
-            self._refuse_loops()
+            ways = self._ways_back()
             self._count_paths()
-            ways = max((self._ways_back(part, part) for part in self.parts if _LEFT_OVER & part.keys()), default=0)
-            if ways > 1:  # the engine may take each of them at every level of a value
-                self.deepest = min(self.deepest, int(math.log(limits.paths, ways)))
+            used = self.reach(self.root, inside=True) if any(ways.values()) else []
+            most = max((ways[id(part)] for part in used if _LEFT_OVER & part.keys()), default=0)
+            if most > 1:  # the engine may take each of them at every level of a value
+                self.deepest = min(self.deepest, int(math.log(limits.paths, most)))
 
     def _refuse(self, reason: str) -> SetupError:
         return SetupError(f"{self.where}: {reason}")
@@ -213,32 +214,53 @@ class SchemaDocument:
         inner = [(keyword in _IN_PLACE, inner) for keyword, inner in _parts(part) if keyword not in _KEPT]
         return inner + [(True, target) for target in self._targets[id(part)]]
 
-    def _ways_back(self, part: dict[str, Any], goal: dict[str, Any]) -> int:
-        """How often a part, looking at one value, comes to look at the values in it with the goal."""
-        ways, is_back = 0, False
-        for in_place, inner in self._nested(part):
-            if isinstance(inner, dict) and in_place:
-                ways += self._ways_back(inner, goal)
-            elif isinstance(inner, dict):
-                is_back = is_back or any(other is goal for other in self.reach(inner, inside=True))
-        return ways + is_back
+    def components(self) -> dict[int, int]:
+        """By its id, what each part shares with all those that it leads to and that lead back to it."""
+        found: dict[int, int] = {}
+        users: dict[int, list[Any]] = {id(part): [] for part in self.parts}
+        left: dict[int, Any] = {}  # in the order in which a walk is done with them
+        stack = [(part, False) for part in self.parts]
+        while stack:
+            part, is_done = stack.pop()
+            if is_done:
+                left[id(part)] = left.pop(id(part))
+            elif id(part) not in left:
+                left[id(part)] = part
+                inner = [each for _, each in self._nested(part) if isinstance(each, dict)]
+                stack += [(part, True), *((each, False) for each in inner)]
+                for each in inner:
+                    users[id(each)].append(part)
+        for first in reversed(left):
+            rest = [left[first]]
+            while rest:
+                if id(part := rest.pop()) not in found:
+                    found[id(part)] = first
+                    rest += users[id(part)]
+        return found
 
-    def _refuse_loops(self) -> None:
-        """A part that is applied to the same value again without end means nothing, and can bring the engine down."""
+    def _ways_back(self) -> dict[int, int]:
+        """By its id, how often a part, looking at one value, comes to look at the values in it with what leads back.
+
+        A part that is applied to the same value again without end means nothing, and can bring the engine down.
+        """
+        component = self.components() if any(_LEFT_OVER & part.keys() for part in self.parts) else {}
         trail: set[int] = set()
-        done: set[int] = set()
+        ways: dict[int, int] = {}
         stack = [(part, False) for part in self.parts]
         while stack:
             part, is_done = stack.pop()
             if is_done:
                 trail.discard(id(part))
-                done.add(id(part))
+                own = component.get(id(part), 0)
+                same = [(here, id(each)) for here, each in self._nested(part) if component.get(id(each)) == own]
+                ways[id(part)] = sum(ways[each] for here, each in same if here) + any(not here for here, _ in same)
             elif id(part) in trail:
                 raise self._refuse('a "$ref" comes back to itself without going deeper into the value; break the loop')
-            elif id(part) not in done:
+            elif id(part) not in ways:
                 trail.add(id(part))
                 stack.append((part, True))
                 stack += [(inner, False) for here, inner in self._nested(part) if here and isinstance(inner, dict)]
+        return ways
 
     def _count_paths(self) -> None:
         """Refuses a schema with too many ways through it; a way ends where it comes back to a part it went through."""

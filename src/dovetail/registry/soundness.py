@@ -44,6 +44,7 @@ class Budget:
         self.nodes = size(value)  # grows when a text turns out to hold another value
         self.spent = 0
         self.is_spent = False
+        self.is_explained = False  # whether anything is known to be wrong but that it does not fit
 
     def spend(self, nodes: int = 1) -> None:
         self.is_spent = self.is_spent or self.spent + nodes > FLOOR + 3 * min(self.nodes, _MOST)

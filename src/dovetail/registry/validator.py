@@ -56,6 +56,8 @@ class Validator:
                 found = registry.explanation.Explanation(self._document, engine, budget).of(instance)
         except (ValueError, RuntimeError):  # something that JSON does not have, or the engine gave up
             found = oddities(instance, self._depth, longest_name=engine.longest_name)
+        if budget:
+            budget.is_explained = bool(found)
         rest = [f"{root}: {UNSAID}"] if budget and budget.is_spent else []
         return registry.explanation.lines_of(found or [MISFIT], instance, root) + rest
 

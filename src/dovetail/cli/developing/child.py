@@ -49,7 +49,8 @@ def main() -> None:
     threading.Thread(target=_follow, args=(orders, its_turn), name="dovetail-orders", daemon=True).start()
     try:
         server = load_target(plan.target)
-        server.engine.masks_errors = server.engine.masks_errors or False  # unless it says so itself
+        if server.engine.masks_errors is None:  # it does not say so itself
+            server.engine.masks_errors = False
         routes = dovetail.Console(server).routes()
         with handed(_handover(server, [Socket(fileno=each) for each in plan.sockets], its_turn, say)):
             server.run("http", **{**plan.options, "routes": routes})
