@@ -204,6 +204,80 @@ def test_models_that_pydantic_would_try_again_and_again_are_refused() -> None:
     assert compiled(Thread).decode(encoded(x={"text": "a", "replies": [{"text": "b"}]}))["x"].replies[0].text == "b"
 
 
+class Pair(pydantic.BaseModel):
+    kids: "list[Pair] | tuple[Pair, ...] | None" = None
+
+
+class Mother(pydantic.BaseModel):
+    kids: "list[Mother] | list[Father]" = []
+
+
+class Father(pydantic.BaseModel):
+    name: str
+    kids: "list[Mother] | list[Father]" = []
+
+
+class Chart(pydantic.BaseModel):
+    kids: "list[Chart] | dict[str, Chart] | None" = None
+
+
+@pytest.mark.parametrize("model", [Pair, Mother, Father])
+def test_arrays_that_pydantic_would_try_again_and_again_are_refused(model: Any) -> None:
+    with pytest.raises(SetupError, match="parameter x: a union of pydantic models or of arrays of them"):
+        compiled(model)
+
+
+def test_an_array_and_an_object_are_told_apart() -> None:
+    assert compiled(Chart).decode(encoded(x={"kids": [{"kids": {"a": {}}}]}))["x"].kids[0].kids == {"a": Chart()}
+
+
+asked: list[str] = []
+
+
+class Post(pydantic.BaseModel):
+    text: str
+    replies: "list[Post]" = []
+
+    @pydantic.field_validator("text")
+    @classmethod
+    def ask(cls, text: str) -> str:
+        asked.append(text)
+        if text == "bad":
+            raise ValueError("nobody says that")
+        return text
+
+
+def posts(levels: int, *last: Any) -> Any:
+    return nested(levels, lambda inner: {"text": "x", "replies": [inner]}, {"text": "x", "replies": list(last)})
+
+
+@pytest.mark.parametrize("wrong", [100, 3_000, 7_000, 70_000])
+def test_many_errors_deep_in_a_model_cost_no_more_than_other_wrong_arguments(wrong: int) -> None:
+    value = {"x": posts(90, *({} for _ in range(wrong)))}
+    count, lines = calls(compiled(Post).decode, encoded(**value))
+    assert lines
+    assert count <= 2 * CALLS * size(value) + 10_000
+
+
+def test_pydantic_reads_a_large_value_only_if_it_fits_the_schema() -> None:
+    arguments, fine = compiled(Post), [{"text": "y"}] * 2_000
+    asked.clear()
+    assert problems(lambda: arguments.decode(encoded(x=posts(0, *fine, {"text": 1})))) == [
+        "x.replies[2000].text: expected a string, got the integer 1"
+    ]
+    assert asked == []
+    assert len(arguments.decode(encoded(x=posts(0, *fine)))["x"].replies) == len(asked) - 1 == 2_000
+
+
+@pytest.mark.parametrize("before", [0, 2_000])
+def test_the_words_of_a_model_s_author_are_told_unless_there_are_too_many(before: int) -> None:
+    arguments, fine, bad = compiled(Post), [{"text": "y"}] * before, {"text": "bad"}
+    assert problems(lambda: arguments.decode(encoded(x=posts(0, *fine, bad)))) == [
+        f"x.replies[{before}].text: nobody says that"
+    ]
+    assert problems(lambda: arguments.decode(encoded(x=posts(0, *fine, *[bad] * 200)))) == ["x: does not fit its type"]
+
+
 # What is too large
 
 
@@ -244,6 +318,17 @@ def test_where_the_budget_ends_what_was_found_is_told() -> None:
     value = {"a": 1, "b": [{"kind": 49, "size": 1} for _ in range(500)] + [{"kind": 49, "size": "x"}]}
     lines = Validator(schema, where="tool").problems(value)
     assert lines == ["a: expected null, got the integer 1", f"arguments: {UNSAID}"]
+
+
+@pytest.mark.parametrize("keyword", ["items", "contains"])
+def test_a_long_enum_is_paid_for_at_every_look(keyword: str) -> None:
+    schema = {"type": "object", "properties": {"a": {keyword: {"enum": [[n] for n in range(20_000)]}}}}
+    value = {"a": [[-1] for _ in range(2_000)]}
+    budget = Budget(value)
+    with functions_called() as called:
+        assert Validator(schema, where="tool").problems(value, budget=budget)[-1] == f"arguments: {UNSAID}"
+    assert called.count("breaks") <= 100
+    assert Validator(schema, where="tool").problems({"a": [[-1]]})[0].startswith(("a[0]: must", "a: must"))
 
 
 @pytest.mark.parametrize("unsaid", ["unevaluatedProperties", "unevaluatedItems"])

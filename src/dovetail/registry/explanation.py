@@ -122,7 +122,8 @@ class Explanation:
 
     def _breaks(self, part: dict[str, Any], keyword: str, value: Any) -> bool:
         if keyword in part and (keyword in _WHOLE or isinstance(value, str)):
-            self._budget.spend(size(value))
+            each = len(part["enum"]) // 8 if keyword == "enum" and isinstance(value, (dict, list)) else 0  # one by one
+            self._budget.spend(size(value) + each)
         return keyword in part and self._engine.breaks(part, keyword, value)
 
     # Rules: the argument of a keyword, the schema it stands in, the value, the steps so far

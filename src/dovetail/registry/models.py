@@ -3,6 +3,7 @@
 pydantic is imported only when an annotation contains one of its types, that is when it has been imported already.
 """
 
+import functools
 import sys
 from typing import Annotated, Any, get_args
 
@@ -11,8 +12,11 @@ import msgspec
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Constraints
 from dovetail.registry.hints import class_hints
-from dovetail.registry.misfits import Misfit
+from dovetail.registry.misfits import UNEXPLAINED, Misfit
 from dovetail.registry.schema_document import SchemaDocument, SchemaLimits
+from dovetail.registry.validator import Validator
+
+_UNCHECKED, _TOLD = 8 * 1024, 50  # bytes read without asking the schema first; errors that pydantic is asked for
 
 
 def is_model(annotation: Any) -> bool:
@@ -31,55 +35,60 @@ class Model:
         import pydantic
 
         _refuse_unread(annotation, where, set())
-        self.annotation = annotation
-        self.where = where
+        self.annotation, self.where, self._refusal = annotation, where, pydantic.ValidationError
         try:
             self._adapter: Any = pydantic.TypeAdapter(annotation)
             self._strict = not _coerces(self._adapter.core_schema)
         except Exception as error:
             raise SetupError(f"{where}: pydantic can't read {annotation!r}: {error}") from None
 
-    def schema(self, *, for_output: bool) -> dict[str, Any]:
-        """pydantic's JSON Schema, with references under `$defs` and without the titles it makes up."""
-        from pydantic.errors import PydanticInvalidForJsonSchema
-        from pydantic.json_schema import GenerateJsonSchema
+    def schema(self, *, for_output: bool, as_tried: bool = False) -> dict[str, Any]:
+        """pydantic's JSON Schema without made-up titles; `as_tried` keeps alternatives that are the same in JSON."""
+        from pydantic import errors, json_schema
 
-        class Untitled(GenerateJsonSchema):
+        class Untitled(json_schema.GenerateJsonSchema):
             def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
                 return False
+
+            def get_flattened_anyof(self, schemas: Any) -> Any:
+                return {"anyOf": schemas} if as_tried else super().get_flattened_anyof(schemas)
 
         mode = "serialization" if for_output else "validation"
         try:
             schema: dict[str, Any] = self._adapter.json_schema(mode=mode, by_alias=True, schema_generator=Untitled)
-        except PydanticInvalidForJsonSchema as error:
+        except errors.PydanticInvalidForJsonSchema as error:
             raise SetupError(f"{self.where}: pydantic has no JSON Schema for {self.annotation!r}: {error}") from None
-        own_name = getattr(self.annotation, "__name__", "")
-        for name, part in ((own_name, schema), *schema.get("$defs", {}).items()):
+        for name, part in ((getattr(self.annotation, "__name__", ""), schema), *schema.get("$defs", {}).items()):
             if name.endswith(part.get("title", "\0")):
                 del part["title"]
         return schema
 
     def refuse_doubling(self) -> None:
         """pydantic tries all members of a union: two that lead back to it double the time with each level."""
-        document = SchemaDocument(self.schema(for_output=False), self.where, SchemaLimits())
+        document = SchemaDocument(self.schema(for_output=False, as_tried=True), self.where, SchemaLimits())
         component = document.components()
         for part in document.parts:
             again = [each for each in part.get("anyOf", ()) if component.get(id(each)) == component[id(part)]]
             kinds = [{one.get("type") for one in document.reach(each, inside=False)} for each in again]
-            if sum("object" in kind for kind in kinds) > 1:
+            if any(sum(name in kind for kind in kinds) > 1 for name in ("object", "array")):
                 raise SetupError(
-                    f"{self.where}: a union of pydantic models that lead back to it takes pydantic too long to read; "
-                    'tell them apart with a Literal field and Field(discriminator="…")'
+                    f"{self.where}: a union of pydantic models or of arrays of them that lead back to it takes too "
+                    'long to read; keep one array, tell models apart with a Literal field and Field(discriminator="…")'
                 )
+
+    @functools.cached_property
+    def _validator(self) -> Validator:
+        return Validator(self.schema(for_output=False), where=self.where)
 
     def read(self, value: Any) -> Any:
         """Validate a JSON value as pydantic would read it from JSON text, strictly if it may; raises Misfit."""
-        from pydantic import ValidationError
-
+        raw, errors = msgspec.json.encode(value), []
         try:
-            return self._adapter.validate_json(msgspec.json.encode(value), strict=self._strict)
-        except ValidationError as error:
-            raise Misfit([(_path(one["loc"]), _words(one)) for one in error.errors(include_url=False)]) from None
+            if len(raw) <= _UNCHECKED or self._validator.is_valid(value):  # pydantic keeps each error with its path
+                return self._adapter.validate_json(raw, strict=self._strict)
+        except self._refusal as error:
+            errors = error.errors(include_url=False, include_input=False) if error.error_count() <= _TOLD else []
+        raise Misfit([(_path(one["loc"]), _words(one)) for one in errors] or [("", UNEXPLAINED)])
 
 
 def dump_model(value: Any) -> Any:
