@@ -20,10 +20,8 @@ STYLE = (
     "body{font:1rem/1.5 system-ui,sans-serif;max-width:40rem;margin:3rem auto;padding:0 1rem;overflow-wrap:anywhere}"
     "pre{padding:.8rem 1rem;border:1px solid #8886;border-radius:.5rem;white-space:pre-wrap}"
 )
-_DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-POLICY = (
-    f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+SHA = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+POLICY = f"default-src 'none'; style-src 'sha256-{SHA}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -44,7 +42,7 @@ def front_page(engine: Engine, options: HttpOptions, urls: ResourceUrls, visit: 
         about = "</h1><p>You need a key: ask who runs this server for one."
         entry["headers"] = {"Authorization": "Bearer <your key>"}
     settings = msgspec.json.format(msgspec.json.encode({"mcpServers": {info.name: entry}}), indent=2).decode()
-    pages = [(app.name, path) for path, app in options.routes.items() if isinstance(app, AnnouncedApp)]
+    pages = [(escape(app.name), path) for path, app in options.routes.items() if isinstance(app, AnnouncedApp)]
     links = (f'<p><a href="{escape(above + path.removesuffix(MOUNT))}/">Open the {name}</a>' for name, path in pages)
     title = escape(info.title or info.name)
     html = f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
