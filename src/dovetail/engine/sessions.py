@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from heapq import nlargest
 from itertools import islice
 
 import msgspec
@@ -142,7 +143,7 @@ class Sessions:
         """One that was opened here ends; raises if all that are looked at are in use."""
         own, is_share_full = newcomer.line, self._is_share_full(newcomer)
         unheard = {id: len(each.line) for id, each in self._unheard.items() if each.line is own or not is_share_full}
-        for id in sorted(unheard, key=unheard.__getitem__, reverse=True)[:MAX_LOOKS]:
+        for id in nlargest(MAX_LOOKS, unheard, key=unheard.__getitem__):
             if unheard[id] >= len(own) and self._unheard.pop(id, None) is not None and await self._is_idle(id):
                 return await self.end(id)
         holder = own if is_share_full else max(self._callers.values(), key=_rank, default=own)
