@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import dovetail
 from dovetail import (
     Client,
     Context,
@@ -426,5 +427,5 @@ async def test_a_traceback_in_the_log_begins_with_the_users_own_function(
         lines = str(record.exc_text).splitlines()
         assert lines[0] == "  Traceback (most recent call last):"
         assert "test_last_resort.py" in lines[1]
-        assert not [line for line in lines if "dovetail" in line]
+        assert not [line for line in lines if str(Path(dovetail.__file__).parent) in line]
     assert [record.message for record in caplog.records] == ["tool fails failed", "prompt fails failed"]

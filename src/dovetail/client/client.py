@@ -118,7 +118,9 @@ class Client:
             capabilities=capabilities,
         )
         self._channel = Channel(
-            link_to(target, pinned, transport, principal, env=env, cwd=cwd, headers=headers, auth=auth),
+            link_to(
+                target, pinned, env=env, cwd=cwd, headers=headers, auth=auth, principal=principal, transport=transport
+            ),
             Identity(client_info or CLIENT_INFO, self._answering.declared),
             self._answering,
             pinned=pinned,

@@ -34,13 +34,13 @@ ClientTarget = HasEngine | Link | str | Sequence[str | Path]
 def link_to(
     target: Any,
     pinned: Revision | None = None,
-    transport: WebTransport | None = None,
-    principal: Principal | None = None,
     *,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     headers: Mapping[str, str] | None = None,
     auth: ClientAuth | None = None,
+    principal: Principal | None = None,
+    transport: WebTransport | None = None,
 ) -> Link:
     """A `Server` is reached in process, a command as a child process over stdio, a URL over HTTP; a link as it is."""
     web = isinstance(target, str) and "://" in target

@@ -53,12 +53,11 @@ def _beyond(option: str, status: HTTPStatus, message: str, limit: float, code: i
 
 _TOO_LARGE, _CROWDED = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The server has more than {} connections, try again"
 _FRAMING = "The chunked body holds more than {} bytes besides its content"
-_SLOW = "The headers of the request did not arrive within {:g} s"
 
 too_large = partial(
     _beyond, "max_header_bytes", _TOO_LARGE, "The request line and the headers are larger than {} bytes"
 )
 too_many = partial(_beyond, "max_headers", _TOO_LARGE, "The request has more than {} headers")
 too_much_framing = partial(_beyond, "max_header_bytes", HTTPStatus.BAD_REQUEST, _FRAMING)
-too_slow = partial(_beyond, "header_timeout", HTTPStatus.REQUEST_TIMEOUT, _SLOW)
+too_slow = partial(_beyond, "header_timeout", HTTPStatus.REQUEST_TIMEOUT, "The request headers took longer than {:g} s")
 crowded = partial(_beyond, "max_connections", HTTPStatus.SERVICE_UNAVAILABLE, _CROWDED, code=INTERNAL_ERROR)
