@@ -59,5 +59,5 @@ too_large = partial(
 )
 too_many = partial(_beyond, "max_headers", _TOO_LARGE, "The request has more than {} headers")
 too_much_framing = partial(_beyond, "max_header_bytes", HTTPStatus.BAD_REQUEST, _FRAMING)
-too_slow = partial(_beyond, "header_timeout", HTTPStatus.REQUEST_TIMEOUT, "The request headers took longer than {:g} s")
+too_slow = partial(_beyond, "header_timeout", HTTPStatus.REQUEST_TIMEOUT, "The headers did not come within {:g} s")
 crowded = partial(_beyond, "max_connections", HTTPStatus.SERVICE_UNAVAILABLE, _CROWDED, code=INTERNAL_ERROR)
