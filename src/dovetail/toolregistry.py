@@ -51,13 +51,14 @@ class ToolRegistry:
         given: dict[str, Any] = {"name": name, "description": description, "input_schema": input_schema}
         given, known = {**given, "handler": handler, **traits}, NAMES
         if isinstance(name, Mapping):
-            if beside := [part for part, value in given.items() if value is not None and part != "name"]:
+            if beside := [part for part in given if part != "name" and (part in traits or given[part] is not None)]:
                 raise SetupError(f"tool {name.get('name')}: {', '.join(beside)} can't be given beside a mapping")
             given, known = {**name}, KEYS
         given = checked_options(given, known, f"tool {given.get('name')}", {})
         options: Any = {known[key]: part for key, part in given.items()}
         if missing := [key for key, part in known.items() if part in REQUIRED and not options.get(part)]:
-            raise SetupError(f"tool {given.get('name')}: {missing[0]} is missing; no arguments: {{'type': 'object'}}")
+            hint = "; no arguments: {'type': 'object'}" if known[missing[0]] == "input_schema" else ""
+            raise SetupError(f"tool {given.get('name')}: {missing[0]} is missing{hint}")
         if "output_schema" not in options:  # what is not declared here is not guessed from the handler's annotation
             options.setdefault("output", "text")
         tool = compile_tool(options.pop("handler"), options, injectable=INJECTABLE)

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from dovetail import Server, SetupError
+from dovetail import Client, Server, SetupError
 from dovetail.engine import library, watch
 from dovetail.registry.files import Directory
 from wire import MODERN, Wire
@@ -293,6 +293,17 @@ async def test_one_listing_serves_all_folders_that_changed_before_it(
             await wire.receive()
         await wire.quiet(0.3)
     assert len(looks) <= 4 * len(folders)  # the start, and a burst that may be seen as several
+
+
+async def test_a_server_with_a_folder_that_stops_at_once_speaks_of_no_stuck_thread(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(5):
+        server = new_server()
+        server.add_directory(tmp_path, uri="docs://f")
+        async with Client(server):
+            pass
+    assert "stuck" not in caplog.text
 
 
 # ── values that lead out of a folder ──

@@ -276,6 +276,36 @@ async def test_many_at_once_do_not_exceed_the_cap() -> None:
     assert len(book.sessions._known) == 3
 
 
+class Gated(MemoryState):
+    """The next new record waits at the gate."""
+
+    gate: asyncio.Event | None = None
+
+    async def put(self, key: str, value: bytes, **options: Any) -> int:
+        if options.get("if_version") == 0 and (gate := self.gate) is not None:
+            self.gate = None
+            await gate.wait()
+        return await super().put(key, value, **options)
+
+
+async def test_one_that_gives_way_while_it_is_opened_is_refused_and_leaves_nothing() -> None:
+    book = Book(most=3, state=Gated)
+    assert isinstance(book.state, Gated)
+    greedy = [await came_back(await book.open(caller="ann")) for _ in range(2)]
+    gate = book.state.gate = asyncio.Event()
+    opening = asyncio.create_task(book.open(caller="ann"))
+    while book.state.gate is not None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    for each in greedy:
+        await each.use()
+    other = await came_back(await book.open(caller="bob"))
+    gate.set()
+    with pytest.raises(Busy, match="no room"):
+        await opening
+    assert [await book.find(each) is not None for each in (*greedy, other)] == [True] * 3
+    assert book.sessions.glance(10)[0] == 3
+
+
 # ── each caller's share ──
 
 

@@ -19,11 +19,18 @@ import pytest
 from typing_extensions import TypeAliasType
 
 from dovetail.errors import ArgumentError
+from dovetail.registry.annotations import ShapeReader
 from dovetail.registry.arguments import Arguments, compile_arguments, compile_raw_arguments
 from dovetail.registry.fields import Field
 from dovetail.registry.functions import inspect_function
+from dovetail.registry.schemas import SchemaWriter
 
 T = TypeVar("T")
+
+
+def schema_for(annotation: Any, where: str) -> dict[str, Any]:
+    writer = SchemaWriter(where)
+    return writer.finish(writer.write(ShapeReader().read(annotation, where)))
 
 
 class Colour(enum.Enum):

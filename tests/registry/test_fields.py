@@ -9,12 +9,12 @@ import annotated_types as at
 import msgspec
 import pydantic
 import pytest
+from argument_types import schema_for
 from msgspec import NODEFAULT
 from typing_extensions import Doc
 
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Constraints, Field, default_of, is_field, read_metadata
-from dovetail.registry.schemas import schema_for
 from stable_ids import stable
 
 WHERE = "tool t (m.t), parameter x"

@@ -337,6 +337,24 @@ def test_the_error_names_what_is_wrong(annotation: Any, value: Any, words: str) 
         structure(output, value)
 
 
+def test_a_large_result_is_read_to_its_end() -> None:
+    output = compile_output(list[int], where="tool t")
+    assert output is not None
+    assert structure(output, [1] * 120_000 + [2.0])[-1] == 2
+    with pytest.raises(OutputError, match=r'\[200000\]: expected an integer, got the string "x"'):
+        structure(output, [1] * 200_000 + ["x"])
+
+
+@pytest.mark.parametrize(("depth", "words"), [(60, r"children\[0\]\.value: expected an integer"), (150, "too deeply")])
+def test_a_deep_result_that_is_wrong(depth: int, words: str) -> None:
+    output, node = compile_output(Node, where="tool t"), Node("x")  # type: ignore[arg-type]
+    assert output is not None
+    for _ in range(depth):
+        node = Node(1, [node])
+    with pytest.raises(OutputError, match=words):
+        structure(output, node)
+
+
 @pytest.mark.parametrize("annotation", [complex, list[complex], type[int], dict[float, int]], ids=stable)
 def test_refused(annotation: Any) -> None:
     with pytest.raises(SetupError, match=r'tool t, return annotation.*annotate it -> Any, or pass output="text"'):

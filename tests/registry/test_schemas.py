@@ -7,11 +7,11 @@ from typing import Annotated, Any, Generic, NamedTuple, NotRequired, TypedDict, 
 import msgspec
 import pydantic
 import pytest
+from argument_types import schema_for
 from typing_extensions import TypeAliasType
 
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Field
-from dovetail.registry.schemas import schema_for
 from stable_ids import stable
 
 T = TypeVar("T")

@@ -1,5 +1,6 @@
 """What wrong arguments cost: reading them again and explaining them is linear in their size, whatever the schema."""
 
+import datetime
 import functools
 import gc
 import itertools
@@ -267,6 +268,17 @@ def test_pydantic_reads_a_large_value_only_if_it_fits_the_schema() -> None:
     ]
     assert asked == []
     assert len(arguments.decode(encoded(x=posts(0, *fine)))["x"].replies) == len(asked) - 1 == 2_000
+
+
+class Meeting(pydantic.BaseModel):
+    at: datetime.datetime
+    notes: str
+
+
+def test_a_large_value_that_only_the_format_refuses_is_told_its_place() -> None:
+    meeting = {"at": "2026-07-28T09:30:00", "notes": "x" * 9_000}
+    [told] = problems(lambda: compiled(Meeting).decode(encoded(x=meeting)))
+    assert "at: must be a date-time" in told
 
 
 @pytest.mark.parametrize("before", [0, 2_000])

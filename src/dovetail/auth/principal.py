@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.errors import SetupError
+from dovetail.protocol.scopes import checked_scopes
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,9 +24,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""  # what belongs to this one is marked with: the same for every token of the same user and program
 
     def __post_init__(self) -> None:
-        if isinstance(self.scopes, str):  # type: ignore[unreachable]
-            raise SetupError(f'Principal: scopes="{self.scopes}" is no list; write scopes=["{self.scopes}"]')
-        msgspec.structs.force_setattr(self, "scopes", frozenset(self.scopes))
+        msgspec.structs.force_setattr(self, "scopes", checked_scopes(self.scopes, "Principal"))
         if not self.key:
             parts = msgspec.json.encode((self.issuer, self.subject, self.client))
             msgspec.structs.force_setattr(self, "key", hashlib.sha256(parts).hexdigest()[:32])

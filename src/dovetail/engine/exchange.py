@@ -140,9 +140,7 @@ class Exchange(msgspec.Struct, eq=False):
 
     def keep_only(self, params: Any) -> None:
         """Of a request that stays for long: nothing else of what its client has sent is held meanwhile."""
-        request = self.request
-        request.params, request.raw_params, request.capabilities_json = params, EMPTY_OBJECT, b"{}"
-        self._arrived = request.client_json = None
+        self.request.params, self.request.raw_params, self._arrived = params, EMPTY_OBJECT, None
 
     @property
     def cancellation(self) -> Cancellation:

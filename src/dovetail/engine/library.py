@@ -61,7 +61,8 @@ class Library:
         self._hint = hint
         self._on_update = on_update
         self._on_list = on_list
-        self._look = partial(threads.run, label="file watching")
+        # A look goes on when its watcher is closed: it is over soon, and no thread is given up for it.
+        self._look: Any = lambda work: asyncio.shield(threads.run(work, label="file watching"))
         self._watcher: Watcher | None = None  # of what clients subscribe to
         self._folder_watcher: Watcher | None = None
         self._watched_folders: dict[str, Path] = {}  # their roots by their templates
@@ -69,7 +70,8 @@ class Library:
         self._cached: dict[str, Kept] = {}
         self._cached_size = 0  # of all that was put in since it was last emptied
         self._changes = 0  # counts what made something stale
-        self._files_listed = -REFRESH_FILES  # when the last look at all of them began
+        self._files_listed = -REFRESH_FILES  # when the last look at all of them began, and how long it took
+        self._listing_took = 0.0
         self._stale_since = self._files_listed
         self._listing = asyncio.Lock()  # requests meanwhile wait, and see what was found
         self._guarded: tuple[object, object, UriGuard] | None = None  # of which editions
@@ -271,7 +273,7 @@ class Library:
             guard, entries = await self._threads.run(partial(self._files_of, folder), label=f"directory {folder.uri}")
             if self.templates.get(folder.uri) is folder:  # it may have been removed meanwhile
                 self._sync(folder, guard, entries)
-        self._files_listed = began
+        self._files_listed, self._listing_took = began, time.monotonic() - began
 
     def _relist(self, resource: "Resource", definition: ResourceDefinition) -> None:
         if definition != resource.definition and self.resources.get(resource.uri) is resource:
@@ -332,10 +334,13 @@ class Library:
                 watcher.watch(uri, root)
 
     async def _catch_up(self, _uri: str, _cause: str) -> None:
-        """A folder looks different: list all, once a second at most. It serves all who asked before it began."""
+        """A folder looks different: list all, once a second and a tenth of the time at most.
+
+        One listing serves all who asked before it began.
+        """
         asked, last = time.monotonic(), self._files_listed
         while self._files_listed <= asked:
-            await asyncio.sleep(last + REFRESH_FILES - time.monotonic())
+            await asyncio.sleep(last + max(REFRESH_FILES, 10 * self._listing_took) - time.monotonic())
             last = time.monotonic()
             with suppress(Busy):  # no thread is free: once more
                 await self.refresh_files()

@@ -29,6 +29,7 @@ from dovetail.state.records import Codec
 RECENT = 2_000  # sessions whose records are kept decoded
 FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to one of a caller that holds as many
 MAX_LOOKS = 8  # at sessions that might give way
+MAX_UNHEARD = 64  # of those without `initialized`, the oldest: whose caller holds most is looked for among these
 ENDED_SECONDS = 30.0  # for which its calls find out that a session was ended
 MAX_ID = 128
 MAX_TRIES = 100  # of a change that others are always quicker with
@@ -118,6 +119,9 @@ class Sessions:
         except BaseException:
             self._forget(id)
             raise
+        if self._known.get(id) is not known:  # another one took its place meanwhile
+            await self.end(id)
+            raise Busy("There is no room for this session; try again later", http_status=503)
         self._unheard[id] = known
         return HeldSession(self, record, version)
 
@@ -142,11 +146,12 @@ class Sessions:
     async def _make_room(self, newcomer: "_Known") -> None:
         """One that was opened here ends; raises if all that are looked at are in use."""
         own, is_share_full = newcomer.line, self._is_share_full(newcomer)
-        unheard = {id: len(each.line) for id, each in self._unheard.items() if each.line is own or not is_share_full}
+        oldest = islice(self._unheard.items(), MAX_UNHEARD)
+        unheard = {id: len(each.line) for id, each in oldest if each.line is own or not is_share_full}
         for id in nlargest(MAX_LOOKS, unheard, key=unheard.__getitem__):
             if unheard[id] >= len(own) and self._unheard.pop(id, None) is not None and await self._is_idle(id):
                 return await self.end(id)
-        holder = own if is_share_full else max(self._callers.values(), key=_rank, default=own)
+        holder = own if is_share_full else self._largest()
         holds_more = len(holder) > len(own)
         for _ in range(MAX_LOOKS):
             id, known = next(iter(holder.items()), ("", None))
@@ -159,6 +164,11 @@ class Sessions:
             text = f"This caller has {self._most_of_one} sessions, all of them in use; max_per_caller sets the limit"
             raise RateLimited(text, retry_after=int(FRESH_SECONDS))
         raise Busy(f"There are {self._opened_here - 1} sessions, all of them in use; try again later", http_status=503)
+
+    def _largest(self) -> "_Line":
+        """Who holds most gives way; of equals the one whose first was silent longest."""
+        most = max(map(len, self._callers.values()))
+        return next(each.line for each in self._known.values() if len(each.line) == most and each.caller is not None)
 
     async def _is_idle(self, id: str) -> bool:
         """Nobody has used it for a while, anywhere, or its client has never said `initialized`. True if it is gone."""
@@ -358,11 +368,6 @@ class _Known:
 
 
 _Line = OrderedDict[str, _Known]
-
-
-def _rank(line: _Line) -> tuple[int, float]:
-    """Who holds most gives way; of equals the one whose first was silent longest."""
-    return len(line), -next(iter(line.values())).used
 
 
 def _encoded(record: Session) -> bytes:

@@ -150,13 +150,6 @@ def _same(text: str, value: object) -> bool:
 # --- the standard headers
 
 
-def mirrored_name(method: str, params: Mapping[str, object]) -> str | None:
-    """Find what `Mcp-Name` has to say for this request; None if it has nothing to say."""
-    field = MCP_NAME_FIELDS.get(method)
-    name = params.get(field) if field is not None else None
-    return name if isinstance(name, str) else None
-
-
 def agree(raw: Mapping[bytes, bytes], revision: Revision, row: Method, params: object) -> bool:
     """Whether the headers say what the body says, in its own spelling.
 

@@ -17,8 +17,8 @@ from dovetail.protocol.headers import Headers
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope
 from dovetail.protocol.methods import (
     DECODERS,
-    EMPTY_OBJECT,
     REQUEST_ROWS,
+    AnyObject,
     CancelledParams,
     InitializeParams,
     LogLevel,
@@ -37,7 +37,6 @@ CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
 MODERN_KEYS = frozenset(
     field.encode_name for field in msgspec.structs.fields(RequestMeta) if field.encode_name != "progressToken"
 )
-BRACE = ord("{")  # what an object begins with
 HOW_TO_START = (
     f"Send initialize first, or put {VERSION_KEY} and {CAPABILITIES_KEY} into params._meta; "
     f"supported versions: {', '.join(revisions.SUPPORTED)}"
@@ -53,19 +52,23 @@ class Request(msgspec.Struct, kw_only=True):
     params: Any  # of the shape that the row names
     raw_params: Raw
     revision: Revision
-    capabilities_json: bytes
-    client_json: bytes | None
     log_level: LogLevel | None = None  # of this request; a session's own level is in the session
     session: Session | None = None
     headers: Headers | None = None
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        return jsonrpc.parse(self.capabilities_json)  # type: ignore[no-any-return]  # an object
+        session = self.session
+        found: dict[str, Any] = (
+            self.meta.get(CAPABILITIES_KEY, {}) if session is None else jsonrpc.parse(session.capabilities)
+        )
+        return found
 
     @property
     def client(self) -> dict[str, Any] | None:
-        return None if self.client_json is None else jsonrpc.parse(self.client_json)
+        session = self.session
+        found: dict[str, Any] | None = self.meta.get(CLIENT_KEY) if session is None else jsonrpc.parse(session.client)
+        return found
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -127,7 +130,7 @@ def _open_carefully(message: Envelope, row: Method | None, failure: Exception) -
     version, capabilities = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY)
     readable = RequestMeta(
         version=version if isinstance(version, str) else UNSET,
-        capabilities=EMPTY_OBJECT if isinstance(capabilities, dict) else UNSET,
+        capabilities=AnyObject() if isinstance(capabilities, dict) else UNSET,
     )
     problem = jsonrpc.in_words(failure)
     return Opened(message.id, message.method, row, Params(meta=readable), message.params, problem)
@@ -156,12 +159,8 @@ def modern(opened: Opened, headers: Headers | None = None) -> Request | None:
         _check_headers(opened, version, headers)
     if meta.capabilities is UNSET:
         raise _missing_meta(meta)
-    capabilities = bytes(meta.capabilities)
-    client = None if meta.client is UNSET else bytes(meta.client)
-    if capabilities[0] != BRACE or (client is not None and client[0] != BRACE):
-        _refuse_non_objects(meta)
-    if len(capabilities) + len(client or b"") > MAX_CLIENT:
-        client = bounded_client(client or b"{}", capabilities, http_status=400)
+    if len(opened.raw) > MAX_CLIENT:
+        _bound_client(opened.raw)
     return Request(
         id=opened.id,
         method=opened.method,
@@ -169,8 +168,6 @@ def modern(opened: Opened, headers: Headers | None = None) -> Request | None:
         params=params,
         raw_params=opened.raw,
         revision=revision,
-        capabilities_json=capabilities,
-        client_json=client,
         log_level=None if meta.log_level is UNSET else meta.log_level,
         headers=headers,
     )
@@ -186,10 +183,8 @@ def _refusal(opened: Opened, version: str, headers: Headers | None) -> ProtocolE
     if version not in revisions.MODERN:
         return unsupported(version)
     opened.refuse_bad_meta()
-    meta = opened.params.meta
-    if meta.capabilities is UNSET:
-        return _missing_meta(meta)
-    _refuse_non_objects(meta)
+    if opened.params.meta.capabilities is UNSET:
+        return _missing_meta(opened.params.meta)
     if opened.row is None or version not in opened.row.since:
         return method_not_found(opened.method, http_status=404)
     return _bad_params(opened.problem or "")
@@ -333,8 +328,6 @@ def _handshake(opened: Opened, revision: Revision, session: Session | None, head
         params=opened.params,
         raw_params=opened.raw,
         revision=revision,
-        capabilities_json=b"{}" if session is None else session.capabilities,
-        client_json=None if session is None else session.client,
         session=session,
         headers=headers,
     )
@@ -395,13 +388,10 @@ def _missing_meta(meta: RequestMeta) -> ProtocolError:
     return _bad_params(f"_meta must hold {missing}. {HOW_TO_START}", http_status=400)
 
 
-def _refuse_non_objects(meta: RequestMeta) -> None:
-    for key, value in ((CAPABILITIES_KEY, meta.capabilities), (CLIENT_KEY, meta.client)):
-        try:
-            jsonrpc.members(EMPTY_OBJECT if isinstance(value, UnsetType) else value)
-        except msgspec.ValidationError as failure:
-            words = jsonrpc.in_words(failure).removeprefix("params")
-            raise _bad_params(f"_meta.{key}{words}", http_status=400) from None
+def _bound_client(raw: Raw) -> None:
+    meta = jsonrpc.members(jsonrpc.members(raw)["_meta"])
+    client = bytes(meta.get(CLIENT_KEY, b"{}"))
+    bounded_client(client, bytes(meta[CAPABILITIES_KEY]), http_status=400)
 
 
 def _bad_params(words: str, *, http_status: int = 200) -> ProtocolError:

@@ -20,13 +20,19 @@ CHOICES: dict[str, tuple[str, ...]] = {
 EMPTY_OBJECT = Raw(b"{}")
 
 
+class AnyObject(msgspec.Struct, frozen=True):
+    """A JSON object, whatever is in it: it is passed over."""
+
+
 class RequestMeta(msgspec.Struct, frozen=True):
     """The keys of a request's `_meta` that mean something to a server; all others stay in the raw params."""
 
     progress_token: int | str | UnsetType = msgspec.field(name="progressToken", default=UNSET)
     version: str | UnsetType = msgspec.field(name="io.modelcontextprotocol/protocolVersion", default=UNSET)
-    capabilities: Raw | UnsetType = msgspec.field(name="io.modelcontextprotocol/clientCapabilities", default=UNSET)
-    client: Raw | UnsetType = msgspec.field(name="io.modelcontextprotocol/clientInfo", default=UNSET)
+    capabilities: AnyObject | UnsetType = msgspec.field(
+        name="io.modelcontextprotocol/clientCapabilities", default=UNSET
+    )
+    client: AnyObject | UnsetType = msgspec.field(name="io.modelcontextprotocol/clientInfo", default=UNSET)
     log_level: LogLevel | UnsetType = msgspec.field(name="io.modelcontextprotocol/logLevel", default=UNSET)
 
 

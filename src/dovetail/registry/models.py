@@ -82,10 +82,11 @@ class Model:
 
     def read(self, value: Any) -> Any:
         """Validate a JSON value as pydantic would read it from JSON text, strictly if it may; raises Misfit."""
-        raw, errors = msgspec.json.encode(value), []
+        raw = msgspec.json.encode(value)
+        if len(raw) > _UNCHECKED and (lines := self._validator.problems(value, root="")):
+            raise Misfit([("", line) for line in lines])  # pydantic would keep each error with its path
         try:
-            if len(raw) <= _UNCHECKED or self._validator.is_valid(value):  # pydantic keeps each error with its path
-                return self._adapter.validate_json(raw, strict=self._strict)
+            return self._adapter.validate_json(raw, strict=self._strict)
         except self._refusal as error:
             errors = error.errors(include_url=False, include_input=False) if error.error_count() <= _TOLD else []
         raise Misfit([(_path(one["loc"]), _words(one)) for one in errors] or [("", UNEXPLAINED)])

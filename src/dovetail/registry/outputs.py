@@ -1,7 +1,9 @@
 """A return annotation, or a raw JSON Schema, goes in; a check that turns returned values into JSON comes out."""
 
 import collections
+import functools
 import inspect
+import math
 import types
 from collections import abc
 from collections.abc import Callable, Iterable, Mapping
@@ -59,24 +61,30 @@ class Output:
         return encoded
 
     def _read_kindly(self, encoded: bytes, decode: Callable[[bytes], Any], error: Exception) -> bytes:
-        """The types did not let it pass: 2.0 is an integer for JSON Schema."""
+        """The types did not let it pass: 2.0 is an integer for JSON Schema. However large: it is the author's own."""
         value = decode_json(encoded)
-        kinder = registry.leniency.Leniency(self.schema, Budget(value)).reread(value, strings=False)
-        if kinder is value:
-            raise self._misfit(error, value) from None
-        encoded = encode_json(kinder)
         try:
-            decode(encoded)
+            kinder = registry.leniency.Leniency(self.schema, Budget(value, most=math.inf)).reread(value, strings=False)
+            if kinder is not value:
+                value, encoded = kinder, encode_json(kinder)
+                decode(encoded)
+                return encoded
+        except RecursionError:
+            raise OutputError("the value is nested too deeply") from None
         except _MISFITS as second:
-            raise self._misfit(second, kinder) from None
-        return encoded
+            error = second
+        raise self._misfit(error, value) from None
 
     def _misfit(self, error: Exception, value: Any) -> OutputError:
-        if isinstance(error, RecursionError):
-            return OutputError("the value is nested too deeply")
-        lines = Validator(self.schema, where="its output schema").problems(value, root="value")
-        lines = lines or [line(path, words, value, root="value") for path, words in misfits(error)]
+        budget = Budget(value)
+        lines = self._explainer.problems(value, root="value", budget=budget)
+        if not budget.is_explained:
+            lines = [line(path, words, value, root="value") for path, words in misfits(error)]
         return OutputError("the value does not fit its return annotation: " + "; ".join(lines))
+
+    @functools.cached_property
+    def _explainer(self) -> Validator:
+        return Validator(self.schema, where="its output schema")
 
 
 def _check_schema(value: Any, validator: Validator) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 from msgspec import NODEFAULT, UNSET
 
 from dovetail.errors import SetupError
-from dovetail.registry.annotations import ShapeReader
 from dovetail.registry.fields import Constraints
 from dovetail.registry.jsonable import OutputError, to_jsonable
 from dovetail.registry.shapes import (
@@ -31,12 +30,6 @@ JsonSchema = dict[str, Any]
 _WRITTEN_OUT = 10_000  # references; beyond this a schema is too large for anyone
 _REF = "#/$defs/"
 _CHECKED_BY_TYPES = ("date-time", "time", "duration", "uuid")
-
-
-def schema_for(annotation: Any, *, where: str, for_output: bool = False) -> JsonSchema:
-    """The JSON Schema of one type; raises SetupError."""
-    writer = SchemaWriter(where, for_output=for_output)
-    return writer.finish(writer.write(ShapeReader().read(annotation, where)))
 
 
 class SchemaWriter:

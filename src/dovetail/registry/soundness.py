@@ -40,14 +40,15 @@ class Budget:
     class Spent(Exception):
         """It does not reach any further."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, most: float = _MOST) -> None:
         self.nodes = size(value)  # grows when a text turns out to hold another value
+        self._most = most
         self.spent = 0
         self.is_spent = False
         self.is_explained = False  # whether anything is known to be wrong but that it does not fit
 
     def spend(self, nodes: int = 1) -> None:
-        self.is_spent = self.is_spent or self.spent + nodes > FLOOR + 3 * min(self.nodes, _MOST)
+        self.is_spent = self.is_spent or self.spent + nodes > FLOOR + 3 * min(self.nodes, self._most)
         if self.is_spent:
             raise self.Spent
         self.spent += nodes
