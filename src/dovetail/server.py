@@ -107,16 +107,13 @@ class Server:
 
     def add_resource(self, uri: str, function: Callable[..., Any], **options: "Unpack[ResourceOptions]") -> None:
         compiled = registry.resources.compile_resource(uri, function, options, injectable=INJECTABLE)
-        if isinstance(compiled, registry.resources.Template):
-            self.engine.library.templates.add(uri, compiled, where=called(function))
-        else:
-            self.engine.library.resources.add(uri, compiled, where=called(function))
+        self.engine.library.add(compiled, where=called(function))
 
     def add_file(self, path: "str | Path", *, uri: str | None = None, **options: "Unpack[ResourceOptions]") -> None:
         """Offer one file; subscribers hear when it changes."""
         file = registry.files.File(path, uri=uri, mime_type=options.get("mime_type"))
         resource = registry.resources.compile_file(file, options)
-        self.engine.library.resources.add(resource.uri, resource)
+        self.engine.library.add(resource)
 
     def add_directory(
         self,

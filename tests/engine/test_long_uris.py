@@ -7,7 +7,7 @@ import pytest
 
 from dovetail import Context, NotFound, Server, ToolError
 from dovetail.protocol.definitions import LONGEST_URI
-from dovetail.protocol.uri import UriTemplate, normal
+from dovetail.protocol.uri_template import UriTemplate, normalised
 from dovetail.registry.files import Directory
 from wire import MODERN, Wire
 
@@ -28,10 +28,10 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def spelled(uri: str) -> str:
         lengths.append(len(uri))
-        return normal(uri)
+        return normalised(uri)
 
     monkeypatch.setattr(UriTemplate, "match_normal", counted)
-    monkeypatch.setattr("dovetail.registry.resources.normal", spelled)
+    monkeypatch.setattr("dovetail.registry.resources.normalised", spelled)
     return lengths
 
 
@@ -39,7 +39,7 @@ def new(guarded: bool) -> Server:
     server = Server("long", version="1.0.0")
     rule: Any = {"scopes": ["s"]} if guarded else {}
     server.add_resource("n://g/{x}", lambda x: x, name="guarded", **rule)
-    server.add_resource("n://{+path}", lambda path: str(len(path)), name="open")
+    server.add_resource("n://{+path}", lambda path: str(len(path)), name="all", **rule)
 
     @server.tool
     async def fetch(ctx: Context, uri: str) -> str:
@@ -98,7 +98,7 @@ async def test_other_ways_to_a_uri_that_is_too_long(uri: str, looked_at: list[in
 
 
 async def test_the_longest_uri_is_read(looked_at: list[int]) -> None:
-    async with Wire(new(guarded=True), MODERN) as wire:
+    async with Wire(new(guarded=False), MODERN) as wire:
         (contents,) = (await wire.ask("resources/read", {"uri": LONGEST}))["contents"]
         assert contents["text"] == str(LONGEST_URI - 4)
         assert looked_at

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import SetupError
-from dovetail.protocol.uri import Expandable, UriTemplate
+from dovetail.protocol.uri_template import Expandable, UriTemplate
 
 FOLDER = Path(__file__).parents[2] / ".cache" / "suites" / "uritemplate-4.2.0" / "tests" / "fixtures"
 FILES = ("spec-examples.json", "spec-examples-by-section.json", "extended-tests.json", "negative-tests.json")

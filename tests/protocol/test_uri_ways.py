@@ -13,7 +13,7 @@ from stduritemplate import StdUriTemplate
 from uri_examples import FOUND, MATCHABLE
 
 from dovetail.errors import SetupError
-from dovetail.protocol.uri import OPERATORS, UriTemplate
+from dovetail.protocol.uri_template import OPERATORS, UriTemplate
 
 # --- the two ways round
 

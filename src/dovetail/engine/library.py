@@ -1,13 +1,13 @@
-"""The resources of a server: static ones, templates, files and folders. A URI comes in, its contents go out."""
+"""The resources of a server (exact URIs, templates, files and folders): found, read, listed, watched."""
 
 import asyncio
 import hashlib
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.engine.watch import Watcher
-    from dovetail.protocol.uri import Value
     from dovetail.registry.access import AccessRule
     from dovetail.registry.files import FileEntry
-    from dovetail.registry.guards import FileGuard, Found, UriGuard
+    from dovetail.registry.resource_access import FileGuard
     from dovetail.registry.resources import Resource, Template
 
 log = logging.getLogger("dovetail")
@@ -74,7 +73,8 @@ class Library:
         self._listing_took = 0.0
         self._stale_since = self._files_listed
         self._listing = asyncio.Lock()  # requests meanwhile wait, and see what was found
-        self._guarded: tuple[object, object, UriGuard] | None = None  # of which editions
+        self._adding = threading.RLock()  # what two threads register at once is compared too
+        self._in_order: tuple[object, list[Template]] = (None, [])  # of which edition
         self._file_guards: dict[str, tuple[object, object, FileGuard]] = {}  # of which editions, for each folder
         for catalog in (self.resources, self.templates):
             catalog.on_change(self._forget_all)  # another function may answer for a URI from now on
@@ -82,62 +82,55 @@ class Library:
     def __contains__(self, uri: str) -> bool:
         return self.get(uri) is not None
 
-    def _find(self, uri: str) -> "Found":
-        """What a URI stands for: a static one before any template, and the first template that its values fit.
+    def add(self, source: "Resource | Template", *, where: str = "") -> None:
+        """Offer one more. Raises SetupError if its URI is taken, or if it overlaps what has another rule."""
+        with self._adding:
+            if isinstance(source, registry.resources.Template):
+                if source.access is not None or self._has_rules():
+                    chosen = [each for each in self.resources.all() if each.folder is None]
+                    registry.resource_access.check_rules(source, [*chosen, *self.templates.all()], where)
+                self.templates.add(source.uri, source, where=where)
+            else:
+                if source.access is not None:
+                    registry.resource_access.check_rules(source, self.templates.all(), where)
+                self.resources.add(registry.resources.normalised(source.uri), source, where=where)
+        if source.access is not None:
+            self.look_again()  # a folder may list less now
 
-        A template with a rule goes before those without, and if the URI is another spelling for something that has a
-        rule, it stands for that. A file that a folder has listed gives way as if it were not listed.
-        """
+    def _find(self, uri: str) -> "tuple[Resource | Template, dict[str, Any]]":
+        """What a URI stands for, with its values: an exact one before templates. Raises NotFound."""
         if len(uri) > LONGEST_URI:  # without an echo of it
             raise NotFound(f"Resource not found: its URI is longer than {LONGEST_URI:,} characters")
-        resource = self.resources.get(uri)
+        text = registry.resources.normalised(uri)
+        resource = self.resources.get(text)
         if resource is not None and resource.folder is None:
             return resource, {}
-        guard = self._uri_guard()
-        if resource is not None:
-            found = None if guard is None else guard.instead(resource, (uri, registry.guards.plainest(uri)))
-            return found or (resource, {})
-        template, texts, values = self._fitting(uri)
-        if guard is None:
-            return template, values
-        guarded = guard.with_values(template, values)
-        if guarded is not None:
-            return guarded, {}
-        spellings = registry.guards.other_spellings(uri, template, values)
-        aligned = guard.templates.other_texts(template, texts, values)
-        return guard.instead(template, chain((uri, *spellings), aligned)) or (template, values)
+        return self._fitting(text, uri)
 
-    def _fitting(self, uri: str) -> "tuple[Template, dict[str, Value], dict[str, Any]]":
+    def _fitting(self, text: str, uri: str) -> "tuple[Template, dict[str, Any]]":
+        """Guarded templates before open ones, then the one with most literal characters, then the first."""
         misfit: ArgumentError | None = None
-        templates = self.templates.all()
-        text = registry.resources.normal(uri) if templates else uri
-        for template in templates:
+        for template in self._ordered():
             texts = template.texts_in(text)
             if texts is None:
                 continue
             try:
-                return template, texts, template.decode(texts)
+                return template, template.decode(texts)
             except ArgumentError as failure:  # it has the template's shape, but names nothing there
                 if template.access is None:  # else not everybody may know that there is such a template
                     misfit = misfit or failure
         raise NotFound("Resource not found" if misfit is None else f"Resource not found. {misfit}", uri=uri)
 
+    def _ordered(self) -> "list[Template]":
+        edition, templates = self._in_order
+        if edition is not self.templates.edition:
+            edition = self.templates.edition
+            templates = sorted(edition.items, key=lambda each: (each.access is None, -each.template.literal_length))
+            self._in_order = edition, templates
+        return templates
+
     def _has_rules(self) -> bool:
         return self.resources.edition.rules is not None or self.templates.edition.rules is not None
-
-    def _uri_guard(self) -> "UriGuard | None":
-        """None if everybody may read everything. In any thread."""
-        if not self._has_rules():
-            return None
-        editions = self.resources.edition, self.templates.edition
-        known = self._guarded
-        if known is None or known[0] is not editions[0] or known[1] is not editions[1]:
-            if known is not None and known[1] is editions[1]:  # files come and go more often than templates
-                strict = known[2].templates
-            else:
-                strict = registry.guards.StrictTemplates(editions[1].items)
-            self._guarded = known = (*editions, registry.guards.UriGuard(editions[0].items, strict))
-        return known[2]
 
     def get(self, uri: str) -> "Resource | Template | None":
         """What a URI stands for."""
@@ -153,7 +146,7 @@ class Library:
     def remove(self, uri: str) -> bool:
         """Take away a resource, or a template and, if it is a folder, the files it listed."""
         if not self.templates.remove(uri):
-            return self.resources.remove(uri)
+            return self.resources.remove(registry.resources.normalised(uri))
         self._file_guards.pop(uri, None)
         self._swap(uri, [resource.uri for resource in self.files_in(uri)], {})
         return True
@@ -163,7 +156,7 @@ class Library:
     async def read(
         self, uri: str, call: Call, may_read: MayRead, is_for_all: Callable[[], bool] = lambda: True
     ) -> Contents:
-        """The contents behind a URI, a static one before any template; `call` runs the function.
+        """The contents behind a URI; `call` runs the function.
 
         `may_read` is asked if there is a rule. `is_for_all` tells afterwards whether what the function gave is the
         same for everybody who may read it.
@@ -187,7 +180,8 @@ class Library:
             raise NotFound(failure.message, uri=uri) from None
         hint = source.hint or self._hint
         contents = Contents(items, hint if source.access is None else msgspec.structs.replace(hint, scope="private"))
-        if source.cache is not None and is_for_all() and changes == self._changes:  # else it may be out of date already
+        is_new = changes == self._changes  # else it may be out of date already
+        if source.cache is not None and is_new and is_for_all() and uri == registry.resources.normalised(uri):
             self._keep(uri, Kept(contents, time.monotonic() + source.cache, source.access))
         return contents
 
@@ -203,7 +197,7 @@ class Library:
     def forget(self, uri: str) -> None:
         """The resource has changed: what was kept of it is stale."""
         self._changes += 1
-        self._cached.pop(uri, None)
+        self._cached.pop(registry.resources.normalised(uri), None)
 
     def _forget_all(self) -> None:
         self._changes += 1
@@ -216,11 +210,11 @@ class Library:
         """Offer a folder, with the files that are there now."""
         assert folder.directory is not None
         folder.directory.guard = partial(self._guard_of, folder)
-        self.templates.add(folder.uri, folder)
+        self.add(folder)
+        self.look_again()
         others = self.folders() if folder.access is not None else []  # which may have listed what is guarded now
         for each in [*(other for other in others if other is not folder), folder]:
-            self._sync(each, *self._files_of(each))
-        self.look_again()
+            self._sync(each, self._files_of(each))
 
     def folders(self) -> "list[Template]":
         return [template for template in self.templates.all() if template.directory is not None]
@@ -235,7 +229,7 @@ class Library:
         editions = self.resources.edition, self.templates.edition
         known = self._file_guards.get(folder.uri)
         if known is None or known[:2] != editions:
-            guard = registry.guards.FileGuard.of(folder, editions[0].items, editions[1].items)
+            guard = registry.resource_access.FileGuard.of(folder, editions[0].items, editions[1].items)
             self._file_guards[folder.uri] = known = (*editions, guard)
         return known[2]
 
@@ -270,24 +264,24 @@ class Library:
             if (describe := resource.describe) is not None:
                 self._relist(resource, await self._threads.run(describe, label=f"file {resource.uri}"))
         for folder in self.folders():
-            guard, entries = await self._threads.run(partial(self._files_of, folder), label=f"directory {folder.uri}")
+            entries = await self._threads.run(partial(self._files_of, folder), label=f"directory {folder.uri}")
             if self.templates.get(folder.uri) is folder:  # it may have been removed meanwhile
-                self._sync(folder, guard, entries)
+                self._sync(folder, entries)
         self._files_listed, self._listing_took = began, time.monotonic() - began
 
     def _relist(self, resource: "Resource", definition: ResourceDefinition) -> None:
-        if definition != resource.definition and self.resources.get(resource.uri) is resource:
-            self.resources.replace(resource.uri, msgspec.structs.replace(resource, definition=definition))
+        key = registry.resources.normalised(resource.uri)
+        if definition != resource.definition and self.resources.get(key) is resource:
+            self.resources.replace(key, msgspec.structs.replace(resource, definition=definition))
 
-    def _files_of(self, folder: "Template") -> "tuple[UriGuard | None, Sequence[FileEntry]]":
-        """Those that the folder may list, and who said so. In any thread: there may be many."""
+    def _files_of(self, folder: "Template") -> "list[FileEntry]":
+        """The files whose URIs stand for this folder, and for no other template. In any thread: there may be many."""
         assert folder.directory is not None
-        entries, guard = folder.directory.entries(), self._uri_guard()
-        return guard, _left_by(guard, folder, entries)
+        entries = folder.directory.entries()
+        return entries if len(self.templates) == 1 else [entry for entry in entries if self.get(entry.uri) is folder]
 
-    def _sync(self, folder: "Template", guard: "UriGuard | None", entries: "Sequence[FileEntry]") -> None:
-        newest = self._uri_guard()
-        there = {entry.uri: entry for entry in (entries if newest is guard else _left_by(newest, folder, entries))}
+    def _sync(self, folder: "Template", entries: "Sequence[FileEntry]") -> None:
+        there = {entry.uri: entry for entry in entries}
         known = {resource.uri: resource for resource in self.files_in(folder.uri)}
         for uri in known.keys() & there.keys():
             self._relist(known[uri], registry.resources.entry_definition(folder, there[uri]))
@@ -350,18 +344,12 @@ class Library:
             source, _ = self._find(uri)
         except NotFound:
             return None
-        return source.path if isinstance(source, registry.resources.Resource) else source.path_of(uri)
+        if isinstance(source, registry.resources.Resource):
+            return source.path
+        return source.path_of(registry.resources.normalised(uri))
 
     async def close(self) -> None:
         watchers = [each for each in (self._watcher, self._folder_watcher) if each is not None]
         self._watcher, self._folder_watcher, self._is_watching = None, None, False
         for watcher in watchers:
             await watcher.close()
-
-
-def _left_by(guard: "UriGuard | None", folder: "Template", entries: "Sequence[FileEntry]") -> "Sequence[FileEntry]":
-    """The files whose URIs are the folder's own: no other URI or template with a rule has them."""
-    if guard is None:
-        return entries
-    plainest = registry.guards.plainest
-    return [entry for entry in entries if guard.instead(folder, (entry.uri, plainest(entry.uri))) is None]

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from dovetail.registry import elicitation as elicitation
     from dovetail.registry import explanation as explanation
     from dovetail.registry import files as files
-    from dovetail.registry import guards as guards
     from dovetail.registry import leniency as leniency
     from dovetail.registry import prompts as prompts
     from dovetail.registry import rates as rates
+    from dovetail.registry import resource_access as resource_access
     from dovetail.registry import resources as resources
     from dovetail.registry import roots as roots
     from dovetail.registry import sampling as sampling
@@ -24,10 +24,10 @@ __getattr__ = late(
     "elicitation",
     "explanation",
     "files",
-    "guards",
     "leniency",
     "prompts",
     "rates",
+    "resource_access",
     "resources",
     "roots",
     "sampling",

@@ -16,7 +16,7 @@ from dovetail.protocol.forms import render_form, restore_content
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.questions import Question
 from dovetail.protocol.revisions import Revision
-from dovetail.protocol.uri import valid_uri
+from dovetail.protocol.uri_template import valid_uri
 from dovetail.registry.forms import compile_form, compile_raw_form
 
 T = TypeVar("T")

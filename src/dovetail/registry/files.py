@@ -20,14 +20,18 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
 from dovetail.errors import NotFound, ProtocolError, SetupError
 from dovetail.protocol.definitions import LONGEST_URI
-from dovetail.registry.guards import FileGuard, is_spelled_so
+from dovetail.protocol.uri_template import normalised
 from dovetail.registry.mime_types import guess_mime_type as guess_mime_type
+
+if TYPE_CHECKING:
+    from dovetail.registry.resource_access import FileGuard
 
 log = logging.getLogger("dovetail.files")
 
@@ -98,7 +102,7 @@ class Directory:
             raise SetupError(f"There is no directory {str(root)!r}: create it first, or name one that exists")
         _require_positive(max_bytes=max_bytes, max_files=max_files)
         self.root = Path(os.path.realpath(root))
-        self.uri = _checked_uri(self.root.as_uri() if uri is None else uri)
+        self.uri = normalised(_checked_uri(self.root.as_uri() if uri is None else uri))
         self.prefix = self.uri if self.uri.endswith("/") else f"{self.uri}/"
         self.template = f"{self.prefix}{{+path}}"
         self.max_bytes = max_bytes
@@ -107,7 +111,7 @@ class Directory:
         self._include = [_compile_glob(pattern) for pattern in _checked_patterns("include", include)]
         self._exclude = [[*_compile_glob(_fold(each)), None] for each in _checked_patterns("exclude", exclude)]
         self._said_cut = False
-        self.guard: Callable[[], FileGuard | None] | None = None  # what others have a rule for; None: nobody has any
+        self.guard: Callable[[], FileGuard | None] | None = None  # None: no other file or folder has a rule
 
     def entries(self) -> list[FileEntry]:
         """All offered files, sorted by name, at most `max_files`. Folders behind a symlink are not entered."""
@@ -166,7 +170,7 @@ class Directory:
 
     def _may_show(self, path: Path, parts: Sequence[str]) -> bool:
         guard = None if self.guard is None else self.guard()
-        return guard is None or (is_spelled_so(self.root, parts) and not guard.covered([path]))
+        return guard is None or (_is_spelled_so(self.root, parts) and not guard.covered([path]))
 
     def _left_to_others(self, entries: Sequence[FileEntry]) -> set[Path]:
         guard = None if self.guard is None else self.guard()
@@ -253,6 +257,27 @@ class File:
         with _plain_errors(self.name):
             status, data = _read_regular(os.open(self.path, _READ), self.name, self.max_bytes)
         return _contents(_entry(self.uri, self.name, self.path, status, self.mime_type), data)
+
+
+def _is_spelled_so(root: Path, parts: Sequence[str]) -> bool:
+    """Tell whether the names are those that the file system itself lists; some also answer to others."""
+    folder = str(root)
+    try:
+        for name in parts:
+            if _may_have_other_names(folder, name) and name not in os.listdir(folder):
+                return False
+            folder = os.path.join(folder, name)
+    except OSError:  # gone meanwhile, or nobody may look which names there are
+        return False
+    return True
+
+
+def _may_have_other_names(folder: str, name: str) -> bool:
+    """A file system that ignores case, or how accents are composed, finds the file by another name as well."""
+    if os.name == "nt":  # which also ignores dots at the end, and has short names
+        return True
+    others = {name.swapcase(), unicodedata.normalize("NFC", name), unicodedata.normalize("NFD", name)} - {name}
+    return any(os.path.lexists(os.path.join(folder, other)) for other in others)
 
 
 def _split(relative: str) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from functools import partial
 from inspect import Signature
 from pathlib import Path, PurePath
 from types import NoneType
@@ -16,8 +15,8 @@ from dovetail.errors import NotFound, SetupError
 from dovetail.protocol.content import Annotations, Icon, Meta, ResourceContents
 from dovetail.protocol.definitions import UNSAFE_KEY, CacheScope, ResourceDefinition, TemplateDefinition
 from dovetail.protocol.outbound import CacheHint
-from dovetail.protocol.uri import UriTemplate, Value, is_template, valid_uri
-from dovetail.protocol.uri import normal as normal
+from dovetail.protocol.uri_template import UriTemplate, Value, is_template, valid_uri
+from dovetail.protocol.uri_template import normalised as normalised
 from dovetail.registry.arguments import compile_strings
 from dovetail.registry.files import Directory, File, FileContents, FileEntry
 from dovetail.registry.functions import FunctionInfo, inspect_function, members
@@ -26,7 +25,6 @@ from dovetail.registry.mime_types import type_of_uri
 from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
 from dovetail.registry.outputs import encode_json
 from dovetail.registry.tools import closed_choices, tagged
-from dovetail.registry.values import default_texts
 
 if TYPE_CHECKING:
     from dovetail.registry.access import AccessRule
@@ -88,7 +86,6 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     directory: Directory | None = None
     choices: Mapping[str, Sequence[str]] = {}
     mime_type: str | None = None
-    defaults: Mapping[str, Any] = {}  # what the values are written like that a URI may leave out
     access: "AccessRule | None" = None
     guarded: Mapping[str, Any] = {}  # variables whose values must not lead out of a folder, and the author's defaults
 
@@ -104,13 +101,8 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     def argument_names(self) -> Sequence[str]:
         return self.template.variables
 
-    @property
-    def folder(self) -> str | None:
-        """What the files that it lists have as theirs, if it is a folder."""
-        return None if self.directory is None else self.uri
-
     def texts_in(self, text: str) -> dict[str, Value] | None:
-        """The texts of its values in a URI that is `normal`, or None: it has not the template's shape."""
+        """The texts of its values in a normalised URI, or None: it has not the template's shape."""
         texts = self.template.match_normal(text)
         if texts is None or self.directory is None or self.directory.spells(text, str(texts["path"])):
             return texts
@@ -198,7 +190,6 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
         guarded={each.name: each.default for each in info.parameters if each.name in guarded},
         decode=strings.decode_values,
         choices=choices,
-        defaults=default_texts({each.name: each.default for each in info.parameters if not each.required}),
         **common,
     )
 
@@ -291,12 +282,10 @@ def compile_directory(directory: Directory, options: ResourceOptions) -> Templat
 
 
 def compile_entry(folder: Template, entry: FileEntry) -> Resource:
-    """A file of a folder, as a resource of its own in the list."""
-    directory = folder.directory
-    assert directory is not None
+    """A file of a folder, as the list shows it; it is read through the template of the folder."""
     return Resource(
         definition=entry_definition(folder, entry),
-        invocation=msgspec.structs.replace(folder.invocation, function=partial(directory.read, entry.name)),
+        invocation=folder.invocation,
         cache=folder.cache,
         hint=folder.hint,
         access=folder.access,

@@ -1,6 +1,4 @@
-"""URI templates (RFC 6570, all four levels) that expand and match, and what counts as a URI (RFC 3986).
-
-In: the text of a template, then values to expand or a URI to match. Out: a URI, or the values that it holds.
+"""URI templates (RFC 6570, all four levels) that expand and match; valid and normalised URIs (RFC 3986).
 
 A URI matches if it is an expansion of the template, but for the spelling of escapes and the order of named parameters:
 
@@ -15,20 +13,20 @@ A URI matches if it is an expansion of the template, but for the spelling of esc
 Reserved characters that need no escape where they stand (`bob@example.org`) may come raw, unless the template itself
 uses them after the variable: in `{lat},{lon}` a comma ends `lat`.
 
-Matching rests on one fact. A template is a row of cells: a literal character, or a run of characters for a variable.
-If no text can be read along that row in two ways, then a backtracking search comes to each cell at each character by
-one way at most. So the check that refuses ambiguous templates also makes a plain regular expression linear.
+Two variables need a literal character between them that the first one can't hold; the last two may also have one that
+only the last can't hold (`{+path}/{name}`). So a URI is read in one way, and a plain regular expression takes time in
+proportion to its length.
 """
 
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from dovetail.errors import SetupError
-from dovetail.protocol.ambiguity import Cell, two_readings
 from dovetail.protocol.definitions import LONGEST_URI
 
 Value = str | list[str] | dict[str, str]
@@ -39,7 +37,8 @@ RESERVED = frozenset(_RESERVED_TEXT)
 UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 SEGMENT = UNRESERVED | frozenset("!$&'()*+,;=:@%")  # raw in a path segment; % begins an escape
 EVERYTHING = UNRESERVED | RESERVED | {"%"}
-LONGEST_MATCHABLE = 1_000  # characters; the search for two readings is quadratic
+LONGEST_MATCHABLE = 1_000  # characters; the search for a URI that fits two templates is quadratic
+WITH_HOSTS = ("http:", "https:", "ws:", "wss:", "ftp:", "file:")  # elsewhere capitals count: notes://Ada is a name
 
 
 class Operator(NamedTuple):
@@ -72,6 +71,9 @@ _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _ESCAPE_OR_TEXT = re.compile(r"(%[0-9A-Fa-f]{2})|%|[^%]+")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-F]{2})")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+_EXPRESSION = re.compile(r"\{[^{}]*\}")
+_START = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)(//[^/?#]*)?([^?#]*)")  # scheme, authority, path
+_DOT_SEGMENT = re.compile(r"(?:[/:]|\A)\.\.?(?:/|\Z)")
 
 _LEGAL = r"""(?:[^\s\x00-\x20\x7f-\x9f\u200e\u200f\u202a-\u202e\ud800-\udfff"<>\\^`{|}%/?#\[\]]|%[0-9A-Fa-f]{2})"""
 _URI = re.compile(
@@ -140,7 +142,8 @@ class UriTemplate:
     def __init__(self, text: str) -> None:
         self.text = text
         self._parts = tuple(_parse(text))
-        self.lead = next((normal(part) for part in self._parts[:1] if isinstance(part, str)), "")
+        self.lead = _with_small_host(normal(first)) if self._parts and isinstance(first := self._parts[0], str) else ""
+        self.literal_length = sum(len(normal(part)) for part in self._parts if isinstance(part, str))
         expressions = [part for part in self._parts if isinstance(part, Expression)]
         found = [(variable, part.operator.named) for part in expressions for variable in part.variables]
         self.variables = tuple(dict.fromkeys(variable.name for variable, _ in found))
@@ -176,21 +179,30 @@ class UriTemplate:
         """Raise SetupError if a URI could not be read back in exactly one way. Registration calls this."""
         _ = self._matcher
 
-    def read(self, name: str, text: str) -> Value | None:
-        """What a variable that goes by its place reads in a part of a URI that is `normal`."""
-        for reader in self._matcher.readers:
-            if isinstance(reader, _Run) and reader.name == name:
-                return (reader.read(text) or {}).get(name)
-        return None
+    def overlaps(self, other: "UriTemplate") -> bool:
+        """Tell whether some URI could fit both, whatever types their variables have."""
+        row, other_row = self._row, other._row
+        waiting = [(-1, -1)]
+        seen = set(waiting)
+        while waiting:
+            place, other_place = waiting.pop()
+            for step in product(_following(row, place), _following(other_row, other_place)):
+                if step in seen or row[step[0]].holds.isdisjoint(other_row[step[1]].holds):
+                    continue
+                if row[step[0]] is END:
+                    return True
+                seen.add(step)
+                waiting.append(step)
+        return False
 
     @cached_property
-    def row(self) -> Sequence[Cell]:
-        """What it is made of, cell by cell."""
-        return _row(self._parts)
+    def _row(self) -> Sequence["Cell"]:
+        parts = (self.lead, *self._parts[1:]) if self.lead else self._parts
+        return [*_row(parts), END]
 
     @cached_property
     def _matcher(self) -> "_Matcher":
-        return _Matcher.compile(self.text, self._parts, self.row)
+        return _Matcher.compile(self.text, self._parts, self._row)
 
 
 def _parse(text: str) -> Iterator[str | Expression]:
@@ -244,6 +256,38 @@ def normal(uri: str) -> str:
 def _normal_escape(found: re.Match[str]) -> str:
     character = chr(int(found[0][1:], 16))
     return character if character in UNRESERVED else found[0].upper()
+
+
+def normalised(uri: str) -> str:
+    """Bring the spellings of a URI together (RFC 3986, 6.2.2): case of scheme and host, escapes, dot segments."""
+    uri = _with_small_host(normal(uri))
+    found = _START.match(uri)
+    if found is None or "/." not in found[3]:
+        return uri
+    return uri[: found.start(3)] + _without_dot_segments(found[3]) + uri[found.end(3) :]
+
+
+def _with_small_host(text: str) -> str:
+    """The same for the beginning of a template, so a host may go on in a variable. `text` is `normal`."""
+    found = _START.match(text)
+    if found is None:
+        return text
+    scheme, authority = found[1].lower(), found[2] or ""
+    if scheme in WITH_HOSTS:
+        user, at, host = authority.rpartition("@")
+        authority = user + at + normal(host.lower())
+    return scheme + authority + text[found.start(3) :]
+
+
+def _without_dot_segments(path: str) -> str:
+    segments = path.split("/")
+    kept: list[str] = []
+    for segment in segments:
+        if segment == "..":
+            del kept[max(1, len(kept) - 1) :]
+        elif segment != ".":
+            kept.append(segment)
+    return "/".join([*kept, ""] if segments[-1] in (".", "..") else kept)
 
 
 def _decode(text: str) -> str | None:
@@ -312,12 +356,35 @@ class _Pairs(NamedTuple):
         return True
 
 
+class Cell(NamedTuple):
+    """A literal character, or a run of characters that belongs to a variable (or to all of a named expression)."""
+
+    holds: frozenset[str]
+    pattern: str  # its part of the regular expression
+    owner: str = ""  # the variables; "" for a literal character
+    skip: int = 0  # how many cells a URI may leave out from here: those of an optional part
+
+
+END = Cell(frozenset({""}), "")  # of the text
+
+
+def _following(row: Sequence[Cell], place: int) -> Iterator[int]:
+    """The cells that the next character of a text may belong to."""
+    if place >= 0 and row[place].owner:
+        yield place
+    place += 1
+    yield place
+    while row[place].skip:
+        place += row[place].skip
+        yield place
+
+
 def _literal(text: str, skip: int = 0) -> list[Cell]:
     return [Cell(frozenset(character), ("(?:" if skip else "") + re.escape(character), skip=skip) for character in text]
 
 
 def _run(owner: str, holds: frozenset[str], after: str = "") -> Cell:
-    return Cell(holds, f"([{re.escape(''.join(sorted(holds)))}]+){after}", owner, repeats=True)
+    return Cell(holds, f"([{re.escape(''.join(sorted(holds)))}]+){after}", owner)
 
 
 def _row(parts: Sequence[str | Expression]) -> list[Cell]:
@@ -361,15 +428,17 @@ class _Matcher(NamedTuple):
     @classmethod
     def compile(cls, text: str, parts: Sequence[str | Expression], row: Sequence[Cell]) -> "_Matcher":
         expressions = [part for part in parts if isinstance(part, Expression)]
-        problem = _unreadable(expressions) or _ambiguous(row)
+        problem = _unreadable(text, expressions) or _ambiguous(row)
         if problem:
             raise SetupError(f"URIs can't be matched with the template {text!r}: {problem}.")
         readers = [reader for expression in expressions for reader in _readers(expression)]
         return cls(re.compile("".join(cell.pattern for cell in row)), tuple(readers))
 
 
-def _unreadable(expressions: Sequence[Expression]) -> str | None:
-    """Say why some variable can never be read back, whatever stands around it."""
+def _unreadable(text: str, expressions: Sequence[Expression]) -> str | None:
+    """Say why no URI fits, or why some variable can never be read back, whatever stands around it."""
+    if _DOT_SEGMENT.search(_EXPRESSION.sub("x", text)):
+        return "a URI has no segments `.` and `..` any more when it is matched; leave them out"
     seen: set[str] = set()
     for operator, variables in expressions:
         for name, prefix, exploded in variables:
@@ -386,16 +455,36 @@ def _unreadable(expressions: Sequence[Expression]) -> str | None:
 def _ambiguous(row: Sequence[Cell]) -> str | None:
     if len(row) > LONGEST_MATCHABLE:
         return f"it is longer than {LONGEST_MATCHABLE} characters; shorten it"
-    found = two_readings(row)
-    if found is None:
-        return None
-    text, (one, other) = found
-    names = [owner for owner in one | other if owner and one.get(owner) != other.get(owner)]
-    ways = " or as ".join(
-        ", ".join(f"{name}={reading[name]!r}" for name in names if name in reading) for reading in (one, other)
-    )
-    fix = "put a character between them that one of them can't hold, such as '/' beside a plain {x}"
-    return f"it is ambiguous in {' and '.join(map(repr, names))}: {text!r} reads as {ways}; {fix}"
+    for first, between, second in _neighbours(row):
+        is_last = not any(cell.owner or cell.skip for cell in row[second + 1 :]) and not row[second - 1].skip
+        if between <= row[first].holds and not (is_last and between - row[second].holds):
+            names = f"{row[first].owner!r} and {row[second].owner!r}"
+            fix = "put a character between them that the first can't hold, such as '/' beside a plain {x}"
+            return f"it is ambiguous in {names}; {fix}"
+    for place, cell in enumerate(row):
+        if cell.skip and any(
+            cell.holds & row[after].holds for after in _following(row, place + 1) if after > place + 1
+        ):
+            return (
+                f"it is ambiguous in {row[place + 1].owner!r}; put another character than {min(cell.holds)!r} after it"
+            )
+    return None
+
+
+def _neighbours(row: Sequence[Cell]) -> Iterator[tuple[int, Set[str], int]]:
+    """Each variable, each that may be the next one in a URI, and the literal characters between them."""
+    for first in (place for place, cell in enumerate(row) if cell.owner):
+        between: set[str] = set()
+        place = first + 1
+        while not row[place].owner and row[place] is not END:
+            if row[place].skip:
+                yield first, between | row[place].holds, place + 1
+                place += row[place].skip
+            else:
+                between |= row[place].holds
+                place += 1
+        if row[place] is not END:
+            yield first, between, place
 
 
 def _readers(expression: Expression) -> Iterator[_Run | _Pairs]:
