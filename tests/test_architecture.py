@@ -34,7 +34,7 @@ PURE_STDLIB = {
     "itertools", "json", "math", "operator", "re", "string", "struct", "types", "typing", "unicodedata", "urllib.parse",
 }  # fmt: skip
 WRAPPED = {
-    "jsonschema_rs": {"dovetail.registry.validator"},
+    "jsonschema_rs": {"dovetail.registry.validate"},
     "watchfiles": {"dovetail.engine.watch"},
     "cryptography": {"dovetail.engine.seal"},
     # what comes in, what goes out, what a client signs

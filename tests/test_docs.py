@@ -33,7 +33,7 @@ from dovetail.engine.options import ServerOptions
 from dovetail.registry.prompts import PromptOptions
 from dovetail.registry.resources import ResourceOptions
 from dovetail.registry.tools import ToolOptions
-from dovetail.registry.validator import DIALECTS
+from dovetail.registry.validate import DIALECTS
 from dovetail.transports.options import KINDS, HttpOptions
 from official import Witness
 from stable_ids import stable

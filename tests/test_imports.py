@@ -53,7 +53,7 @@ def loaded(prefix: str = "", limit: int = 1000) -> list[str]:
 
 server.run()
 """
-OURS_AT_MOST = 76
+OURS_AT_MOST = 68
 OTHERS_AT_MOST = 10  # besides what asyncio and msgspec bring
 
 

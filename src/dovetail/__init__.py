@@ -42,31 +42,31 @@ if TYPE_CHECKING:
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TooManyRequests as TooManyRequests
     from dovetail.errors import UrlElicitationRequired as UrlElicitationRequired
-    from dovetail.protocol.content import Annotations as Annotations
-    from dovetail.protocol.content import Audio as Audio
-    from dovetail.protocol.content import EmbeddedResource as EmbeddedResource
-    from dovetail.protocol.content import Icon as Icon
-    from dovetail.protocol.content import Image as Image
-    from dovetail.protocol.content import Message as Message
-    from dovetail.protocol.content import ResourceContents as ResourceContents
-    from dovetail.protocol.content import ResourceLink as ResourceLink
-    from dovetail.protocol.content import Text as Text
-    from dovetail.protocol.definitions import PromptDefinition as PromptDefinition
-    from dovetail.protocol.definitions import ResourceDefinition as ResourceDefinition
-    from dovetail.protocol.definitions import TemplateDefinition as TemplateDefinition
-    from dovetail.protocol.definitions import ToolAnnotations as ToolAnnotations
-    from dovetail.protocol.definitions import ToolDefinition as ToolDefinition
     from dovetail.protocol.features import Completion as Completion
     from dovetail.protocol.inbound import Request as Request
-    from dovetail.protocol.outbound import ToolResult as ToolResult
     from dovetail.protocol.questions import InputRequired as InputRequired
     from dovetail.protocol.results import Interim as Interim
     from dovetail.protocol.results import Listing as Listing
     from dovetail.protocol.results import PromptResult as PromptResult
     from dovetail.protocol.results import Result as Result
+    from dovetail.protocol.results import ToolResult as ToolResult
     from dovetail.protocol.sampling import SamplingMessage as SamplingMessage
     from dovetail.protocol.sampling import ToolOutcome as ToolOutcome
     from dovetail.protocol.sampling import ToolUse as ToolUse
+    from dovetail.protocol.types import Annotations as Annotations
+    from dovetail.protocol.types import Audio as Audio
+    from dovetail.protocol.types import EmbeddedResource as EmbeddedResource
+    from dovetail.protocol.types import Icon as Icon
+    from dovetail.protocol.types import Image as Image
+    from dovetail.protocol.types import Message as Message
+    from dovetail.protocol.types import PromptDefinition as PromptDefinition
+    from dovetail.protocol.types import ResourceContents as ResourceContents
+    from dovetail.protocol.types import ResourceDefinition as ResourceDefinition
+    from dovetail.protocol.types import ResourceLink as ResourceLink
+    from dovetail.protocol.types import TemplateDefinition as TemplateDefinition
+    from dovetail.protocol.types import Text as Text
+    from dovetail.protocol.types import ToolAnnotations as ToolAnnotations
+    from dovetail.protocol.types import ToolDefinition as ToolDefinition
     from dovetail.registry.elicitation import Elicit as Elicit
     from dovetail.registry.elicitation import Elicited as Elicited
     from dovetail.registry.elicitation import ElicitUrl as ElicitUrl
@@ -121,30 +121,27 @@ _HOMES = {
         "ToolError",
         "UrlElicitationRequired",
     ],
-    "protocol.content": [
+    "protocol.features": ["Completion"],
+    "protocol.inbound": ["Request"],
+    "protocol.questions": ["InputRequired"],
+    "protocol.results": ["Interim", "Listing", "PromptResult", "Result", "ToolResult"],
+    "protocol.sampling": ["SamplingMessage", "ToolOutcome", "ToolUse"],
+    "protocol.types": [
         "Annotations",
         "Audio",
         "EmbeddedResource",
         "Icon",
         "Image",
         "Message",
-        "ResourceContents",
-        "ResourceLink",
-        "Text",
-    ],
-    "protocol.definitions": [
         "PromptDefinition",
+        "ResourceContents",
         "ResourceDefinition",
+        "ResourceLink",
         "TemplateDefinition",
+        "Text",
         "ToolAnnotations",
         "ToolDefinition",
     ],
-    "protocol.features": ["Completion"],
-    "protocol.inbound": ["Request"],
-    "protocol.outbound": ["ToolResult"],
-    "protocol.questions": ["InputRequired"],
-    "protocol.results": ["Interim", "Listing", "PromptResult", "Result"],
-    "protocol.sampling": ["SamplingMessage", "ToolOutcome", "ToolUse"],
     "registry.elicitation": ["Elicit", "ElicitUrl", "Elicited"],
     "registry.fields": ["Field"],
     "registry.roots": ["Root", "Roots"],

@@ -14,10 +14,9 @@ from dovetail.engine.dispatch import Middleware
 from dovetail.engine.options import Options, ServerOptions
 from dovetail.engine.streams import Change
 from dovetail.errors import SetupError
-from dovetail.protocol.content import Icon
-from dovetail.protocol.definitions import Implementation
+from dovetail.protocol.types import Icon, Implementation
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.invocation import called
+from dovetail.registry.functions import called
 from dovetail.registry.options import checked_options, convert_option
 from dovetail.registry.tools import Tool, ToolOptions, compile_tool
 

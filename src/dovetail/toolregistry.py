@@ -11,9 +11,9 @@ import msgspec
 
 from dovetail.engine.core import INJECTABLE
 from dovetail.errors import SetupError
-from dovetail.protocol.cursors import decode_cursor, encode_cursor
+from dovetail.protocol.pagination import decode_cursor, encode_cursor
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.invocation import called
+from dovetail.registry.functions import called
 from dovetail.registry.options import checked_options
 from dovetail.registry.tools import Tool, ToolTraits, compile_tool
 

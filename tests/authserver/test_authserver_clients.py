@@ -12,7 +12,7 @@ from authserver_stage import CALLBACK, ISSUER, NATIVE, RESOURCE, Browser, Progra
 from dovetail.auth.signing import SigningKey, check_public_keys, read_assertion, unproven_subject
 from dovetail.authserver import OAuthClient, cimd
 from dovetail.errors import SetupError
-from dovetail.protocol.base64url import encode_base64url
+from dovetail.protocol.pagination import encode_base64url
 from hosting import hosted
 
 # ── registration ──

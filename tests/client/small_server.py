@@ -10,8 +10,8 @@ from dovetail import Client
 from dovetail.engine.context import Context
 from dovetail.errors import ToolError
 from dovetail.protocol import revisions
-from dovetail.protocol.content import Image
 from dovetail.protocol.revisions import Revision
+from dovetail.protocol.types import Image
 from dovetail.server import Server
 
 HANDSHAKE = [revision.name for revision in revisions.HANDSHAKE.values()]

@@ -11,7 +11,7 @@ from served_http import Scripted, Visit
 
 from dovetail import Change, Client, ServerError, ToolDefinition
 from dovetail.client.credentials import Challenged, Sending
-from dovetail.protocol.outbound import SUBSCRIPTION_KEY
+from dovetail.protocol.results import SUBSCRIPTION_KEY
 
 MODERN, OLD = "2026-07-28", "2025-11-25"
 INFO = {"name": "fake", "version": "0"}

@@ -12,8 +12,8 @@ from small_server import HANDSHAKE, every_revision, handshake_only, make_server,
 from dovetail import Client
 from dovetail.errors import ConnectionLost, ServerError, SetupError
 from dovetail.protocol import revisions
-from dovetail.protocol.content import ResourceContents, Text
 from dovetail.protocol.results import PromptResult
+from dovetail.protocol.types import ResourceContents, Text
 from dovetail.server import Server
 
 COMPLETE = {"resultType": "complete"}

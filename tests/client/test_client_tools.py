@@ -11,8 +11,7 @@ from small_server import every_revision, make_server, modern_only, revision_of
 
 from dovetail import CallResult, Client, NotApproved
 from dovetail.errors import ServerError, ToolError
-from dovetail.protocol.content import Image, Text
-from dovetail.protocol.definitions import ToolDefinition
+from dovetail.protocol.types import Image, Text, ToolDefinition
 from dovetail.server import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")

@@ -8,7 +8,7 @@ import pytest
 from scripted_link import ScriptedLink, error, result
 
 from dovetail import Client, NotApproved, ServerError
-from dovetail.protocol.definitions import WRAPPED_KEY
+from dovetail.protocol.types import WRAPPED_KEY
 
 pytestmark = pytest.mark.usefixtures("tidy")
 

@@ -10,8 +10,7 @@ from msgspec import Raw
 
 from dovetail.client.results import ListPage, WireCallResult, read, read_object, read_page
 from dovetail.errors import BadAnswer
-from dovetail.protocol.content import Audio, EmbeddedResource, ResourceContents, ResourceLink, Text
-from dovetail.protocol.definitions import ToolDefinition
+from dovetail.protocol.types import Audio, EmbeddedResource, ResourceContents, ResourceLink, Text, ToolDefinition
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

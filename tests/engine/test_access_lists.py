@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dovetail import Server, ToolRegistry
 from dovetail.auth.principal import Principal
 from dovetail.engine import access
-from dovetail.protocol import outbound
+from dovetail.protocol import results
 from wire import MODERN, Wire
 
 ERAS = ("2024-11-05", "2025-11-25", MODERN)
@@ -311,14 +311,14 @@ async def test_a_kept_list_is_encoded_once_for_all_who_see_the_same(monkeypatch:
     for number in range(50):
         server.add_tool(lambda: "", name=f"t{number}", scopes=["a"])
     sizes: list[int] = []
-    encode = outbound.encode
+    encode = results.encode
 
     def counting(value: Any) -> bytes:
         data = encode(value)
         sizes.append(len(data))
         return data
 
-    monkeypatch.setattr(outbound, "encode", counting)
+    monkeypatch.setattr(results, "encode", counting)
     for _ in range(5):
         await lists(server, caller("a"))
     assert sum(size > 1000 for size in sizes) == 1

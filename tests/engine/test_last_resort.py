@@ -23,7 +23,7 @@ from dovetail import (
     Text,
     ToolError,
 )
-from dovetail.protocol.content import Annotations, Icon
+from dovetail.protocol.types import Annotations, Icon
 from wire import MODERN, Wire
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 
 from dovetail import Client, Server
-from dovetail.protocol import outbound
+from dovetail.protocol import results
 
 TOOLS = 200
 
@@ -20,7 +20,7 @@ def add(a: int, b: int) -> int:
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of all results that are encoded, from now on."""
     sizes: list[int] = []
-    encode = outbound.encode
+    encode = results.encode
 
     def counting(value: Any) -> bytes:
         data = encode(value)
@@ -28,7 +28,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             sizes.append(len(data))
         return data
 
-    monkeypatch.setattr(outbound, "encode", counting)
+    monkeypatch.setattr(results, "encode", counting)
     return sizes
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail import Context, NotFound, Server, ToolError
-from dovetail.protocol.definitions import LONGEST_URI
+from dovetail.protocol.types import LONGEST_URI
 from dovetail.protocol.uri_template import UriTemplate, normalised
 from dovetail.registry.files import Directory
 from wire import MODERN, Wire

@@ -14,7 +14,7 @@ from dovetail.engine import rates
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.rates import Limiter, SharedCounts
 from dovetail.errors import SetupError
-from dovetail.registry.rates import Rate, parse_rates
+from dovetail.registry.options import Rate, parse_rates
 from far_state import FarState
 
 NOTHING: Any = None

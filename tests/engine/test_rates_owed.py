@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from dovetail.engine.rates import Limiter, SharedCounts
-from dovetail.registry.rates import parse_rates
+from dovetail.registry.options import parse_rates
 from dovetail.state.base import NoRoom
 from dovetail.state.memory import MemoryState
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.protocol.base64url import decode_base64url, encode_base64url
+from dovetail.protocol.pagination import decode_base64url, encode_base64url
 
 
 @given(st.binary(max_size=100))

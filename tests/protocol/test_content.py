@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import official
 from dovetail.protocol import jsonrpc, revisions
-from dovetail.protocol.content import (
+from dovetail.protocol.types import (
     CONTENT_TYPES,
     Annotations,
     Audio,

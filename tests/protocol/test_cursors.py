@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import INVALID_PARAMS, ProtocolError
-from dovetail.protocol.cursors import CLOCK_SKEW, LIFETIME, decode_cursor, encode_cursor
+from dovetail.protocol.pagination import CLOCK_SKEW, LIFETIME, decode_cursor, encode_cursor
 
 KEY = b"k" * 32
 NOW = 1_800_000_000.75

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 import official
 from dovetail.protocol import jsonrpc, revisions
-from dovetail.protocol.content import Annotations, Icon
-from dovetail.protocol.definitions import (
+from dovetail.protocol.types import (
     WRAPPED_KEY,
+    Annotations,
+    Icon,
     Implementation,
     PromptArgument,
     PromptDefinition,

@@ -10,14 +10,6 @@ import pytest
 import official
 from dovetail.errors import ProtocolError
 from dovetail.protocol import inbound, jsonrpc
-from dovetail.protocol.content import Content, EmbeddedResource, Message, ResourceContents
-from dovetail.protocol.definitions import (
-    Implementation,
-    PromptDefinition,
-    ResourceDefinition,
-    TemplateDefinition,
-    ToolDefinition,
-)
 from dovetail.protocol.features import Completion, Offer
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.jsonrpc import Envelope
@@ -28,8 +20,19 @@ from dovetail.protocol.methods import (
     GetPromptParams,
     ListParams,
 )
-from dovetail.protocol.outbound import CacheHint, Shaper, Style, ToolResult
+from dovetail.protocol.results import CacheHint, Shaper, Style, ToolResult
 from dovetail.protocol.revisions import R2026_07_28
+from dovetail.protocol.types import (
+    Content,
+    EmbeddedResource,
+    Implementation,
+    Message,
+    PromptDefinition,
+    ResourceContents,
+    ResourceDefinition,
+    TemplateDefinition,
+    ToolDefinition,
+)
 
 FOLDER = official.FOLDER / "2026-07-28" / "examples"
 

@@ -9,18 +9,23 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 import official
-from dovetail.protocol import outbound, results, revisions
-from dovetail.protocol.content import Audio, Image, Message, ResourceContents, ResourceLink, Text
-from dovetail.protocol.definitions import (
+from dovetail.protocol import results, revisions
+from dovetail.protocol.features import Completion, Offer
+from dovetail.protocol.results import SERVER_INFO_KEY, SUBSCRIPTION_KEY, CacheHint, Shaper, Style, ToolResult
+from dovetail.protocol.types import (
+    Audio,
+    Image,
     Implementation,
+    Message,
     PromptArgument,
     PromptDefinition,
+    ResourceContents,
     ResourceDefinition,
+    ResourceLink,
     TemplateDefinition,
+    Text,
     ToolDefinition,
 )
-from dovetail.protocol.features import Completion, Offer
-from dovetail.protocol.outbound import SERVER_INFO_KEY, SUBSCRIPTION_KEY, CacheHint, Shaper, Style, ToolResult
 
 REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)
 NAMES = [row.name for row in revisions.ALL]
@@ -391,4 +396,4 @@ def test_a_listing_without_kept_bytes_is_encoded_once() -> None:
 
 def test_absent_is_not_null() -> None:
     assert ToolResult().structured is UNSET
-    assert outbound.COMPLETE == "complete"
+    assert results.COMPLETE == "complete"

@@ -9,8 +9,6 @@ import pytest
 import official
 from dovetail.errors import MissingCapability, QuestionFailed, SetupError
 from dovetail.protocol import jsonrpc, revisions
-from dovetail.protocol.content import Audio, EmbeddedResource, Image, ResourceContents, ResourceLink, Text
-from dovetail.protocol.definitions import ToolDefinition
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sampling import (
     MAX_TOOL_TURNS,
@@ -24,6 +22,7 @@ from dovetail.protocol.sampling import (
     check_tool_turns,
     shape_sampling,
 )
+from dovetail.protocol.types import Audio, EmbeddedResource, Image, ResourceContents, ResourceLink, Text, ToolDefinition
 
 REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)
 RICH = [row for row in revisions.ALL if row.rich_sampling]

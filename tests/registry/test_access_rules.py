@@ -7,8 +7,8 @@ import pytest
 
 from dovetail import Server, SetupError, ToolRegistry
 from dovetail.registry import catalog as catalogs
-from dovetail.registry.access import AccessRule, Rules, compile_access
 from dovetail.registry.catalog import Catalog, KeptPage
+from dovetail.registry.options import AccessRule, Rules, access_of
 
 
 def agree(principal: Any) -> bool:
@@ -60,7 +60,7 @@ def function() -> str:
     ],
 )
 def test_a_rule(options: Any, scopes: set[str], authorize: Any, has_key: bool) -> None:
-    rule = compile_access(options, "tool t")
+    rule = access_of(options, "tool t")
     assert rule is not None
     assert rule.scopes == scopes
     assert rule.authorize is authorize
@@ -85,7 +85,7 @@ def test_every_kind_takes_a_rule(tmp_path: Path) -> None:
     server.add_tool(function, **options)
     server.add_prompt(function, **options)
     server.add_resource("a://b", function, **options)
-    server.add_resource("a://{name}", lambda name: name, name="template", **options)
+    server.add_resource("a://of/{name}", lambda name: name, name="template", **options)
     server.add_file(tmp_path / "a.txt", uri="file:///one", **options)
     server.add_directory(tmp_path, uri="docs://d", **options)
     library = server.engine.library
@@ -115,7 +115,7 @@ def test_the_scopes_of_a_server() -> None:
     server.add_tool(function, scopes=["a", "b"])
     server.add_prompt(function, scopes=["b", "c"])
     server.add_resource("a://b", function, scopes=["d"])
-    server.add_resource("a://{name}", lambda name: name, name="template", scopes=["e"])
+    server.add_resource("a://of/{name}", lambda name: name, name="template", scopes=["e"])
     assert server.engine.scopes_in_use() == frozenset("abcde")
     server.remove_tool("function")
     assert server.engine.scopes_in_use() == frozenset("bcde")

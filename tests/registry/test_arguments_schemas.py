@@ -11,7 +11,7 @@ from dovetail.errors import ArgumentError, SetupError
 from dovetail.registry.arguments import compile_strings
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.outputs import encode_json
-from dovetail.registry.validator import Validator
+from dovetail.registry.validate import Validator
 from stable_ids import stable
 
 # Raw schemas

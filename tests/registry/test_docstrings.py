@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from dovetail.registry.docstrings import split_docstring
+from dovetail.registry.functions import split_docstring
 
 GOOGLE = """Find notes.
 

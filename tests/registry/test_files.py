@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import NotFound, ProtocolError, SetupError
-from dovetail.protocol.definitions import LONGEST_URI
+from dovetail.protocol.types import LONGEST_URI
 from dovetail.registry import files
 from dovetail.registry.files import Directory, File, guess_mime_type
 

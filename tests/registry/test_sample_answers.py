@@ -11,9 +11,8 @@ from sample_stage import HI, REVISIONS, RICH, SCHEMA, USE, WIRE_USE, add, answer
 import official
 from dovetail.errors import MissingCapability, QuestionFailed
 from dovetail.protocol import revisions
-from dovetail.protocol.content import Audio, Image, Text
-from dovetail.protocol.definitions import ToolDefinition
 from dovetail.protocol.revisions import LATEST, Revision
+from dovetail.protocol.types import Audio, Image, Text, ToolDefinition
 from dovetail.registry.sampling import MAX_BLOCKS, Sample, Sampled, SamplingMessage, ToolOutcome, ToolUse
 
 # What came back

@@ -21,9 +21,9 @@ from validator_stage import nested
 from costs import functions_called
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.registry.arguments import compile_raw_arguments
+from dovetail.registry.explain import UNSAID, Budget, size
 from dovetail.registry.leniency import Leniency
-from dovetail.registry.soundness import UNSAID, Budget, size
-from dovetail.registry.validator import Validator
+from dovetail.registry.validate import Validator
 
 CALLS = 20  # of functions, for one node that is looked at
 

@@ -24,10 +24,10 @@ from dovetail import (
     ToolResult,
 )
 from dovetail.protocol import revisions
-from dovetail.protocol.definitions import Implementation
-from dovetail.protocol.outbound import Shaper, Style
-from dovetail.registry import untrusted
-from dovetail.registry.untrusted import FencedResult, marked
+from dovetail.protocol.results import Shaper, Style
+from dovetail.protocol.types import Implementation
+from dovetail.registry import outputs
+from dovetail.registry.outputs import FencedResult, marked
 from wire import MODERN, Wire
 
 HANDSHAKE = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
@@ -44,7 +44,7 @@ def fenced(text: str, boundary: str = BOUNDARY) -> str:
 
 @pytest.fixture(autouse=True)
 def boundary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(untrusted, "new_boundary", lambda: BOUNDARY)
+    monkeypatch.setattr(outputs, "new_boundary", lambda: BOUNDARY)
 
 
 def offering(how: Any, **options: Any) -> Server:
@@ -294,7 +294,7 @@ def test_every_result_has_a_boundary_that_nobody_can_foretell(monkeypatch: pytes
 
 def test_a_text_that_holds_the_boundary_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh: Iterator[str] = iter(["second", "third"])
-    monkeypatch.setattr(untrusted, "new_boundary", lambda: next(fresh))
+    monkeypatch.setattr(outputs, "new_boundary", lambda: next(fresh))
     result = FencedResult(content=(Text("a first b"), Text("a second b")), boundary="first")
     texts = ["a first b", "a second b"]
     assert texts_of(result, SHAPERS[-1]) == [fenced(text, "third") for text in texts]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from validator_stage import D7, refused
 
 from dovetail.errors import SetupError
-from dovetail.registry.validator import DIALECTS, Pattern, Validator
+from dovetail.registry.validate import DIALECTS, Pattern, Validator
 from stable_ids import stable
 
 pytestmark = pytest.mark.timeout(60)  # only to catch what would never end

@@ -13,7 +13,7 @@ from validator_stage import nested, problems, refused
 
 from costs import functions_called
 from dovetail.errors import SetupError
-from dovetail.registry.validator import Pattern, SchemaLimits, Validator
+from dovetail.registry.validate import Pattern, SchemaLimits, Validator
 
 pytestmark = pytest.mark.timeout(60)  # only to catch what would never end
 
@@ -239,7 +239,7 @@ def test_it_does_not_see_later_changes() -> None:
 
 def test_lazy_leaves_the_engine_alone() -> None:
     program = (
-        "import sys; from dovetail.registry.validator import Validator; "
+        "import sys; from dovetail.registry.validate import Validator; "
         "v = Validator({'type': 'null'}, where='x', lazy=True); assert 'jsonschema_rs' not in sys.modules; "
         "assert not v.is_valid(1); assert 'jsonschema_rs' in sys.modules"
     )

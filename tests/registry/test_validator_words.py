@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from validator_stage import D4, D7, nested, problems
 
-from dovetail.registry.validator import Validator
+from dovetail.registry.validate import Validator
 
 pytestmark = pytest.mark.timeout(60)  # only to catch what would never end
 

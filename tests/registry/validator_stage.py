@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import SetupError
-from dovetail.registry.validator import Validator
+from dovetail.registry.validate import Validator
 
 
 def problems(schema: Any, value: Any, **options: Any) -> list[str]:

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from dovetail.auth.proofs import ALGORITHMS, BadProof, Proof, read_proof
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, RateLimited, Unauthorized
-from dovetail.protocol.base64url import encode_base64url
+from dovetail.protocol.pagination import encode_base64url
 
 T = TypeVar("T")
 Claim = Callable[[str, float], Awaitable[bool]]  # whether nobody had this key in so many seconds

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dovetail.auth.claims import read_object
 from dovetail.auth.verifier import MAX_TOKEN
 from dovetail.errors import SetupError
-from dovetail.protocol.base64url import decode_base64url
+from dovetail.protocol.pagination import decode_base64url
 
 if TYPE_CHECKING:
     from joserfc.jwk import Key

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dovetail.auth.jose import PRIVATE_MEMBERS, SignedToken, TokenKey, read_keys, read_token
-from dovetail.protocol.base64url import encode_base64url
+from dovetail.protocol.pagination import encode_base64url
 
 MAX_PROOF = 8192  # characters; one with an RSA key of 4096 bits has some 2,500
 KEPT_KEYS = 1000  # that need not be read again

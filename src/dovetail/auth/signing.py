@@ -11,7 +11,7 @@ import msgspec
 
 from dovetail.auth.jose import PRIVATE_MEMBERS, UnfitKey, strong_key
 from dovetail.errors import SetupError
-from dovetail.protocol.base64url import decode_base64url
+from dovetail.protocol.pagination import decode_base64url
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet

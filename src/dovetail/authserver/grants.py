@@ -18,7 +18,7 @@ import msgspec
 from dovetail.authserver.marks import Marks
 from dovetail.authserver.refusals import OAuthRefusal
 from dovetail.authserver.seals import Sealed, Seals
-from dovetail.protocol.base64url import encode_base64url
+from dovetail.protocol.pagination import encode_base64url
 from dovetail.state.base import StoreTrouble
 
 CODE_SECONDS = 60.0

@@ -20,7 +20,7 @@ import msgspec
 from dovetail.authserver.client_record import REGISTERED
 from dovetail.authserver.turns import Turns
 from dovetail.errors import SetupError
-from dovetail.protocol.base64url import decode_base64url, encode_base64url
+from dovetail.protocol.pagination import decode_base64url, encode_base64url
 
 COST = 2**15  # with 8 and 3: what OWASP recommends for 32 MiB
 BLOCK = 8

@@ -15,7 +15,7 @@ from dovetail.transports.guard import is_loopback
 if TYPE_CHECKING:
     from dovetail.cli.loading import Ask, Measurement
     from dovetail.client import Client
-    from dovetail.protocol.definitions import ToolDefinition
+    from dovetail.protocol.types import ToolDefinition
 
 MAX_SECONDS, MAX_CLIENTS = 3_600.0, 1_000
 BAR_WIDTH = 40

@@ -16,7 +16,7 @@ from dovetail.cli.terminal import aligned, as_json, can_ask, in_line, out_json, 
 from dovetail.client import CallResult, ElicitQuestion
 from dovetail.client.address import page_url
 from dovetail.errors import URL_ELICITATION_REQUIRED, ServerError
-from dovetail.protocol.definitions import ToolDefinition
+from dovetail.protocol.types import ToolDefinition
 
 LONGEST_VALUE = 300  # columns of an argument that are shown before a yes
 

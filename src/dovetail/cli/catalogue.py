@@ -5,7 +5,7 @@ from typing import Any
 
 from dovetail.cli.schemas import MAX_DESCRIBED, Schema, described, mapping, properties, required
 from dovetail.cli.terminal import aligned, as_json, columns, highlighted, in_line, out, plain, styled, width_of, wrapped
-from dovetail.protocol.definitions import ToolHints
+from dovetail.protocol.types import ToolHints
 
 LONGEST_NAME = 500
 LONGEST_ARGUMENTS = 60

@@ -13,7 +13,7 @@ from dovetail.cli.questions import Dismissed
 from dovetail.cli.schemas import ANYTHING, Schema, described, items, mapping, properties, required, types
 from dovetail.cli.terminal import in_line, plain, tell
 from dovetail.errors import SetupError
-from dovetail.registry.validator import SchemaLimits, Validator
+from dovetail.registry.validate import SchemaLimits, Validator
 
 MAX_FIELDS = 100
 MAX_OPTIONS = 200

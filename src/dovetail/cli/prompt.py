@@ -12,7 +12,7 @@ from dovetail.cli.terminal import out, out_json, styled
 
 if TYPE_CHECKING:
     from dovetail.cli.arguments import GivenArguments
-    from dovetail.protocol.content import Message
+    from dovetail.protocol.types import Message
 
 EXAMPLES = """
 \b

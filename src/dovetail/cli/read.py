@@ -13,7 +13,7 @@ from dovetail.errors import INVALID_PARAMS, RESOURCE_NOT_FOUND, DovetailError, S
 
 if TYPE_CHECKING:
     from dovetail.client import Client
-    from dovetail.protocol.content import ResourceContents
+    from dovetail.protocol.types import ResourceContents
 
 NOT_FOUND = (RESOURCE_NOT_FOUND, INVALID_PARAMS)  # by the revision
 

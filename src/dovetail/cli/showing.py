@@ -27,7 +27,7 @@ from dovetail.cli.terminal import (
     width_of,
 )
 from dovetail.client import CallResult
-from dovetail.protocol.content import (
+from dovetail.protocol.types import (
     Audio,
     Content,
     EmbeddedResource,

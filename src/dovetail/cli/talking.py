@@ -14,8 +14,8 @@ from dovetail.cli.schemas import mapping
 from dovetail.cli.terminal import LEVEL_COLOURS, ProgressLine, as_json, in_line, plain, tell
 from dovetail.client import Client, LogMessage
 from dovetail.protocol import revisions
-from dovetail.protocol.definitions import PromptDefinition, ToolDefinition
 from dovetail.protocol.features import passes_level
+from dovetail.protocol.types import PromptDefinition, ToolDefinition
 
 LONGEST_LOG = 10_000  # characters of a message
 MAX_NAMED = 20  # tools or prompts that an error lists

@@ -33,17 +33,17 @@ from dovetail.client.sampling import SamplingHandler
 from dovetail.client.targets import ClientTarget, WebTransport, link_to
 from dovetail.engine.streams import Change
 from dovetail.errors import HEADER_MISMATCH, NotApproved, ServerError, SetupError, ToolError
-from dovetail.protocol.content import ResourceContents
-from dovetail.protocol.definitions import (
+from dovetail.protocol.features import Completion
+from dovetail.protocol.methods import ListenFilter, LogLevel
+from dovetail.protocol.results import PromptResult
+from dovetail.protocol.types import (
     Implementation,
     PromptDefinition,
+    ResourceContents,
     ResourceDefinition,
     TemplateDefinition,
     ToolDefinition,
 )
-from dovetail.protocol.features import Completion
-from dovetail.protocol.methods import ListenFilter, LogLevel
-from dovetail.protocol.results import PromptResult
 
 Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]
 

@@ -23,10 +23,15 @@ from dovetail.client.results import CallResult, LogHandler
 from dovetail.client.roots import RootSource
 from dovetail.client.sampling import SamplingHandler
 from dovetail.errors import BadAnswer, ConnectionLost, SetupError, ToolError
-from dovetail.protocol.content import ResourceContents
-from dovetail.protocol.definitions import PromptDefinition, ResourceDefinition, TemplateDefinition, ToolDefinition
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.results import PromptResult
+from dovetail.protocol.types import (
+    PromptDefinition,
+    ResourceContents,
+    ResourceDefinition,
+    TemplateDefinition,
+    ToolDefinition,
+)
 
 T = TypeVar("T")
 Named = TypeVar("Named", ToolDefinition, PromptDefinition)

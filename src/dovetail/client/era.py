@@ -27,11 +27,11 @@ from dovetail.errors import (
     TooManyRequests,
 )
 from dovetail.protocol import revisions
-from dovetail.protocol.definitions import Implementation
 from dovetail.protocol.inbound import CAPABILITIES_KEY, CLIENT_KEY
 from dovetail.protocol.methods import LogLevel, RequestMeta
-from dovetail.protocol.outbound import SERVER_INFO_KEY
+from dovetail.protocol.results import SERVER_INFO_KEY
 from dovetail.protocol.revisions import Revision
+from dovetail.protocol.types import Implementation
 
 T = TypeVar("T")
 

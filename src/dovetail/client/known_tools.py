@@ -12,8 +12,8 @@ from typing import Any
 from dovetail.client.channel import Channel, Seconds
 from dovetail.client.results import ListPage
 from dovetail.errors import DovetailError, ServerError, SetupError
-from dovetail.protocol.definitions import WRAPPED_KEY, ToolDefinition
 from dovetail.protocol.headers import HeaderParameter, header_parameters
+from dovetail.protocol.types import WRAPPED_KEY, ToolDefinition
 
 TOOLS = ("tools/list", "tools", ToolDefinition)
 MAX_LISTINGS = 5  # of tools that change while they are listed

@@ -20,7 +20,7 @@ from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind
 from dovetail.errors import ConnectionLost, DovetailError, ServerError, TooManyRequests
 from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE
 from dovetail.protocol.methods import ListenFilter, RequestId
-from dovetail.protocol.outbound import SUBSCRIPTION_KEY
+from dovetail.protocol.results import SUBSCRIPTION_KEY
 
 Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 Doubt = Callable[[], None]  # hears that changes may have been missed

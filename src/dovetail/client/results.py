@@ -7,9 +7,9 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from dovetail.errors import BadAnswer
-from dovetail.protocol.content import Content, Text
 from dovetail.protocol.jsonrpc import UNREADABLE, in_words
 from dovetail.protocol.methods import LogLevel
+from dovetail.protocol.types import Content, Text
 
 T = TypeVar("T")
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from dovetail.engine.dispatch import CallNext
 from dovetail.protocol.inbound import Request
-from dovetail.protocol.outbound import ToolResult
-from dovetail.protocol.results import Result
+from dovetail.protocol.results import Result, ToolResult
 
 FINEST = 0.01  # milliseconds: the upper end of the first bin
 GROWTH = math.log(1.1)

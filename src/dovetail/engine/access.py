@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.limits import with_timeout
 from dovetail.errors import Unauthorized
-from dovetail.registry.access import AccessRule, Rules
 from dovetail.registry.catalog import Edition, Page
-from dovetail.registry.options import Authorize
+from dovetail.registry.options import AccessRule, Authorize, Rules
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal

@@ -39,8 +39,7 @@ from dovetail.errors import (
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.methods import CompleteParams, ListenParams, UriParams
-from dovetail.protocol.outbound import ToolResult
-from dovetail.protocol.results import Interim, Result
+from dovetail.protocol.results import Interim, Result, ToolResult
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal

@@ -14,12 +14,11 @@ from dovetail.engine.invoke import fail, final, start
 from dovetail.engine.limits import CallTimeout, Limit, Slots
 from dovetail.errors import INVALID_PARAMS, ArgumentError, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import headers, jsonrpc
-from dovetail.protocol.content import Text
 from dovetail.protocol.features import require_capabilities
 from dovetail.protocol.methods import CallToolParams
-from dovetail.protocol.outbound import ToolResult
 from dovetail.protocol.questions import InputRequired
-from dovetail.protocol.results import Result
+from dovetail.protocol.results import Result, ToolResult
+from dovetail.protocol.types import Text
 from dovetail.registry.jsonable import PLAIN_TYPES
 from dovetail.registry.outputs import OutputError
 from dovetail.registry.tools import Tool

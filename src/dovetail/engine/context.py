@@ -18,9 +18,9 @@ from dovetail.engine.streams import Change
 from dovetail.engine.threads import CallEnded, call_has_ended, wait_in_thread
 from dovetail.errors import ToolError, Unauthorized
 from dovetail.protocol import features, jsonrpc
-from dovetail.protocol.content import ResourceContents
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import LogLevel, RequestId
+from dovetail.protocol.types import ResourceContents
 from dovetail.registry.outputs import OutputError, to_jsonable
 
 if TYPE_CHECKING:

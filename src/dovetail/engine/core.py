@@ -26,10 +26,9 @@ from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind, Hub
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
 from dovetail.protocol import revisions
-from dovetail.protocol.definitions import Implementation
 from dovetail.protocol.features import Offer
-from dovetail.protocol.outbound import Shaper
-from dovetail.protocol.results import Contents
+from dovetail.protocol.results import Contents, Shaper
+from dovetail.protocol.types import Implementation
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.tools import Tool
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
     from dovetail.engine.refresh import Refresher
     from dovetail.engine.seal import Sealer
-    from dovetail.registry.access import AccessRule
+    from dovetail.registry.options import AccessRule
     from dovetail.registry.prompts import Completer, Prompt
     from dovetail.registry.resources import Template
     from dovetail.state.base import StateBackend

@@ -13,8 +13,7 @@ from dovetail.engine.invoke import EXITS, is_cancelled
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
-from dovetail.protocol.outbound import ToolResult
-from dovetail.protocol.results import Result
+from dovetail.protocol.results import Result, ToolResult
 from dovetail.registry.outputs import OutputError, to_jsonable
 
 if TYPE_CHECKING:

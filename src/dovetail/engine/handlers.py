@@ -28,8 +28,6 @@ from dovetail.errors import (
     ToolError,
 )
 from dovetail.protocol import jsonrpc
-from dovetail.protocol.cursors import LIFETIME, decode_cursor, encode_cursor
-from dovetail.protocol.definitions import Definition
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import (
     CompleteParams,
@@ -41,23 +39,27 @@ from dovetail.protocol.methods import (
     SetLevelParams,
     UriParams,
 )
-from dovetail.protocol.outbound import SUBSCRIPTION_KEY, CacheHint, Shaper
+from dovetail.protocol.pagination import LIFETIME, decode_cursor, encode_cursor
 from dovetail.protocol.results import (
+    SUBSCRIPTION_KEY,
+    CacheHint,
     Discovery,
     Empty,
     ListenEnded,
     Listing,
     PromptResult,
     Result,
+    Shaper,
     Suggestions,
     Welcome,
 )
+from dovetail.protocol.types import Definition
 from dovetail.registry.catalog import Catalog, KeptPage, Page
-from dovetail.registry.invocation import Invocation
+from dovetail.registry.functions import Invocation
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
-    from dovetail.registry.access import AccessRule
+    from dovetail.registry.options import AccessRule
 
 Handler = Callable[["Engine", Exchange], Awaitable[Result]]
 log = logging.getLogger("dovetail")

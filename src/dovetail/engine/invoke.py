@@ -15,7 +15,7 @@ from dovetail.engine.interview import Interview, Mark, Unanswered
 from dovetail.engine.limits import with_function_timeout, with_timeout
 from dovetail.errors import SetupError, UrlElicitationRequired
 from dovetail.protocol.questions import InputRequired
-from dovetail.registry.invocation import Invocation
+from dovetail.registry.functions import Invocation
 from dovetail.registry.jsonable import PLAIN_TYPES, OutputError, encode_json
 
 if TYPE_CHECKING:

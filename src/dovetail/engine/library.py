@@ -16,18 +16,17 @@ from dovetail import engine as late
 from dovetail import registry
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import ArgumentError, Busy, NotFound
-from dovetail.protocol.definitions import LONGEST_URI, ResourceDefinition
-from dovetail.protocol.outbound import CacheHint
-from dovetail.protocol.results import Contents
+from dovetail.protocol.results import CacheHint, Contents
+from dovetail.protocol.types import LONGEST_URI, ResourceDefinition
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.invocation import Invocation
+from dovetail.registry.functions import Invocation
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.engine.watch import Watcher
-    from dovetail.registry.access import AccessRule
     from dovetail.registry.files import FileEntry
+    from dovetail.registry.options import AccessRule
     from dovetail.registry.resource_access import FileGuard
     from dovetail.registry.resources import Resource, Template
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dovetail.engine.options import Options
     from dovetail.engine.rates import Limiter, SharedCounts
     from dovetail.registry.catalog import Catalog
-    from dovetail.registry.rates import Rate
+    from dovetail.registry.options import Rate
     from dovetail.registry.tools import Tool
     from dovetail.state.base import StateBackend
 

@@ -9,13 +9,11 @@ import msgspec
 from msgspec import Meta
 
 from dovetail import auth as late_auth
-from dovetail import registry
 from dovetail.engine.keys import Secrets, checked_secrets, secrets_in
 from dovetail.errors import SetupError
-from dovetail.protocol.content import Icon
-from dovetail.protocol.definitions import CacheScope
 from dovetail.protocol.methods import LogLevel
-from dovetail.protocol.outbound import CacheHint, Style
+from dovetail.protocol.results import CacheHint, Style
+from dovetail.protocol.types import CacheScope, Icon
 from dovetail.registry.options import (
     COUNT,
     LIMIT_SECONDS,
@@ -28,13 +26,14 @@ from dovetail.registry.options import (
     Kind,
     OutputPolicy,
     checked_options,
+    parse_rates,
 )
 
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth
     from dovetail.auth.verifier import Verifier, VerifyFunction
     from dovetail.engine.audit import AuditFunction
-    from dovetail.registry.rates import Rate
+    from dovetail.registry.options import Rate
 
 Profile = Literal["spec", "pocket", "reference"]
 ArgumentErrors = Literal["result", "error"]
@@ -165,7 +164,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(given.get("audit", False), bool) and not callable(given["audit"]):
             raise SetupError(f"Server: audit={given['audit']!r} is not possible; it must be True, False or a function")
         secret = checked_secrets(given["secret"], "Server: secret") if "secret" in given else secrets_in(os.environ)
-        rates = registry.rates.parse_rates(given["rate_limit"], "Server") if "rate_limit" in given else ()
+        rates = parse_rates(given["rate_limit"], "Server") if "rate_limit" in given else ()
         auth = None if given.get("auth") is None else late_auth.Auth.of(given["auth"])
         ours = {"secret": secret, "rate_limit": rates, "auth": auth}
         return cls(**{**PROFILES[given.get("profile", "spec")], **given, **ours})

@@ -26,7 +26,7 @@ from dovetail.engine.exchange import Exchange
 from dovetail.engine.networks import caller_of
 from dovetail.errors import RateLimited
 from dovetail.protocol.results import Result
-from dovetail.registry.rates import Per, Rate
+from dovetail.registry.options import Per, Rate
 from dovetail.state.base import Entry, NoRoom, StateBackend, StoreTrouble
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dovetail.engine.keys import Secrets
-from dovetail.protocol.base64url import decode_base64url, encode_base64url
+from dovetail.protocol.pagination import decode_base64url, encode_base64url
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -1,14 +1,191 @@
-"""What handlers return and middleware sees: values that know how to be encoded by a `Shaper`."""
+"""Results of requests, and the `Shaper`, compiled once for each revision, that encodes them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import UNSET, Raw
 
-from dovetail.protocol.content import Message, Meta, ResourceContents
-from dovetail.protocol.definitions import Definition
-from dovetail.protocol.features import Completion, Offer
-from dovetail.protocol.outbound import CacheHint, Shaper
+from dovetail.protocol import revisions
+from dovetail.protocol.features import Completion, Offer, bound_completion
+from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.revisions import Revision
+from dovetail.protocol.types import (
+    CacheScope,
+    Content,
+    Definition,
+    Implementation,
+    Message,
+    Meta,
+    ResourceContents,
+    Text,
+    shape_content,
+    shape_definition,
+    shape_implementation,
+)
+
+SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
+COMPLETE = "complete"
+INPUT_REQUIRED = "input_required"
+# Parts of a tool's result, around JSON:
+_TEXT = b'[{"type":"text","text":%b}]'
+_STRUCTURED = b',"structuredContent":'
+_WRAPPED = b'{"result":%b}'
+_QUOTE, _BRACE = b'"{'
+
+
+class Style(msgspec.Struct, frozen=True, kw_only=True):
+    """The switches of the profiles that change the shape of results."""
+
+    always_structured_content: bool = False
+    empty_next_cursor: bool = False
+    explicit_is_error: bool = True
+    server_info: bool = True
+
+
+class CacheHint(msgspec.Struct, frozen=True):
+    ttl_ms: int = 0
+    scope: CacheScope = "private"
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a tool, spelled out: for tools that want to say more than a return value can."""
+
+    content: Sequence[Content] = ()
+    structured: Any = UNSET  # a `Raw` is JSON already
+    is_error: bool = False
+    meta: Meta | None = None
+    # Set by the tool's registration, not by its author:
+    has_schema: bool = False  # it declares what its structured values look like
+    wrap: bool = False  # its schema describes no object, so older revisions get {"result": value}
+    text_copy: bool = True  # a structured value also goes out as text
+
+    def opened(self) -> "ToolResult":
+        """The same for whoever looks into it: the structured value as dicts, lists and so on."""
+        if not isinstance(self.structured, Raw):
+            return self
+        return msgspec.structs.replace(self, structured=msgspec.json.decode(self.structured))
+
+    def encode(self, shaper: "Shaper") -> bytes:
+        return shaper.tool_result(self)
+
+
+class Shaper:
+    """Encodes every kind of result as one revision wants it."""
+
+    def __init__(self, revision: Revision, style: Style, info: Implementation) -> None:
+        self.revision = revision
+        self.style = style
+        self.info = shape_implementation(info, revision)
+        self._server_meta: dict[str, Any] = (
+            {SERVER_INFO_KEY: self.info} if revision.result_type and style.server_info else {}
+        )
+        self._empty = encode(self._body({}, None))
+        # What all results of tools have in common: how they begin, and how they end if they have no meta of their own.
+        self._tool_head = b'{"resultType":"complete","content":' if revision.result_type else b'{"content":'
+        self._tool_ends = (self._tool_end(False, None), self._tool_end(True, None))
+        self._no_content = (Text(""),) if style.always_structured_content else ()
+        self.copies_text = not revision.structured_output or style.always_structured_content
+        self._keeps_structured = revision.structured_output or style.always_structured_content
+        self._filler = b',"structuredContent":{}' if style.always_structured_content else b""
+
+    def _body(self, fields: Mapping[str, Any], meta: Meta | None) -> dict[str, Any]:
+        """A result as a mapping, with what every result of this revision carries around its own fields."""
+        body: dict[str, Any] = {"resultType": COMPLETE} if self.revision.result_type else {}
+        body.update(fields)
+        if meta or self._server_meta:
+            body["_meta"] = {**self._server_meta, **(meta or {})}
+        return body
+
+    def _cacheable(self, fields: dict[str, Any], hint: CacheHint, meta: Meta | None = None) -> bytes:
+        if self.revision.result_type:
+            fields |= {"ttlMs": hint.ttl_ms, "cacheScope": hint.scope}
+        return encode(self._body(fields, meta))
+
+    def empty(self) -> bytes:
+        return self._empty
+
+    def tool_result(self, result: ToolResult) -> bytes:
+        end = self._tool_end(result.is_error, result.meta) if result.meta else self._tool_ends[result.is_error]
+        if result.structured is UNSET:
+            filler = b"" if result.has_schema else self._filler  # it would break what the schema promises
+            blocks = result.content if self.revision.icons else shape_content(result.content, self.revision)
+            return b"".join((self._tool_head, encode(blocks or self._no_content), filler, end))
+        value = encode(result.structured)
+        if result.content or not (result.text_copy or self.copies_text):
+            content = encode(shape_content(result.content, self.revision))
+        else:
+            content = _TEXT % (value if value[0] == _QUOTE else encode(value.decode()))
+        if not self._keeps_structured:
+            return b"".join((self._tool_head, content, end))
+        if (result.wrap or value[0] != _BRACE) and not self.revision.any_structured_output:
+            value = _WRAPPED % value
+        return b"".join((self._tool_head, content, _STRUCTURED, value, end))
+
+    def _tool_end(self, is_error: bool, meta: Meta | None) -> bytes:
+        flag = b',"isError":true' if is_error else b',"isError":false' if self.style.explicit_is_error else b""
+        if not meta and not self._server_meta:
+            return flag + b"}"
+        return b'%b,"_meta":%b}' % (flag, encode({**self._server_meta, **(meta or {})}))
+
+    def page(
+        self, key: str, items: Sequence[Definition], next_cursor: str | None, hint: CacheHint, meta: Meta | None = None
+    ) -> bytes:
+        """A page of a list. `key` is the name the items have in the result."""
+        fields: dict[str, Any] = {key: [shape_definition(item, self.revision) for item in items]}
+        if next_cursor is not None:
+            fields["nextCursor"] = next_cursor
+        elif self.style.empty_next_cursor and self.revision.handshake:  # later an empty cursor is a live one
+            fields["nextCursor"] = ""
+        return self._cacheable(fields, hint, meta)
+
+    def contents(self, items: Sequence[ResourceContents], hint: CacheHint) -> bytes:
+        if not self.revision.object_meta:
+            items = [msgspec.structs.replace(item, meta=None) for item in items]
+        return self._cacheable({"contents": items}, hint)
+
+    def prompt(self, messages: Sequence[Message], description: str | None) -> bytes:
+        fields: dict[str, Any] = {} if description is None else {"description": description}
+        fields["messages"] = [self._message(message) for message in messages]
+        return encode(self._body(fields, None))
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        content = Text(message.content) if isinstance(message.content, str) else message.content
+        return {"role": message.role, "content": shape_content((content,), self.revision)[0]}
+
+    def completion(self, completion: Completion) -> bytes:
+        return encode(self._body({"completion": bound_completion(completion)}, None))
+
+    def initialize(self, offer: Offer, instructions: str | None) -> bytes:
+        fields: dict[str, Any] = {
+            "protocolVersion": self.revision.name,
+            "capabilities": offer.capabilities(self.revision),
+            "serverInfo": self.info,
+        }
+        if instructions is not None:
+            fields["instructions"] = instructions
+        return encode(fields)
+
+    def discover(self, offer: Offer, instructions: str | None, hint: CacheHint) -> bytes:
+        fields: dict[str, Any] = {
+            "supportedVersions": list(revisions.SUPPORTED),
+            "capabilities": offer.capabilities(self.revision),
+        }
+        if instructions is not None:
+            fields["instructions"] = instructions
+        return self._cacheable(fields, hint)
+
+    def interim(self, requests: Mapping[str, Any], state: str) -> bytes:
+        """Questions instead of a result: the request comes again with the answers and the state."""
+        fields: dict[str, Any] = {"resultType": INPUT_REQUIRED}
+        if requests:
+            fields["inputRequests"] = requests
+        fields["requestState"] = state
+        return encode(self._body(fields, None))
+
+    def listen_ended(self, meta: Meta) -> bytes:
+        return encode(self._body({}, meta))
 
 
 class Result(Protocol):

@@ -6,9 +6,18 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from dovetail.errors import MissingCapability, QuestionFailed, SetupError
-from dovetail.protocol.content import Audio, Content, Image, Meta, Role, Text, shape_content
-from dovetail.protocol.definitions import ToolDefinition, shape_definition
 from dovetail.protocol.revisions import Revision
+from dovetail.protocol.types import (
+    Audio,
+    Content,
+    Image,
+    Meta,
+    Role,
+    Text,
+    ToolDefinition,
+    shape_content,
+    shape_definition,
+)
 
 METHOD = "sampling/createMessage"
 MAX_TOOL_TURNS = 100  # in one conversation: a model that is asked for more is running in circles

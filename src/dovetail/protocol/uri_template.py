@@ -27,7 +27,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from dovetail.errors import SetupError
-from dovetail.protocol.definitions import LONGEST_URI
+from dovetail.protocol.types import LONGEST_URI
 
 Value = str | list[str] | dict[str, str]
 Expandable = str | Sequence[str] | Mapping[str, str] | None

@@ -5,31 +5,23 @@ from typing import TYPE_CHECKING
 from dovetail.late import late
 
 if TYPE_CHECKING:
-    from dovetail.registry import access as access
     from dovetail.registry import elicitation as elicitation
-    from dovetail.registry import explanation as explanation
     from dovetail.registry import files as files
     from dovetail.registry import leniency as leniency
     from dovetail.registry import prompts as prompts
-    from dovetail.registry import rates as rates
     from dovetail.registry import resource_access as resource_access
     from dovetail.registry import resources as resources
     from dovetail.registry import roots as roots
     from dovetail.registry import sampling as sampling
-    from dovetail.registry import untrusted as untrusted
 
 __getattr__ = late(
     __name__,
-    "access",
     "elicitation",
-    "explanation",
     "files",
     "leniency",
     "prompts",
-    "rates",
     "resource_access",
     "resources",
     "roots",
     "sampling",
-    "untrusted",
 )

@@ -15,10 +15,9 @@ import msgspec
 
 from dovetail.errors import SetupError
 from dovetail.registry.fields import NO_CONSTRAINTS, Constraints, merge, only_meta, read_metadata
-from dovetail.registry.hints import alias_value, is_alias
+from dovetail.registry.functions import alias_value, is_alias
 from dovetail.registry.jsonable import OutputError, encode_json
 from dovetail.registry.models import Model, is_model
-from dovetail.registry.records import RecordClass, class_description, read_record
 from dovetail.registry.shapes import (
     LENGTH,
     SCALARS,
@@ -31,16 +30,19 @@ from dovetail.registry.shapes import (
     FixedArray,
     Foreign,
     Record,
+    RecordClass,
     Reference,
     Scalar,
     Shape,
     Table,
+    class_description,
     is_hashable,
     is_null,
     needs_trial,
+    read_record,
     scalar_kind,
 )
-from dovetail.registry.validator import Pattern
+from dovetail.registry.validate import Pattern
 
 _DEFINITIONS = 500
 _NESTING = 50  # a generic class that contains ever new variants of itself ends here

@@ -17,15 +17,13 @@ from dovetail import registry
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.registry.annotations import ShapeReader, nullable
-from dovetail.registry.defaults import completing, refuse_misfit
+from dovetail.registry.decode import TypeMaker, completing, refuse_misfit
+from dovetail.registry.explain import MISFIT, SHOWN, UNSAID, Budget, line, misfits, readable
 from dovetail.registry.fields import Constraints
 from dovetail.registry.functions import FunctionInfo, Parameter
-from dovetail.registry.misfits import line, misfits
-from dovetail.registry.readers import TypeMaker
 from dovetail.registry.schemas import JsonSchema, SchemaWriter, default_keyword
 from dovetail.registry.shapes import Alternatives, Anything, Reference, Shape, is_null
-from dovetail.registry.soundness import MISFIT, SHOWN, UNSAID, Budget, readable
-from dovetail.registry.validator import Validator
+from dovetail.registry.validate import Validator
 
 Raw = bytes | msgspec.Raw
 

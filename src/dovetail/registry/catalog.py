@@ -8,16 +8,13 @@ import re
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from dovetail import registry
 from dovetail.errors import SetupError
-from dovetail.registry.invocation import called
-
-if TYPE_CHECKING:
-    from dovetail.registry.access import Rules
+from dovetail.registry.functions import called
+from dovetail.registry.options import Rules
 
 T = TypeVar("T")
 log = logging.getLogger("dovetail")
@@ -48,7 +45,7 @@ class Edition(msgspec.Struct, Generic[T], frozen=True, eq=False):
     version: int
     numbers: list[int]
     items: list[T]
-    rules: "Rules | None"  # None: everybody may use everything
+    rules: Rules | None  # None: everybody may use everything
 
     def page(self, after: int, size: int) -> Page[T]:
         """Up to `size` items registered after number `after`."""
@@ -144,7 +141,7 @@ class Catalog(Generic[T]):
             if self._edition is None:
                 items = list(self._items.values())
                 rules = [rule for item in items if (rule := getattr(item, "access", None)) is not None]
-                together = registry.access.Rules.of(rules) if rules else None
+                together = Rules.of(rules) if rules else None
                 self._edition = Edition(self.version, list(self._numbers.values()), items, together)
             return self._edition
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dovetail.errors import QuestionFailed, SetupError
+from dovetail.registry.explain import described, excerpt, listed
 from dovetail.registry.form_origins import NO_ORIGIN, FieldOrigin
 from dovetail.registry.jsonable import encode_json
 from dovetail.registry.schemas import JsonSchema
-from dovetail.registry.soundness import described, excerpt, listed
-from dovetail.registry.validator import Validator
+from dovetail.registry.validate import Validator
 
 _LONGEST = 64 * 1024  # bytes of a string in an answer
 _NUMBERS = (int, float)

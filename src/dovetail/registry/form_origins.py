@@ -6,9 +6,9 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from dovetail.registry.hints import alias_value, is_alias
-from dovetail.registry.records import read_record
+from dovetail.registry.functions import alias_value, is_alias
 from dovetail.registry.schemas import JsonSchema, default_keyword
+from dovetail.registry.shapes import read_record
 
 
 class FieldOrigin(NamedTuple):

@@ -15,6 +15,7 @@ from msgspec import NODEFAULT
 
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.registry.arguments import Arguments, compile_arguments
+from dovetail.registry.explain import Budget, excerpt, listed
 from dovetail.registry.fields import default_of
 from dovetail.registry.form_fields import FormField, Option, choice_field, form_field, unfit
 from dovetail.registry.form_origins import NO_ORIGIN, FieldOrigin, origins
@@ -22,8 +23,7 @@ from dovetail.registry.functions import FunctionInfo, Parameter
 from dovetail.registry.jsonable import OutputError, decode_json, encode_json
 from dovetail.registry.leniency import Leniency
 from dovetail.registry.schemas import JsonSchema
-from dovetail.registry.soundness import Budget, excerpt, listed
-from dovetail.registry.validator import Validator
+from dovetail.registry.validate import Validator
 
 Answer = dict[str, Any]  # JSON values by the names of fields
 

@@ -1,22 +1,199 @@
-"""A Python callable goes in; what it says about itself comes out: name, prose, parameters, injected ones, result.
+"""Python callables: their signature, type hints and docstring, and how they are to be called.
 
-Nothing here knows JSON. Whatever can't be served is refused with the function, the parameter and the fix.
+Nothing here knows JSON. What can't be served is refused with the function, the parameter and the fix.
 """
 
 import functools
 import inspect
+import re
 import sys
 import types
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Union, get_args, get_origin
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT
 
 from dovetail.errors import SetupError
-from dovetail.registry.docstrings import split_docstring
 from dovetail.registry.fields import default_of, is_field
-from dovetail.registry.hints import evaluate
+
+
+def evaluate(annotation: Any, global_names: Mapping[str, Any], local_names: Mapping[str, Any]) -> Any:
+    """`typing.get_type_hints` for a single annotation, so that an error can name its place; raises NameError."""
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"it": annotation}
+    return typing.get_type_hints(holder, dict(global_names), dict(local_names), include_extras=True)["it"]
+
+
+def class_hints(annotation: Any, cls: type, where: str) -> tuple[dict[str, Any], bool]:
+    """The resolved hints with type variables filled in, and whether the class's own name had to be supplied."""
+    needs_names = False
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except NameError:
+        needs_names = True
+        try:
+            hints = typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
+        except Exception as error:
+            raise SetupError(
+                f"{where}: the annotations of {cls.__qualname__} can't be resolved ({error}); "
+                "import or define that type at module level, not under TYPE_CHECKING or inside a function"
+            ) from None
+    variables = _type_variables(annotation, cls)
+    wanted = {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar and hint is not ClassVar}
+    return {name: substitute(hint, variables) for name, hint in wanted.items()}, needs_names
+
+
+def _type_variables(annotation: Any, cls: type) -> dict[Any, Any]:
+    """What the type variables of a generic class and of its generic bases stand for."""
+    found: dict[Any, Any] = dict(zip(getattr(cls, "__parameters__", ()), get_args(annotation), strict=False))
+    for base in getattr(cls, "__orig_bases__", ()):
+        origin = get_origin(base)
+        if isinstance(origin, type) and origin is not Generic:
+            arguments = tuple(substitute(argument, found) for argument in get_args(base))
+            generic: Any = origin
+            found |= _type_variables(generic[arguments] if arguments else generic, origin)
+    return found
+
+
+def substitute(hint: Any, variables: Mapping[Any, Any]) -> Any:
+    """Fill type variables in; those that stand for nothing remain."""
+    if not variables:
+        return hint
+    if isinstance(hint, TypeVar):
+        return variables.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ())
+    if not parameters or isinstance(hint, type):
+        return hint
+    return hint[tuple(variables.get(parameter, parameter) for parameter in parameters)]
+
+
+def is_alias(annotation: Any) -> bool:
+    """Whether this is `type X = …` or a TypeAliasType, also with arguments."""
+    return type(get_origin(annotation) or annotation).__name__ == "TypeAliasType"
+
+
+def alias_value(annotation: Any, where: str) -> Any:
+    """What a type alias stands for."""
+    alias = get_origin(annotation) or annotation
+    names = vars(sys.modules.get(alias.__module__, typing))
+    try:
+        value = evaluate(alias.__value__, names, {alias.__name__: alias})
+    except NameError as error:
+        raise SetupError(
+            f"{where}: the alias {alias.__name__} can't be resolved ({error}); define it at module level"
+        ) from None
+    return substitute(value, dict(zip(alias.__type_params__, get_args(annotation), strict=False)))
+
+
+_ARGUMENTS = frozenset({"args", "arguments", "parameters", "params", "keyword args", "keyword arguments"})
+_ARGUMENTS |= frozenset({"other parameters"})
+_DROPPED = frozenset({"returns", "return", "yields", "yield", "raises", "raise", "except", "exceptions"})
+
+_GOOGLE_ENTRY = r"\*{0,2}(?P<name>\w+) *(?:\([^)]*\))? *:(?: +|$)(?P<text>.*)"
+_NUMPY_ENTRY = r"(?P<names>\*{0,2}\w+(?: *, *\*{0,2}\w+)*) *(?::.*)?$"
+_SPHINX_FIELD = r":(?P<kind>\w+)(?: +(?P<about>[^:]+))?:(?: +|$)(?P<text>.*)"
+_SPHINX_ARGUMENTS = frozenset({"param", "parameter", "arg", "argument", "key", "keyword"})
+_SPHINX_DROPPED = frozenset({"type", "return", "returns", "rtype", "raises", "raise", "except", "exception", "yields"})
+
+
+def split_docstring(text: str) -> tuple[str | None, dict[str, str]]:
+    """The prose (None if there is none) and what the docstring says about each parameter."""
+    prose: list[str] = []
+    descriptions: dict[str, str] = {}
+    for title, lines in _sections(text.splitlines()):
+        if title in _ARGUMENTS:
+            descriptions.update(_described(lines))
+        elif title not in _DROPPED:
+            prose.extend(_without_sphinx_fields(lines, descriptions))
+    summary = re.sub(r"\n{3,}", "\n\n", "\n".join(prose)).strip()
+    return summary or None, descriptions
+
+
+def _sections(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Cut at the headings we know; the text before and between them has the title ""."""
+    title, body, numpy, at = "", list[str](), False, 0
+    while at < len(lines):
+        heading, is_numpy = _heading(lines, at)
+        if heading or (title and not numpy and _is_flush(lines[at])) or (title and numpy and _underlined(lines, at)):
+            yield title, body
+            title, body, numpy = heading, [], is_numpy
+            at += 2 if is_numpy else 1
+            if not heading:  # ordinary text ends the section
+                body.append(lines[at - 1])
+            continue
+        body.append(lines[at])
+        at += 1
+    yield title, body
+
+
+def _heading(lines: list[str], at: int) -> tuple[str, bool]:
+    """The known heading that starts on this line, and whether it is underlined; ("", False) if none does."""
+    line = lines[at].strip()
+    word = line.removesuffix(":").lower()
+    if not _is_flush(lines[at]) or word not in _ARGUMENTS | _DROPPED:
+        return "", False
+    if _underlined(lines, at):
+        return word, True
+    return (word, False) if line.endswith(":") else ("", False)
+
+
+def _underlined(lines: list[str], at: int) -> bool:
+    rule = lines[at + 1].strip() if at + 1 < len(lines) else ""
+    return _is_flush(lines[at]) and len(rule) >= 3 and not rule.strip("-")
+
+
+def _is_flush(line: str) -> bool:
+    return bool(line) and not line[0].isspace()
+
+
+def _described(lines: list[str]) -> dict[str, str]:
+    """The entries of an argument section: `name (type): text`, or `name : type` with the text indented below."""
+    filled = [line for line in lines if line.strip()]
+    if not filled:
+        return {}
+    margin = min(len(line) - len(line.lstrip()) for line in filled)
+    is_numpy = margin == 0
+    texts: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in filled:
+        if len(line) - len(line.lstrip()) > margin:
+            current.append(line.strip())
+            continue
+        current = []
+        match = re.match(_NUMPY_ENTRY if is_numpy else _GOOGLE_ENTRY, line.strip())
+        if match is None:
+            continue
+        if is_numpy:
+            names = [name.strip(" *") for name in match["names"].split(",")]
+        else:
+            names = [match["name"]]
+            current.append(match["text"].strip())
+        texts.update(dict.fromkeys(names, current))
+    return {name: joined for name, parts in texts.items() if (joined := " ".join(parts).strip())}
+
+
+def _without_sphinx_fields(lines: list[str], descriptions: dict[str, str]) -> Iterator[str]:
+    """The lines that are no `:param x:`-like field; those fields fill `descriptions`."""
+    inside, name = False, ""
+    for line in lines:
+        match = re.match(_SPHINX_FIELD, line) if line.startswith(":") else None
+        kind = match["kind"] if match else ""
+        if match and kind in _SPHINX_ARGUMENTS and match["about"]:
+            inside, name = True, match["about"].split()[-1].lstrip("*\\")
+            descriptions[name] = match["text"].strip()
+        elif match and kind in _SPHINX_DROPPED:
+            inside, name = True, ""
+        elif inside and line[:1].isspace() and line.strip():
+            if name:
+                descriptions[name] = f"{descriptions[name]} {line.strip()}".strip()
+        else:
+            inside = False
+            yield line
+
 
 _FRAMES_SEARCHED = 64  # how far up the stack the function that defines a local type is looked for
 
@@ -272,3 +449,76 @@ class _Namespace:
 
 def _returned(signature: inspect.Signature, namespace: _Namespace, where: str) -> Any:
     return namespace.resolve(signature.return_annotation, f"{where}, return annotation")
+
+
+class Invocation(msgspec.Struct, frozen=True, kw_only=True):
+    """A function and the way to call it; the engine does the calling."""
+
+    function: Callable[..., Any]
+    is_async: bool
+    in_thread: bool
+    context_names: tuple[str, ...] = ()  # the parameters that take the injected context
+    by_name: bool = True  # arguments as keywords, or all of them as one mapping
+    is_direct: bool = False  # an `async def` that takes its arguments by name, and nothing besides
+    timeout: float | msgspec.UnsetType | None = msgspec.UNSET  # UNSET: the server's own
+
+    @classmethod
+    def of(
+        cls,
+        info: FunctionInfo,
+        *,
+        by_name: bool = True,
+        thread: bool | None = None,
+        timeout: float | msgspec.UnsetType | None = msgspec.UNSET,
+    ) -> "Invocation":
+        if info.is_async and thread:
+            raise SetupError(f"{info.where}: thread=True makes no sense on an async def; remove it")
+        return cls(
+            function=info.function,
+            is_async=info.is_async,
+            in_thread=not info.is_async and thread is not False,
+            context_names=tuple(info.injected),
+            by_name=by_name,
+            is_direct=info.is_async and by_name and not info.injected,
+            timeout=timeout,
+        )
+
+
+def called(function: Callable[..., Any]) -> str:
+    """How an error names a function to the one who wrote it."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
+
+
+class Passing(msgspec.Struct, frozen=True):
+    """How a handler with a schema of its own takes its arguments."""
+
+    by_name: bool
+    names: frozenset[str] | None = None  # the only ones it takes; None for all
+    needed: frozenset[str] = frozenset()  # those it can't do without, whatever the schema says
+
+
+def passing(function: Callable[..., Any], schema: Mapping[str, Any], info: FunctionInfo) -> Passing:
+    """All arguments as one mapping, or each by its name; raises SetupError if neither works.
+
+    By name if it has `**kwargs` or if all its parameters are properties of the schema; otherwise one parameter
+    of any other name takes the mapping.
+    """
+    parameters = {p.name: p for p in inspect.signature(function).parameters.values() if p.name not in info.injected}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return Passing(by_name=True)
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    if len(parameters) == 1 and not parameters.keys() & properties.keys():
+        return Passing(by_name=False)
+    needed = {name for name, p in parameters.items() if p.default is p.empty}
+    if unknown := sorted(needed - properties.keys()):
+        raise SetupError(
+            f"{info.where}: the parameters {unknown} are not in input_schema; "
+            "add them there, or take one parameter (a dict) for all arguments"
+        )
+    if missing := sorted(properties.keys() - parameters.keys()):
+        raise SetupError(
+            f"{info.where}: input_schema has {missing}, which the function does not take; "
+            "add the parameters, or take one parameter (a dict) for all arguments"
+        )
+    return Passing(by_name=True, names=frozenset(parameters), needed=frozenset(needed))

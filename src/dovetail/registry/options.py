@@ -1,17 +1,16 @@
-"""The options of registrations: names and values go in, the same come out if they can be meant; else SetupError."""
+"""Options of registrations, checked: access rules (`scopes=`, `authorize=`) and rate limits among them."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from dovetail import registry
 from dovetail.errors import SetupError
-from dovetail.protocol.definitions import CacheScope
-
-if TYPE_CHECKING:
-    from dovetail.registry.access import AccessRule
+from dovetail.protocol.scopes import checked_scopes
+from dovetail.protocol.types import CacheScope
 
 Given = TypeVar("Given", bound=Mapping[str, Any])
 OutputPolicy = Literal["auto", "text", "structured", "both"]
@@ -97,11 +96,6 @@ def _fits(value: Any, kind: Kind) -> bool:
     return True
 
 
-def access_of(options: AccessOptions, where: str) -> "AccessRule | None":
-    """None for what everybody may use; then nothing is loaded for it."""
-    return registry.access.compile_access(options, where) if "scopes" in options or "authorize" in options else None
-
-
 def convert_option(value: Any, kind: Any, where: str, option: str) -> Any:
     """An option given as plain data becomes its type; unknown keys are mistakes and are named."""
     if value is None:
@@ -117,3 +111,114 @@ def convert_option(value: Any, kind: Any, where: str, option: str) -> Any:
         if unknown := sorted(set(given) - set(known)):
             raise SetupError(f"{where}: {option} has unknown keys {unknown}; known are {', '.join(known)}")
     return converted
+
+
+class AccessRule(msgspec.Struct, frozen=True, eq=False):
+    """All `scopes` are needed, and `authorize` has to agree; it is asked only about callers that have the scopes.
+
+    `key` is what `authorize` has declared (`authorize.key = function`): callers for whom it gives the same are alike.
+    """
+
+    scopes: frozenset[str] = frozenset()
+    authorize: Authorize | None = None
+    key: Callable[[Any], Hashable] | None = None
+
+
+class Rules(msgspec.Struct, frozen=True, eq=False):
+    """Of several rules together: the scopes that any of them names, and the keys that their functions declare."""
+
+    scopes: frozenset[str]
+    keys: tuple[Callable[[Any], Hashable], ...]
+    has_keys: bool  # of every `authorize`; else nobody knows who is alike
+
+    @classmethod
+    def of(cls, rules: Iterable[AccessRule]) -> "Rules":
+        rules = list(rules)
+        asking = [rule for rule in rules if rule.authorize is not None]
+        return cls(
+            scopes=frozenset().union(*(rule.scopes for rule in rules)),
+            keys=tuple({id(rule.key): rule.key for rule in asking if rule.key is not None}.values()),
+            has_keys=all(rule.key is not None for rule in asking),
+        )
+
+
+def access_of(options: AccessOptions, where: str) -> AccessRule | None:
+    """None for what everybody may use. Raises SetupError."""
+    needed = options.get("scopes")
+    scopes = frozenset[str]() if needed is None else checked_scopes(needed, where)
+    authorize = options.get("authorize")
+    if authorize is None:
+        return AccessRule(scopes) if scopes else None
+    _check_function(authorize, where, "authorize")
+    key = getattr(authorize, "key", None)
+    if key is not None:
+        _check_function(key, where, "authorize.key")
+        if inspect.iscoroutinefunction(key):
+            raise SetupError(f"{where}: authorize.key={key!r} is async; write it as a plain def")
+    return AccessRule(scopes, authorize, key)
+
+
+def _check_function(given: object, where: str, option: str) -> None:
+    """It can be called with a principal, and with nothing else."""
+    if not callable(given):
+        raise SetupError(f"{where}: {option}={given!r} is not callable; give it a function of the principal")
+    try:
+        signature = inspect.signature(given)
+    except (ValueError, TypeError):  # some that are not written in Python have none
+        return
+    try:
+        signature.bind(None)
+    except TypeError as problem:
+        fix = "let it take one argument, the principal (None where nobody is known)"
+        raise SetupError(f"{where}: {option}={given!r} can't be called: {problem}; {fix}") from None
+
+
+Unit = Literal["second", "minute", "hour", "day"]
+Per = Literal["all", "principal", "address"]
+
+UNIT_SECONDS: dict[Unit, int] = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
+WHOSE: dict[Per, str] = {
+    "all": "from all callers together",
+    "principal": "from each caller",
+    "address": "from each address",
+}
+_RATE = re.compile(rf"([1-9][0-9]{{0,8}})/({'|'.join(UNIT_SECONDS)})(?: per (principal|address))?", re.ASCII)
+_RATE_FIX = (
+    'write it as "60/minute": a whole number from 1, a slash, and second, minute, hour or day, '
+    'with " per principal" or " per address" behind it if each has a limit of its own'
+)
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """So many calls in each second, minute, hour or day, of all callers together or of each."""
+
+    count: int
+    unit: Unit
+    per: Per = "all"
+
+    @property
+    def seconds(self) -> int:
+        return UNIT_SECONDS[self.unit]
+
+    def words(self, noun: str) -> str:
+        return f"{self.count} {noun}{'' if self.count == 1 else 's'} per {self.unit} {WHOSE[self.per]}"
+
+
+def parse_rates(given: str | Sequence[str] | None, where: str) -> tuple[Rate, ...]:
+    """One rate, or a list of several that all hold; None is none."""
+    if given is None:
+        return ()
+    if not isinstance(given, (str, list, tuple)):
+        raise SetupError(f"{where}: rate_limit={given!r} is not possible; {_RATE_FIX}, or a list of such strings")
+    rates = tuple(_parse(each, where) for each in ([given] if isinstance(given, str) else given))
+    if len({(rate.unit, rate.per) for rate in rates}) < len(rates):
+        raise SetupError(f"{where}: rate_limit={given!r} limits the same thing twice; keep the lower one")
+    return rates
+
+
+def _parse(text: Any, where: str) -> Rate:
+    match = _RATE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise SetupError(f"{where}: rate_limit={text!r} is not possible; {_RATE_FIX}")
+    count, unit, per = match.groups(default="all")
+    return msgspec.convert({"count": int(count), "unit": unit, "per": per}, Rate)

@@ -8,19 +8,17 @@ import msgspec
 from msgspec import UNSET
 
 from dovetail.errors import SetupError
-from dovetail.protocol.content import CONTENT_TYPES, Icon, Message, Meta, Role
-from dovetail.protocol.definitions import PromptArgument, PromptDefinition
 from dovetail.protocol.features import Completion
 from dovetail.protocol.results import PromptResult
+from dovetail.protocol.types import CONTENT_TYPES, Icon, Message, Meta, PromptArgument, PromptDefinition, Role
 from dovetail.registry.arguments import compile_strings
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.functions import inspect_function
-from dovetail.registry.invocation import Invocation
+from dovetail.registry.functions import Invocation, inspect_function
 from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option, meant
 from dovetail.registry.tools import closed_choices, tagged
 
 if TYPE_CHECKING:
-    from dovetail.registry.access import AccessRule
+    from dovetail.registry.options import AccessRule
 
 ROLES = get_args(Role)
 

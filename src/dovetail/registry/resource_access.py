@@ -17,8 +17,8 @@ from dovetail.protocol.uri_template import normalised
 from dovetail.registry.resources import Resource, Template
 
 if TYPE_CHECKING:
-    from dovetail.registry.access import AccessRule
     from dovetail.registry.files import Directory
+    from dovetail.registry.options import AccessRule
 
 Identity = tuple[int, int]  # device and inode
 

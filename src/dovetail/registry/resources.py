@@ -12,22 +12,28 @@ import msgspec
 from msgspec import UNSET
 
 from dovetail.errors import NotFound, SetupError
-from dovetail.protocol.content import Annotations, Icon, Meta, ResourceContents
-from dovetail.protocol.definitions import UNSAFE_KEY, CacheScope, ResourceDefinition, TemplateDefinition
-from dovetail.protocol.outbound import CacheHint
+from dovetail.protocol.results import CacheHint
+from dovetail.protocol.types import (
+    UNSAFE_KEY,
+    Annotations,
+    CacheScope,
+    Icon,
+    Meta,
+    ResourceContents,
+    ResourceDefinition,
+    TemplateDefinition,
+)
 from dovetail.protocol.uri_template import UriTemplate, Value, is_template, valid_uri
 from dovetail.protocol.uri_template import normalised as normalised
 from dovetail.registry.arguments import compile_strings
-from dovetail.registry.files import Directory, File, FileContents, FileEntry
-from dovetail.registry.functions import FunctionInfo, inspect_function, members
-from dovetail.registry.invocation import Invocation
-from dovetail.registry.mime_types import type_of_uri
+from dovetail.registry.files import Directory, File, FileContents, FileEntry, type_of_uri
+from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
 from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
 from dovetail.registry.outputs import encode_json
 from dovetail.registry.tools import closed_choices, tagged
 
 if TYPE_CHECKING:
-    from dovetail.registry.access import AccessRule
+    from dovetail.registry.options import AccessRule
 
 
 class ResourceOptions(AccessOptions, total=False):

@@ -6,8 +6,6 @@ from typing import Annotated, Any, Generic, TypeVar, get_args
 import msgspec
 
 from dovetail.errors import QuestionFailed, SetupError
-from dovetail.protocol.content import CONTENT_TYPES, Audio, Content, Image, Message, Role, Text
-from dovetail.protocol.definitions import ToolDefinition, describes_object
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.questions import Question
 from dovetail.protocol.revisions import LATEST, Revision
@@ -26,8 +24,19 @@ from dovetail.protocol.sampling import (
     check_tool_turns,
     shape_sampling,
 )
+from dovetail.protocol.types import (
+    CONTENT_TYPES,
+    Audio,
+    Content,
+    Image,
+    Message,
+    Role,
+    Text,
+    ToolDefinition,
+    describes_object,
+)
 from dovetail.registry.catalog import check_name
-from dovetail.registry.misfits import UNEXPLAINED, misfits
+from dovetail.registry.explain import UNEXPLAINED, misfits
 from dovetail.registry.options import NAMES, POSITIVE_COUNT, TEXT, Kind, checked_options, convert_option
 from dovetail.registry.outputs import OutputError, to_jsonable
 from dovetail.registry.tools import Tool, compile_tool

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 import msgspec
 from msgspec import UNSET, Raw
 
-from dovetail import registry
 from dovetail.errors import ArgumentError, SetupError
-from dovetail.protocol.content import CONTENT_TYPES, Content, Icon, Meta, Text
-from dovetail.protocol.definitions import TAGS_KEY, ToolAnnotations, ToolDefinition
 from dovetail.protocol.headers import HeaderParameter, header_parameters
-from dovetail.protocol.outbound import ToolResult
 from dovetail.protocol.questions import InputRequired
+from dovetail.protocol.results import ToolResult
+from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Meta, Text, ToolAnnotations, ToolDefinition
 from dovetail.registry.arguments import compile_arguments, compile_raw_arguments
 from dovetail.registry.catalog import check_name
-from dovetail.registry.functions import FunctionInfo, inspect_function
-from dovetail.registry.invocation import Invocation, passing
+from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, passing
 from dovetail.registry.jsonable import PLAIN_TYPES
 from dovetail.registry.options import (
     AccessOptions,
@@ -28,12 +25,21 @@ from dovetail.registry.options import (
     access_of,
     checked_options,
     convert_option,
+    parse_rates,
 )
-from dovetail.registry.outputs import Output, OutputError, compile_output, compile_raw_output, encode_json, to_jsonable
+from dovetail.registry.outputs import (
+    Output,
+    OutputError,
+    compile_output,
+    compile_raw_output,
+    encode_json,
+    marked,
+    open_world,
+    to_jsonable,
+)
 
 if TYPE_CHECKING:
-    from dovetail.registry.access import AccessRule
-    from dovetail.registry.rates import Rate
+    from dovetail.registry.options import AccessRule, Rate
 
 
 class ToolTraits(AccessOptions, total=False):
@@ -130,7 +136,7 @@ def compile_tool(
     arguments = _compile_input(info, raw_schema, lenient)
     policy = options.get("output", "text" if options.get("structured_output") is False else output)
     result = _compile_result(info, policy, options.get("output_schema"))
-    rates = registry.rates.parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
+    rates = parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
     untrusted = options.get("untrusted_output", False)
     return Tool(
         definition=_definition(name, info, options, arguments.schema, result.schema),
@@ -138,7 +144,7 @@ def compile_tool(
             info, by_name=arguments.by_name, thread=options.get("thread"), timeout=options.get("timeout", UNSET)
         ),
         decode=arguments.decode,
-        shape=registry.untrusted.marked(result.shape, untrusted) if untrusted else result.shape,
+        shape=marked(result.shape, untrusted) if untrusted else result.shape,
         label=f"tool {name}",
         access=access_of(options, info.where),
         requires=frozenset(options.get("requires", ())),
@@ -187,7 +193,7 @@ def _definition(
 ) -> ToolDefinition:
     annotations = convert_option(options.get("annotations"), ToolAnnotations, info.where, "annotations")
     if options.get("untrusted_output"):
-        annotations = registry.untrusted.open_world(annotations)
+        annotations = open_world(annotations)
     return ToolDefinition(
         name=name,
         title=options.get("title"),

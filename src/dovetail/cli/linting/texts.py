@@ -7,7 +7,7 @@ from dovetail.cli.linting.names import Definition, text_of
 from dovetail.cli.linting.references import References
 from dovetail.cli.linting.rules import Finding
 from dovetail.errors import SetupError
-from dovetail.protocol.definitions import UNSAFE_KEY
+from dovetail.protocol.types import UNSAFE_KEY
 from dovetail.protocol.uri_template import UriTemplate, valid_uri
 
 LONGEST_DESCRIPTION = 1_024

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.protocol.progress import AT_ONCE, SPACING, ProgressGate, Update
+from dovetail.engine.progress import AT_ONCE, SPACING, ProgressGate, Update
 
 
 def busy_gate(now: float = 0.0) -> ProgressGate:

@@ -1,12 +1,223 @@
-"""What a server lists: tools, resources, templates and prompts as they go over the wire, shaped for each revision."""
+"""Wire types: content blocks, and the tools, resources, templates and prompts that a server lists.
 
+One type for each thing, a superset of the revisions, shaped for one when it is sent.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from dovetail.protocol.content import Annotations, Icon, Meta, shape_annotations
 from dovetail.protocol.revisions import Revision
+
+Role = Literal["user", "assistant"]
+Meta = dict[str, Any]
+
+
+class Annotations(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Hints for the host: who a piece of content is for, how important it is, when it changed."""
+
+    audience: Sequence[Role] | None = None
+    priority: float | None = None
+    last_modified: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.priority is not None and not 0 <= self.priority <= 1:
+            raise ValueError(f"priority={self.priority!r} must be from 0 to 1")
+        if self.last_modified is not None and not _is_time(self.last_modified):
+            raise ValueError(f"lastModified={self.last_modified!r} must be a time such as 2026-07-28T09:30:00Z")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+class Icon(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    src: str
+    mime_type: str | None = None
+    sizes: Sequence[str] | None = None
+    theme: Literal["light", "dark"] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.src.lower().startswith(("https:", "data:")):
+            raise ValueError(f"src={self.src[:80]!r} must be an https: or data: URL; clients load no other")
+
+
+def _wrong(block: msgspec.Struct, name: str, kind: str) -> TypeError:
+    """A wrong value is found where it was written, not by a client."""
+    return TypeError(f"{type(block).__name__}: {name} must be {kind}, not {type(getattr(block, name)).__name__}")
+
+
+class Text(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="text"):
+    text: str
+    annotations: Annotations | None = None
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise _wrong(self, "text", "a string")
+
+
+class _MediaType(msgspec.StructMeta):
+    """`Image(path="a.png")` reads the file, `Image(data)` guesses its type. What comes over the wire does neither."""
+
+    def __call__(cls, data: Any = None, mime_type: str = "", *more: Any, path: Any = None, **named: Any) -> Any:
+        if (data is None) == (path is None):
+            raise TypeError(f"{cls.__name__} needs either data or path=")
+        if path is not None:
+            with open(path, "rb") as file:
+                data = file.read()
+        return super().__call__(data, mime_type or _guessed_type(cls.__name__, data, path), *more, **named)
+
+
+class _Media(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", metaclass=_MediaType):
+    if TYPE_CHECKING:  # what it is called with
+        data: bytes = b""
+        mime_type: str = ""
+    else:  # what it has
+        data: bytes
+        mime_type: str = msgspec.field(name="mimeType")
+    annotations: Annotations | None = None
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+    if TYPE_CHECKING:
+        path: Any = ""  # as `open` takes it
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, bytes):
+            raise _wrong(self, "data", "bytes")
+
+
+class Image(_Media, frozen=True, tag_field="type", tag="image"):
+    """`Image(data, "image/png")`, `Image(data)` or `Image(path="a.png")`."""
+
+
+class Audio(_Media, frozen=True, tag_field="type", tag="audio"):
+    """`Audio(data, "audio/wav")`, `Audio(data)` or `Audio(path="a.wav")`."""
+
+
+_BEGINNINGS = {
+    "image/png": rb"\x89PNG\r\n\x1a\n",
+    "image/jpeg": rb"\xff\xd8\xff",
+    "image/gif": rb"GIF8[79]a",
+    "image/webp": rb"RIFF....WEBP",
+    "image/svg+xml": rb"(?:\xef\xbb\xbf)?\s*(?:<[?!][^>]*>\s*)*<svg\b",
+    "audio/wav": rb"RIFF....WAVE",
+    "audio/mpeg": rb"ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]",
+    "audio/ogg": rb"OggS",
+    "audio/flac": rb"fLaC",
+    "audio/mp4": rb"....ftypM4A",
+}
+_ENDINGS = {"bmp": "image/bmp", "avif": "image/avif", "ico": "image/x-icon", "tif": "image/tiff", "tiff": "image/tiff"}
+_ENDINGS |= {"aac": "audio/aac", "webm": "audio/webm", "mp3": "audio/mpeg", "m4a": "audio/mp4", "mp4": "audio/mp4"}
+
+
+def _guessed_type(name: str, data: object, path: object) -> str:
+    """By how the data begin, then by the path's ending. Raises ValueError if neither tells."""
+    if not isinstance(data, bytes):
+        return ""  # which is refused for what it is
+    family = f"{name.lower()}/"
+    for kind, beginning in _BEGINNINGS.items():
+        if kind.startswith(family) and re.match(beginning, data[:4096], re.DOTALL):
+            return kind
+    if (kind := _ENDINGS.get(str(path).rpartition(".")[2].lower(), "")).startswith(family):
+        return kind
+    raise ValueError(f'{name}: the data do not tell their type; say it, as in {name}(data, mime_type="{family}…")')
+
+
+class ResourceLink(
+    msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="resource_link"
+):
+    uri: str
+    name: str
+    title: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
+    size: int | None = None
+    icons: Sequence[Icon] | None = None
+    annotations: Annotations | None = None
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise _wrong(self, "name", "a string")
+
+
+class ResourceContents(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The contents of one resource: `text` or `blob`, never both."""
+
+    uri: str
+    mime_type: str | None = None
+    text: str | None = None
+    blob: bytes | None = None
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+    def __post_init__(self) -> None:
+        if (self.text is None) == (self.blob is None):
+            raise ValueError("ResourceContents needs exactly one of text and blob")
+
+
+class EmbeddedResource(
+    msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="resource"
+):
+    resource: ResourceContents
+    annotations: Annotations | None = None
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+
+Content = Text | Image | Audio | ResourceLink | EmbeddedResource
+CONTENT_TYPES: tuple[type, ...] = (Text, Image, Audio, ResourceLink, EmbeddedResource)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message of a prompt."""
+
+    role: Role
+    content: Content | str
+
+
+def shape_content(content: Sequence[Content], revision: Revision) -> Sequence[Content]:
+    """Content as a revision may carry it: an unknown kind would break its clients."""
+    if revision.icons:  # the newest revisions carry everything
+        return content
+    return [_shape_block(block, revision) for block in content]
+
+
+def _shape_block(block: Content, revision: Revision) -> Content:
+    if isinstance(block, Audio) and not revision.audio:
+        block = _audio_as_text(block)
+    if isinstance(block, ResourceLink):
+        block = msgspec.structs.replace(block, icons=None) if revision.resource_links else _link_as_text(block)
+    if not revision.object_meta:
+        block = msgspec.structs.replace(block, meta=None)
+        if isinstance(block, EmbeddedResource) and block.resource.meta is not None:
+            block = msgspec.structs.replace(block, resource=msgspec.structs.replace(block.resource, meta=None))
+    if not revision.last_modified and block.annotations is not None:
+        block = msgspec.structs.replace(block, annotations=shape_annotations(block.annotations, revision))
+    return block
+
+
+def _audio_as_text(audio: Audio) -> Text:
+    note = f"[audio, {audio.mime_type}, {len(audio.data)} bytes: not part of this protocol revision]"
+    return Text(note, annotations=audio.annotations)
+
+
+def _link_as_text(link: ResourceLink) -> Text:
+    label = link.title or link.name
+    return Text(f"{label}: {link.uri}" if label else link.uri, annotations=link.annotations)
+
+
+def shape_annotations(annotations: Annotations, revision: Revision) -> Annotations | None:
+    if revision.last_modified or annotations.last_modified is None:
+        return annotations
+    older = msgspec.structs.replace(annotations, last_modified=None)
+    return older if older != Annotations() else None
+
 
 WRAPPED_KEY = "dovetail/wrapped"  # in a tool's `_meta`: its structured values come as {"result": value}
 UNSAFE_KEY = "dovetail/unsafe"  # in a template's: the variables whose values may lead anywhere

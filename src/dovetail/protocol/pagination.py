@@ -1,10 +1,23 @@
-"""Pagination cursors: opaque, signed, without memory on the server. The keys and the time are arguments."""
+"""Pagination cursors (opaque, signed, without memory on the server), and Base64 for URLs (RFC 7515, appendix C)."""
 
 import base64
 import struct
 from collections.abc import Sequence
 
 from dovetail.errors import INVALID_PARAMS, ProtocolError
+
+
+def encode_base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def decode_base64url(text: str) -> bytes:
+    """Raises ValueError unless it is the one right spelling: others of the same bytes would make two texts of one."""
+    data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if encode_base64url(data) != text:
+        raise ValueError("no Base64 for URLs")
+    return data
+
 
 LIFETIME = 24 * 3600  # seconds; a client that pages is done long before
 CLOCK_SKEW = 60  # seconds that another worker's clock may be ahead
