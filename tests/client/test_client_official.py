@@ -478,7 +478,6 @@ async def over_http(version: str, **options: Any) -> AsyncIterator[Client]:
             yield client
 
 
-
 @asynccontextmanager
 async def over_sse(version: str, **options: Any) -> AsyncIterator[Client]:
     async with (

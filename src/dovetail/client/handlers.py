@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from dovetail.client.dispatcher import ClientReply
 from dovetail.client.results import decode, kind_of
@@ -91,7 +92,10 @@ Action = Literal["accept", "decline", "cancel"]
 Mode = Literal["form", "url"]
 
 
-class ElicitQuestion(msgspec.Struct, frozen=True, kw_only=True):
+_WIRE_NAMES = {"schema": "requestedSchema", "elicitation_id": "elicitationId"}
+
+
+class ElicitQuestion(msgspec.Struct, frozen=True, kw_only=True, rename=_WIRE_NAMES.get):
     """A form to fill in or, in mode "url", a page to visit: ask the user before it is opened.
 
     `schema` is that of the form, an object whose properties are its fields. `elicitation_id` is what
@@ -131,26 +135,17 @@ ElicitationHandler = Callable[[ElicitQuestion], ElicitGiven | Awaitable[ElicitGi
 ElicitationCompleteHandler = Callable[[str], Awaitable[None] | None]
 
 
-class _ElicitParams(msgspec.Struct, frozen=True, rename="camel"):
-    message: str
-    mode: Mode = "form"
-    requested_schema: dict[str, Any] | None = None
-    url: str | None = None
-    elicitation_id: str | None = None
-
-
 def read_elicitation(params: Raw) -> ElicitQuestion:
-    asked = msgspec.json.decode(params, type=_ElicitParams)
+    asked = msgspec.json.decode(params, type=ElicitQuestion)
     if asked.mode == "url":
         url = None if asked.url is None else page_url(asked.url)
         if url is None:
             raise _malformed("url must be one that begins with https:// or http://, and nothing stands before its host")
-        return ElicitQuestion(message=asked.message, mode="url", url=url, elicitation_id=asked.elicitation_id)
-    schema = asked.requested_schema or {}
-    fields = schema.get("properties")
+        return replace(asked, url=url, schema=None)
+    fields = (asked.schema or {}).get("properties")
     if not isinstance(fields, dict) or not all(isinstance(field, dict) for field in fields.values()):
         raise _malformed("requestedSchema.properties must be an object of schemas")
-    return ElicitQuestion(message=asked.message, schema=schema)
+    return replace(asked, url=None)
 
 
 def _malformed(words: str) -> ProtocolError:
@@ -196,7 +191,7 @@ def _has_default(field: Mapping[str, Any]) -> bool:
 # ── sampling ──
 
 
-class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What to complete, and how. `params` holds all of it as it came.
 
     Each message is {"role": …, "content": [blocks]}; the content is a list even where the server sent one block.
@@ -212,7 +207,7 @@ class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     tools: list[dict[str, Any]] = []
     tool_choice: dict[str, Any] | None = None
-    params: dict[str, Any]
+    params: dict[str, Any] = {}
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -229,28 +224,18 @@ class _Turn(msgspec.Struct, frozen=True):
     content: dict[str, Any] | list[dict[str, Any]]
 
 
-class _SamplingParams(msgspec.Struct, frozen=True, rename="camel"):
+class _Turns(msgspec.Struct, frozen=True):
     messages: list[_Turn]
-    max_tokens: int
-    system_prompt: str | None = None
-    temperature: float | None = None
-    stop_sequences: list[str] | None = None
-    model_preferences: dict[str, Any] | None = None
-    include_context: str | None = None
-    metadata: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: dict[str, Any] | None = None
 
 
 def read_sampling(params: Raw) -> SamplingRequest:
-    asked = msgspec.json.decode(params, type=_SamplingParams)
-    given = {name: value for name, value in msgspec.structs.asdict(asked).items() if value is not None}
-    messages = [{"role": turn.role, "content": _blocks(turn.content)} for turn in asked.messages]
-    return SamplingRequest(**{**given, "messages": messages, "params": msgspec.json.decode(params)})
-
-
-def _blocks(content: dict[str, Any] | list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return content if isinstance(content, list) else [content]
+    whole = msgspec.json.decode(params, type=dict[str, Any])
+    given = {name: value for name, value in whole.items() if value is not None}
+    asked = msgspec.convert(given, SamplingRequest)
+    turns = msgspec.convert(given, _Turns).messages
+    blocks = [turn.content if isinstance(turn.content, list) else [turn.content] for turn in turns]
+    messages = [{"role": turn.role, "content": content} for turn, content in zip(turns, blocks, strict=True)]
+    return replace(asked, messages=messages, params=whole)
 
 
 async def sample(handler: SamplingHandler, request: SamplingRequest) -> dict[str, Any]:
@@ -292,20 +277,13 @@ def _read_roots(roots: Sequence[RootLike]) -> list[dict[str, Any]]:
 
 
 def _read_root(root: Any) -> dict[str, Any]:
-    if isinstance(root, Path):
-        return {"uri": root.absolute().as_uri()}
-    if isinstance(root, str):
-        return {"uri": _file_uri(root) if "://" in root else Path(root).absolute().as_uri()}
-    uri = root.get("uri") if isinstance(root, Mapping) else None
-    if isinstance(uri, str):
-        return {**root, "uri": _file_uri(uri)}
-    raise SetupError(f'Client: roots=[{root!r}]: use a path, a file:// URI or {{"uri": …, "name": …}}')
-
-
-def _file_uri(uri: str) -> str:
-    if not uri.lower().startswith("file://"):
-        raise SetupError(f"Client: roots=[{uri!r}]: the URI of a root has to begin with file://")
-    return uri
+    if isinstance(root, Path) or (isinstance(root, str) and "://" not in root):
+        return {"uri": Path(root).absolute().as_uri()}
+    whole = {"uri": root} if isinstance(root, str) else root
+    uri = whole.get("uri") if isinstance(whole, Mapping) else None
+    if isinstance(uri, str) and uri.lower().startswith("file://"):
+        return {**whole}
+    raise SetupError(f'Client: roots=[{root!r}]: use a path, a file:// URI or {{"uri": "file://…", "name": …}}')
 
 
 # ── requests of a server's ──
@@ -347,8 +325,9 @@ class ClientHandlers:
         elicitation_complete_handler: ElicitationCompleteHandler | None = None,
         capabilities: Mapping[str, Any] | None = None,
     ) -> None:
-        _refuse_uncallable("elicitation_handler", elicitation_handler)
-        _refuse_uncallable("sampling_handler", sampling_handler)
+        for option, handler in {"elicitation": elicitation_handler, "sampling": sampling_handler}.items():
+            if handler is not None and not callable(handler):
+                raise SetupError(f"Client: {option}_handler={handler!r} is no function that takes the question")
         self.elicitation_complete_handler = elicitation_complete_handler
         self._handlers: dict[str, Any] = {
             "elicitation_handler": elicitation_handler,
@@ -358,8 +337,6 @@ class ClientHandlers:
         self._declared = {
             revision.name: {**self._offered(revision), **(capabilities or {})} for revision in revisions.ALL
         }
-
-    # ── what the server is told ──
 
     def declared(self, revision: Revision) -> Mapping[str, Any]:
         """The client's capabilities."""
@@ -384,8 +361,6 @@ class ClientHandlers:
             raise SetupError("Client: it has told its server that it has no roots; begin with Client(…, roots=[])")
         self._handlers["roots"] = RootList(roots)
 
-    # ── what the server asks ──
-
     def prepare(self, revision: Revision, method: str, params: Raw) -> ClientReply:
         """What answers the question when it is called. Raises ProtocolError if nothing does."""
         kind = _KINDS.get(method)
@@ -408,11 +383,6 @@ class ClientHandlers:
                 f"Invalid params: {text}", INVALID_PARAMS, f"the server asks {method}, but {text}"
             ) from None
         return partial(kind.answer, handler, asked)
-
-
-def _refuse_uncallable(option: str, handler: object) -> None:
-    if handler is not None and not callable(handler):
-        raise SetupError(f"Client: {option}={handler!r} is not possible; give a function that takes the question")
 
 
 def _not_found(method: str, why: str) -> Unanswerable:

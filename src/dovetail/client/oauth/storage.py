@@ -1,7 +1,7 @@
 """Token stores: in memory, or in a file that only its owner can read.
 
 The file is written beside its place and then put there, so that nobody ever sees half of it. One that others can read
-is not used, and one that can't be read is kept aside.
+is not used.
 """
 
 import asyncio
@@ -109,9 +109,6 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-NAME = "tokens.json"
-HAS_OWNERS = os.name == "posix"  # elsewhere the user's own folders are private already
-
 
 class _Kept(msgspec.Struct, frozen=True):
     tokens: dict[str, TokenSet]
@@ -136,15 +133,11 @@ class TokenFile:
         return f"TokenFile({str(self.path)!r})"
 
     async def load(self, key: str) -> TokenSet | None:
-        try:
-            return self._read().get(key)
-        except ValueError:
-            log.warning("%s can't be read; you will have to sign in again", self.path)
-            return None
+        return self._readable().get(key)
 
     async def save(self, key: str, tokens: TokenSet | None) -> None:
         async with self._locked(""):
-            kept = self._read_or_put_aside()
+            kept = self._readable()
             kept.pop(key, None)
             if tokens is not None:
                 kept[key] = tokens
@@ -159,12 +152,14 @@ class TokenFile:
         async with self._locked(f".{hashlib.sha256(key.encode()).hexdigest()[:16]}"):
             yield
 
-    # ── locks: files beside it, of which nobody reads a byte ──
-
     @asynccontextmanager
     async def _locked(self, part: str) -> AsyncIterator[None]:
-        self._make_folder()
-        lock = self._open_lock(self.path.with_name(f".{self.path.name}{part}.lock"))
+        place = self.path.with_name(f".{self.path.name}{part}.lock")
+        try:
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(place, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
+        except OSError as failure:
+            raise NotSignedIn(f"{place}: the tokens can't be kept there: {failure.strerror}") from None
         try:
             end = time.monotonic() + self._lock_seconds
             while not _try_lock(lock):
@@ -174,14 +169,6 @@ class TokenFile:
             yield
         finally:
             os.close(lock)  # which gives it free
-
-    def _open_lock(self, place: Path) -> int:
-        try:
-            return os.open(place, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
-        except OSError as failure:
-            raise NotSignedIn(f"{place}: it can't be opened: {failure.strerror}") from None
-
-    # ── the file ──
 
     def _read(self) -> dict[str, TokenSet]:
         """Raises ValueError for what is no list of tokens, and NotSignedIn for what must not be used."""
@@ -201,9 +188,17 @@ class TokenFile:
         except RecursionError:
             raise ValueError from None
 
+    def _readable(self) -> dict[str, TokenSet]:
+        """Nothing, if the file is broken; the next tokens replace it."""
+        try:
+            return self._read()
+        except ValueError:
+            log.warning("%s can't be read; you will have to sign in again", self.path)
+            return {}
+
     def _check_owner(self, found: os.stat_result) -> None:
-        if not HAS_OWNERS:
-            return
+        if os.name != "posix":
+            return  # the user's own folders are private already
         if not stat.S_ISREG(found.st_mode):
             raise NotSignedIn(f"{self.path}: that is not a file; move it away")
         if found.st_uid != os.geteuid():
@@ -211,20 +206,7 @@ class TokenFile:
         if found.st_mode & 0o077:
             raise NotSignedIn(f'{self.path}: others can read the tokens in it; run: chmod 600 "{self.path}"')
 
-    def _read_or_put_aside(self) -> dict[str, TokenSet]:
-        """As if there were nothing; but whoever wants to look what it was can."""
-        with contextlib.suppress(ValueError):
-            return self._read()
-        aside = self.path.with_name(f"{self.path.name}.broken-{int(time.time())}")
-        try:
-            self.path.replace(aside)
-        except OSError as failure:
-            raise NotSignedIn(f"{self.path}: it is broken, and can't be moved away: {failure.strerror}") from None
-        log.warning("%s could not be read, and is now %s", self.path, aside.name)
-        return {}
-
     def _write(self, data: bytes) -> None:
-        self._make_folder()
         beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         try:
             file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o600)  # so it is ours
@@ -247,13 +229,6 @@ class TokenFile:
             time.sleep(0.02)
         beside.replace(self.path)
 
-    def _make_folder(self) -> None:
-        folder = self.path.parent
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as failure:
-            raise NotSignedIn(f"{folder}: the tokens can't be kept there: {failure.strerror}") from None
-
 
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)  # for somebody at the other end of a pipe
@@ -268,7 +243,7 @@ def usual_place() -> Path:
         base = home / "Library" / "Application Support"
     else:
         base = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
-    return base / "dovetail" / NAME
+    return base / "dovetail" / "tokens.json"
 
 
 def _try_lock(file: int) -> bool:
