@@ -38,10 +38,10 @@ WRAPPED = {
     "watchfiles": {"dovetail.engine.watch"},
     "cryptography": {"dovetail.engine.seal"},
     # what comes in, what goes out, what a client signs
-    "joserfc": {"dovetail.auth.jose", "dovetail.auth.signing", "dovetail.client.oauth.keys"},
+    "joserfc": {"dovetail.auth.jose", "dovetail.auth.signing", "dovetail.client.oauth.dpop"},
     "httptools": {"dovetail.transports.wire"},
     "uvloop": {"dovetail.transports.serve"},
-    "aiohttp": {"dovetail.client.requests", "dovetail.auth.fetch"},
+    "aiohttp": {"dovetail.client.transports.aiohttp", "dovetail.auth.fetch"},
     "redis": {"dovetail.state.redis_address"},
 }
 OPTIONAL_TYPES = {"pydantic", "attrs", "annotated_types", "pydantic_core"}  # looked at, never required

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dovetail.client import ListPage as ListPage
     from dovetail.client import LogMessage as LogMessage
     from dovetail.client import SamplingRequest as SamplingRequest
-    from dovetail.client.clients import Clients as Clients
+    from dovetail.client.group import Clients as Clients
     from dovetail.console import Console as Console
     from dovetail.engine.audit import AuditEvent as AuditEvent
     from dovetail.engine.context import ClientInfo as ClientInfo
@@ -95,7 +95,7 @@ _HOMES = {
         "LogMessage",
         "SamplingRequest",
     ],
-    "client.clients": ["Clients"],
+    "client.group": ["Clients"],
     "console": ["Console"],
     "engine.audit": ["AuditEvent"],
     "engine.context": ["ClientInfo", "Context"],

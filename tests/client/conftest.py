@@ -3,24 +3,34 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-from asking_server import AskingServer, Behave
+from client_stages import AskingServer, Behave
 
 from dovetail import Client
-from dovetail.client import backoff
+from dovetail.client import config
+from dovetail.client.transports.aiohttp import HttpLimits, HttpRequests
 
 Connect = Callable[..., tuple[Client, AskingServer]]
 
 
 @pytest.fixture
-def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+def http_limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Clients of URLs get other limits."""
+
+    def limit(**limits: Any) -> None:
+        brisk = HttpLimits(first_retry=0.01, longest_retry=0.05)._replace(**limits)
+        monkeypatch.setattr(config, "HttpRequests", partial(HttpRequests, limits=brisk))
+
+    return limit
+
+
+@pytest.fixture
+def brisk(http_limits: Callable[..., None]) -> None:
     """Connections are tried again at once."""
-    monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.01)
-    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.05)
-    monkeypatch.setattr(backoff, "SHORTEST_SECONDS", 0.001)
-    monkeypatch.setattr(backoff, "LONGEST_RETRY_SECONDS", 0.05)
+    http_limits()
 
 
 @pytest.fixture
@@ -37,15 +47,14 @@ async def tidy() -> AsyncIterator[None]:
 
 
 @pytest.fixture
-def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
+def connect() -> Iterator[Connect]:
     """A client, not open yet, and the scripted server that it will talk to; all that it says is judged in the end."""
     servers: list[AskingServer] = []
 
     def make(revision: str, behave: Behave = lambda message: None, **options: Any) -> tuple[Client, AskingServer]:
         server = AskingServer(revision, behave)
         servers.append(server)
-        monkeypatch.setattr("dovetail.client.client.link_to", lambda *target, **link_options: server)
-        return Client(["any"], **{"protocol_version": revision, **options}), server
+        return Client(server, **{"protocol_version": revision, **options}), server
 
     yield make
     for server in servers:

@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from dovetail.client.listening import Listening
+from dovetail.client.subscriptions import Listening
 from dovetail.engine.streams import Change
 from hosting import UvicornHost, listening_at
 

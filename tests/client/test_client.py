@@ -1,4 +1,4 @@
-"""Every method of the client, at every revision, against small servers in the same process."""
+"""`Client` against a server in process, in every revision."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from scripted_link import ScriptedLink, result
+from client_stages import ScriptedLink, result
 from small_server import HANDSHAKE, every_revision, handshake_only, make_server, modern_only, revision_of
 
 from dovetail import Client
@@ -16,9 +16,10 @@ from dovetail.protocol.results import PromptResult
 from dovetail.protocol.types import ResourceContents, Text
 from dovetail.server import Server
 
-COMPLETE = {"resultType": "complete"}
-
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
+
+
+COMPLETE = {"resultType": "complete"}
 
 
 @pytest.fixture
@@ -30,9 +31,6 @@ def server() -> Server:
 async def client(server: Server, version: str) -> AsyncIterator[Client]:
     async with Client(server, protocol_version=version) as client:
         yield client
-
-
-# ── who is there ──
 
 
 async def test_the_newest_revision_is_found_by_itself(server: Server) -> None:
@@ -47,11 +45,6 @@ async def test_a_pinned_revision_is_spoken(client: Client, version: str) -> None
     assert (client.server_info.name, client.server_info.version) == ("small", "1.2.3")
     assert client.instructions == "Be kind."
     assert client.capabilities["tools"] == {"listChanged": True}
-
-
-async def test_a_server_that_hides_its_name() -> None:
-    async with Client(make_server(server_info=False)) as client:
-        assert client.server_info is None
 
 
 @handshake_only
@@ -73,33 +66,12 @@ async def test_discover(client: Client) -> None:
     assert found["instructions"] == "Be kind."
 
 
-@handshake_only
-async def test_discover_is_not_there_yet(client: Client) -> None:
-    with pytest.raises(ServerError):
-        await client.discover()
-
-
-# ── progress, logs, cancellation ──
-
-
 @every_revision
 async def test_progress(client: Client) -> None:
     seen: list[tuple[float, float | None, str | None]] = []
     await client.call_tool("work", {"steps": 3}, progress_handler=lambda *told: seen.append(told))
     has_message = revision_of(client).progress_message
     assert seen == [(float(n), 3.0, f"step {n}" if has_message else None) for n in (1, 2, 3)]
-
-
-@every_revision
-async def test_progress_for_every_call(server: Server, version: str) -> None:
-    seen: list[float] = []
-
-    async def handler(progress: float, total: float | None, message: str | None) -> None:
-        seen.append(progress)
-
-    async with Client(server, protocol_version=version, progress_handler=handler) as client:
-        await client.call_tool("work", {"steps": 2})
-    assert seen == [1.0, 2.0]
 
 
 @every_revision
@@ -125,13 +97,6 @@ async def test_the_log_level_of_one_call(server: Server, version: str) -> None:
         assert seen == []
         await client.call_tool("work", {"steps": 1}, log_level="debug")
         assert len(seen) == 1
-
-
-@handshake_only
-async def test_a_wrong_log_level(client: Client) -> None:
-    with pytest.raises(ServerError) as caught:
-        await client.set_log_level("loud")  # type: ignore[arg-type]
-    assert caught.value.code == -32602
 
 
 @pytest.mark.seed("S1-25")
@@ -178,16 +143,6 @@ async def test_a_cancelled_task_stops_the_tool(server: Server, version: str) -> 
 
 
 @every_revision
-async def test_calls_at_the_same_time(client: Client) -> None:
-    calls = [client.call_tool("greet", {"name": str(n)}) for n in range(50)]
-    results = await asyncio.gather(*calls)
-    assert [result.data for result in results] == [f"Hello, {n}!" for n in range(50)]
-
-
-# ── resources, prompts, completion ──
-
-
-@every_revision
 async def test_resources(client: Client) -> None:
     assert [item.uri for item in await client.list_resources()] == ["notes://all"]
     assert [item.uri_template for item in await client.list_resource_templates()] == ["notes://{id}"]
@@ -223,16 +178,6 @@ async def test_completion(client: Client) -> None:
     assert list(found.values) == ["a1", "a2", "go"]
 
 
-@pytest.mark.parametrize("named", [{}, {"prompt": "review", "tool": "add"}])
-async def test_a_completion_is_of_one_thing(server: Server, named: dict[str, str]) -> None:
-    async with Client(server) as client:
-        with pytest.raises(SetupError, match="exactly one of prompt=, resource= and tool="):
-            await client.complete(argument="code", **named)
-
-
-# ── pages ──
-
-
 @every_revision
 async def test_lists_are_followed_to_their_end(version: str) -> None:
     async with Client(make_server(page_size=2), protocol_version=version) as client:
@@ -248,29 +193,6 @@ async def test_lists_are_followed_to_their_end(version: str) -> None:
             await client.list_tools_page("rubbish")
         assert caught.value.code == -32602
 
-
-@every_revision
-async def test_an_empty_cursor_ends_the_old_lists(version: str) -> None:
-    async with Client(make_server(profile="pocket"), protocol_version=version) as client:
-        assert len(await client.list_tools()) == 9
-        assert (await client.list_tools_page()).next_cursor is None
-
-
-async def test_a_modern_list_goes_on_after_an_empty_cursor() -> None:
-    pages = {None: (["a"], {"nextCursor": ""}), "": (["b"], {"nextCursor": "2"}), "2": (["c"], {})}
-
-    def answer(message: dict[str, Any]) -> list[dict[str, Any]]:
-        if message["method"] == "server/discover":
-            return [result(message, {**COMPLETE, "supportedVersions": ["2026-07-28"], "capabilities": {"prompts": {}}})]
-        names, more = pages[message["params"].get("cursor")]
-        return [result(message, {**COMPLETE, "prompts": [{"name": name} for name in names], **more})]
-
-    async with Client(ScriptedLink(answer)) as client:
-        assert [prompt.name for prompt in await client.list_prompts()] == ["a", "b", "c"]
-        assert (await client.list_prompts_page()).next_cursor == ""
-
-
-# ── time ──
 
 ASKING: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "ping": lambda client: client.ping(timeout=0.01),
@@ -299,22 +221,6 @@ async def test_every_request_may_have_its_own_time(what: str, version: str) -> N
             await ASKING[what](client)
 
 
-async def test_a_server_that_is_not_reached_in_time() -> None:
-    client = Client(ScriptedLink())
-    with pytest.raises(TimeoutError, match=r"The server was not reached within 0\.01 s"):
-        await client.open(connect_timeout=0.01)
-
-
-@pytest.mark.parametrize(("timeout", "words"), [(None, "initialize: no answer within 0.1 s"), (0.05, "x: no new")])
-async def test_a_new_session_that_does_not_come(timeout: float | None, words: str) -> None:
-    link = ScriptedLink(greet)
-    async with Client(link, protocol_version="2025-11-25", timeout=0.1) as client:
-        link._answer = lambda message: []
-        link._receiver.session_ended("gone")
-        with pytest.raises(TimeoutError, match=words):
-            await client.request("x", timeout=timeout)
-
-
 def greet(message: dict[str, Any]) -> list[dict[str, Any]]:
     """A server that says hello, and nothing else."""
     info = {"name": "x", "version": "1"}
@@ -324,9 +230,6 @@ def greet(message: dict[str, Any]) -> list[dict[str, Any]]:
     }
     greeting = greetings.get(message["method"]) if message.get("id") == 1 else None
     return [] if greeting is None else [result(message, greeting)]
-
-
-# ── transcript and the low level ──
 
 
 @every_revision
@@ -360,37 +263,6 @@ async def test_any_request(client: Client) -> None:
         await client.request("no/such", {"_meta": {"mine": 1}})
     assert caught.value.code == -32601
     await client.notify("notifications/whatever", {"a": 1})
-
-
-@every_revision
-async def test_raw_bytes(server: Server, version: str) -> None:
-    received: list[dict[str, Any]] = []
-
-    def note(direction: str, message: bytes) -> None:
-        if direction == "received":
-            received.append(json.loads(message))
-
-    async with Client(server, protocol_version=version, transcript=note) as client:
-        await client.send_raw(b"{nonsense")
-        await client.send_raw(b'{"jsonrpc":"2.0","id":"mine","method":"no/such"}\n\n')
-        await asyncio.sleep(0.01)
-        errors = {str(message.get("id")): message["error"]["code"] for message in received[1:]}
-        assert -32700 in errors.values()
-        assert "mine" in errors
-        assert (await client.call_tool("greet", {"name": "you"})).data == "Hello, you!"
-
-
-async def test_a_message_over_the_limit_is_refused_as_on_a_pipe() -> None:
-    received: list[bytes] = []
-    async with Client(
-        make_server(max_message_bytes=1000), transcript=lambda direction, message: received.append(message)
-    ) as client:
-        with pytest.raises(TimeoutError):
-            await client.call_tool("greet", {"name": "x" * 2000}, timeout=0.05)
-        assert any(b"larger than 1000 bytes" in message for message in received)
-
-
-# ── wrong use ──
 
 
 @pytest.mark.parametrize("target", ["python server.py", b"x", 7, None, [], [1, 2], {"a": 1}, object()])

@@ -1,4 +1,4 @@
-"""The client's tools, at every revision: calls, approval, and tools that change meanwhile."""
+"""Calling tools: values, failures, approval."""
 
 import asyncio
 import json
@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from scripted_link import ScriptedLink, result
-from small_server import every_revision, make_server, modern_only, revision_of
+from client_stages import ScriptedLink, result
+from small_server import every_revision, make_server, revision_of
 
 from dovetail import CallResult, Client, NotApproved
 from dovetail.errors import ServerError, ToolError
-from dovetail.protocol.types import Image, Text, ToolDefinition
+from dovetail.protocol.types import Text, ToolDefinition
 from dovetail.server import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
@@ -26,9 +26,6 @@ def server() -> Server:
 async def client(server: Server, version: str) -> AsyncIterator[Client]:
     async with Client(server, protocol_version=version) as client:
         yield client
-
-
-# ── tools ──
 
 
 @every_revision
@@ -80,23 +77,8 @@ async def test_fastmcp_says_in_its_schema_that_it_wraps(
                 value = {"content": [], "structuredContent": {"result": 3}}
         return [result(message, {"resultType": "complete", **value})]
 
-    monkeypatch.setattr("dovetail.client.client.link_to", lambda *target, **options: ScriptedLink(answer))
-    async with Client(["any"]) as client:
+    async with Client(ScriptedLink(answer)) as client:
         assert (await client.call_tool("add")).data == data
-
-
-@every_revision
-async def test_null_is_a_value(client: Client) -> None:
-    result = await client.call_tool("nothing")
-    assert result.text == "null"
-    assert result.data is None if revision_of(client).structured_output else result.data == "null"
-
-
-@every_revision
-async def test_content_without_text(client: Client) -> None:
-    result = await client.call_tool("picture")
-    assert result.content == [Image(b"\x89PNG", "image/png")]
-    assert (result.text, result.data, result.structured) == ("", None, None)
 
 
 @every_revision
@@ -118,12 +100,6 @@ async def test_wrong_arguments_and_unknown_tools(client: Client) -> None:
     assert caught.value.code == -32602
 
 
-@modern_only
-async def test_the_result_carries_its_meta(client: Client) -> None:
-    result = await client.call_tool("greet", {"name": "Ada"})
-    assert result.meta["io.modelcontextprotocol/serverInfo"]["name"] == "small"
-
-
 async def test_unwrapping_lists_the_tools_once(server: Server) -> None:
     sent: list[str] = []
 
@@ -139,9 +115,6 @@ async def test_unwrapping_lists_the_tools_once(server: Server) -> None:
         await asyncio.sleep(0.01)  # the announcement comes
         assert (await client.call_tool("add", {"a": 1, "b": 1})).data == 2
         assert sent.count("tools/list") == 2
-
-
-# ── approval ──
 
 
 @pytest.mark.seed("S1-24")
@@ -233,9 +206,6 @@ async def test_what_is_approved_is_what_the_server_offers_now(server: Server, ve
     assert described == [None, "Changed."]
 
 
-# ── tools that change while they are listed or approved; the server is the test's ──
-
-
 class ChangingTools:
     """A server with one tool, which it changes and announces in the same breath as it does something else."""
 
@@ -267,45 +237,8 @@ class ChangingTools:
         self.description = f"version {int(self.description.split()[1]) + 1}"
         return [{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}]
 
-    def client(self, monkeypatch: pytest.MonkeyPatch, approve: Any) -> Client:
-        monkeypatch.setattr("dovetail.client.client.link_to", lambda *target, **options: self.link)
-        return Client(["any"], protocol_version="2025-11-25", approve=approve)
-
-
-async def test_a_list_that_is_old_when_it_arrives_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = ChangingTools(changes=2)
-    seen: list[str | None] = []
-
-    def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
-        seen.append(tool.description)
-        return True
-
-    async with server.client(monkeypatch, approve) as client:
-        await client.call_tool("t")
-    assert seen == server.called == ["version 2"]
-
-
-async def test_an_old_list_does_not_replace_the_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = ChangingTools(changes=1)
-    seen: list[str | None] = []
-
-    def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
-        seen.append(tool.description)
-        return True
-
-    async with server.client(monkeypatch, approve) as client:
-        assert [tool.description for tool in await client.list_tools()] == ["version 0"]
-        await client.call_tool("t")
-    assert seen == server.called == ["version 1"]
-
-
-async def test_tools_that_never_stand_still_are_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = ChangingTools(changes=1000)
-    async with server.client(monkeypatch, lambda tool, arguments: True) as client:
-        with pytest.raises(NotApproved, match="keeps changing its list"):
-            await client.call_tool("t")
-    assert server.called == []
-    assert server.changes > 900  # it gives up soon
+    def client(self, approve: Any) -> Client:
+        return Client(self.link, protocol_version="2025-11-25", approve=approve)
 
 
 async def test_a_tool_that_changes_while_it_is_approved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +251,7 @@ async def test_a_tool_that_changes_while_it_is_approved(monkeypatch: pytest.Monk
         await asyncio.sleep(0.01)
         return True
 
-    async with server.client(monkeypatch, approve) as client:
+    async with server.client(approve) as client:
         with pytest.raises(NotApproved, match="changed while it was being approved"):
             await client.call_tool("t")
     assert server.called == []

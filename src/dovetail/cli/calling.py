@@ -14,7 +14,7 @@ from dovetail.cli.reaching import ServerAt
 from dovetail.cli.talking import Talk, named, require, talking
 from dovetail.cli.terminal import aligned, as_json, can_ask, in_line, out_json, plain, tell
 from dovetail.client import CallResult, ElicitQuestion
-from dovetail.client.address import page_url
+from dovetail.client.transports.url import page_url
 from dovetail.errors import URL_ELICITATION_REQUIRED, ServerError
 from dovetail.protocol.types import ToolDefinition
 

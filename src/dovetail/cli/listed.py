@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from dovetail.cli.exits import WRONG_USE, Ending
 from dovetail.cli.terminal import in_line
-from dovetail.client.address import ServerAddress
-from dovetail.client.mcp_json import ListedServer, all_servers
-from dovetail.client.process import NotStarted
+from dovetail.client.config import ListedServer, all_servers
+from dovetail.client.transports.stdio import NotStarted
+from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import SetupError
 
 MAX_NAMED = 20
@@ -55,5 +55,5 @@ def without_values(failure: Exception, target: str | list[str], shown: str) -> s
     """What is told of a URL or a command, as something of `shown`."""
     if isinstance(failure, NotStarted):
         return f"the command of {shown} can't be started: {failure.why}"
-    told = ServerAddress.of(target).shown if isinstance(target, str) else repr(target[0])
+    told = ServerUrl.of(target).shown if isinstance(target, str) else repr(target[0])
     return str(failure).replace(told, shown)

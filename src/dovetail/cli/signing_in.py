@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from dovetail.cli.keyboard import confirm
 from dovetail.cli.terminal import can_ask, in_line, tell
-from dovetail.client.address import page_url
 from dovetail.client.oauth import OAuth, TokenFile, TokenSet
-from dovetail.client.oauth.source import TokenErrand
+from dovetail.client.oauth.provider import TokenRequest
+from dovetail.client.transports.url import page_url
 from dovetail.errors import NotSignedIn
 
 TOKEN = "give a token with --token, or set DOVETAIL_CLIENT_TOKEN"
@@ -23,8 +23,8 @@ class TerminalSignIn(OAuth):
     def __init__(self) -> None:
         super().__init__(client_name="Dovetail command line", tokens=TokenFile(), open_browser=_open)
 
-    async def obtain(self, errand: TokenErrand) -> TokenSet:
-        provider = errand.door.provider
+    async def obtain(self, errand: TokenRequest) -> TokenSet:
+        provider = errand.endpoint.provider
         if provider.is_guessed:
             raise NotSignedIn(f"The server needs a token, and names no authorization server to sign in at; {TOKEN}")
         page = page_url(provider.metadata.authorization_endpoint or "")

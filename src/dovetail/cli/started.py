@@ -11,9 +11,8 @@ from subprocess import Popen, TimeoutExpired
 from typing import Any
 
 from dovetail.client.client import Client
-from dovetail.client.family import Family
-from dovetail.client.links import Link, Receiver
-from dovetail.client.process import LEAVE_SECONDS, MAX_LINE_BYTES, REAP_SECONDS, see_out
+from dovetail.client.transports.base import Receiver, Transport
+from dovetail.client.transports.stdio import LEAVE_SECONDS, MAX_LINE_BYTES, REAP_SECONDS, ProcessGroup, see_out
 from dovetail.transports.lines import LineSplitter
 
 LAST_WORDS_SECONDS = 0.5  # how long the end of the output waits for the exit code
@@ -24,13 +23,13 @@ def client_of(process: "Popen[bytes]", shown: str, **options: Any) -> Client:
     return Client(StartedLink(process, shown), **options)
 
 
-class StartedLink(Link):
+class StartedLink(Transport):
     """One message per line on the stdin and stdout of a process; closing it sees to its end."""
 
     def __init__(self, process: "Popen[bytes]", shown: str) -> None:
         self._process = process
         self._shown = shown
-        self._family = Family(process.pid)
+        self._family = ProcessGroup(process.pid)
         self._pipes: list[asyncio.BaseTransport] = []
         self._exited = asyncio.Event()
         self._writable = asyncio.Event()

@@ -4,19 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dovetail.client.client import Client
-from dovetail.client.elicitation import ElicitQuestion, ElicitReply
-from dovetail.client.listening import Listening
+from dovetail.client.handlers import ElicitQuestion, ElicitReply, SamplingRequest
 from dovetail.client.results import CallResult, ListPage, LogMessage
-from dovetail.client.sampling import SamplingRequest
+from dovetail.client.subscriptions import Listening
 
 if TYPE_CHECKING:
-    from dovetail.client.clients import Clients as Clients
+    from dovetail.client.group import Clients as Clients
     from dovetail.client.oauth import ClientCredentials as ClientCredentials
     from dovetail.client.oauth import MemoryTokens as MemoryTokens
     from dovetail.client.oauth import OAuth as OAuth
     from dovetail.client.oauth import TokenFile as TokenFile
 
-_HOME_OF = {"Clients": "clients"} | dict.fromkeys(("ClientCredentials", "MemoryTokens", "OAuth", "TokenFile"), "oauth")
+_HOME_OF = {"Clients": "group"} | dict.fromkeys(("ClientCredentials", "MemoryTokens", "OAuth", "TokenFile"), "oauth")
 __all__ = [
     "CallResult",
     "Client",

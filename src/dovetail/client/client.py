@@ -1,13 +1,9 @@
-"""`Client`: a server, a command or a URL comes in, and what that server offers goes out as Python values.
-
-It finds out by itself which revision the server speaks, and its methods mean the same in all of them.
-"""
+"""`Client`: one server in process, behind a command or a URL; its methods mean the same in all revisions."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,21 +12,23 @@ from msgspec import Raw
 
 from dovetail import __version__
 from dovetail.auth.principal import Principal
-from dovetail.client.answering import Answering
-from dovetail.client.caching import DISCOVER, READ, ResponseCache
-from dovetail.client.calling import outcome_of
-from dovetail.client.channel import Channel, Seconds
-from dovetail.client.conversation import ProgressHandler, Transcript
-from dovetail.client.credentials import ClientAuth
-from dovetail.client.elicitation import ElicitationCompleteHandler, ElicitationHandler
-from dovetail.client.era import Identity, pinned_revision
-from dovetail.client.known_tools import KnownTools
-from dovetail.client.listening import Listening
+from dovetail.client.auth import ClientAuth
+from dovetail.client.cache import DISCOVER, READ, KnownTools, ResponseCache
+from dovetail.client.config import ClientTarget, WebTransport, transport_to
+from dovetail.client.dispatcher import ProgressHandler, Transcript
+from dovetail.client.handlers import (
+    ClientHandlers,
+    ElicitationCompleteHandler,
+    ElicitationHandler,
+    RootSource,
+    SamplingHandler,
+    Send,
+    outcome_of,
+)
+from dovetail.client.negotiation import Identity, pinned_revision
 from dovetail.client.results import CallResult, ListPage, LogHandler, WireCallResult, read, read_object
-from dovetail.client.roots import RootSource
-from dovetail.client.rounds import Send
-from dovetail.client.sampling import SamplingHandler
-from dovetail.client.targets import ClientTarget, WebTransport, link_to
+from dovetail.client.session import ClientSession, Seconds
+from dovetail.client.subscriptions import Listening
 from dovetail.engine.streams import Change
 from dovetail.errors import HEADER_MISMATCH, NotApproved, ServerError, SetupError, ToolError
 from dovetail.protocol.features import Completion
@@ -47,7 +45,6 @@ from dovetail.protocol.types import (
 
 Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]
 
-LAST_SECONDS = 1.0  # for a question about a result, when a call has taken all its time
 CLIENT_INFO = {"name": "dovetail", "version": __version__}
 RESOURCES = ("resources/list", "resources", ResourceDefinition)
 TEMPLATES = ("resources/templates/list", "resourceTemplates", TemplateDefinition)
@@ -110,19 +107,19 @@ class Client:
             raise SetupError(f"Client: max_timeout={max_timeout} must be a number of seconds above 0")
         if max_rounds < 0:
             raise SetupError(f"Client: max_rounds={max_rounds} must be 0 or more")
-        self._answering = Answering(
+        self._handlers = ClientHandlers(
             elicitation_handler=elicitation_handler,
             elicitation_complete_handler=elicitation_complete_handler,
             sampling_handler=sampling_handler,
             roots=roots,
             capabilities=capabilities,
         )
-        self._channel = Channel(
-            link_to(
+        self._session = ClientSession(
+            transport_to(
                 target, pinned, env=env, cwd=cwd, headers=headers, auth=auth, principal=principal, transport=transport
             ),
-            Identity(client_info or CLIENT_INFO, self._answering.declared),
-            self._answering,
+            Identity(client_info or CLIENT_INFO, self._handlers.declared),
+            self._handlers,
             pinned=pinned,
             timeout=timeout,
             max_timeout=max_timeout,
@@ -134,7 +131,7 @@ class Client:
         )
         self._approve = approve
         self._progress_handler = progress_handler
-        self._known = KnownTools(self._channel)
+        self._known = KnownTools(self._session)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -143,7 +140,7 @@ class Client:
     async def open(self, connect_timeout: float | None = None) -> None:
         """Reach the server; `async with` does it for you. TimeoutError after so many seconds without it."""
         self._known.forget()
-        await self._channel.open(connect_timeout)
+        await self._session.open(connect_timeout)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -152,26 +149,26 @@ class Client:
 
     async def close(self) -> None:
         """Leave the server; `async with` does it for you. Whoever still waits for an answer gets ConnectionLost."""
-        await self._channel.close()
+        await self._session.close()
 
     # ── who the server is ──
 
     @property
     def protocol_version(self) -> str:
-        return self._channel.revision.name
+        return self._session.revision.name
 
     @property
     def server_info(self) -> Implementation | None:
         """None if the server does not say who it is."""
-        return self._channel.agreement.server_info
+        return self._session.agreement.server_info
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        return self._channel.agreement.capabilities
+        return self._session.agreement.capabilities
 
     @property
     def instructions(self) -> str | None:
-        return self._channel.agreement.instructions
+        return self._session.agreement.instructions
 
     async def ping(self, *, timeout: Seconds = "default") -> None:
         """Up to 2025-11-25."""
@@ -179,7 +176,7 @@ class Client:
 
     async def discover(self, *, fresh: bool = False, timeout: Seconds = "default") -> dict[str, Any]:
         """What the server says about itself; since 2026-07-28."""
-        return read_object(DISCOVER, await self._channel.fetch(DISCOVER, {}, fresh=fresh, timeout=timeout))
+        return read_object(DISCOVER, await self._session.fetch(DISCOVER, {}, fresh=fresh, timeout=timeout))
 
     # ── tools ──
 
@@ -208,28 +205,22 @@ class Client:
         given = dict(arguments or {})
         if self._approve is not None:
             await self._ask_approval(self._approve, name, given, timeout)
-        begun = monotonic()
         send = partial(
-            self._channel.send,
+            self._session.send,
             "tools/call",
             timeout=timeout,
             progress_handler=progress_handler or self._progress_handler,
             log_level=log_level,
         )
-        if self._channel.mirrored is not None:
+        if self._session.mirrored is not None:
             send = partial(self._send_with_headers, name, send, timeout)
-        raw = await self._channel.finish("tools/call", {"name": name, "arguments": given}, send)
+        raw = await self._session.finish("tools/call", {"name": name, "arguments": given}, send)
         answer = read("tools/call", raw, WireCallResult)
-        wrapped = answer.looks_wrapped and await self._known.wraps(name, self._left(timeout, begun))
+        wrapped = answer.looks_wrapped and await self._known.wraps(name, timeout)
         result = answer.unfold(wrapped=wrapped)
         if result.is_error and raise_on_error:
             raise ToolError(result.text or f"The tool {name} failed and did not say why")
         return result
-
-    def _left(self, timeout: Seconds, begun: float) -> float | None:
-        """Of the time of a call, for what has to be asked about its result; a moment even if there is nothing left."""
-        seconds = self._channel.seconds(timeout)
-        return None if seconds is None else max(begun + seconds - monotonic(), min(seconds, LAST_SECONDS))
 
     async def _send_with_headers(self, name: str, send: Send, timeout: Seconds, params: Mapping[str, Any]) -> Raw:
         """A call whose arguments travel as headers too, where the tool's listed schema says so."""
@@ -244,65 +235,57 @@ class Client:
         return await send(params)
 
     async def _ask_approval(self, approve: Approve, name: str, arguments: dict[str, Any], timeout: Seconds) -> None:
-        tool = await self._offered(name, timeout, fresh=True)
+        """What is approved has to be what the server offers: its list is read before the question, and once more."""
+        self._known.forget()
+        tool = await self._known.find(name, timeout=timeout)
         if tool is None:
             raise NotApproved(
                 f"The tool {name} was not called: the server does not list it, or keeps changing its list"
             )
         if not await outcome_of(approve, tool, arguments):
             raise NotApproved(f"The tool {name} was not called: it was not approved")
-        if await self._offered(name, timeout, fresh=False) != tool:
+        self._known.forget()
+        if await self._known.find(name, timeout=timeout) != tool:
             raise NotApproved(f"The tool {name} was not called: it changed while it was being approved")
-
-    async def _offered(self, name: str, timeout: Seconds, *, fresh: bool) -> ToolDefinition | None:
-        """What is approved has to be what the server offers now."""
-        if not self._hears_of_changed_tools():
-            self._known.forget()
-        return await self._known.find(name, fresh=fresh, timeout=timeout)
-
-    def _hears_of_changed_tools(self) -> bool:
-        offered = self.capabilities.get("tools")
-        announced = isinstance(offered, dict) and bool(offered.get("listChanged"))
-        return announced and self._channel.revision.handshake and self._channel.hears
 
     def _changed(self, change: Change) -> None:
         if change.kind == "tools":
-            self._known.changed()
+            self._known.forget()
 
     # ── resources ──
 
     async def list_resources(self, *, fresh: bool = False, timeout: Seconds = "default") -> list[ResourceDefinition]:
-        return await self._channel.pages(*RESOURCES, fresh=fresh, timeout=timeout)
+        return await self._session.pages(*RESOURCES, fresh=fresh, timeout=timeout)
 
     async def list_resources_page(
         self, cursor: str | None = None, *, fresh: bool = False, timeout: Seconds = "default"
     ) -> ListPage[ResourceDefinition]:
-        return await self._channel.page(*RESOURCES, cursor, fresh=fresh, timeout=timeout)
+        return await self._session.page(*RESOURCES, cursor, fresh=fresh, timeout=timeout)
 
     async def list_resource_templates(
         self, *, fresh: bool = False, timeout: Seconds = "default"
     ) -> list[TemplateDefinition]:
-        return await self._channel.pages(*TEMPLATES, fresh=fresh, timeout=timeout)
+        return await self._session.pages(*TEMPLATES, fresh=fresh, timeout=timeout)
 
     async def list_resource_templates_page(
         self, cursor: str | None = None, *, fresh: bool = False, timeout: Seconds = "default"
     ) -> ListPage[TemplateDefinition]:
-        return await self._channel.page(*TEMPLATES, cursor, fresh=fresh, timeout=timeout)
+        return await self._session.page(*TEMPLATES, cursor, fresh=fresh, timeout=timeout)
 
     async def read_resource(
         self, uri: str, *, fresh: bool = False, timeout: Seconds = "default"
     ) -> list[ResourceContents]:
-        return (await self._channel.ask(READ, {"uri": uri}, _Read, fresh=fresh, timeout=timeout)).contents
+        return (await self._session.ask(READ, {"uri": uri}, _Read, fresh=fresh, timeout=timeout)).contents
 
     # ── prompts and completion ──
 
     async def list_prompts(self, *, fresh: bool = False, timeout: Seconds = "default") -> list[PromptDefinition]:
-        return await self._channel.pages(*PROMPTS, fresh=fresh, timeout=timeout)
+        return await self._session.pages(*PROMPTS, fresh=fresh, timeout=timeout)
 
     async def list_prompts_page(
         self, cursor: str | None = None, *, fresh: bool = False, timeout: Seconds = "default"
     ) -> ListPage[PromptDefinition]:
-        return await self._channel.page(*PROMPTS, cursor, fresh=fresh, timeout=timeout)
+        return await self._session.page(*PROMPTS, cursor, fresh=fresh, timeout=timeout)
 
     async def get_prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: Seconds = "default"
@@ -310,7 +293,7 @@ class Client:
         params: dict[str, Any] = {"name": name}
         if arguments is not None:
             params["arguments"] = arguments
-        return await self._channel.ask("prompts/get", params, PromptResult, timeout=timeout)
+        return await self._session.ask("prompts/get", params, PromptResult, timeout=timeout)
 
     async def complete(
         self,
@@ -334,13 +317,13 @@ class Client:
         params: dict[str, Any] = {"ref": refs[0], "argument": {"name": argument, "value": value}}
         if context is not None:
             params["context"] = {"arguments": context}
-        return (await self._channel.ask("completion/complete", params, _Completed, timeout=timeout)).completion
+        return (await self._session.ask("completion/complete", params, _Completed, timeout=timeout)).completion
 
     # ── what the server tells meanwhile ──
 
     async def set_log_level(self, level: LogLevel) -> None:
         """From here on: what the session hears or, since 2026-07-28, what each request asks for."""
-        await self._channel.set_log_level(level)
+        await self._session.set_log_level(level)
 
     @asynccontextmanager
     async def listen(
@@ -351,13 +334,13 @@ class Client:
         async with client.listen(tools=True, uris=["notes://all"]) as changes:
             async for change in changes: ...
         """
-        async with self._channel.listening(ListenFilter(tools, prompts, resources, list(uris))) as listening:
+        async with self._session.listening(ListenFilter(tools, prompts, resources, list(uris))) as listening:
             yield listening
 
     async def set_roots(self, roots: RootSource) -> None:
         """Change what `roots=` said; up to 2025-11-25 the server is told that they changed."""
-        self._answering.set_roots(roots)
-        await self._channel.tell_of_roots()
+        self._handlers.set_roots(roots)
+        await self._session.tell_of_roots()
 
     # ── anything else ──
 
@@ -365,14 +348,14 @@ class Client:
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: Seconds = "default"
     ) -> dict[str, Any]:
         """Any request; the result as it came. A refusal raises ServerError."""
-        return read_object(method, await self._channel.send(method, params or {}, timeout=timeout))
+        return read_object(method, await self._session.send(method, params or {}, timeout=timeout))
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Any notification."""
-        self._channel.conversation.tell(method, params)
-        await self._channel.conversation.drain()
+        self._session.dispatcher.tell(method, params)
+        await self._session.dispatcher.transport.drain()
 
     async def send_raw(self, message: bytes) -> None:
         """Any bytes at all; what the server says to them is in the transcript."""
-        self._channel.conversation.write(message)
-        await self._channel.conversation.drain()
+        self._session.dispatcher.write(message)
+        await self._session.dispatcher.transport.drain()

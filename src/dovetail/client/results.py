@@ -1,4 +1,4 @@
-"""What a client hands to its user: results off the wire come in, typed values go out."""
+"""Results of a server's, read into typed values."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar

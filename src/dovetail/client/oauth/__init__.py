@@ -3,10 +3,9 @@
 The public names. Nothing of this is loaded by a client that needs no tokens.
 """
 
-from dovetail.client.oauth.machines import ClientCredentials, EnterpriseManaged, JwtBearer
-from dovetail.client.oauth.sign_in import OAuth
-from dovetail.client.oauth.token_file import TokenFile
-from dovetail.client.oauth.tokens import MemoryTokens, TokenSet, TokenStore
+from dovetail.client.oauth.authorization_code import OAuth
+from dovetail.client.oauth.client_credentials import ClientCredentials, EnterpriseManaged, JwtBearer
+from dovetail.client.oauth.storage import MemoryTokens, TokenFile, TokenSet, TokenStore
 
 __all__ = [
     "ClientCredentials",

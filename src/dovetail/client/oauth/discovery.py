@@ -1,16 +1,28 @@
-"""Where tokens for a server come from: its URL and its challenge come in, a `Provider` goes out, or NotSignedIn.
+"""Discovery of the authorization server of an MCP server (RFC 9728, RFC 8414), and registration (RFC 7591).
 
-First what the MCP server says of itself (RFC 9728), then what the authorization server does that it names (RFC 8414,
-or OpenID Connect Discovery). A server of 2025-03-26 says nothing of itself: there its own origin is asked, and if that
-says nothing either, the endpoints have the names that this revision gave them.
+A server of 2025-03-26 says nothing of itself: there its own origin is asked, and if that says nothing either, the
+endpoints have the names that this revision gave them.
 """
 
 from urllib.parse import urlsplit
 
 from dovetail.auth.fetch import is_loopback_host
-from dovetail.client.address import ServerAddress
-from dovetail.client.oauth.documents import IssuerMetadata, Provider, ResourceMetadata
-from dovetail.client.oauth.web import OAuthWeb, plain, shown
+from dovetail.client.oauth.metadata import (
+    BASIC,
+    POST,
+    PUBLIC,
+    IssuerMetadata,
+    OAuthWeb,
+    Provider,
+    RegistrationAnswer,
+    ResourceMetadata,
+    plain,
+    problem_in,
+    read_as,
+    shown,
+)
+from dovetail.client.oauth.storage import RegisteredClient
+from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import NotSignedIn, SetupError
 
 RESOURCE = "/.well-known/oauth-protected-resource"
@@ -103,7 +115,7 @@ def _checked(found: IssuerMetadata) -> IssuerMetadata:
     """Where secrets are sent has to be a place."""
     for url in filter(None, (found.token_endpoint, found.registration_endpoint)):
         try:
-            ServerAddress.of(url)
+            ServerUrl.of(url)
         except SetupError:
             raise NotSignedIn(f"{shown(found.issuer)} names {plain(url)!r}, which is no URL of the web") from None
     return found
@@ -126,7 +138,7 @@ def metadata_urls(issuer: str) -> list[str]:
 def fits(resource: str, server_url: str) -> bool:
     """Whether it is the server, or all of its origin, or a folder above it."""
     try:
-        theirs, ours = ServerAddress.of(resource), ServerAddress.of(server_url)
+        theirs, ours = ServerUrl.of(resource), ServerUrl.of(server_url)
     except SetupError:
         return False
     above, path = urlsplit(theirs.url).path.rstrip("/"), urlsplit(ours.url).path.rstrip("/")
@@ -140,7 +152,7 @@ def authorization_url(provider: Provider, *, is_local: bool) -> str:
     if url is None:
         raise NotSignedIn(f"{shown(provider.issuer)} has no page to sign in at")
     try:
-        address = ServerAddress.of(url)
+        address = ServerUrl.of(url)
     except SetupError:
         raise NotSignedIn(f"{shown(provider.issuer)} names a page to sign in at that is no URL of the web") from None
     scheme, host, _ = address.origin
@@ -163,3 +175,42 @@ def _origin_and_path(url: str) -> tuple[str, str]:
 
 def _listed(offered: tuple[str, ...]) -> str:
     return ", ".join(shown(each) for each in offered[:5]) or "nobody"
+
+
+GRANTS = ("authorization_code", "refresh_token")
+METHODS = (PUBLIC, BASIC, POST)  # the first that the authorization server takes
+FIX = 'get a client_id from whoever runs it, and give it to OAuth(client_id="…")'
+
+
+async def register(
+    web: OAuthWeb, provider: Provider, name: str, redirect_uri: str, *, native: bool
+) -> RegisteredClient:
+    """Raises NotSignedIn."""
+    url = provider.metadata.registration_endpoint
+    if url is None:
+        raise NotSignedIn(f"{shown(provider.issuer)} does not let programs register themselves; {FIX}")
+    supported = provider.metadata.token_endpoint_auth_methods_supported
+    wanted = next((each for each in METHODS if supported is None or each in supported), PUBLIC)
+    answer = await web.post_json(
+        url,
+        {
+            "client_name": name,
+            "redirect_uris": [redirect_uri],
+            "grant_types": GRANTS,
+            "response_types": ["code"],
+            "token_endpoint_auth_method": wanted,
+            "application_type": "native" if native else "web",
+        },
+    )
+    made = read_as(answer.body, RegistrationAnswer) if answer.status in (200, 201) else None
+    if made is None or not made.client_id:
+        problem = problem_in(answer)
+        words = ": ".join(filter(None, (problem.error, problem.error_description)))
+        raise NotSignedIn(f"{shown(url)} did not register this program: {words}; {FIX}")
+    method = made.token_endpoint_auth_method or wanted
+    if method not in METHODS or (method != PUBLIC and not made.client_secret):
+        raise NotSignedIn(f"{shown(url)} registered this program in a way that it can't use")
+    if method == PUBLIC:
+        return RegisteredClient(made.client_id, None, method, redirect_uri)
+    until = made.client_secret_expires_at or None  # 0 is for ever
+    return RegisteredClient(made.client_id, made.client_secret, method, redirect_uri, until)

@@ -1,0 +1,236 @@
+"""Cached responses and the known tools of one server.
+
+Only results with a `ttlMs` are kept, as they came over the wire, so that nobody can change them. All of it belongs to
+one client and one identity, and is bounded: the response that was used longest ago makes room.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from dovetail.client.results import ListPage
+from dovetail.client.subscriptions import is_part
+from dovetail.engine.streams import Change
+from dovetail.errors import DovetailError, ServerError, SetupError
+from dovetail.protocol.headers import HeaderParameter, header_parameters
+from dovetail.protocol.jsonrpc import UNREADABLE, encode
+from dovetail.protocol.types import WRAPPED_KEY, ToolDefinition
+
+if TYPE_CHECKING:
+    from dovetail.client.session import ClientSession, Seconds
+
+log = logging.getLogger("dovetail.client")
+
+LONGEST_MS = 24 * 3600 * 1000  # even if the server says that it holds for longer
+READ, DISCOVER = "resources/read", "server/discover"
+LISTS = {  # what a changed list makes old
+    "tools": ("tools/list",),
+    "prompts": ("prompts/list",),
+    "resources": ("resources/list", "resources/templates/list"),
+}
+CACHEABLE = frozenset({READ, DISCOVER, *(method for methods in LISTS.values() for method in methods)})
+OF_ONE_ROUND = frozenset({"inputResponses", "requestState"})  # params of a request that was made before
+
+_Key = tuple[str, bytes]
+
+
+class _Hints(msgspec.Struct, frozen=True, rename="camel"):
+    """Of a result; whatever else a server writes there is no reason to refuse the result."""
+
+    ttl_ms: Any = None
+    result_type: Any = "complete"
+
+
+class _Kept(NamedTuple):
+    raw: Raw
+    uri: str  # of a resource, else empty
+    until: float
+    size: int
+
+
+class ResponseCache:
+    """`max_entries=0` keeps nothing."""
+
+    def __init__(self, max_entries: int = 1_000, max_bytes: int = 16 * 1024 * 1024) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._kept: dict[_Key, _Kept] = {}  # the one used longest ago first
+        self._bytes = 0
+        self._owner = ""
+        self.changes = 0  # how often something was forgotten: an answer that was asked for before may be old
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def belongs_to(self, identity: str) -> None:
+        """What was said to one is nothing for another; nor is it after a new token, which may be anybody's."""
+        if identity != self._owner:
+            self._owner = identity
+            self.clear()
+
+    def find(self, method: str, params: Mapping[str, Any]) -> Raw | None:
+        """What the server said to this very request, if that still holds."""
+        key = (method, encode(params))
+        kept = self._drop(key)
+        if kept is None or monotonic() >= kept.until:
+            return None
+        self._put(key, kept)
+        return kept.raw
+
+    def keep(self, method: str, params: Mapping[str, Any], raw: Raw, changes: int) -> None:
+        """Keep an answer, if it may be kept. `changes` is what it was when the request was made."""
+        seconds = _holds_for(raw)
+        if seconds <= 0 or changes != self.changes or method not in CACHEABLE or OF_ONE_ROUND & params.keys():
+            return
+        key = (method, encode(params))
+        self._drop(key)
+        size = len(raw) + len(key[1])
+        if size > self._max_bytes:
+            return  # it would only drive out all others
+        self._put(key, _Kept(raw.copy(), str(params.get("uri", "")), monotonic() + seconds, size))
+        while len(self._kept) > self._max_entries or self._bytes > self._max_bytes:
+            self._drop(next(iter(self._kept)))
+
+    def forget(self, change: Change) -> None:
+        """The server says that something has changed."""
+        self.changes += 1
+        methods = LISTS.get(change.kind, ())
+        old = [
+            key
+            for key, kept in self._kept.items()
+            if key[0] in methods or (change.uri and kept.uri and _touches(change.uri, kept.uri))
+        ]
+        for key in old:
+            self._drop(key)
+
+    def forget_list(self, method: str) -> bool:
+        """Whether there was any page of it."""
+        pages = [key for key in self._kept if key[0] == method]
+        for key in pages:
+            self._drop(key)
+        return bool(pages)
+
+    def clear(self) -> None:
+        self.changes += 1
+        self._kept.clear()
+        self._bytes = 0
+
+    def _put(self, key: _Key, kept: _Kept) -> None:
+        self._kept[key] = kept
+        self._bytes += kept.size
+
+    def _drop(self, key: _Key) -> _Kept | None:
+        kept = self._kept.pop(key, None)
+        self._bytes -= kept.size if kept is not None else 0
+        return kept
+
+
+def _holds_for(raw: Raw) -> float:
+    """Seconds; none if the server does not say so, or says it in a way that can't be meant."""
+    try:
+        hints = msgspec.json.decode(raw, type=_Hints)
+    except UNREADABLE:
+        return 0.0
+    if type(hints.ttl_ms) is not int or hints.ttl_ms <= 0 or hints.result_type != "complete":
+        return 0.0
+    return min(hints.ttl_ms, LONGEST_MS) / 1000
+
+
+def _touches(changed: str, kept: str) -> bool:
+    """A resource, its parts and what it is a part of."""
+    return is_part(changed, kept) or is_part(kept, changed)
+
+
+TOOLS = ("tools/list", "tools", ToolDefinition)
+FASTMCP_WRAPS = "x-fastmcp-wrap-result"  # in an output schema; FastMCP wraps in every revision
+
+
+class KnownTools:
+    """The tools of one server as they were listed last; nothing that was listed before a change is used after it."""
+
+    def __init__(self, session: "ClientSession") -> None:
+        self._session = session
+        self._tools: dict[str, ToolDefinition] = {}
+        self._unlisted: set[str] = set()  # names that were looked for in vain
+        self._listing = asyncio.Lock()  # one listing is enough for all calls that need it at the same time
+        self._changes = 0
+
+    def forget(self) -> None:
+        """A listing that is under way may be older than what made it necessary to forget."""
+        self._changes += 1
+        self._tools = {}
+        self._unlisted = set()
+
+    async def listed(self, *, fresh: bool, timeout: "Seconds") -> list[ToolDefinition]:
+        changes = self._changes
+        tools, mirrored = self._usable(await self._session.pages(*TOOLS, fresh=fresh, timeout=timeout))
+        if self._session.mirrored is not None:
+            self._session.mirrored.clear()
+            self._session.mirrored.update(mirrored)
+        if changes == self._changes:
+            self._tools = {tool.name: tool for tool in tools}
+        return tools
+
+    async def page(self, cursor: str | None, *, fresh: bool, timeout: "Seconds") -> ListPage[ToolDefinition]:
+        page = await self._session.page(*TOOLS, cursor, fresh=fresh, timeout=timeout)
+        return ListPage(self._usable(page.items)[0], page.next_cursor)
+
+    def _usable(
+        self, tools: Sequence[ToolDefinition]
+    ) -> tuple[list[ToolDefinition], dict[str, tuple[HeaderParameter, ...]]]:
+        """Without those that nobody can call over HTTP, because their headers can't work; and those headers."""
+        if self._session.mirrored is None:
+            return [*tools], {}
+        usable, mirrored = [], {}
+        for tool in tools:
+            try:
+                mirrored[tool.name] = header_parameters(tool.input_schema, secrets=True)
+            except SetupError as wrong:
+                log.warning("the tool %s is left out: %s", tool.name, wrong)
+            else:
+                usable.append(tool)
+        return usable, mirrored
+
+    async def find(self, name: str, *, timeout: "Seconds") -> ToolDefinition | None:
+        """As the server offers it now; None if it does not, or if its list changes as often as it is read."""
+        for _ in range(5):
+            async with self._session.within(self._session.seconds(timeout), "tools/list: no answer"), self._listing:
+                changes = self._changes
+                if name not in self._tools and name not in self._unlisted:
+                    await self.listed(fresh=True, timeout=timeout)
+            if changes == self._changes:
+                if name not in self._tools:
+                    self._unlisted.add(name)
+                return self._tools.get(name)
+        return None
+
+    async def learn_headers(self, name: str, timeout: "Seconds") -> None:
+        """Of a tool that is about to be called; a server that lists nothing may still have it."""
+        with suppress(ServerError):
+            await self.find(name, timeout=timeout)
+            return
+        self._unlisted.add(name)
+
+    async def wraps(self, name: str, timeout: "Seconds") -> bool:
+        """Whether the tool's structured content is only the wrapping of a value that is no object.
+
+        The tool has run: whatever becomes of the listing, its result must not be lost.
+        """
+        try:
+            tool = await self.find(name, timeout=timeout)
+        except ServerError:
+            self._unlisted.add(name)
+            return False
+        except (DovetailError, TimeoutError) as failure:
+            log.info("the result of %s is given as it came: %s", name, failure)
+            return False
+        if tool is None:
+            return False
+        ours = not self._session.revision.any_structured_output and bool((tool.meta or {}).get(WRAPPED_KEY))
+        return ours or (tool.output_schema or {}).get(FASTMCP_WRAPS) is True

@@ -1,0 +1,271 @@
+"""Targets of a client: a `Server`, a command, a URL, and the servers of an `mcp.json`.
+
+An `mcp.json` is the file that Claude, Cursor and VS Code write: names with a command or a URL, under `mcpServers` or
+`servers`; comments and trailing commas do no harm. What is wrong with the file is a SetupError; what is wrong with one
+server is kept for it, so that others can be used. No value of the file gets into an error: it may be a secret.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
+
+import msgspec
+
+from dovetail.auth.principal import Principal
+from dovetail.client.auth import ClientAuth, credentials_for, is_token
+from dovetail.client.transports.aiohttp import HttpRequests
+from dovetail.client.transports.base import Transport
+from dovetail.client.transports.http import HttpTransport
+from dovetail.client.transports.memory import MemoryTransport
+from dovetail.client.transports.sse import AutoTransport, SseTransport
+from dovetail.client.transports.stdio import StdioTransport
+from dovetail.client.transports.url import ServerUrl, checked_headers
+from dovetail.engine.core import Engine
+from dovetail.errors import SetupError
+from dovetail.protocol.revisions import Revision
+
+T = TypeVar("T")
+WebTransport = Literal["http", "sse"]
+
+
+class HasEngine(Protocol):
+    """A `Server`, by the one thing that a client needs of it."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+
+ClientTarget = HasEngine | Transport | str | Sequence[str | Path]
+
+
+def transport_to(
+    target: Any,
+    pinned: Revision | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    headers: Mapping[str, str] | None = None,
+    auth: ClientAuth | None = None,
+    principal: Principal | None = None,
+    transport: WebTransport | None = None,
+) -> Transport:
+    """A `Server` is reached in process, a command as a child process over stdio, a URL over HTTP."""
+    web = isinstance(target, str) and "://" in target
+    engine = getattr(target, "engine", None)
+    is_server = isinstance(engine, Engine)
+    if principal is not None and not (is_server and auth is None and isinstance(principal, Principal)):
+        raise SetupError("Client: principal= is a Principal, instead of auth=, for a Server in this process")
+    if not web and not (headers is None and transport is None and (auth is None or is_server)):
+        raise SetupError('Client: headers=, auth= and transport= are for a URL such as "http://127.0.0.1:8000/mcp"')
+    if web:
+        if env is not None or cwd is not None:
+            raise SetupError("Client: env= and cwd= are for a command; a URL is a server that runs elsewhere")
+        address, given = ServerUrl.of(target), checked_headers(headers or {})
+        return _over_http(HttpRequests(address, given, credentials_for(auth, address, given)), transport, pinned)
+    if isinstance(target, Transport):
+        return target
+    if isinstance(engine, Engine):
+        if env is not None or cwd is not None:
+            raise SetupError("Client: env= and cwd= are for a command; a Server runs in this process")
+        if auth is not None and not (isinstance(auth, str) and is_token(auth)):
+            raise SetupError("Client: auth= for a Server is a token as text, not empty, no `Bearer `; or principal=")
+        if auth is not None and engine.options.auth is None:
+            raise SetupError("Client: auth= is a token, but the Server has no auth= to verify it; give it a principal=")
+        return MemoryTransport(engine, target, auth, principal)
+    if _is_command(target):
+        return StdioTransport([str(part) for part in target], env, cwd)
+    raise SetupError(
+        f"Client: can't connect to {repr(target)[:100]}; give it a Server, or a command as a list of strings "
+        'such as ["python", "server.py"], or a URL such as "http://127.0.0.1:8000/mcp"'
+    )
+
+
+def _over_http(requests: HttpRequests, transport: WebTransport | None, pinned: Revision | None) -> Transport:
+    if transport is not None and transport not in get_args(WebTransport):
+        raise SetupError(f'Client: transport={transport!r} is unknown; use "http", "sse" or none')
+    if transport == "sse":
+        if pinned is not None and not pinned.handshake:
+            raise SetupError(f"Client: {pinned.name} does not exist over HTTP+SSE; leave transport= out")
+        return SseTransport(requests)
+    if transport == "http" or (pinned is not None and not pinned.handshake):
+        return HttpTransport(requests)
+    return AutoTransport(requests)
+
+
+def _is_command(target: Any) -> bool:
+    if isinstance(target, (str, bytes)) or not isinstance(target, Sequence) or not target:
+        return False
+    return all(isinstance(part, (str, Path)) for part in target)
+
+
+# ── mcp.json ──
+
+MAX_FILE_BYTES = 1024 * 1024
+TRANSPORTS = {None: None, "http": "http", "streamable-http": "http", "streamableHttp": "http", "sse": "sse"}
+_REFERENCE = re.compile(r"\$\{((?:\$?\{[^{}]*\}|[^{}])*+)\}")  # another one may be in it
+_VARIABLE = re.compile(r"(?:env:)?([A-Za-z_]\w*)(?::-(.*))?", re.DOTALL)
+_STRING = rb'"(?:[^"\\]|\\.?)*+(?:"|\Z)'
+_COMMENT = re.compile(_STRING + rb"|(//[^\r\n]*|/\*.*?\*/)|/\*.*", re.DOTALL)  # one without an end is none
+_TRAILING_COMMA = re.compile(_STRING + rb"|(,)(?=\s*[}\]])", re.DOTALL)
+_NOT_A_LINE_END = re.compile(rb"[^\r\n]")
+
+
+class ListedServer(NamedTuple):
+    """What `Client` needs to reach it, or why it can't be reached."""
+
+    target: Any
+    options: Mapping[str, Any]
+    problem: str = ""
+    is_off: bool = False
+
+    @property
+    def needs_auth(self) -> bool:
+        """Whether it is a URL, and does not bring an `Authorization` of its own."""
+        headers = self.options.get("headers")
+        return headers is not None and not any(name.lower() == "authorization" for name in headers)
+
+
+class _Entry(msgspec.Struct, frozen=True, rename="camel"):
+    type: str | None = None
+    command: str | None = None
+    args: list[str] = []
+    env: dict[str, str | int | float | bool | None] = {}
+    env_file: str | None = None
+    cwd: str | None = None
+    url: str | None = None
+    http_url: str | None = None  # as Gemini CLI has it
+    headers: dict[str, str] = {}
+    disabled: bool = False
+
+
+def read_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServer]:
+    """Those that are not switched off, by name."""
+    return {name: listed for name, listed in all_servers(source).items() if not listed.is_off}
+
+
+def all_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServer]:
+    if isinstance(source, Mapping):
+        shown, config, folder = "the configuration", dict(source), Path.cwd()
+    else:
+        path = Path(source)
+        shown, config, folder = str(path), _read_file(path), _workspace(path)
+    servers = config.get("mcpServers", config.get("servers"))
+    if not isinstance(servers, Mapping):
+        raise SetupError(f'{shown} names no servers: it needs "mcpServers" (or "servers") with a name for each')
+    if len(servers) > 100:
+        raise SetupError(f"{shown} names {len(servers)} servers; no more than 100 are opened at once")
+    return {str(name): _read_entry(str(name), entry, folder) for name, entry in servers.items()}
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as failure:
+        raise SetupError(f"{path} can't be read: {failure.strerror or 'it is no file'}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise SetupError(f"{path} is longer than {MAX_FILE_BYTES} bytes, which no list of servers is")
+    try:
+        return msgspec.json.decode(_plain_json(content), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as bad:
+        byte = re.search(r"byte (\d+)", str(bad))
+        line = "" if byte is None else f" near line {content[: int(byte[1])].count(10) + 1}"
+        raise SetupError(f"{path} is no JSON object{line}") from None
+
+
+def _plain_json(content: bytes) -> bytes:
+    """Without comments and trailing commas, which people write; every other byte stays at its place."""
+
+    def blank(found: re.Match[bytes]) -> bytes:
+        return found[0] if found[1] is None else _NOT_A_LINE_END.sub(b" ", found[0])
+
+    return _TRAILING_COMMA.sub(blank, _COMMENT.sub(blank, content.removeprefix(b"\xef\xbb\xbf")))
+
+
+def _workspace(path: Path) -> Path:
+    """The folder that a project's file is about: `project/.vscode/mcp.json` is about `project`."""
+    folder = path.absolute().parent
+    return folder.parent if folder.name in (".vscode", ".cursor", ".gemini") else folder
+
+
+def _read_entry(name: str, given: Any, folder: Path) -> ListedServer:
+    try:
+        entry = msgspec.convert(given, _Entry)
+        return ListedServer(None, {}, is_off=True) if entry.disabled else _reached(entry, folder)
+    except msgspec.ValidationError as bad:
+        return ListedServer(None, {}, f"The server {name!r} can't be read: {_where(bad)}")
+    except SetupError as bad:
+        return ListedServer(None, {}, f"The server {name!r} can't be used: {bad}")
+
+
+def _where(bad: msgspec.ValidationError) -> str:
+    path = re.search(r"`\$\.?([\w.\[\]]*)", str(bad))
+    return f"`{path[1]}` has the wrong type" if path and path[1] else "it is no object"
+
+
+def _reached(entry: _Entry, folder: Path) -> ListedServer:
+    url = entry.http_url or entry.url
+    if (entry.command is None) == (url is None):
+        raise SetupError('it needs a "command" or a "url", and not both')
+    if url is not None:
+        transport = TRANSPORTS.get(entry.type, "unknown") if entry.http_url is None else "http"
+        if transport == "unknown":
+            raise SetupError('its "type" is unknown; use "http" or "sse", or leave it out')
+        headers = _checked(
+            checked_headers,
+            {name: _expanded(value, folder) for name, value in entry.headers.items()},
+            'its "headers" hold a name that no header has, a value that is not one line of plain ASCII text, '
+            "or a header that the client sets itself",
+        )
+        address = _checked(
+            ServerUrl.of,
+            _expanded(url, folder),
+            'its "url" must begin with http:// or https://, name a host, and hold no spaces, line breaks or #, and no '
+            'user or password, which belong in an "Authorization" under "headers"',
+        )
+        return ListedServer(address.url, {"headers": headers, "transport": transport})
+    if entry.env_file is not None:
+        raise SetupError('"envFile" is not read here; write the variables under "env"')
+    command = [_expanded(part, folder) for part in (entry.command or "", *entry.args)]
+    env = {name: _expanded(_as_text(value), folder) for name, value in entry.env.items() if value is not None}
+    cwd = None if entry.cwd is None else _expanded(entry.cwd, folder)
+    texts = (*command, *env, *env.values(), cwd or "")
+    if any("\0" in text for text in texts) or any(not name or "=" in name for name in env):
+        raise SetupError('its "command", "args", "env" or "cwd" hold a NUL character, or "env" a name that is none')
+    return ListedServer(command, {"env": env, "cwd": None if cwd is None else folder / os.path.expanduser(cwd)})
+
+
+def _checked(check: Callable[[Any], T], value: Any, words: str) -> T:
+    """Without a value of the file in the error."""
+    try:
+        return check(value)
+    except SetupError:
+        raise SetupError(words) from None
+
+
+def _as_text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _expanded(text: str, folder: Path) -> str:
+    """`${NAME}`, `${env:NAME}` and `${NAME:-default}` stand for variables; what these hold is not looked into."""
+    return _REFERENCE.sub(lambda reference: _meaning(reference[1], folder), text)
+
+
+def _meaning(reference: str, folder: Path) -> str:
+    places = {"workspaceFolder": folder, "userHome": Path.home()}
+    if reference in places:
+        return str(places[reference])
+    if reference.startswith("input:"):
+        raise SetupError(f"${{{reference}}} asks a person; use ${{env:NAME}} and set that variable")
+    variable = _VARIABLE.fullmatch(reference)
+    if variable is None:
+        raise SetupError(f"${{{reference[:100]}}} is not understood; use ${{NAME}} or ${{env:NAME}}")
+    value = os.environ.get(variable[1])
+    if value is None and variable[2] is not None:
+        return _expanded(variable[2], folder)
+    if value is None:
+        raise SetupError(f"${{{reference}}}: the variable {variable[1]} is not set in the environment")
+    return value

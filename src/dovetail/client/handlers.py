@@ -1,0 +1,488 @@
+"""Handlers of a server's requests to its client: elicitation, sampling, roots, and the input_required loop.
+
+A request is read first and answered later, so that no person is asked for what can't be answered as a whole.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from dovetail.client.dispatcher import ClientReply
+from dovetail.client.results import decode, kind_of
+from dovetail.client.transports.url import page_url
+from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadAnswer, MissingCapability, ProtocolError, SetupError
+from dovetail.protocol import revisions
+from dovetail.protocol.features import require_capabilities
+from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE, in_words
+from dovetail.protocol.revisions import Revision
+
+
+async def outcome_of(function: Callable[..., Any], *arguments: Any) -> Any:
+    outcome = function(*arguments)
+    return await outcome if inspect.isawaitable(outcome) else outcome
+
+
+# ── the content of forms ──
+
+_TYPES = {
+    "string": ("a string", (str,)),
+    "boolean": ("true or false", (bool,)),
+    "number": ("a number", (int, float)),
+    "integer": ("a whole number", (int, float)),
+    "array": ("a list", (list, tuple)),
+}
+
+
+def misfit(schema: Mapping[str, Any], content: Mapping[str, Any], defaults: Container[str] = ()) -> str | None:
+    """What is clearly wrong with the content of a form: a missing field, another type, or none of the choices."""
+    required = schema.get("required")
+    for name in required if isinstance(required, list) else ():
+        if isinstance(name, str) and name not in content and name not in defaults:
+            return f"{name[:100]} is missing"
+    fields = schema.get("properties", {})
+    for name, value in content.items():
+        wanted = _wanted(fields[name], value) if name in fields else None
+        if wanted is not None:
+            return f"{name} must be {wanted}"
+    return None
+
+
+def _wanted(field: Mapping[str, Any], value: Any) -> str | None:
+    """What a value would have to be, and is not."""
+    kind = field.get("type")
+    if isinstance(kind, str) and kind in _TYPES:
+        words, types = _TYPES[kind]
+        is_right = isinstance(value, types) and isinstance(value, bool) == (kind == "boolean")
+        if not is_right or (kind == "integer" and value != value // 1):
+            return words
+    if isinstance(value, (list, tuple)):
+        choices, values = _choices(field.get("items")), value
+    else:
+        choices, values = _choices(field), [value]
+    if choices is None or all(_is_among(each, choices) for each in values):
+        return None
+    return f"one of {', '.join(str(choice)[:100] for choice in choices[:20])}"
+
+
+def _is_among(value: Any, choices: Sequence[Any]) -> bool:
+    return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
+
+
+def _choices(field: Any) -> Sequence[Any] | None:
+    if not isinstance(field, Mapping):
+        return None
+    if isinstance(field.get("enum"), list):
+        return list(field["enum"])
+    titled = field.get("oneOf", field.get("anyOf"))
+    if isinstance(titled, list) and all(isinstance(each, Mapping) and "const" in each for each in titled):
+        return [each["const"] for each in titled]
+    return None
+
+
+# ── elicitation ──
+
+Action = Literal["accept", "decline", "cancel"]
+Mode = Literal["form", "url"]
+
+
+_WIRE_NAMES = {"schema": "requestedSchema", "elicitation_id": "elicitationId"}
+
+
+class ElicitQuestion(msgspec.Struct, frozen=True, kw_only=True, rename=_WIRE_NAMES.get):
+    """A form to fill in or, in mode "url", a page to visit: ask the user before it is opened.
+
+    `schema` is that of the form, an object whose properties are its fields. `elicitation_id` is what
+    `elicitation_complete_handler` hears when the user is done there; only 2025-11-25 has it.
+    """
+
+    message: str
+    mode: Mode = "form"
+    schema: dict[str, Any] | None = None
+    url: str | None = None
+    elicitation_id: str | None = None
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The capability without which a server may not ask this."""
+        return (f"elicitation.{self.mode}",)
+
+    @property
+    def fields(self) -> dict[str, dict[str, Any]]:
+        """The properties of the form."""
+        return {} if self.schema is None else self.schema["properties"]
+
+
+class ElicitReply(msgspec.Struct, frozen=True):
+    """What a handler returns to say more than the content: `ElicitReply("cancel")`."""
+
+    action: Action
+    content: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.action not in get_args(Action):
+            raise SetupError(f"ElicitReply({self.action!r}): use one of {', '.join(get_args(Action))}")
+
+
+ElicitGiven = ElicitReply | Mapping[str, Any] | str | float | bool | list[str] | None
+ElicitationHandler = Callable[[ElicitQuestion], ElicitGiven | Awaitable[ElicitGiven]]
+ElicitationCompleteHandler = Callable[[str], Awaitable[None] | None]
+
+
+def read_elicitation(params: Raw) -> ElicitQuestion:
+    asked = msgspec.json.decode(params, type=ElicitQuestion)
+    if asked.mode == "url":
+        url = None if asked.url is None else page_url(asked.url)
+        if url is None:
+            raise _malformed("url must be one that begins with https:// or http://, and nothing stands before its host")
+        return replace(asked, url=url, schema=None)
+    fields = (asked.schema or {}).get("properties")
+    if not isinstance(fields, dict) or not all(isinstance(field, dict) for field in fields.values()):
+        raise _malformed("requestedSchema.properties must be an object of schemas")
+    return replace(asked, url=None)
+
+
+def _malformed(words: str) -> ProtocolError:
+    return ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS)
+
+
+async def elicit(handler: ElicitationHandler, question: ElicitQuestion) -> dict[str, Any]:
+    reply = _as_reply(question, await outcome_of(handler, question))
+    if reply.action != "accept" or question.mode == "url":
+        return {"action": reply.action}
+    defaults = {name: field["default"] for name, field in question.fields.items() if _has_default(field)}
+    given = reply.content or {}
+    if (fault := misfit(question.schema or {}, given, defaults)) is not None:
+        raise SetupError(f"elicitation_handler: what it returned does not fit: {fault}")
+    return {"action": "accept", "content": {**defaults, **given}}
+
+
+def _as_reply(question: ElicitQuestion, given: Any) -> ElicitReply:
+    if isinstance(given, ElicitReply):
+        return given
+    if given is None:
+        return ElicitReply("decline")
+    if isinstance(given, Mapping):
+        return ElicitReply("accept", given)
+    if not question.fields:  # nothing to fill in: a URL, or a form that only wants a yes
+        return ElicitReply("accept" if given else "decline")
+    if isinstance(given, (str, int, float, list, tuple)) and len(question.fields) == 1:
+        return ElicitReply("accept", dict.fromkeys(question.fields, given))
+    raise SetupError(
+        f"elicitation_handler returned {type(given).__name__} for a form of {len(question.fields)} fields; "
+        "return a dict with their values, an ElicitReply, or None to decline"
+    )
+
+
+def _has_default(field: Mapping[str, Any]) -> bool:
+    """Whether there is one that a form can hold: a server may write anything there."""
+    default = field.get("default")
+    if isinstance(default, list):
+        return all(isinstance(choice, str) for choice in default)
+    return isinstance(default, (str, int, float))
+
+
+# ── sampling ──
+
+
+class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What to complete, and how. `params` holds all of it as it came.
+
+    Each message is {"role": …, "content": [blocks]}; the content is a list even where the server sent one block.
+    """
+
+    messages: list[dict[str, Any]]
+    max_tokens: int
+    system_prompt: str | None = None
+    temperature: float | None = None
+    stop_sequences: list[str] = []
+    model_preferences: dict[str, Any] = {}
+    include_context: str | None = None
+    metadata: dict[str, Any] = {}
+    tools: list[dict[str, Any]] = []
+    tool_choice: dict[str, Any] | None = None
+    params: dict[str, Any] = {}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The capability without which a server may not ask this."""
+        return ("sampling.tools",) if self.tools or self.tool_choice is not None else ()
+
+
+SamplingGiven = str | Mapping[str, Any] | None
+SamplingHandler = Callable[[SamplingRequest], SamplingGiven | Awaitable[SamplingGiven]]
+
+
+class _Turn(msgspec.Struct, frozen=True):
+    role: Literal["user", "assistant"]
+    content: dict[str, Any] | list[dict[str, Any]]
+
+
+class _Turns(msgspec.Struct, frozen=True):
+    messages: list[_Turn]
+
+
+def read_sampling(params: Raw) -> SamplingRequest:
+    whole = msgspec.json.decode(params, type=dict[str, Any])
+    given = {name: value for name, value in whole.items() if value is not None}
+    asked = msgspec.convert(given, SamplingRequest)
+    turns = msgspec.convert(given, _Turns).messages
+    blocks = [turn.content if isinstance(turn.content, list) else [turn.content] for turn in turns]
+    messages = [{"role": turn.role, "content": content} for turn, content in zip(turns, blocks, strict=True)]
+    return replace(asked, messages=messages, params=whole)
+
+
+async def sample(handler: SamplingHandler, request: SamplingRequest) -> dict[str, Any]:
+    given = await outcome_of(handler, request)
+    if given is None:
+        raise ProtocolError("The user rejected the sampling request", code=-1)  # the specification's own code
+    whole: dict[str, Any] = {"role": "assistant", "model": "unknown"}
+    if isinstance(given, str):
+        return {**whole, "content": {"type": "text", "text": given}, "stopReason": "endTurn"}
+    if isinstance(given, Mapping) and "content" in given:
+        return {**whole, **given}
+    raise SetupError(
+        f"sampling_handler returned {type(given).__name__}; "
+        'return the text, a whole result such as {"content": …, "model": …}, or None to refuse'
+    )
+
+
+# ── roots ──
+
+RootLike = str | Path | Mapping[str, Any]  # a path, a file:// URI, or {"uri": …, "name": …}
+RootSource = Sequence[RootLike] | Callable[[], Sequence[RootLike] | Awaitable[Sequence[RootLike]]]
+
+
+class RootList:
+    """Named once, or by a function that is called whenever the server asks."""
+
+    def __init__(self, source: RootSource) -> None:
+        self._source = source if callable(source) else _read_roots(source)
+
+    async def answer(self) -> dict[str, Any]:
+        roots = self._source
+        return {"roots": _read_roots(await outcome_of(roots)) if callable(roots) else roots}
+
+
+def _read_roots(roots: Sequence[RootLike]) -> list[dict[str, Any]]:
+    if isinstance(roots, (str, bytes, Path, Mapping)) or not isinstance(roots, Sequence):
+        raise SetupError(f"Client: roots= must be a list of paths, not {type(roots).__name__}")
+    return [_read_root(root) for root in roots]
+
+
+def _read_root(root: Any) -> dict[str, Any]:
+    if isinstance(root, Path) or (isinstance(root, str) and "://" not in root):
+        return {"uri": Path(root).absolute().as_uri()}
+    whole = {"uri": root} if isinstance(root, str) else root
+    uri = whole.get("uri") if isinstance(whole, Mapping) else None
+    if isinstance(uri, str) and uri.lower().startswith("file://"):
+        return {**whole}
+    raise SetupError(f'Client: roots=[{root!r}]: use a path, a file:// URI or {{"uri": "file://…", "name": …}}')
+
+
+# ── requests of a server's ──
+
+
+class Unanswerable(ProtocolError):
+    """`advice` is for the client's user; a server is told only the message."""
+
+    def __init__(self, message: str, code: int, advice: str) -> None:
+        super().__init__(message, code=code)
+        self.advice = advice
+
+
+class _Kind(NamedTuple):
+    """One method that a server may ask with."""
+
+    capability: str
+    option: str  # of `Client`, which holds the handler
+    read: Callable[[Raw], ElicitQuestion | SamplingRequest] | None  # None: nothing of the params matters
+    answer: Callable[..., Any]
+
+
+_KINDS = {
+    "elicitation/create": _Kind("elicitation", "elicitation_handler", read_elicitation, elicit),
+    "sampling/createMessage": _Kind("sampling", "sampling_handler", read_sampling, sample),
+    "roots/list": _Kind("roots", "roots", None, RootList.answer),
+}
+
+
+class ClientHandlers:
+    """All that a client can answer. `capabilities` is what the user wants to be declared, and wins."""
+
+    def __init__(
+        self,
+        *,
+        elicitation_handler: ElicitationHandler | None = None,
+        sampling_handler: SamplingHandler | None = None,
+        roots: RootSource | None = None,
+        elicitation_complete_handler: ElicitationCompleteHandler | None = None,
+        capabilities: Mapping[str, Any] | None = None,
+    ) -> None:
+        for option, handler in {"elicitation": elicitation_handler, "sampling": sampling_handler}.items():
+            if handler is not None and not callable(handler):
+                raise SetupError(f"Client: {option}_handler={handler!r} is no function that takes the question")
+        self.elicitation_complete_handler = elicitation_complete_handler
+        self._handlers: dict[str, Any] = {
+            "elicitation_handler": elicitation_handler,
+            "sampling_handler": sampling_handler,
+            "roots": None if roots is None else RootList(roots),
+        }
+        self._declared = {
+            revision.name: {**self._offered(revision), **(capabilities or {})} for revision in revisions.ALL
+        }
+
+    def declared(self, revision: Revision) -> Mapping[str, Any]:
+        """The client's capabilities."""
+        return self._declared[revision.name]
+
+    def _offered(self, revision: Revision) -> dict[str, Any]:
+        offers: dict[str, dict[str, Any]] = {
+            "sampling": {},
+            "roots": {"listChanged": True} if revision.handshake else {},
+        }
+        if revision.elicitation:
+            offers["elicitation"] = {"form": {}, "url": {}} if revision.url_elicitation else {}
+        options = {kind.capability: kind.option for kind in _KINDS.values()}
+        return {name: offer for name, offer in offers.items() if self._handlers[options[name]] is not None}
+
+    def announces_roots(self, revision: Revision) -> bool:
+        roots = self.declared(revision).get("roots")
+        return isinstance(roots, Mapping) and bool(roots.get("listChanged"))
+
+    def set_roots(self, roots: RootSource) -> None:
+        if self._handlers["roots"] is None:
+            raise SetupError("Client: it has told its server that it has no roots; begin with Client(…, roots=[])")
+        self._handlers["roots"] = RootList(roots)
+
+    def prepare(self, revision: Revision, method: str, params: Raw) -> ClientReply:
+        """What answers the question when it is called. Raises ProtocolError if nothing does."""
+        kind = _KINDS.get(method)
+        if kind is None:
+            raise _not_found(method, "which this client does not know")
+        handler = self._handlers[kind.option]
+        declared = self.declared(revision)
+        if handler is None:
+            raise _not_found(method, f"which needs {kind.option}=…, and this Client was made without")
+        if kind.capability not in declared:
+            raise _not_found(method, f"which a client of {revision.name} has not declared")
+        if kind.read is None:
+            return partial(kind.answer, handler)
+        asked = _read_request(method, kind.read, params)
+        try:
+            require_capabilities(asked.needs, declared)
+        except MissingCapability:
+            text = f"this client has not declared {', '.join(asked.needs)}"
+            raise Unanswerable(
+                f"Invalid params: {text}", INVALID_PARAMS, f"the server asks {method}, but {text}"
+            ) from None
+        return partial(kind.answer, handler, asked)
+
+
+def _not_found(method: str, why: str) -> Unanswerable:
+    shown = method[:100]
+    return Unanswerable(f"Method not found: {shown}", METHOD_NOT_FOUND, f"the server asks {shown}, {why}")
+
+
+def _read_request(
+    method: str, read: Callable[[Raw], ElicitQuestion | SamplingRequest], params: Raw
+) -> ElicitQuestion | SamplingRequest:
+    try:
+        return read(params)
+    except UNREADABLE as failure:
+        text = f"Invalid params: {in_words(failure)}"
+    except ProtocolError as malformed:
+        text = malformed.message
+    raise Unanswerable(text, INVALID_PARAMS, f"the server asks {method} in a way that can't be read: {text}")
+
+
+# ── the input_required loop, since 2026-07-28 ──
+
+Send = Callable[[Mapping[str, Any]], Awaitable[Raw]]
+Prepare = Callable[[str, Raw], ClientReply]
+
+INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})  # the only ones that may ask
+INPUT_REQUIRED = "input_required"
+
+
+class _InputRequest(msgspec.Struct, frozen=True):
+    method: str
+    params: Raw = NO_PARAMS
+
+
+class _Interim(msgspec.Struct, frozen=True, rename="camel"):
+    """A result that is none yet."""
+
+    input_requests: dict[str, _InputRequest] | None = None
+    request_state: str | None = None
+
+
+async def in_rounds(
+    method: str,
+    params: Mapping[str, Any],
+    send: Send,
+    prepare: Prepare,
+    max_rounds: int,
+    *,
+    first_pause: float = 0.1,
+    longest_pause: float = 5.0,
+) -> Raw:
+    """The complete result: a request is made again with the answers to its questions for as long as the server asks.
+
+    `send` makes one request, `prepare` reads one question. One that only waits is made again after a pause, which is
+    doubled each time.
+    """
+    raw = await send(params)
+    pause = first_pause
+    for _ in range(max_rounds):
+        if kind_of(method, raw) != INPUT_REQUIRED:
+            return raw
+        interim = _read_interim(method, raw)
+        more: dict[str, Any] = {}
+        if interim.input_requests:
+            more["inputResponses"] = await _gathered(method, interim.input_requests, prepare)
+            pause = first_pause
+        else:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest_pause)
+        if interim.request_state is not None:
+            more["requestState"] = interim.request_state
+        raw = await send({**params, **more})
+    if kind_of(method, raw) != INPUT_REQUIRED:
+        return raw
+    raise BadAnswer(f"{method}: the server still asks for more after {max_rounds} rounds; max_rounds= allows no others")
+
+
+def _read_interim(method: str, raw: Raw) -> _Interim:
+    interim = decode(method, raw, _Interim)
+    if not interim.input_requests and interim.request_state is None:
+        raise BadAnswer(f"{method}: the server wants an answer, but asks nothing")
+    if len(interim.input_requests or ()) > 100:
+        raise BadAnswer(f"{method}: the server asks more than 100 questions at once")
+    return interim
+
+
+async def _gathered(method: str, requests: Mapping[str, _InputRequest], prepare: Prepare) -> dict[str, Any]:
+    """All answers; no person is asked if one of the questions can't be answered."""
+    try:
+        replies = [prepare(request.method, request.params) for request in requests.values()]
+    except Unanswerable as unanswerable:
+        raise BadAnswer(f"{method}: {unanswerable.advice}") from None
+    return dict(zip(requests, await _at_once(replies), strict=True))
+
+
+async def _at_once(answers: Sequence[ClientReply]) -> list[Mapping[str, Any]]:
+    """The first failure, or who stops waiting, stops them all."""
+    tasks = [asyncio.ensure_future(answer()) for answer in answers]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,246 @@
+"""Negotiation of the protocol revision: `server/discover`, or `initialize` with an older server.
+
+Without a pinned revision, `server/discover` is tried first. A server that answers it, or refuses it in the modern way,
+is modern; any other answer, and silence, comes from a server that wants `initialize`. Silence may also come from one
+that is still starting: so both requests stay open then, and the first good answer counts.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from dovetail.client.dispatcher import Dispatcher
+from dovetail.client.results import read
+from dovetail.errors import (
+    HEADER_MISMATCH,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    UNSUPPORTED_VERSION,
+    BadAnswer,
+    ConnectionLost,
+    ServerError,
+    SetupError,
+    TooManyRequests,
+)
+from dovetail.protocol import revisions
+from dovetail.protocol.inbound import CAPABILITIES_KEY, CLIENT_KEY
+from dovetail.protocol.methods import LogLevel, RequestMeta
+from dovetail.protocol.results import SERVER_INFO_KEY
+from dovetail.protocol.revisions import Revision
+from dovetail.protocol.types import Implementation
+
+T = TypeVar("T")
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who the client is and what it can do, which depends on the revision."""
+
+    info: Mapping[str, Any]
+    capabilities: Callable[[Revision], Mapping[str, Any]]
+
+    def stamp(self, revision: Revision, log_level: LogLevel | None = None) -> dict[str, Any]:
+        """What every request carries in its `_meta`."""
+        if revision.handshake:
+            return {}
+        meta = RequestMeta(version=revision.name, log_level=log_level if log_level is not None else UNSET)
+        said = {CAPABILITIES_KEY: dict(self.capabilities(revision)), CLIENT_KEY: dict(self.info)}
+        return {**msgspec.to_builtins(meta), **said}
+
+
+class NegotiatedProtocol(msgspec.Struct, frozen=True):
+    """What a server said about itself, and the revision that both sides speak."""
+
+    revision: Revision
+    server_info: Implementation | None
+    capabilities: dict[str, Any]
+    instructions: str | None
+
+
+class _Discovered(msgspec.Struct, frozen=True, rename="camel"):
+    supported_versions: list[str]
+    capabilities: dict[str, Any]
+    instructions: str | None = None
+    meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
+
+
+class _Initialized(msgspec.Struct, frozen=True, rename="camel"):
+    protocol_version: str
+    capabilities: dict[str, Any]
+    server_info: Implementation
+    instructions: str | None = None
+
+
+class _OthersSpoken(BadAnswer):
+    """A server that answers in a revision that is not among those that it says it speaks."""
+
+    def __init__(self, wanted: Revision, names: Sequence[str]) -> None:
+        super().__init__(f"The server does not speak {wanted.name}; it offers {_listed(names)}")
+        self.names = names
+
+
+def pinned_revision(name: str | None) -> Revision | None:
+    if name is None:
+        return None
+    if name not in revisions.BY_NAME:
+        raise SetupError(f"Client: protocol_version={name!r} is unknown; use one of {', '.join(revisions.SUPPORTED)}")
+    return revisions.BY_NAME[name]
+
+
+async def agree(
+    dispatcher: Dispatcher, identity: Identity, pinned: Revision | None, timeout: float | None
+) -> NegotiatedProtocol:
+    if pinned is None and dispatcher.transport.modern:
+        return _settled(dispatcher, await _find_out(dispatcher, identity, timeout))
+    if pinned is None or pinned.handshake:
+        return await begin_session(dispatcher, identity, pinned or revisions.LATEST_HANDSHAKE, pinned, timeout)
+    return _settled(dispatcher, await discover(dispatcher, identity, pinned, timeout))
+
+
+async def begin_session(
+    dispatcher: Dispatcher, identity: Identity, proposed: Revision, pinned: Revision | None, timeout: float | None
+) -> NegotiatedProtocol:
+    """With a server of which it is known that it wants a handshake."""
+    agreed = await initialize(dispatcher, identity, proposed, timeout)
+    if pinned is not None and agreed.revision is not pinned:
+        raise BadAnswer(f"The server does not speak {pinned.name}; it offers {agreed.revision.name}")
+    return _settled(dispatcher, agreed)
+
+
+def _settled(dispatcher: Dispatcher, agreed: NegotiatedProtocol) -> NegotiatedProtocol:
+    dispatcher.agreed(agreed.revision)
+    if agreed.revision.handshake:
+        dispatcher.tell("notifications/initialized")
+    return agreed
+
+
+# ── an unknown server ──
+
+
+async def _find_out(dispatcher: Dispatcher, identity: Identity, timeout: float | None) -> NegotiatedProtocol:
+    probe_seconds = dispatcher.transport.probe_seconds
+    thinking = probe_seconds if timeout is None else min(timeout, probe_seconds)
+    longest = None if timeout is None else thinking + timeout
+    async with _begun(_probe(dispatcher, identity, longest)) as probe:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(thinking) as limit:
+                with dispatcher.time_limits.counting(limit):  # a person may have to sign in first
+                    await asyncio.wait([probe])
+        found = probe.result() if probe.done() else revisions.LATEST_HANDSHAKE
+        if isinstance(found, Revision) and found.handshake:
+            found = await _shake_hands(dispatcher, identity, found, probe, timeout)
+    if isinstance(found, Revision):
+        found = await discover(dispatcher, identity, found, timeout)
+    return found
+
+
+async def _probe(dispatcher: Dispatcher, identity: Identity, timeout: float | None) -> NegotiatedProtocol | Revision:
+    """What comes of `server/discover`: an agreement, or else the revision that should be tried next."""
+    try:
+        return await discover(dispatcher, identity, revisions.LATEST, timeout)
+    except _OthersSpoken as others:
+        return _newest(others.names)
+    except TooManyRequests:
+        raise
+    except ServerError as refusal:
+        if refusal.code == UNSUPPORTED_VERSION:
+            supported = refusal.data.get("supported") if isinstance(refusal.data, dict) else None
+            return _newest(supported if isinstance(supported, list) else [])
+        if refusal.code in (HEADER_MISMATCH, MISSING_CAPABILITY):
+            raise
+    except (BadAnswer, TimeoutError):
+        pass
+    except ConnectionLost:  # the request is lost, but not yet the server
+        if dispatcher.is_over:
+            raise
+    return revisions.LATEST_HANDSHAKE
+
+
+async def _shake_hands(
+    dispatcher: Dispatcher,
+    identity: Identity,
+    revision: Revision,
+    probe: "asyncio.Task[NegotiatedProtocol | Revision]",
+    timeout: float | None,
+) -> NegotiatedProtocol | Revision:
+    """What comes of `initialize`; or of the probe, if the server only needed its time to start, and is modern."""
+    async with _begun(initialize(dispatcher, identity, revision, timeout)) as handshake:
+        if not probe.done():
+            await asyncio.wait([probe, handshake], return_when=asyncio.FIRST_COMPLETED)
+            if not probe.done() and _knows_no_handshake(handshake.exception()):
+                await asyncio.wait([probe])
+            if probe.done():
+                found = probe.result()
+                if not (found if isinstance(found, Revision) else found.revision).handshake:
+                    return found
+        try:
+            return await handshake
+        except ServerError as refusal:
+            if refusal.code != UNSUPPORTED_VERSION:
+                raise
+            return revisions.LATEST  # only modern servers have that error
+
+
+def _knows_no_handshake(failure: BaseException | None) -> bool:
+    return isinstance(failure, ServerError) and failure.code in (UNSUPPORTED_VERSION, METHOD_NOT_FOUND)
+
+
+@asynccontextmanager
+async def _begun(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Task[T]"]:
+    """Inside, it goes on by itself; what has not come of it by then is not wanted."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _newest(names: Sequence[Any]) -> Revision:
+    """Of those that both sides speak."""
+    for revision in reversed(revisions.ALL):
+        if revision.name in names:
+            return revision
+    raise BadAnswer(f"No common protocol revision: the server speaks {_listed(names)}")
+
+
+def _listed(names: Sequence[Any]) -> str:
+    return ", ".join(str(name)[:100] for name in names[:20]) or "not said which"
+
+
+# ── the requests ──
+
+
+async def discover(
+    dispatcher: Dispatcher, identity: Identity, revision: Revision, timeout: float | None
+) -> NegotiatedProtocol:
+    params = {"_meta": identity.stamp(revision)}
+    # Not cancellable: an old server would have to read a notification before its handshake.
+    raw = await dispatcher.ask("server/discover", params, timeout=timeout, cancellable=False)
+    found = read("server/discover", raw, _Discovered)
+    if revision.name not in found.supported_versions:
+        raise _OthersSpoken(revision, found.supported_versions)
+    try:
+        info = msgspec.convert(found.meta.get(SERVER_INFO_KEY), Implementation)
+    except msgspec.ValidationError:
+        info = None  # a server need not say who it is
+    return NegotiatedProtocol(revision, info, found.capabilities, found.instructions)
+
+
+async def initialize(
+    dispatcher: Dispatcher, identity: Identity, revision: Revision, timeout: float | None
+) -> NegotiatedProtocol:
+    params = {
+        "protocolVersion": revision.name,
+        "capabilities": identity.capabilities(revision),
+        "clientInfo": identity.info,
+    }
+    raw = await dispatcher.ask("initialize", params, timeout=timeout, cancellable=False)
+    found = read("initialize", raw, _Initialized)
+    agreed = revisions.HANDSHAKE.get(found.protocol_version)
+    if agreed is None:
+        raise BadAnswer(f"No common protocol revision: the server speaks {found.protocol_version[:100]}")
+    return NegotiatedProtocol(agreed, found.server_info, found.capabilities, found.instructions)

@@ -1,0 +1,258 @@
+"""Token stores: in memory, or in a file that only its owner can read.
+
+The file is written beside its place and then put there, so that nobody ever sees half of it. One that others can read
+is not used.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import secrets
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from dovetail.auth.confidential import Confidential
+from dovetail.errors import NotSignedIn
+
+log = logging.getLogger("dovetail.client")
+
+
+class RegisteredClient(Confidential, frozen=True, omit_defaults=True):
+    """Who this program is to one authorization server."""
+
+    harmless = ("id",)
+
+    id: str
+    secret: str | None = None
+    method: str = "none"  # how it proves that to the token endpoint
+    redirect_uri: str | None = None  # that it was registered with
+    secret_expires_at: float | None = None  # seconds since 1970
+
+    def is_over(self, now: float) -> bool:
+        return self.secret_expires_at is not None and now >= self.secret_expires_at
+
+
+class TokenSet(Confidential, frozen=True, kw_only=True, omit_defaults=True):
+    """What one sign-in came to."""
+
+    harmless = ("token_type", "issuer")
+
+    access_token: str
+    token_type: str  # "Bearer" or "DPoP"
+    issuer: str
+    client: RegisteredClient
+    requested: tuple[str, ...] = ()  # scopes
+    granted: tuple[str, ...] = ()
+    expires_at: float | None = None  # seconds since 1970, a little before its end
+    refresh_token: str | None = None
+    proof_key: dict[str, str] | None = None  # that it is bound to
+
+    @property
+    def authorization(self) -> str:
+        return f"{self.token_type} {self.access_token}"
+
+    def is_over(self, now: float) -> bool:
+        return self.expires_at is not None and now >= self.expires_at
+
+
+class TokenStore(Protocol):
+    """Where tokens are kept. A key names a server and a client, so that each user of an app needs a store."""
+
+    async def load(self, key: str) -> TokenSet | None: ...
+
+    async def save(self, key: str, tokens: TokenSet | None) -> None:
+        """None takes them away. Others may be saving something else at the same time."""
+
+    def exclusive(self, key: str) -> AbstractAsyncContextManager[None]:
+        """Inside, nobody else uses what is kept under this key: a refresh token is good for one use only."""
+        ...
+
+
+class MemoryTokens:
+    """Kept for as long as this object lives."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, TokenSet] = {}
+
+    def __repr__(self) -> str:
+        return f"MemoryTokens({len(self._kept)})"
+
+    def items(self) -> dict[str, TokenSet]:
+        """A copy of all that is kept."""
+        return dict(self._kept)
+
+    async def load(self, key: str) -> TokenSet | None:
+        return self._kept.get(key)
+
+    async def save(self, key: str, tokens: TokenSet | None) -> None:
+        if tokens is None:
+            self._kept.pop(key, None)
+        else:
+            self._kept[key] = tokens
+
+    @asynccontextmanager
+    async def exclusive(self, key: str) -> AsyncIterator[None]:  # noqa: ARG002
+        yield  # there is one user for each key, which does one thing at a time
+
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    tokens: dict[str, TokenSet]
+    version: int = 1
+
+
+class TokenFile:
+    """`TokenFile()` is in the user's data folder, `TokenFile("tokens.json")` anywhere else."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        lock_seconds: float = 30.0,
+        max_bytes: int = 4 * 1024 * 1024,
+    ) -> None:
+        self._lock_seconds = lock_seconds
+        self._max_bytes = max_bytes
+        self.path = usual_place() if path is None else Path(path).expanduser().absolute()
+
+    def __repr__(self) -> str:
+        return f"TokenFile({str(self.path)!r})"
+
+    async def load(self, key: str) -> TokenSet | None:
+        return self._readable().get(key)
+
+    async def save(self, key: str, tokens: TokenSet | None) -> None:
+        async with self._locked(""):
+            kept = self._readable()
+            kept.pop(key, None)
+            if tokens is not None:
+                kept[key] = tokens
+            data = msgspec.json.format(msgspec.json.encode(_Kept(kept)))
+            if len(data) > self._max_bytes:
+                raise NotSignedIn(f"{self.path}: there is no room for more tokens; remove the file, and sign in again")
+            self._write(data)
+
+    @asynccontextmanager
+    async def exclusive(self, key: str) -> AsyncIterator[None]:
+        """Those of other servers can be used meanwhile."""
+        async with self._locked(f".{hashlib.sha256(key.encode()).hexdigest()[:16]}"):
+            yield
+
+    @asynccontextmanager
+    async def _locked(self, part: str) -> AsyncIterator[None]:
+        place = self.path.with_name(f".{self.path.name}{part}.lock")
+        try:
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(place, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
+        except OSError as failure:
+            raise NotSignedIn(f"{place}: the tokens can't be kept there: {failure.strerror}") from None
+        try:
+            end = time.monotonic() + self._lock_seconds
+            while not _try_lock(lock):
+                if time.monotonic() > end:
+                    raise NotSignedIn(f"{self.path}: another program has been changing it for {self._lock_seconds:g} s")
+                await asyncio.sleep(0.02)
+            yield
+        finally:
+            os.close(lock)  # which gives it free
+
+    def _read(self) -> dict[str, TokenSet]:
+        """Raises ValueError for what is no list of tokens, and NotSignedIn for what must not be used."""
+        try:
+            file = os.open(self.path, os.O_RDONLY | _NO_LINK | _NO_WAIT)
+        except FileNotFoundError:
+            return {}
+        except OSError as failure:
+            raise NotSignedIn(f"{self.path}: it can't be opened: {failure.strerror}") from None
+        with open(file, "rb") as opened:
+            self._check_owner(os.fstat(opened.fileno()))
+            data = opened.read(self._max_bytes + 1)
+        if len(data) > self._max_bytes:
+            raise ValueError
+        try:
+            return dict(msgspec.json.decode(data, type=_Kept).tokens)
+        except RecursionError:
+            raise ValueError from None
+
+    def _readable(self) -> dict[str, TokenSet]:
+        """Nothing, if the file is broken; the next tokens replace it."""
+        try:
+            return self._read()
+        except ValueError:
+            log.warning("%s can't be read; you will have to sign in again", self.path)
+            return {}
+
+    def _check_owner(self, found: os.stat_result) -> None:
+        if os.name != "posix":
+            return  # the user's own folders are private already
+        if not stat.S_ISREG(found.st_mode):
+            raise NotSignedIn(f"{self.path}: that is not a file; move it away")
+        if found.st_uid != os.geteuid():
+            raise NotSignedIn(f"{self.path}: it belongs to somebody else; remove it, and sign in again")
+        if found.st_mode & 0o077:
+            raise NotSignedIn(f'{self.path}: others can read the tokens in it; run: chmod 600 "{self.path}"')
+
+    def _write(self, data: bytes) -> None:
+        beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
+        try:
+            file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o600)  # so it is ours
+            with open(file, "wb") as opened:
+                opened.write(data)
+                opened.flush()
+                os.fsync(opened.fileno())
+            self._put_in_place(beside)
+        except OSError as failure:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise NotSignedIn(f"{self.path}: the tokens can't be kept: {failure.strerror}") from None
+
+    def _put_in_place(self, beside: Path) -> None:
+        """On Windows, not while somebody reads what is there."""
+        for _ in range(25):
+            with contextlib.suppress(PermissionError):
+                beside.replace(self.path)
+                return
+            time.sleep(0.02)
+        beside.replace(self.path)
+
+
+_NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)  # for somebody at the other end of a pipe
+
+
+def usual_place() -> Path:
+    """In the folder that the user's system has for such things."""
+    home = Path.home()
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Application Support"
+    else:
+        base = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
+    return base / "dovetail" / "tokens.json"
+
+
+def _try_lock(file: int) -> bool:
+    system: Any = sys.platform
+    try:
+        if system == "win32":
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, name-defined, unused-ignore]
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

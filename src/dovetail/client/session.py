@@ -1,0 +1,376 @@
+"""A client's session with one server: typed requests in the negotiated revision, pages, a new handshake."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from dovetail.client.cache import ResponseCache
+from dovetail.client.dispatcher import ClientReply, Dispatcher, ProgressHandler, Transcript
+from dovetail.client.handlers import INPUT_METHODS, ClientHandlers, Send, in_rounds
+from dovetail.client.negotiation import Identity, NegotiatedProtocol, agree, begin_session
+from dovetail.client.results import ListPage, LogHandler, LogMessage, read, read_page
+from dovetail.client.subscriptions import ChangeFeed, Listening
+from dovetail.client.transports.base import Transport
+from dovetail.engine.streams import Change
+from dovetail.errors import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    BadAnswer,
+    ConnectionLost,
+    DovetailError,
+    NotSignedIn,
+    ProtocolError,
+    ServerError,
+    SetupError,
+)
+from dovetail.protocol.headers import HeaderParameter
+from dovetail.protocol.jsonrpc import UNREADABLE
+from dovetail.protocol.methods import ListenFilter, LogLevel
+from dovetail.protocol.revisions import Revision
+
+log = logging.getLogger("dovetail.client")
+
+T = TypeVar("T")
+Seconds = float | None | Literal["default"]  # None is without end, "default" what the client was made with
+
+NOT_OPEN = "The client is not open; use it inside `async with Client(...) as client:`"
+
+
+class _Visit(msgspec.Struct, frozen=True, rename="camel"):
+    """The user is done at a URL."""
+
+    elicitation_id: str
+
+
+class ClientSession:
+    """May be opened again after it was closed; `timeout` bounds every request that names no time of its own."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        identity: Identity,
+        handlers: ClientHandlers,
+        *,
+        pinned: Revision | None,
+        timeout: float | None,
+        max_timeout: float,
+        transcript: Transcript | None,
+        log_handler: LogHandler | None,
+        on_change: Callable[[Change], None],
+        max_rounds: int,
+        cache: ResponseCache,
+        max_pages: int = 1_000,
+    ) -> None:
+        self._max_pages = max_pages
+        self._transport = transport
+        self._identity = identity
+        self._handlers = handlers
+        self._max_rounds = max_rounds
+        self._pinned = pinned
+        self._timeout = timeout
+        self._max_timeout = max_timeout
+        self._transcript = transcript
+        self._log_handler = log_handler
+        self._on_change = on_change
+        self.cache = cache
+        self._feed = ChangeFeed(self._doubt)
+        self._dispatcher: Dispatcher | None = None
+        self._agreement: NegotiatedProtocol | None = None
+        self._session = asyncio.Lock()  # of the one who opens a new one
+        self._session_over = False
+        self._renewal: asyncio.Task[None] | None = None
+        self._session_log_level: LogLevel | None = None  # what the session was told
+        # Newer servers log only to those who ask; a handler is a way of asking.
+        self.log_level: LogLevel | None = None if log_handler is None else "info"
+
+    async def open(self, seconds: float | None = None) -> None:
+        """Within so many seconds, not counting those that a person needs to sign in."""
+        if self._dispatcher is not None:
+            raise SetupError("Client: it is open already; make another one for another connection")
+        self._session_over, self._session_log_level = False, None
+        self.cache.clear()
+        (self._transport.mirrored or {}).clear()
+        self._dispatcher = Dispatcher(self._transport, self, self._transcript)
+        try:
+            async with self.within(seconds, "The server was not reached"):
+                await self._dispatcher.open()
+                self._agreement = await agree(self._dispatcher, self._identity, self._pinned, self._timeout)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        dispatcher, self._dispatcher = self._dispatcher, None
+        if dispatcher is None:
+            return
+        try:
+            if self._renewal is not None:
+                self._renewal.cancel()
+                await asyncio.gather(self._renewal, return_exceptions=True)
+        finally:
+            await dispatcher.close()
+
+    @property
+    def agreement(self) -> NegotiatedProtocol:
+        """What the server said about itself; it stays readable after the end."""
+        if self._agreement is None:
+            raise ConnectionLost(NOT_OPEN)
+        return self._agreement
+
+    @property
+    def revision(self) -> Revision:
+        return self.agreement.revision
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        if self._dispatcher is None:
+            raise ConnectionLost(NOT_OPEN)
+        return self._dispatcher
+
+    # ── requests ──
+
+    def seconds(self, timeout: Seconds) -> float | None:
+        return self._timeout if isinstance(timeout, str) else timeout
+
+    @asynccontextmanager
+    async def within(self, seconds: float | None, late: str) -> AsyncIterator[None]:
+        """So many seconds, not counting those that a person needs to sign in; `late` begins the words of the error."""
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                with self.dispatcher.time_limits.counting(limit):
+                    yield
+        except TimeoutError:
+            if not limit.expired():
+                raise  # of something inside, which has words of its own
+            raise TimeoutError(f"{late} within {seconds:g} s") from None
+
+    async def send(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        timeout: Seconds = "default",
+        progress_handler: ProgressHandler | None = None,
+        log_level: LogLevel | None = None,
+    ) -> Raw:
+        seconds = self.seconds(timeout)
+        if self._session_over:
+            await self._renew(method, seconds)
+        stamped = self._stamped(params, log_level)
+        return await self.dispatcher.ask(
+            method, stamped, timeout=seconds, max_timeout=self._max_timeout, on_progress=progress_handler
+        )
+
+    async def fetch(
+        self, method: str, params: Mapping[str, Any], *, fresh: bool = False, timeout: Seconds = "default"
+    ) -> Raw:
+        """What the server said before, as long as that holds; else what it says now. `fresh` asks it in any case."""
+        identity = self._transport.identity
+        if not self.revision.result_type or identity is None:
+            return await self.send(method, params, timeout=timeout)  # nothing says how long it would hold, or for whom
+        self.cache.belongs_to(identity)
+        kept = None if fresh else self.cache.find(method, params)
+        if kept is not None:
+            return kept
+        changes = self.cache.changes
+        raw = await self.send(method, params, timeout=timeout)
+        self.cache.keep(method, params, raw, changes)
+        return raw
+
+    async def ask(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        shape: type[T],
+        *,
+        fresh: bool = False,
+        timeout: Seconds = "default",
+    ) -> T:
+        raw = await self.finish(method, params, partial(self.fetch, method, fresh=fresh, timeout=timeout))
+        return read(method, raw, shape)
+
+    async def finish(self, method: str, params: Mapping[str, Any], send: Send) -> Raw:
+        """The result of a request that may take several rounds of questions; `send` makes one of them."""
+        if method not in INPUT_METHODS or not self.revision.rounds:
+            return await send(params)
+        prepare = partial(self._handlers.prepare, self.revision)
+        return await in_rounds(method, params, send, prepare, self._max_rounds)
+
+    def _stamped(self, params: Mapping[str, Any], log_level: LogLevel | None = None) -> Mapping[str, Any]:
+        stamp = self._identity.stamp(self.revision, log_level or self.log_level)
+        return {**params, "_meta": {**stamp, **params.get("_meta", {})}} if stamp else params
+
+    async def set_log_level(self, level: LogLevel) -> None:
+        """Since 2026-07-28 every request says what it wants to hear; before, the session is told once."""
+        if self.revision.log_on_request:
+            self.log_level = level
+        else:
+            await self.send("logging/setLevel", {"level": level})
+            self._session_log_level = level
+
+    # ── a session that ended ──
+
+    def session_ended(self, reason: str) -> None:
+        """The next request opens another one; if somebody listens, that can't wait for a request."""
+        log.info("%s", reason)
+        self._session_over = True
+        self._doubt()
+        if self._feed and (self._renewal is None or self._renewal.done()):
+            self._renewal = asyncio.create_task(self._renew_for_listeners())
+
+    async def _renew_for_listeners(self) -> None:
+        backoff = self._transport.backoff()
+        while self._session_over and self._feed:
+            await asyncio.sleep(backoff.seconds())
+            try:
+                await self._renew("listen", self._timeout)
+            except NotSignedIn as failure:
+                log.warning("nothing more is heard until the next request: %s", failure)
+                return
+            except (DovetailError, TimeoutError) as failure:
+                log.info("no new session yet: %s", failure)
+
+    async def _renew(self, method: str, seconds: float | None) -> None:
+        async with self.within(seconds, f"{method}: no new session"), self._session:
+            if self._session_over:
+                await self._begin_again()
+
+    async def _begin_again(self) -> None:
+        """The handshake, and then all that the server has to know once more."""
+        self._agreement = await begin_session(
+            self.dispatcher, self._identity, self.revision, self._pinned, self._timeout
+        )
+        self._session_over = False
+        try:
+            await self._tell_again(self._agreement.capabilities)
+        except BaseException:
+            self._session_over = True  # one that knows only half of it is of no use
+            raise
+
+    async def _tell_again(self, capabilities: Mapping[str, Any]) -> None:
+        if self._session_log_level is not None:
+            with suppress(ServerError):
+                await self._send_in_session("logging/setLevel", {"level": self._session_log_level})
+        await self._transport.attend()
+        await self._feed.renew(capabilities, self._send_in_session)
+
+    async def _send_in_session(self, method: str, params: Mapping[str, Any]) -> Raw:
+        """Never in a new one."""
+        if self._session_over:
+            raise ConnectionLost(f"{method}: the session ended")
+        return await self.dispatcher.ask(method, params, timeout=self._timeout)
+
+    # ── lists ──
+
+    async def page(
+        self, method: str, key: str, item: type[T], cursor: str | None, *, fresh: bool, timeout: Seconds
+    ) -> ListPage[T]:
+        raw = await self.fetch(method, {} if cursor is None else {"cursor": cursor}, fresh=fresh, timeout=timeout)
+        page = read_page(method, raw, key, item)
+        if page.next_cursor == "" and self.revision.handshake:  # later an empty cursor is a live one
+            page = ListPage(page.items, None)
+        return page
+
+    async def pages(self, method: str, key: str, item: type[T], *, fresh: bool, timeout: Seconds) -> list[T]:
+        """The items of all pages; each may take the time of a request."""
+        try:
+            return await self._follow_pages(method, key, item, fresh, timeout)
+        except ServerError as refused:
+            if refused.code != INVALID_PARAMS or fresh or not self.cache.forget_list(method):
+                raise
+        return await self._follow_pages(method, key, item, True, timeout)  # the cursor of a kept page may be too old
+
+    async def _follow_pages(self, method: str, key: str, item: type[T], fresh: bool, timeout: Seconds) -> list[T]:
+        items: list[T] = []
+        cursor: str | None = None
+        seen: set[str] = set()
+        while len(seen) < self._max_pages and len(items) < 200_000:
+            page = await self.page(method, key, item, cursor, fresh=fresh, timeout=timeout)
+            items += page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return items
+            if cursor in seen:
+                raise BadAnswer(f"{method}: the server's list does not end: it gave the same cursor twice")
+            seen.add(cursor)
+            await asyncio.sleep(0)  # pages that were kept come without a pause
+        raise BadAnswer(f"{method}: the server's list does not end after {len(seen)} pages with {len(items)} items")
+
+    @property
+    def mirrored(self) -> dict[str, tuple[HeaderParameter, ...]] | None:
+        """The arguments of each tool that travel as headers too; None where there are no headers."""
+        return None if self.revision.handshake else self._transport.mirrored
+
+    # ── what the server asks ──
+
+    def prepare(self, method: str, params: Raw) -> ClientReply:
+        """Since 2026-07-28 a server does not ask like this."""
+        if self._agreement is None or self.revision.rounds:
+            raise ProtocolError(f"Method not found: {method[:100]}", code=METHOD_NOT_FOUND)
+        return self._handlers.prepare(self.revision, method, params)
+
+    async def tell_of_roots(self) -> None:
+        """That they have changed; a server of 2026-07-28 asks each time."""
+        if self._dispatcher is None or self._agreement is None:
+            return  # nobody has asked for them yet
+        if self.revision.handshake and self._handlers.announces_roots(self.revision):
+            self._dispatcher.tell("notifications/roots/list_changed")
+            await self._transport.drain()
+
+    # ── what the server says unasked ──
+
+    @asynccontextmanager
+    async def listening(self, wanted: ListenFilter) -> AsyncIterator[Listening]:
+        if self.revision.listens:
+            stream = self._feed.on_stream(self.dispatcher, wanted, self._stamped({}), self._timeout)
+        else:
+            await self.send("ping", {})  # once it is answered, the server has also read that the session may begin
+            await self._transport.attend()
+            stream = self._feed.in_session(wanted, self.agreement.capabilities, self._send_in_session)
+        async with stream as listening:
+            yield listening
+
+    def missed(self) -> None:
+        """Something may have changed unheard."""
+        self._doubt()
+        self._feed.suspect_all()
+
+    def _doubt(self) -> None:
+        """Whatever is known of the server may be old."""
+        self.cache.clear()
+        self._on_change(Change("tools"))
+
+    def hear(self, method: str, params: Raw) -> None:
+        if method == "notifications/message":
+            self._hear_log(params)
+        elif method == "notifications/elicitation/complete":
+            self._hear_of_visit(params)
+        elif (change := self._feed.hear(method, params)) is not None:
+            self.cache.forget(change)  # before anybody who listens can read again
+            self._on_change(change)
+
+    def _hear_log(self, params: Raw) -> None:
+        if self._log_handler is not None and (message := _told(params, LogMessage)) is not None:
+            self.dispatcher.run_handler(self._log_handler, message)
+
+    def _hear_of_visit(self, params: Raw) -> None:
+        handler = self._handlers.elicitation_complete_handler
+        if handler is not None and (visit := _told(params, _Visit)) is not None:
+            self.dispatcher.run_handler(handler, visit.elicitation_id)
+
+    def silence(self, reason: str) -> None:
+        self._feed.silence(reason)
+
+
+def _told(params: Raw, shape: type[T]) -> T | None:
+    """None if it can't be read: nobody waits for it."""
+    try:
+        return msgspec.json.decode(params, type=shape)
+    except UNREADABLE:
+        return None

@@ -1,0 +1,1 @@
+"""Transports of a client: in process, stdio, Streamable HTTP and HTTP+SSE."""

@@ -1,0 +1,107 @@
+"""Transport: what each connection of a client can do, and what its `Receiver` is told."""
+
+import random
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+from dovetail.client.timeouts import RequestTimeouts
+from dovetail.errors import DovetailError
+from dovetail.protocol.headers import HeaderParameter
+from dovetail.protocol.methods import RequestId
+from dovetail.protocol.revisions import Revision
+
+MAX_UNREAD = 1_000  # answers on their way to a server that asks on and does not take them
+UNREAD = "the server asks, and does not read the answers"
+
+
+class Backoff:
+    """Pauses between tries to connect: doubled with each failure in a row, and never in step with other clients."""
+
+    def __init__(self, first: float = 1.0, longest: float = 30.0) -> None:
+        self._first = first
+        self._longest = longest
+        self._failures = 0
+        self.retry: float | None = None  # seconds that the server asks for
+
+    def succeeded(self) -> None:
+        self._failures = 0
+
+    def ended(self, after: float) -> None:
+        """A connection that was open for so many seconds has ended; one that lasted did not fail."""
+        if after > 0.5:
+            self.succeeded()
+
+    def seconds(self) -> float:
+        """Count a failure, and tell how long to wait for the next try."""
+        first = self._first if self.retry is None else min(max(self.retry, 0.05), 10 * self._longest)
+        pause = min(first * 2.0 ** min(self._failures, 20), max(self._longest, first))
+        self._failures += 1
+        return pause * random.uniform(1.0, 1.25)  # never sooner than the server asks for
+
+
+class Receiver(Protocol):
+    """The end of a link that listens."""
+
+    time_limits: RequestTimeouts  # the time limits of the requests that wait for answers
+
+    def receive(self, message: bytes, about: RequestId | None = None) -> None:
+        """Take one message; never raises. `about`: the request that it is the only answer to, whatever its id says."""
+
+    def awaits(self, id: RequestId) -> bool:
+        """Whether the answer to a request is still to come, and wanted."""
+
+    def failed(self, id: RequestId | None, failure: DovetailError, said: bytes | None = None) -> None:
+        """One message did not get through, or will not be answered. `said` is what the server had to say to it."""
+
+    def missed(self) -> None:
+        """The server may have said something that nobody heard."""
+
+    def session_ended(self, reason: str) -> None:
+        """Nothing is answered any more that was asked so far; another handshake may follow on the same link."""
+
+    def lost(self, reason: str) -> None:
+        """The server is gone; nothing more will come."""
+
+
+class Transport(ABC):
+    """One connection to one server."""
+
+    probe_seconds = 10.0  # how long an unknown server may think about `server/discover`
+    reconnects = False  # whether it still works after the server has gone away and come back
+    modern = True  # whether a server behind it may speak a revision without a handshake
+    # The arguments of each tool that travel as headers too; None where there are no headers.
+    mirrored: dict[str, tuple[HeaderParameter, ...]] | None = None
+
+    @abstractmethod
+    async def open(self, receiver: Receiver) -> None: ...
+
+    @abstractmethod
+    def write(self, message: bytes) -> None:
+        """Send one message; never blocks. With more than MAX_UNREAD answers that are not taken, the server is lost."""
+
+    @abstractmethod
+    async def drain(self) -> None:
+        """Wait while the server reads too slowly."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Leave politely, and for good within a bounded time."""
+
+    def agreed(self, revision: Revision) -> None:  # noqa: B027
+        """Both sides have come to terms."""
+
+    def abandon(self, id: RequestId) -> bool:  # noqa: ARG002
+        """Nobody waits for this answer any more. True if that alone tells the server to stop."""
+        return False
+
+    @property
+    def identity(self) -> str | None:
+        """For whom messages go out: empty where that can't change, None where nobody knows. It is secret."""
+        return ""
+
+    def backoff(self) -> Backoff:
+        """For a connection that has broken."""
+        return Backoff()
+
+    async def attend(self) -> None:  # noqa: B027
+        """Wait until what the server says unasked arrives, or until it is clear that it will not."""

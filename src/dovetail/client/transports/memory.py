@@ -1,0 +1,95 @@
+"""In-process transport: the same bytes as over a pipe, without a thread and without a socket.
+
+Messages cross through the loop, each side in its own context, so neither runs inside the other's call.
+"""
+
+import asyncio
+import contextvars
+from typing import Any
+
+from dovetail.auth.principal import Principal
+from dovetail.client.transports.base import Receiver, Transport
+from dovetail.engine.connection import Connection
+from dovetail.engine.core import Engine
+from dovetail.errors import INVALID_REQUEST, NotSignedIn, ProtocolError, ServerError, Unauthorized
+from dovetail.transports.lines import LineSplitter, as_line
+
+
+class MemoryTransport(Transport):
+    """Feeds a `Connection` of the engine's and reads what that writes. The client is the principal, or its token's."""
+
+    def __init__(self, engine: Engine, owner: Any, token: str | None, principal: Principal | None) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._token = token
+        self._principal = principal
+        self._connection: Connection | None = None
+        self._nobodys = contextvars.Context()  # a server never sees its client's context variables
+
+    async def open(self, receiver: Receiver) -> None:
+        await self._engine.start(self._owner)
+        try:
+            principal = await self._caller()
+        except BaseException:
+            await self._engine.stop()
+            raise
+        self._connection = Connection(self._engine, _Return(receiver), principal=principal, in_process=True)
+
+    async def _caller(self) -> Principal | None:
+        """Raises what a client gets over HTTP for a token that is refused there."""
+        auth = self._engine.options.auth
+        if self._token is None or auth is None:
+            return self._principal
+        principal = await auth.verify(self._token)
+        if principal is None:
+            raise NotSignedIn("The token is not good, or not any more")
+        if not principal.scopes >= auth.scopes:
+            raise ServerError(INVALID_REQUEST, Unauthorized.for_scopes(auth.scopes).message)
+        return principal
+
+    def write(self, message: bytes) -> None:
+        if self._connection is not None:
+            asyncio.get_running_loop().call_soon(self._feed, self._connection, message, context=self._nobodys)
+
+    def _feed(self, connection: Connection, message: bytes) -> None:
+        limit = self._engine.options.max_message_bytes
+        for line in LineSplitter(limit).feed(message + b"\n"):
+            if line is None:
+                connection.reject(ProtocolError(f"message larger than {limit} bytes", code=INVALID_REQUEST))
+            else:
+                connection.feed(line)
+
+    async def drain(self) -> None:
+        """The server takes every line at once."""
+
+    async def close(self) -> None:
+        """Whoever is cancelled meanwhile leaves the server all the same."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            await asyncio.sleep(0)  # what was written before the end still arrives
+        finally:
+            await self._leave(connection)
+
+    async def _leave(self, connection: Connection) -> None:
+        try:
+            await connection.close()
+        finally:
+            connection.abandon()  # what that had no time for
+            await self._engine.stop()
+
+
+class _Return:
+    """The pipe that the server writes to."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()  # the client's own, whoever writes
+
+    def write(self, message: bytes) -> None:
+        self._loop.call_soon(self._receiver.receive, as_line(message)[:-1], context=self._context)
+
+    async def drain(self) -> None:
+        """The client takes every message at once."""

@@ -1,0 +1,249 @@
+"""stdio: a server as a child process, one message per line on its stdin and stdout; its stderr is ours."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any, cast
+
+from dovetail.client.transports.base import MAX_UNREAD, UNREAD, Receiver, Transport
+from dovetail.client.transports.http import OutgoingMessage
+from dovetail.errors import ConnectionLost, SetupError
+from dovetail.transports.lines import LineSplitter
+
+# Ctrl-C in a terminal is not for them: who started them sees to their end, in the order that MCP wants.
+APART: dict[str, Any] = (
+    {"start_new_session": True}
+    if os.name == "posix"
+    else {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+)
+
+
+class ProcessGroup:
+    """A program and all that it starts in turn, as `uv run`, `npx` or a shell do: they are ended together."""
+
+    def __init__(self, leader: int) -> None:
+        self._leader = leader
+        self._is_over = False
+
+    def is_left(self) -> bool:
+        """Whether anybody is; where that can't be known, nobody."""
+        return os.name == "posix" and self._signal(0)
+
+    def ask(self) -> None:
+        """All of them to end."""
+        self._signal(signal.SIGTERM if os.name == "posix" else signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined,unused-ignore]
+
+    def kill(self) -> None:
+        """All of them, now."""
+        if os.name == "posix":
+            self._signal(signal.SIGKILL)
+        elif not self._is_over:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                command = ["taskkill", "/T", "/F", "/PID", str(self._leader)]
+                subprocess.run(command, capture_output=True, timeout=10, check=False)
+
+    def _signal(self, number: int) -> bool:
+        """Whether it reached anybody. A group that is empty once stays so, and its number may get another meaning."""
+        if self._is_over:
+            return False
+        try:
+            if os.name == "posix":
+                os.killpg(self._leader, number)
+            else:
+                os.kill(self._leader, number)
+        except ProcessLookupError:
+            self._is_over = True
+        except OSError:  # macOS says so of a group that is dead, but not yet buried
+            return False
+        return not self._is_over
+
+
+MAX_LINE_BYTES = 256 * 1024 * 1024
+LEAVE_SECONDS = 2.0  # how long a child gets to leave at each step: closed stdin, terminate, kill
+REAP_SECONDS = 1.0  # for one that was killed, if its closer is cancelled
+STDIN, STDOUT = 0, 1
+
+
+class NotStarted(SetupError):
+    """A command can't be started; `why` repeats nothing of it."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+class StdioTransport(Transport):
+    """Starts the command when it is opened and sees to its end when it is closed."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        *,
+        leave_seconds: float = LEAVE_SECONDS,
+        max_line_bytes: int = MAX_LINE_BYTES,
+        max_unread: int = MAX_UNREAD,
+    ) -> None:
+        self._leave_seconds = leave_seconds
+        self._max_line_bytes = max_line_bytes
+        self._max_unread = max_unread
+        self._command = command
+        self._env = None if env is None else {**os.environ, **env}
+        self._cwd = None if cwd is None else str(cwd)
+        self._child: _Child | None = None
+
+    async def open(self, receiver: Receiver) -> None:
+        name = self._command[0]
+        start = asyncio.get_running_loop().subprocess_exec
+        child = _Child(name, receiver, self._max_line_bytes, self._max_unread)
+        options: dict[str, Any] = {"env": self._env, "cwd": self._cwd, **APART}
+        try:
+            await start(lambda: child, *self._command, stdin=PIPE, stdout=PIPE, stderr=None, **options)
+        except (OSError, ValueError) as failure:
+            raise self._not_started(name, failure) from None
+        self._child = child
+
+    def _not_started(self, name: str, failure: OSError | ValueError) -> NotStarted:
+        place, why = "", "it can't be run"
+        if isinstance(failure, ValueError):
+            why = "its words or its environment hold what no system takes, such as NUL, or = in the name of a variable"
+        elif self._cwd is not None and failure.filename == self._cwd:
+            place, why = f" in cwd={self._cwd!r}", f"its working folder can't be used: {failure.strerror}"
+        elif isinstance(failure, FileNotFoundError):
+            why = "there is no such command"
+        elif failure.strerror:
+            why = failure.strerror
+        return NotStarted(f"Client: can't start {name!r}{place}: {why}", why)
+
+    def write(self, message: bytes) -> None:
+        if self._child is None:
+            raise ConnectionLost("There is no connection to write to")
+        self._child.write(message)
+
+    async def drain(self) -> None:
+        if self._child is not None:
+            await self._child.writable.wait()
+
+    async def close(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            await child.leave(self._leave_seconds)
+
+
+class _Child(asyncio.SubprocessProtocol):
+    """What the loop tells about the child, turned into messages and one reason for the end."""
+
+    def __init__(self, name: str, receiver: Receiver, max_line_bytes: int, max_unread: int) -> None:
+        self._name = name
+        self._receiver = receiver
+        self._loop = asyncio.get_running_loop()
+        self._max_line_bytes = max_line_bytes
+        self._max_unread = max_unread
+        self._splitter = LineSplitter(max_line_bytes)
+        self._exited = asyncio.Event()
+        self._silent = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._report: asyncio.TimerHandle | None = None
+        self._unread = 0  # answers since it reads too slowly
+        self.writable = asyncio.Event()
+        self.writable.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self.stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(STDIN))
+        self._family = ProcessGroup(self._transport.get_pid())
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002
+        for line in self._splitter.feed(data):
+            if line is None:
+                self._receiver.lost(f"{self._name!r} sent a message of more than {self._max_line_bytes} bytes")
+            else:
+                self._receiver.receive(bytes(line))
+
+    def write(self, message: bytes) -> None:
+        self.stdin.write(message + b"\n")
+        if not self.writable.is_set() and OutgoingMessage.of(message).is_answer:
+            self._unread += 1
+            if self._unread > self._max_unread:
+                self._receiver.lost(UNREAD)
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+        self._unread = 0
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002
+        if fd == STDIN:
+            self.writable.set()
+        else:
+            self._silent.set()
+            self._report_end()
+
+    def process_exited(self) -> None:
+        self._exited.set()
+        self._report_end()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._gone.set()
+
+    def _report_end(self) -> None:
+        """Once its output has ended and its exit code is known; if one of them stays away, without it."""
+        if self._report is not None:
+            self._report.cancel()
+        if self._silent.is_set() and self._exited.is_set():
+            self._receiver.lost(self._reason())
+        else:
+            self._report = self._loop.call_later(0.2, lambda: self._receiver.lost(self._reason()))
+
+    def _reason(self) -> str:
+        code = self._transport.get_returncode()
+        if code is None:
+            return f"{self._name!r} closed its output"
+        return f"{self._name!r} exited with code {code}" if code >= 0 else f"{self._name!r} was ended by signal {-code}"
+
+    async def leave(self, seconds: float) -> None:
+        """Close its stdin, then ask, then insist; if whoever waits for that is cancelled, insist at once."""
+        try:
+            self.stdin.close()
+            await see_out(self._family, self._exited, seconds)
+        finally:
+            self._family.kill()
+            self._transport.close()
+            if self._report is not None:
+                self._report.cancel()
+            try:
+                await within(self._gone, seconds)
+            except asyncio.CancelledError:  # once more, as the loop may be about to end: it alone takes the exit code
+                await within(self._gone, REAP_SECONDS)
+                raise
+
+
+async def see_out(family: ProcessGroup, exited: asyncio.Event, seconds: float) -> None:
+    """Wait until the first of a family has left; ask all of them to, then make them. Each step has its seconds."""
+    for insist in (None, family.ask, family.kill):
+        if insist is not None:
+            insist()
+        if await within(exited, seconds):
+            break
+    if family.is_left():  # the first has not waited for the others
+        family.ask()
+        for _ in range(round(seconds / 0.02)):
+            await asyncio.sleep(0.02)
+            if not family.is_left():
+                break
+        family.kill()
+
+
+async def within(event: asyncio.Event, seconds: float) -> bool:
+    """Whether it happened in time."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()

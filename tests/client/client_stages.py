@@ -1,0 +1,366 @@
+"""Scripted transports and servers that answer and ask."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from served_http import DISCOVERED, Visit, handshake
+
+import official
+from dovetail.client import cache as caching
+from dovetail.client.transports.base import Transport
+from dovetail.errors import ProtocolError
+from dovetail.protocol import revisions
+
+ClientReply = Callable[[dict[str, Any]], list[dict[str, Any]]]
+
+
+class ScriptedLink(Transport):
+    probe_seconds = 0.02
+
+    def __init__(self, answer: ClientReply = lambda message: []) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.opened = 0
+        self.closed = 0
+        self._answer = answer
+
+    async def open(self, receiver: Any) -> None:
+        self.opened += 1
+        self._receiver = receiver
+
+    def write(self, message: bytes) -> None:
+        decoded = json.loads(message)
+        self.sent.append(decoded)
+        for reply in self._answer(decoded):
+            self.say(reply)
+
+    def say(self, message: Any) -> None:
+        data = message if isinstance(message, bytes) else json.dumps(message).encode()
+        asyncio.get_running_loop().call_soon(self._receiver.receive, data)
+
+    def die(self, reason: str = "it crashed") -> None:
+        self._receiver.lost(reason)
+
+    async def drain(self) -> None:
+        return
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    def methods(self) -> list[str | None]:
+        return [message.get("method") for message in self.sent]
+
+
+class Crowd:
+    """Hears what is not an answer."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, Any]] = []
+        self.reasons: list[str] = []
+
+    def hear(self, method: str, params: Any) -> None:
+        self.heard.append((method, json.loads(bytes(params))))
+
+    def prepare(self, method: str, params: Any) -> Any:
+        raise ProtocolError(f"Method not found: {method}", code=-32601)
+
+    def silence(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+def result(message: dict[str, Any], value: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": message["id"], "result": value}
+
+
+def error(message: dict[str, Any], code: int, text: str = "no", data: Any = None) -> dict[str, Any]:
+    body = {"code": code, "message": text} if data is None else {"code": code, "message": text, "data": data}
+    return {"jsonrpc": "2.0", "id": message["id"], "error": body}
+
+
+EVERY = tuple(revisions.BY_NAME)
+
+
+HANDSHAKES = tuple(revisions.HANDSHAKE)
+
+
+MODERN = "2026-07-28"
+
+
+INFO = {"name": "asking", "version": "0"}
+
+
+REQUESTS = {
+    "initialize": "InitializeRequest",
+    "server/discover": "DiscoverRequest",
+    "tools/call": "CallToolRequest",
+    "tools/list": "ListToolsRequest",
+    "prompts/get": "GetPromptRequest",
+    "resources/read": "ReadResourceRequest",
+    "completion/complete": "CompleteRequest",
+    "ping": "PingRequest",
+}
+
+
+RESULTS = {
+    "elicitation/create": "ElicitResult",
+    "sampling/createMessage": "CreateMessageResult",
+    "roots/list": "ListRootsResult",
+    "ping": "EmptyResult",
+}
+
+
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+SAMPLING = {"messages": [{"role": "user", "content": {"type": "text", "text": "Hi"}}], "maxTokens": 10}
+
+
+WHOLE = {"content": [{"type": "text", "text": "done"}]}
+
+
+Behave = Callable[[dict[str, Any]], Any]
+
+
+def elicitation(message: str = "Your name?", schema: Any = None, **more: Any) -> dict[str, Any]:
+    params = {"message": message, "requestedSchema": FORM if schema is None else schema, **more}
+    return {"method": "elicitation/create", "params": params}
+
+
+def url_elicitation(url: str = "https://example.org/in", **more: Any) -> dict[str, Any]:
+    params = {"mode": "url", "message": "Sign in", "url": url, **more}
+    return {"method": "elicitation/create", "params": params}
+
+
+def sampling(**more: Any) -> dict[str, Any]:
+    return {"method": "sampling/createMessage", "params": {**SAMPLING, **more}}
+
+
+ROOTS = {"method": "roots/list"}
+
+
+def interim(requests: Any = None, state: Any = None) -> dict[str, Any]:
+    """A result that asks."""
+    parts = {"inputRequests": requests, "requestState": state}
+    return {"resultType": "input_required", **{key: value for key, value in parts.items() if value is not None}}
+
+
+def complete(value: Any = None) -> dict[str, Any]:
+    return {"resultType": "complete", **(WHOLE if value is None else value)}
+
+
+class AskingServer(ScriptedLink):
+    """`behave` gets each request but those of the handshake, and returns the result, or None to be silent."""
+
+    def __init__(self, revision: str, behave: Behave) -> None:
+        super().__init__(self._react)
+        self.revision = revision
+        self.asked: dict[Any, str] = {}  # our own questions, by id
+        self._behave = behave
+
+    def _react(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        match message.get("method"):
+            case None | "notifications/initialized":
+                return []
+            case "server/discover":
+                return [result(message, self._welcome(supportedVersions=[MODERN], ttlMs=0, cacheScope="private"))]
+            case "initialize":
+                return [result(message, self._welcome(protocolVersion=self.revision, serverInfo=INFO))]
+        value = self._behave(message) if "id" in message else None
+        return [] if value is None else [result(message, value)]
+
+    def _welcome(self, **more: Any) -> dict[str, Any]:
+        return {"capabilities": {"tools": {}}, **more}
+
+    def ask(self, question: dict[str, Any], id: Any = "q") -> None:
+        self.asked[id] = question.get("method", "")
+        self.say({"jsonrpc": "2.0", "id": id, **question})
+
+    def answers(self) -> list[dict[str, Any]]:
+        """What the client has said to our questions."""
+        return [message for message in self.sent if "method" not in message]
+
+    async def answer(self, count: int = 1) -> dict[str, Any]:
+        async with asyncio.timeout(5):
+            while len(self.answers()) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        return self.answers()[count - 1]
+
+    def calls(self, method: str = "tools/call") -> list[dict[str, Any]]:
+        return [message for message in self.sent if message.get("method") == method]
+
+    # ── the judge ──
+
+    def judge(self) -> None:
+        """Everything that the client said is what its revision allows."""
+        if official.available():
+            for message in self.sent:
+                self._judge(message)
+
+    def _judge(self, message: dict[str, Any]) -> None:
+        if "id" in message and "method" in message:
+            self._check("JSONRPCRequest", message)
+            self._check(REQUESTS[message["method"]], message)
+        elif "method" in message:
+            self._check("ClientNotification", message)
+        elif "result" in message:
+            self._check(RESULTS[self.asked[message["id"]]], message["result"])
+        else:
+            modern = official.has_type(self.revision, "JSONRPCErrorResponse")
+            self._check("JSONRPCErrorResponse" if modern else "JSONRPCError", message)
+
+    def _check(self, name: str, instance: Any) -> None:
+        try:
+            official.validator_for(self.revision, name).validate(instance)
+        except jsonschema_rs.ValidationError as failure:
+            raise AssertionError(f"{name}: {failure.message} in {json.dumps(instance)[:500]}") from None
+
+
+def script(*results: Any) -> Callable[[dict[str, Any]], Any]:
+    """One result after the other, whatever is asked; the last one stays."""
+    left = list(results)
+    return lambda message: left.pop(0) if len(left) > 1 else left[0]
+
+
+def sent(server: AskingServer, method: str = "tools/call") -> list[dict[str, Any]]:
+    """The params of each request, without what is the same in all."""
+    return [{k: v for k, v in call["params"].items() if k != "_meta"} for call in server.calls(method)]
+
+
+CALL = {"name": "t", "arguments": {"a": 1}}
+
+
+ADA = {"action": "accept", "content": {"name": "Ada"}}
+
+
+VERSION = "2025-11-25"
+
+
+CHANGING = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True}, "logging": {}}
+
+
+TOOLS_CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": value}]}
+
+
+def answer(visit: Visit, value: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": visit.message["id"], "result": value}
+
+
+def updated(uri: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}}
+
+
+def log_message(value: int) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": value}}
+
+
+class Announcing:
+    """A server whose own stream the test holds in its hand: `streams` has one visit for each time it was opened."""
+
+    def __init__(self) -> None:
+        self.streams: list[Visit] = []
+        self.session = 0
+        self.refuse_stream: int | None = None
+        self.forgetful = False
+
+    async def __call__(self, visit: Visit) -> None:
+        known = visit.headers.get("mcp-session-id") == f"s{self.session}" and not self.forgetful
+        if visit.method == "initialize":
+            self.session += 1
+            self.forgetful = False
+            handshake(visit, capabilities=CHANGING, Mcp_Session_Id=f"s{self.session}")
+        elif visit.method == "server/discover":
+            handshake(visit)
+        elif not known:
+            visit.error(-32600, 404, "Session not found", id=False)
+        elif visit.verb == "GET" and self.refuse_stream is None:
+            self.streams.append(visit)
+            visit.stream()
+            await visit.gone()
+        elif visit.verb == "GET":
+            visit.answer(self.refuse_stream or 405)
+        elif not handshake(visit):
+            visit.result({"tools": []} if visit.method == "tools/list" else {})
+
+
+EMPTY: dict[str, Any] = {"resultType": "complete"}
+
+
+def text_modern_script(value: str) -> dict[str, Any]:
+    return {"resultType": "complete", "content": [{"type": "text", "text": value}]}
+
+
+def progress(visit: Visit, value: float) -> dict[str, Any]:
+    token = visit.message["params"]["_meta"]["progressToken"]
+    params = {"progressToken": token, "progress": value}
+    return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+
+
+def modern(tools: list[dict[str, Any]] | None = None) -> Any:
+    """A modern server that answers every call with its own name."""
+
+    def behave(visit: Visit) -> None:
+        match visit.method:
+            case "server/discover":
+                visit.result(DISCOVERED)
+            case "tools/list":
+                visit.result({"resultType": "complete", "tools": tools or [], "ttlMs": 0, "cacheScope": "private"})
+            case "tools/call":
+                visit.result(text_modern_script("called"))
+            case _:
+                visit.error(-32601, 404)
+
+    return behave
+
+
+every_handshake = pytest.mark.parametrize("revision", HANDSHAKES)
+
+
+NEWEST = "2025-11-25"
+
+
+async def turn() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def withdraw(server: AskingServer, id: Any) -> None:
+    server.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})
+
+
+class Thinking:
+    """A handler that takes its time."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.stopped = asyncio.Event()
+
+    async def __call__(self, question: Any) -> dict[str, Any]:
+        self.begun.set()
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.stopped.set()
+            raise
+        return {"name": "Ada"}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    @classmethod
+    def of_caches(cls, monkeypatch: pytest.MonkeyPatch) -> "Clock":
+        clock = cls()
+        monkeypatch.setattr(caching, "monotonic", clock)
+        return clock

@@ -1,0 +1,431 @@
+"""The response cache, and the tools that a client knows."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from client_stages import Clock, ScriptedLink, error, modern, result
+from msgspec import Raw
+from served_http import Scripted, Visit
+
+from dovetail import Change, Client, NotApproved, ServerError
+from dovetail.client.auth import Challenged, Sending
+from dovetail.client.cache import ResponseCache
+from dovetail.errors import BadAnswer
+from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.results import SUBSCRIPTION_KEY
+from dovetail.protocol.types import WRAPPED_KEY
+
+pytestmark = pytest.mark.usefixtures("tidy")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock.of_caches(monkeypatch)
+
+
+def answer(ttl: Any = 1000, **more: Any) -> Raw:
+    return Raw(encode({"resultType": "complete", "ttlMs": ttl, "cacheScope": "private", **more}))
+
+
+def filled(*requests: tuple[str, dict[str, Any]], **sizes: int) -> ResponseCache:
+    cache = ResponseCache(**sizes)
+    for method, params in requests:
+        cache.keep(method, params, answer(), cache.changes)
+    return cache
+
+
+def test_until_its_time_is_over(clock: Clock) -> None:
+    cache = filled(("tools/list", {}))
+    clock.now += 0.999
+    assert cache.find("tools/list", {}) == answer()
+    clock.now += 0.001
+    assert cache.find("tools/list", {}) is None
+    assert not len(cache)
+
+
+NOT_KEPT: dict[str, tuple[str, dict[str, Any], Raw]] = {
+    "no ttl": ("tools/list", {}, Raw(b"{}")),
+    "zero": ("tools/list", {}, answer(0)),
+    "negative": ("tools/list", {}, answer(-5)),
+    "text": ("tools/list", {}, answer("1000")),
+    "a fraction": ("tools/list", {}, answer(0.5)),
+    "true": ("tools/list", {}, answer(True)),
+    "a list": ("tools/list", {}, answer([1000])),
+    "no object": ("tools/list", {}, Raw(b"[1]")),
+    "an interim result": ("resources/read", {"uri": "a:/"}, answer(resultType="input_required")),
+    "another kind of result": ("resources/read", {"uri": "a:/"}, answer(resultType="task")),
+    "a second round": ("resources/read", {"uri": "a:/", "inputResponses": {}}, answer()),
+    "a waiting round": ("resources/read", {"uri": "a:/", "requestState": "x"}, answer()),
+    "a call": ("tools/call", {"name": "x"}, answer()),
+    "a prompt": ("prompts/get", {"name": "x"}, answer()),
+    "a completion": ("completion/complete", {}, answer()),
+}
+
+
+@pytest.mark.parametrize(("method", "params", "raw"), NOT_KEPT.values(), ids=NOT_KEPT.keys())
+def test_what_is_not_kept(method: str, params: dict[str, Any], raw: Raw) -> None:
+    cache = ResponseCache()
+    cache.keep(method, params, raw, cache.changes)
+    assert not len(cache)
+
+
+def test_the_one_used_longest_ago_makes_room() -> None:
+    uris = [{"uri": f"a://{number}"} for number in range(4)]
+    cache = filled(*(("resources/read", uri) for uri in uris[:3]), max_entries=3)
+    assert cache.find("resources/read", uris[0]) is not None
+    cache.keep("resources/read", uris[3], answer(), cache.changes)
+    assert [cache.find("resources/read", uri) is not None for uri in uris] == [True, False, True, True]
+
+
+EVERYTHING = (
+    ("tools/list", {}),
+    ("prompts/list", {}),
+    ("resources/list", {}),
+    ("resources/templates/list", {}),
+    ("server/discover", {}),
+    ("resources/read", {"uri": "notes://1"}),
+    ("resources/read", {"uri": "notes://1/title"}),
+    ("resources/read", {"uri": "notes://10"}),
+)
+
+
+FORGOTTEN = {
+    Change("tools"): {0},
+    Change("prompts"): {1},
+    Change("resources"): {2, 3},
+    Change("updated", "notes://1"): {5, 6},
+    Change("updated", "notes://1/title"): {5, 6},
+    Change("updated", "notes://1/author"): {5},
+    Change("updated", "notes://10"): {7},
+    Change("updated", "notes://2"): set(),
+}
+
+
+@pytest.mark.parametrize(("change", "old"), FORGOTTEN.items(), ids=[f"{c.kind} {c.uri}" for c in FORGOTTEN])
+def test_a_change_makes_old(change: Change, old: set[int]) -> None:
+    cache = filled(*EVERYTHING)
+    cache.forget(change)
+    assert {number for number, request in enumerate(EVERYTHING) if cache.find(*request) is None} == old
+
+
+def test_an_answer_that_was_on_its_way_during_a_change_is_not_kept() -> None:
+    cache = ResponseCache()
+    asked = cache.changes
+    cache.forget(Change("tools"))
+    cache.keep("tools/list", {}, answer(), asked)
+    assert not len(cache)
+
+
+def test_nothing_is_shared_with_another_identity() -> None:
+    cache = filled(("tools/list", {}))
+    cache.belongs_to("")
+    assert len(cache) == 1
+    asked = cache.changes
+    cache.belongs_to("Bearer of Ada")
+    assert not len(cache)
+    cache.keep("tools/list", {}, answer(), asked)  # asked for by whoever it was before
+    assert not len(cache)
+
+
+MODERN, OLD = "2026-07-28", "2025-11-25"
+
+
+INFO = {"name": "fake", "version": "0"}
+
+
+class CachingServer(ScriptedLink):
+    """Counts how often it is asked; tools come in two pages."""
+
+    reconnects = True
+
+    def __init__(self, revision: str = MODERN, ttl: int | None = 1000) -> None:
+        super().__init__(self.reply)
+        self.revision = revision
+        self.hints: dict[str, Any] = {} if ttl is None else {"ttlMs": ttl, "cacheScope": "private"}
+        self.bad_cursor = False
+        self.listens: list[dict[str, Any]] = []
+
+    def reply(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        params, complete = message.get("params", {}), {"resultType": "complete", **self.hints}
+        match message["method"]:
+            case "server/discover" if self.revision == MODERN:
+                return [result(message, {**complete, "supportedVersions": [MODERN], "capabilities": {"tools": {}}})]
+            case "initialize":
+                return [result(message, {"protocolVersion": OLD, "capabilities": {"tools": {}}, "serverInfo": INFO})]
+            case "tools/list" if "cursor" not in params:
+                return [result(message, {**complete, "tools": [tool("one")], "nextCursor": "2"})]
+            case "tools/list" if self.bad_cursor:
+                self.bad_cursor = False
+                return [error(message, -32602, "Invalid cursor")]
+            case "tools/list":
+                return [result(message, {**complete, "tools": [tool(f"two{len(self.sent)}")]})]
+            case "resources/list" | "prompts/list" | "resources/templates/list" as method:
+                key = {"resources/templates/list": "resourceTemplates"}.get(method, method.partition("/")[0])
+                return [result(message, {**complete, key: []})]
+            case "resources/read":
+                text = {"uri": params["uri"], "text": str(len(self.sent))}
+                return [result(message, {**complete, "contents": [text]})]
+            case "tools/call":
+                return [result(message, {"resultType": "complete", "content": [], **self.hints})]
+            case "subscriptions/listen":
+                self.listens.append(message)
+                told = {"notifications": params["notifications"], "_meta": {SUBSCRIPTION_KEY: message["id"]}}
+                return [{"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": told}]
+            case _:
+                return []
+
+    def asked(self, method: str) -> int:
+        return self.methods().count(method)
+
+    def tell(self, kind: str, **params: Any) -> None:
+        self.say({"jsonrpc": "2.0", "method": f"notifications/{kind}", "params": params})
+
+
+def tool(name: str) -> dict[str, Any]:
+    return {"name": name, "inputSchema": {"type": "object"}}
+
+
+Reach = Callable[..., Client]
+
+
+@pytest.fixture
+def reach() -> Reach:
+    return lambda server, **options: Client(server, protocol_version=server.revision, **options)
+
+
+ASKS: dict[str, Any] = {
+    "tools/list": lambda client, **how: client.list_tools(**how),
+    "prompts/list": lambda client, **how: client.list_prompts(**how),
+    "resources/list": lambda client, **how: client.list_resources(**how),
+    "resources/templates/list": lambda client, **how: client.list_resource_templates(**how),
+    "resources/read": lambda client, **how: client.read_resource("a://1", **how),
+    "server/discover": lambda client, **how: client.discover(**how),
+}
+
+
+@pytest.mark.parametrize("method", ASKS)
+async def test_the_second_time_nobody_is_asked(reach: Reach, clock: Clock, method: str) -> None:
+    server, ask = CachingServer(), ASKS[method]
+    async with reach(server) as client:
+        begun = server.asked(method)
+        first = await ask(client)
+        once = server.asked(method) - begun
+        assert once
+        assert await ask(client) == first
+        assert server.asked(method) == begun + once
+        await ask(client, fresh=True)
+        assert server.asked(method) == begun + 2 * once
+        clock.now += 1
+        await ask(client)
+        assert server.asked(method) == begun + 3 * once
+
+
+async def test_what_a_user_does_to_a_result_stays_with_that_user(reach: Reach) -> None:
+    async with reach(CachingServer()) as client:
+        (await client.discover())["capabilities"]["tools"]["spoilt"] = True
+        assert (await client.discover())["capabilities"] == {"tools": {}}
+
+
+async def test_a_change_is_heard_before_anybody_reads_again(reach: Reach, clock: Clock) -> None:
+    server = CachingServer()
+    async with reach(server) as client:
+        await client.read_resource("a://1")
+        await client.list_tools()
+        server.tell("resources/updated", uri="a://1")
+        server.tell("tools/list_changed")
+        await client.list_prompts()  # by now they have arrived
+        await client.read_resource("a://1")
+        await client.list_tools()
+        assert (server.asked("resources/read"), server.asked("tools/list")) == (2, 4)
+        await client.read_resource("a://1")
+        assert server.asked("resources/read") == 2
+
+
+async def test_a_kept_cursor_that_is_too_old(reach: Reach, clock: Clock) -> None:
+    server = CachingServer()
+    async with reach(server) as client:
+        await client.list_tools_page()
+        server.bad_cursor = True
+        assert len(await client.list_tools()) == 2
+        assert server.asked("tools/list") == 4  # page 1; page 2 is refused; both anew
+
+
+@pytest.mark.usefixtures("brisk")
+async def test_whoever_hears_of_a_possible_change_can_read_it(reach: Reach) -> None:
+    """A stream of changes that was broken tells everything as changed once: what was kept is as doubtful."""
+    server = CachingServer()
+    async with reach(server) as client, client.listen(prompts=True) as changes:
+        await client.list_prompts()
+        await client.list_tools()
+        server.say(result(server.listens[-1], {"resultType": "complete"}))  # the server ends it
+        assert await anext(changes) == Change("prompts")
+        await client.list_prompts()
+        await client.list_tools()
+        assert (server.asked("prompts/list"), server.asked("tools/list")) == (2, 4)
+        assert server.asked("subscriptions/listen") == 2
+
+
+class Changing:
+    """Credentials that change, and do not say so: nothing is kept for them."""
+
+    token = "Ada"
+
+    async def headers(self, request: Sending) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    async def refused(self, request: Sending, challenged: Challenged) -> bool:
+        return False
+
+
+class Telling(Changing):
+    """They say so themselves, as those of OAuth do."""
+
+    @property
+    def identity(self) -> str:
+        return self.token
+
+
+@pytest.mark.parametrize(("who", "reads"), [(Changing(), 3), (Telling(), 2)], ids=["unknown", "told"])
+async def test_whoever_signs_in_as_somebody_else_gets_answers_of_their_own(who: Changing, reads: int) -> None:
+    def behave(visit: Visit) -> None:
+        name = visit.headers["authorization"].removeprefix("Bearer ")
+        if visit.method == "resources/read":
+            contents = [{"uri": "a://1", "text": f"for {name}"}]
+            visit.result({"resultType": "complete", "contents": contents, "ttlMs": 60_000, "cacheScope": "private"})
+        else:
+            modern()(visit)
+
+    async with Scripted(behave) as server, Client(server.url, auth=who) as client:
+        for name in ("Ada", "Ada", "Bob"):
+            who.token = name
+            assert (await client.read_resource("a://1"))[0].text == f"for {name}"
+        assert server.said().count("POST resources/read") == reads
+
+
+HANDSHAKE, MODERN_known_tools = "2025-11-25", "2026-07-28"
+
+
+OBJECT = {"type": "object"}
+
+
+class ToolServer(ScriptedLink):
+    """Its tools wrap; `list_tools` says what comes of a listing: None is silence, an int is an error."""
+
+    def __init__(self, *names: str, list_tools: Callable[[], Any] | None = None) -> None:
+        super().__init__(self.reply)
+        self.tools = [{"name": name, "inputSchema": OBJECT, "_meta": {WRAPPED_KEY: True}} for name in names]
+        self.list_tools = list_tools or (lambda: {"tools": self.tools})
+        self.ran = 0
+
+    def reply(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        match message.get("method"):
+            case "initialize":
+                info = {"name": "x", "version": "1"}
+                value: Any = {"protocolVersion": HANDSHAKE, "capabilities": {"tools": {}}, "serverInfo": info}
+            case "server/discover":
+                value = {"supportedVersions": [MODERN_known_tools], "capabilities": {"tools": {}}}
+            case "tools/list":
+                value = self.list_tools()
+            case "tools/call":
+                self.ran += 1
+                value = {"content": [], "structuredContent": {"result": "paid"}}
+            case _:
+                return []
+        if isinstance(value, int):
+            return [error(message, value)]
+        return [] if value is None else [result(message, {"resultType": "complete", **value})]
+
+    @property
+    def listings(self) -> int:
+        return self.methods().count("tools/list")
+
+
+def with_headers(server: ToolServer) -> ToolServer:
+    server.mirrored = {}
+    return server
+
+
+@pytest.mark.parametrize("failure", [-32603, {"tools": "none"}, None], ids=["refused", "nonsense", "silence"])
+async def test_the_result_of_a_tool_that_ran_is_not_lost(failure: Any) -> None:
+    server = ToolServer(list_tools=lambda: failure)
+    async with Client(server, protocol_version=HANDSHAKE, timeout=30) as client, asyncio.timeout(5):
+        paid = await client.call_tool("pay", timeout=0.2)
+    assert paid.data == paid.structured == {"result": "paid"}
+    assert server.ran == 1
+
+
+@pytest.mark.parametrize("listed", [{"tools": []}, -32601], ids=["other tools", "no list at all"])
+async def test_what_is_not_listed_is_not_looked_for_at_every_call(listed: Any) -> None:
+    server = ToolServer(list_tools=lambda: listed)
+    async with Client(server, protocol_version=HANDSHAKE) as client:
+        for _ in range(3):
+            assert (await client.call_tool("pay")).data == {"result": "paid"}
+        assert server.listings == 1
+        server.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+        await client.call_tool("pay")
+        await client.call_tool("pay")
+    assert server.listings == 2
+
+
+@pytest.mark.parametrize("version", [HANDSHAKE, MODERN_known_tools])
+async def test_calls_at_once_need_one_listing(version: str) -> None:
+    server = with_headers(ToolServer("pay"))
+    async with Client(server, protocol_version=version) as client:
+        results = await asyncio.gather(*(client.call_tool("pay") for _ in range(50)))
+    wrapped = version == MODERN_known_tools  # where nothing has to be wrapped, what looks like it is meant
+    assert [each.data for each in results] == [{"result": "paid"} if wrapped else "paid"] * 50
+    assert server.listings == 1
+    assert server.ran == 50
+
+
+@pytest.mark.parametrize("version", [HANDSHAKE, MODERN_known_tools])
+async def test_a_tool_that_changes_silently_while_it_is_approved(version: str) -> None:
+    server = ToolServer("pay")
+
+    async def approve(tool: Any, arguments: Any) -> bool:
+        server.tools = [{**server.tools[0], "description": "Sends everything."}]
+        return True
+
+    async with Client(server, protocol_version=version, approve=approve) as client:
+        with pytest.raises(NotApproved, match="changed while it was being approved"):
+            await client.call_tool("pay")
+    assert server.ran == 0
+
+
+async def test_a_list_that_fails_approves_nothing() -> None:
+    server = ToolServer(list_tools=lambda: -32603)
+    async with Client(server, protocol_version=MODERN_known_tools, approve=lambda tool, arguments: True) as client:
+        with pytest.raises(ServerError):
+            await client.call_tool("pay")
+    assert server.ran == 0
+
+
+class Endless(ScriptedLink):
+    """`cursors` says what follows each page, by its number."""
+
+    def __init__(self, cursors: Any, *, ttl: int = 0) -> None:
+        super().__init__(self.reply)
+        self._cursors = cursors
+        self._ttl = ttl
+
+    def reply(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        kept = {"resultType": "complete", "ttlMs": self._ttl, "cacheScope": "private"}
+        if message["method"] == "server/discover":
+            return [result(message, {**kept, "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})]
+        tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(10)]
+        following = self._cursors(self.methods().count("tools/list"))
+        return [result(message, {**kept, "tools": tools, "nextCursor": following})]
+
+
+@pytest.mark.parametrize("ttl", [0, 60_000])
+@pytest.mark.parametrize(
+    "cursors", [lambda number: "same", lambda number: f"{number % 2}"], ids=["its own", "in a circle"]
+)
+async def test_a_cursor_that_comes_twice(cursors: Any, ttl: int) -> None:
+    server = Endless(cursors, ttl=ttl)
+    async with Client(server) as client:
+        with pytest.raises(BadAnswer, match="tools/list: the server's list does not end: it gave the same cursor"):
+            await client.list_tools()
+    assert server.methods().count("tools/list") <= 3

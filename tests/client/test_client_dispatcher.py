@@ -1,0 +1,269 @@
+"""The dispatcher: requests, answers, progress, cancellation, the end."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from client_stages import Crowd, ScriptedLink, error, result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.client.dispatcher import Dispatcher
+from dovetail.errors import BadAnswer, ConnectionLost, ServerError
+
+
+@pytest.fixture
+def link() -> ScriptedLink:
+    return ScriptedLink()
+
+
+@pytest.fixture
+def crowd() -> Crowd:
+    return Crowd()
+
+
+@pytest.fixture
+async def talk(link: ScriptedLink, crowd: Crowd) -> AsyncIterator[Dispatcher]:
+    conversation = Dispatcher(link, crowd)
+    await conversation.open()
+    yield conversation
+    await conversation.close()
+
+
+async def begin(work: Any) -> "asyncio.Task[Any]":
+    """Start a request and let it be sent."""
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    return task
+
+
+async def turn() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_answers_are_matched_by_id_in_any_order(link: ScriptedLink, talk: Dispatcher) -> None:
+    first = await begin(talk.ask("a", {}, timeout=5))
+    second = await begin(talk.ask("b", {"x": 1}, timeout=5))
+    assert [message["method"] for message in link.sent] == ["a", "b"]
+    assert "params" not in link.sent[0]
+    link.say(result(link.sent[1], {"who": "b"}))
+    link.say(result(link.sent[0], {"who": "a"}))
+    assert bytes(await first) == b'{"who": "a"}'
+    assert bytes(await second) == b'{"who": "b"}'
+
+
+@pytest.mark.rule("BASE-6")
+async def test_an_id_of_another_type_is_another_id(link: ScriptedLink, talk: Dispatcher) -> None:
+    task = await begin(talk.ask("a", {}, timeout=5))
+    id = link.sent[0]["id"]
+    for wrong in (str(id), float(id) + 0.5, id + 100, None, True):
+        link.say({"jsonrpc": "2.0", "id": wrong, "result": {"wrong": True}})
+    await turn()
+    assert not task.done()
+    link.say(result(link.sent[0], {}))
+    assert bytes(await task) == b"{}"
+
+
+async def test_an_error_is_raised_with_code_and_data(link: ScriptedLink, talk: Dispatcher) -> None:
+    task = await begin(talk.ask("a", {}, timeout=5))
+    link.say(error(link.sent[0], -32602, "bad", {"why": 1}))
+    with pytest.raises(ServerError, match="bad") as caught:
+        await task
+    assert (caught.value.code, caught.value.message, caught.value.data) == (-32602, "bad", {"why": 1})
+
+
+async def test_an_error_without_code_is_a_bad_answer(link: ScriptedLink, talk: Dispatcher) -> None:
+    task = await begin(talk.ask("a", {}, timeout=5))
+    link.say({"jsonrpc": "2.0", "id": link.sent[0]["id"], "error": {"text": "oh"}})
+    with pytest.raises(BadAnswer, match="code is missing"):
+        await task
+
+
+async def test_a_batch_of_answers(link: ScriptedLink, talk: Dispatcher) -> None:
+    first = await begin(talk.ask("a", {}, timeout=5))
+    second = await begin(talk.ask("b", {}, timeout=5))
+    link.say([result(link.sent[1], {"n": 2}), 7, result(link.sent[0], {"n": 1})])
+    assert [bytes(item) for item in await asyncio.gather(first, second)] == [b'{"n": 1}', b'{"n": 2}']
+
+
+async def test_a_timeout_names_the_method_and_cancels(link: ScriptedLink, talk: Dispatcher) -> None:
+    with pytest.raises(TimeoutError, match=r"tools/call: no answer within 0\.01 s"):
+        await talk.ask("tools/call", {}, timeout=0.01)
+    assert link.methods() == ["tools/call", "notifications/cancelled"]
+    assert link.sent[1]["params"]["requestId"] == link.sent[0]["id"]
+    link.say(result(link.sent[0], {}))  # too late: dropped
+    await turn()
+
+
+@pytest.mark.rule("CAN-1")
+async def test_a_cancelled_task_cancels_its_request_once(link: ScriptedLink, talk: Dispatcher) -> None:
+    task = await begin(talk.ask("a", {}, timeout=5))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert link.methods() == ["a", "notifications/cancelled"]
+
+
+@pytest.mark.rule("CAN-6")
+async def test_a_request_that_must_not_be_cancelled(link: ScriptedLink, talk: Dispatcher) -> None:
+    with pytest.raises(TimeoutError):
+        await talk.ask("initialize", {}, timeout=0.01, cancellable=False)
+    assert link.methods() == ["initialize"]
+
+
+async def told_of_progress(link: ScriptedLink, talk: Dispatcher, times: int, max_timeout: float) -> None:
+    """A request with 0.1 s of patience, and progress every 0.04 s."""
+    task = await begin(talk.ask("a", {}, timeout=0.1, max_timeout=max_timeout, on_progress=lambda *_: None))
+    params = {"progressToken": link.sent[-1]["params"]["_meta"]["progressToken"], "progress": 1}
+    for _ in range(times):
+        await asyncio.sleep(0.04)
+        link.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+    link.say(result(link.sent[0], {}))
+    await task
+
+
+@pytest.mark.rule("LIFE-10")
+async def test_progress_extends_the_wait(link: ScriptedLink, talk: Dispatcher) -> None:
+    await told_of_progress(link, talk, 6, max_timeout=60)
+
+
+@pytest.mark.rule("LIFE-10")
+async def test_progress_does_not_extend_it_for_ever(link: ScriptedLink, talk: Dispatcher) -> None:
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.2 s"):
+        await told_of_progress(link, talk, 12, max_timeout=0.2)
+    assert link.methods() == ["a", "notifications/cancelled"]
+
+
+async def test_the_loss_of_the_server_reaches_everyone(link: ScriptedLink, crowd: Crowd, talk: Dispatcher) -> None:
+    tasks = [await begin(talk.ask(method, {}, timeout=5)) for method in ("a", "b")]
+    link.die("it exited with code 3")
+    for task, method in zip(tasks, "ab", strict=True):
+        with pytest.raises(ConnectionLost, match=f"{method}: it exited with code 3"):
+            await task
+    assert crowd.reasons == ["it exited with code 3"]
+    with pytest.raises(ConnectionLost, match="exited with code 3"):
+        await talk.ask("c", {}, timeout=5)
+
+
+async def test_closing_ends_what_waits(link: ScriptedLink, crowd: Crowd) -> None:
+    conversation = Dispatcher(link, crowd)
+    await conversation.open()
+    task = await begin(conversation.ask("a", {}, timeout=5))
+    await conversation.close()
+    with pytest.raises(ConnectionLost, match="the client was closed"):
+        await task
+    assert link.closed == 1
+    link.say({"jsonrpc": "2.0", "method": "late"})
+    await turn()
+    assert crowd.heard == []
+
+
+async def test_the_server_pings(link: ScriptedLink, talk: Dispatcher) -> None:
+    link.say({"jsonrpc": "2.0", "id": "p1", "method": "ping"})
+    await turn()
+    assert link.sent == [{"jsonrpc": "2.0", "id": "p1", "result": {}}]
+
+
+async def test_progress_goes_to_its_request_alone(link: ScriptedLink, crowd: Crowd, talk: Dispatcher) -> None:
+    seen: list[tuple[float, float | None, str | None]] = []
+    task = await begin(talk.ask("a", {"_meta": {"k": 1}}, timeout=5, on_progress=lambda *told: seen.append(told)))
+    meta = link.sent[0]["params"]["_meta"]
+    assert meta["k"] == 1
+    token = meta["progressToken"]
+    for params in (
+        {"progressToken": token, "progress": 1, "total": 2, "message": "half"},
+        {"progressToken": 999, "progress": 1},
+        {"progressToken": token},
+        {"progressToken": token, "progress": 2},
+    ):
+        link.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+    link.say(result(link.sent[0], {}))
+    await task
+    assert seen == [(1.0, 2.0, "half"), (2.0, None, None)]
+    assert crowd.heard == []
+
+
+async def test_handlers_may_be_async_and_may_fail(
+    link: ScriptedLink, talk: Dispatcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[float] = []
+
+    async def handler(progress: float, total: float | None, message: str | None) -> None:
+        seen.append(progress)
+        raise ValueError("async boom")
+
+    def broken(progress: float, total: float | None, message: str | None) -> None:
+        raise ValueError("plain boom")
+
+    with caplog.at_level(logging.ERROR, "dovetail.client"):
+        for on_progress in (handler, broken):
+            task = await begin(talk.ask("a", {}, timeout=5, on_progress=on_progress))
+            token = link.sent[-1]["params"]["_meta"]["progressToken"]
+            params = {"progressToken": token, "progress": 3}
+            link.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+            link.say(result(link.sent[-1], {}))
+            await task
+    assert seen == [3.0]
+    assert [record.getMessage() for record in caplog.records] == ["a handler of the client's failed"] * 2
+
+
+async def test_the_transcript_sees_both_directions(link: ScriptedLink, crowd: Crowd) -> None:
+    seen: list[tuple[str, bytes]] = []
+    conversation = Dispatcher(link, crowd, lambda direction, message: seen.append((direction, message)))
+    await conversation.open()
+    conversation.tell("hello", {"a": 1})
+    link.say(b"not json")
+    await turn()
+    await conversation.close()
+    assert seen == [
+        ("sent", b'{"jsonrpc":"2.0","method":"hello","params":{"a":1}}'),
+        ("received", b"not json"),
+    ]
+
+
+JUNK = st.one_of(
+    st.binary(max_size=60),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(st.sampled_from(["jsonrpc", "id", "method", "params", "result", "error", "x"]), inner)
+        ),
+        max_leaves=12,
+    ),
+    st.fixed_dictionaries(
+        {"jsonrpc": st.just("2.0")},
+        optional={
+            "id": st.integers(0, 3) | st.text(max_size=2) | st.none(),
+            "method": st.sampled_from(["ping", "notifications/progress", "notifications/message", "x"]),
+            "params": st.dictionaries(st.sampled_from(["progressToken", "progress"]), st.integers(0, 3)) | st.none(),
+            "error": st.none() | st.dictionaries(st.sampled_from(["code", "message"]), st.integers()),
+        },
+    ),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(messages=st.lists(JUNK, max_size=6))
+def test_whatever_the_server_says_the_next_answer_is_heard(messages: list[Any]) -> None:
+    async def scenario() -> None:
+        link = ScriptedLink()
+        conversation = Dispatcher(link, Crowd(), lambda direction, message: None)
+        await conversation.open()
+        for message in messages:
+            link.say(message)
+        await turn()
+        task = await begin(conversation.ask("a", {}, timeout=5))
+        asked = next(message for message in link.sent if message.get("method") == "a")
+        link.say(result(asked, {"good": True}))
+        assert bytes(await task) == b'{"good": true}'
+        await conversation.close()
+
+    logging.getLogger("dovetail.client").setLevel(logging.CRITICAL)
+    try:
+        asyncio.run(scenario())
+    finally:
+        logging.getLogger("dovetail.client").setLevel(logging.NOTSET)

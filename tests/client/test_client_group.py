@@ -1,0 +1,465 @@
+"""`Clients`: several servers, and the files that name them."""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from client_stages import ScriptedLink, error, modern, result
+from served_http import Scripted
+
+from dovetail import Client, Clients, ConnectionLost, SetupError, ToolError
+from dovetail.client.auth import BearerToken
+from dovetail.client.config import MAX_FILE_BYTES, ListedServer, read_servers
+from dovetail.client.group import ClientOptions
+from dovetail.client.oauth import ClientCredentials, JwtBearer, OAuth
+
+PROGRAM = """
+from dovetail import Server
+server = Server({name!r}, version="1")
+
+@server.tool
+def {tool}(text: str = "nothing") -> str:
+    return {name!r} + " says " + text
+
+server.run()
+"""
+
+
+class Member(ScriptedLink):
+    """Answers with its own name."""
+
+    def __init__(self, name: str, tools: list[str], prompts: list[str], features: tuple[str, ...]) -> None:
+        super().__init__(self.reply)
+        self.name, self.tools, self.prompts = name, tools, prompts
+        self.features = features
+        self.silent = False
+        self.broken = False
+
+    def reply(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        params = message.get("params", {})
+        if self.silent:
+            return []
+        if self.broken and message["method"] != "server/discover":
+            return [error(message, -32603, "broken")]
+        match message["method"]:
+            case "server/discover":
+                offered = {feature: {} for feature in self.features}
+                value: Any = {"supportedVersions": ["2026-07-28"], "capabilities": offered}
+            case "tools/list":
+                value = {"tools": [{"name": tool, "inputSchema": {"type": "object"}} for tool in self.tools]}
+            case "prompts/list":
+                value = {"prompts": [{"name": prompt} for prompt in self.prompts]}
+            case "resources/list":
+                value = {"resources": [{"uri": "note://1", "name": "one"}]}
+            case "resources/templates/list":
+                value = {"resourceTemplates": [{"uriTemplate": "note://{id}", "name": "any"}]}
+            case "resources/read":
+                value = {"contents": [{"uri": params["uri"], "text": self.name}]}
+            case "tools/call":
+                value = {"content": [{"type": "text", "text": f"{self.name} {params['name']}"}]}
+            case "prompts/get":
+                text = {"type": "text", "text": f"{self.name} {params['name']}"}
+                value = {"messages": [{"role": "user", "content": text}]}
+            case _:
+                return []
+        return [result(message, {"resultType": "complete", **value})]
+
+
+class Group:
+    """Scripted servers by name, and the configuration that reaches them."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.given: dict[str, dict[str, Any]] = {}
+
+    def add(
+        self, name: str, *tools: str, prompts: tuple[str, ...] = (), features: tuple[str, ...] = ("tools", "prompts")
+    ) -> Member:
+        self.members[name] = Member(name, list(tools), list(prompts), features)
+        return self.members[name]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"mcpServers": {name: {"command": name} for name in self.members}}
+
+    def link(self, target: Any, _pinned: Any, **options: Any) -> Member:
+        name = target if isinstance(target, str) else target[0]
+        self.given[name] = options
+        return self.members[name]
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Group:
+    group = Group()
+    monkeypatch.setattr("dovetail.client.client.transport_to", group.link)
+    return group
+
+
+async def test_tools_of_all_servers(group: Group) -> None:
+    group.add("weather", "forecast", "alerts")
+    group.add("my notes", "add")
+    group.add("silent", features=())
+    async with Clients(group.config) as clients:
+        assert list(clients) == ["weather", "my notes", "silent"]
+        names = [tool.name for tool in await clients.list_tools()]
+        assert names == ["weather_forecast", "weather_alerts", "my_notes_add"]
+        assert (await clients.call_tool("weather_forecast", {"city": "Rome"})).text == "weather forecast"
+        assert (await clients.call_tool("my_notes_add")).text == "my notes add"
+        assert (await clients["weather"].call_tool("alerts")).text == "weather alerts"
+    assert group.members["weather"].sent[-1]["params"]["name"] == "alerts"
+    assert "tools/list" not in group.members["silent"].methods()
+    assert all(member.closed == 1 for member in group.members.values())
+
+
+async def test_prompts_of_all_servers(group: Group) -> None:
+    group.add("weather", prompts=("daily",))
+    group.add("notes", prompts=("daily",))
+    async with Clients(group.config) as clients:
+        assert [prompt.name for prompt in await clients.list_prompts()] == ["weather_daily", "notes_daily"]
+        messages = (await clients.get_prompt("notes_daily")).messages
+        assert messages[0].content.text == "notes daily"  # type: ignore[union-attr]
+        with pytest.raises(SetupError, match="no prompt 'daily'"):
+            await clients.get_prompt("daily")
+
+
+async def test_resources_by_server_and_uri(group: Group) -> None:
+    group.add("a", features=("resources",))
+    group.add("b", features=("resources",))
+    async with Clients(group.config) as clients:
+        assert [(server, found.uri) for server, found in await clients.list_resources()] == [
+            ("a", "note://1"),
+            ("b", "note://1"),
+        ]
+        assert [server for server, _ in await clients.list_resource_templates()] == ["a", "b"]
+        assert (await clients.read_resource("b", "note://1"))[0].text == "b"
+        with pytest.raises(KeyError, match="there is no server 'c'; open are: a, b"):
+            await clients.read_resource("c", "note://1")
+
+
+async def test_a_tool_of_nobody_is_told_to_the_model(group: Group) -> None:
+    group.add("weather", "forecast")
+    async with Clients(group.config) as clients:
+        with pytest.raises(ToolError, match=r"no tool 'forecast': .* name of its server \(weather_\)"):
+            await clients.call_tool("forecast")
+
+
+async def test_names_that_begin_alike(group: Group) -> None:
+    group.add("git", "hub_search", "log")
+    group.add("git_hub", "search", "open")
+    async with Clients(group.config) as clients:
+        names = [tool.name for tool in await clients.list_tools()]
+        assert names == ["git_log", "git_hub_search", "git_hub_open"]
+        assert "the tool hub_search of 'git' is left out: git_hub_search would be one of 'git_hub'" in str(
+            clients.failures["git"]
+        )
+        assert (await clients.call_tool("git_hub_search")).text == "git_hub search"
+        assert (await clients.call_tool("git_log")).text == "git log"
+        assert (await clients.call_tool("git_hub_unlisted")).text == "git_hub unlisted"
+    async with Clients(group.config, strict=True) as clients:
+        with pytest.raises(SetupError, match="give one of these servers another name"):
+            await clients.list_tools()
+
+
+async def test_what_is_meant_for_one_that_is_down_goes_to_nobody_else(group: Group) -> None:
+    group.add("git", "hub_pay")
+    group.add("git_hub", "pay").silent = True
+    async with Clients(group.config, connect_timeout=0.05) as clients:
+        assert [tool.name for tool in await clients.list_tools()] == []
+        with pytest.raises(ConnectionLost, match="'git_hub' can't be used"):
+            await clients.call_tool("git_hub_pay", {"card": "4242"})
+    assert "tools/call" not in group.members["git"].methods()
+
+
+async def test_options_for_all_and_for_one(group: Group) -> None:
+    group.add("a")
+    group.add("b")
+
+    def named(server: str) -> dict[str, Any]:
+        return {"client_info": {"name": server, "version": "1"}}
+
+    async with Clients(group.config, options_for=named, roots=["."]):
+        pass
+    for name, member in group.members.items():
+        meta = member.sent[0]["params"]["_meta"]
+        assert meta["io.modelcontextprotocol/clientInfo"]["name"] == name
+        assert "roots" in meta["io.modelcontextprotocol/clientCapabilities"]
+
+
+async def test_signing_in_is_for_urls_that_have_no_token(group: Group) -> None:
+    for name in ("program", "http://open/mcp", "http://known/mcp"):
+        group.add(name)
+    token = {"authorization": "Bearer x"}
+    servers = {
+        "program": {"command": "program"},
+        "open": {"url": "http://open/mcp"},
+        "known": {"url": "http://known/mcp", "headers": token},
+    }
+    signing_in = OAuth()
+    async with Clients({"mcpServers": servers}, auth=signing_in) as clients:
+        assert list(clients) == ["program", "open", "known"]
+    assert {name: options["auth"] for name, options in group.given.items()} == {
+        "program": None,
+        "http://open/mcp": signing_in,
+        "http://known/mcp": None,
+    }
+
+
+@pytest.mark.parametrize("auth", ["s3cret", BearerToken("s3cret")], ids=["text", "object"])
+def test_one_token_is_not_shown_to_all(auth: Any) -> None:
+    with pytest.raises(SetupError, match="would be shown to every server"):
+        Clients({"mcpServers": {}}, auth=auth)
+
+
+MACHINES: dict[str, Callable[..., Any]] = {
+    "secret": partial(ClientCredentials, "ci", "s3cret"),
+    "assertion": partial(JwtBearer, "ci", "s3cret"),
+    "known client": partial(OAuth, client_id="app", client_secret="s3cret"),
+}
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_one_secret_is_shown_only_where_it_belongs(kind: str) -> None:
+    with pytest.raises(SetupError, match="would be shown to whomever a server names; say where it belongs") as caught:
+        Clients({"mcpServers": {}}, auth=MACHINES[kind]())
+    assert "s3cret" not in str(caught.value)
+    Clients({"mcpServers": {}}, auth=MACHINES[kind](issuer="https://login.example.com"))
+
+
+async def test_one_that_does_not_answer_stops_nobody(group: Group) -> None:
+    group.add("good", "work")
+    group.add("late").silent = True
+    config = group.config
+    config["mcpServers"]["odd"] = {}
+    async with Clients(config, connect_timeout=0.05) as clients:
+        assert list(clients) == ["good"]
+        assert {name: type(why) for name, why in clients.failures.items()} == {
+            "late": TimeoutError,
+            "odd": SetupError,
+        }
+        assert str(clients.failures["late"]) == "The server was not reached within 0.05 s"
+        assert (await clients.call_tool("good_work")).text == "good work"
+        with pytest.raises(ConnectionLost, match="late_work: the server 'late' can't be used: The server was not"):
+            await clients.call_tool("late_work")
+        with pytest.raises(KeyError, match="'late' could not be opened"):
+            clients["late"]
+    assert group.members["late"].closed == 1
+
+
+async def test_unless_one_insists(group: Group) -> None:
+    group.add("good")
+    group.add("late").silent = True
+    with pytest.raises(TimeoutError, match="was not reached within") as failed:
+        async with Clients(group.config, connect_timeout=0.05, strict=True):
+            pass
+    assert failed.value.__notes__ == ["This is about the server 'late'."]
+    assert [member.closed for member in group.members.values()] == [1, 1]
+
+
+async def test_one_that_breaks_later_is_left_out_until_it_is_back(group: Group) -> None:
+    group.add("a", "x")
+    group.add("b", "y")
+    async with Clients(group.config) as clients:
+        group.members["b"].broken = True
+        assert [tool.name for tool in await clients.list_tools()] == ["a_x"]
+        assert "broken" in str(clients.failures["b"])
+        group.members["b"].broken = False
+        assert len(await clients.list_tools()) == 2
+        assert not clients.failures
+
+
+def test_all_options_of_a_client_are_passed_on() -> None:
+    """But those that say which server it is."""
+    of_one = {"target", "env", "cwd", "headers", "principal", "transport"}
+    given = {name: hint for name, hint in get_type_hints(Client.__init__).items() if name not in {*of_one, "return"}}
+    assert get_type_hints(ClientOptions) == given
+
+
+@pytest.mark.seed("S2-04")
+@pytest.mark.slow
+async def test_programs_and_urls_together(tmp_path: Path) -> None:
+    for name, tool in (("alpha", "first"), ("beta", "second")):
+        (tmp_path / f"{name}.py").write_text(PROGRAM.format(name=name, tool=tool))
+    tools = [{"name": "third", "inputSchema": {"type": "object"}}]
+    async with Scripted(modern(tools)) as web:
+        path = tmp_path / "mcp.json"
+        servers = {name: {"command": sys.executable, "args": [f"{tmp_path}/{name}.py"]} for name in ("alpha", "beta")}
+        gone = {"command": str(tmp_path / "no-such-command")}
+        path.write_text(json.dumps({"mcpServers": {**servers, "web": {"url": web.url}, "gone": gone}}))
+        async with Clients(path) as clients:
+            assert list(clients) == ["alpha", "beta", "web"]
+            assert "there is no such command" in str(clients.failures["gone"])
+            assert (await clients.call_tool("alpha_first", {"text": "hi"})).data == "alpha says hi"
+            assert (await clients.call_tool("beta_second")).data == "beta says nothing"
+            assert (await clients["web"].call_tool("third")).text == "called"
+
+
+def one(**entry: Any) -> ListedServer:
+    return read_servers({"mcpServers": {"it": entry}})["it"]
+
+
+def test_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PLACE", "Rome")
+    monkeypatch.delenv("NOWHERE", raising=False)
+    listed = one(
+        command="${userHome}/bin/server",
+        args=["--place", "${PLACE}", "${env:PLACE}/${NOWHERE:-x y}", "$PLACE {PLACE}"],
+        env={"CITY": "${PLACE}!", "LIMIT": 7, "LOUD": True, "EMPTY": None},
+        alwaysAllow=["everything"],
+    )
+    assert listed.target == [f"{tmp_path}/bin/server", "--place", "Rome", "Rome/x y", "$PLACE {PLACE}"]
+    assert listed.options == {"env": {"CITY": "Rome!", "LIMIT": "7", "LOUD": "true"}, "cwd": None}
+
+
+@pytest.mark.parametrize(
+    ("entry", "transport"),
+    [
+        ({"url": "http://x/mcp"}, None),
+        ({"url": "http://x/mcp", "type": "http"}, "http"),
+        ({"url": "http://x/mcp", "type": "streamable-http"}, "http"),
+        ({"url": "http://x/mcp", "type": "streamableHttp"}, "http"),
+        ({"url": "http://x/mcp", "type": "sse"}, "sse"),
+        ({"httpUrl": "http://x/mcp"}, "http"),
+    ],
+)
+def test_a_url(entry: dict[str, str], transport: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "s3cret")
+    listed = one(**entry, headers={"Authorization": "Bearer ${TOKEN}"})
+    assert listed.target == "http://x/mcp"
+    assert listed.options == {"headers": {"Authorization": "Bearer s3cret"}, "transport": transport}
+
+
+@pytest.mark.parametrize("key", ["mcpServers", "servers"])
+def test_a_file(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "mcp.json"
+    servers = {"a": {"command": "x", "cwd": "sub"}, "b": {"url": "http://b"}, "c": {"command": "y", "disabled": True}}
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps({key: servers, "inputs": []}).encode())
+    found = read_servers(str(path))
+    assert list(found) == ["a", "b"]
+    assert found["a"].options["cwd"] == tmp_path / "sub"
+
+
+def test_a_file_as_people_write_it(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(
+        """{
+        // the servers, of which "one" is for /* tests
+        "servers": {
+            "a": {"url": "http://a/mcp//x"}, /* not
+            "b": {"command": "gone"}, */
+            "c": {"command": "say", "args": ["// \\"no/*", "a,]", "}",], }, // the last one
+        },
+    }"""
+    )
+    found = read_servers(path)
+    assert list(found) == ["a", "c"]
+    assert found["a"].target == "http://a/mcp//x"
+    assert found["c"].target == ["say", '// "no/*', "a,]", "}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("${NOWHERE:-${PLACE}}", "Rome"),
+        ("<${NOWHERE:-in ${env:PLACE}, here}>", "<in Rome, here>"),
+        ("${PLACE:-${NO_SUCH}}", "Rome"),  # which is not needed
+        ('${NOWHERE:-{"a": 1}}', '{"a": 1}'),
+        ("${ODD}", "${PLACE}"),
+        ("${" * 200_000, "${" * 200_000),
+    ],
+    ids=str.__len__,
+)
+def test_references(text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACE", "Rome")
+    monkeypatch.setenv("ODD", "${PLACE}")
+    for name in ("NOWHERE", "NO_SUCH"):
+        monkeypatch.delenv(name, raising=False)
+    assert one(command="x", args=[text]).target == ["x", expected]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://x/?key=${KEY}\n", "${KEY}", "http://${KEY} /", "ftp://x/${KEY}", "http://u:${KEY}@x"]
+)
+async def test_a_url_that_is_wrong_is_not_repeated(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "s3cret")
+    async with Clients({"mcpServers": {"bad": {"url": url}, "worse": {"url": "http://x/#${KEY}"}}}) as clients:
+        assert list(clients.failures) == ["bad", "worse"]
+        assert all(isinstance(failure, SetupError) for failure in clients.failures.values())
+        assert "s3cret" not in str(clients.failures)
+
+
+@pytest.mark.parametrize(("folder", "about"), [(".vscode", "."), (".cursor", "."), ("conf", "conf")])
+def test_the_folder_that_a_file_is_about(tmp_path: Path, folder: str, about: str) -> None:
+    path = tmp_path / folder / "mcp.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"servers": {"a": {"command": "${workspaceFolder}/run"}}}))
+    assert read_servers(path)["a"].target == [f"{(tmp_path / about).resolve()}/run"]
+
+
+UNREADABLE: dict[str, tuple[bytes, str]] = {
+    "no quotes": (b'{\n// servers\n"mcpServers": {a: 1}}', "no JSON object near line 3"),
+    "half a comment": (b'{"mcpServers": {}} /* and', "no JSON object"),
+    "two commas": (b'{"mcpServers": {},,\n}', "no JSON object near line 2"),
+    "half of it": (b'{"mcpServers": ', "no JSON object"),
+    "a list": (b"[]", "no JSON object"),
+    "no text": (b"\xff\xfe{}", "no JSON object"),
+    "deep": (b'{"a":' * 100_000, "no JSON object"),
+    "too long": (b" " * (MAX_FILE_BYTES + 1), "longer than"),
+    "no servers": (b'{"mcpserver": {}}', 'names no servers: it needs "mcpServers"'),
+    "a list of servers": (b'{"servers": []}', "names no servers"),
+    "too many": (json.dumps({"servers": {str(number): {} for number in range(101)}}).encode(), "names 101 servers"),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_a_file_that_is_none(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_bytes(content)
+    with pytest.raises(SetupError, match=words):
+        Clients(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"mcp\.json can't be read: No such file"):
+        Clients(tmp_path / "mcp.json")
+
+
+UNUSABLE: dict[str, tuple[Any, str]] = {
+    "neither": ({}, '"command" or a "url", and not both'),
+    "both": ({"command": "x", "url": "http://x"}, "not both"),
+    "a number": (7, "it is no object"),
+    "a command in a list": ({"command": ["x"]}, "`command` has the wrong type"),
+    "words": ({"command": "x", "args": "--all"}, "`args` has the wrong type"),
+    "a secret object": ({"command": "x", "env": {"KEY": {"s3cret": 1}}}, "`env.* has the wrong type"),
+    "another type": ({"url": "http://x", "type": "carrier pigeon"}, '"type" is unknown'),
+    "an environment file": ({"command": "x", "envFile": ".env"}, '"envFile" is not read here'),
+    "a variable": ({"command": "x", "args": ["${NO_SUCH}"]}, "the variable NO_SUCH is not set"),
+    "a variable of a header": ({"url": "http://x", "headers": {"A": "${env:NO_SUCH}"}}, "NO_SUCH is not set"),
+    "a question": ({"command": "x", "env": {"KEY": "${input:key}"}}, "asks a person"),
+    "NUL in the command": ({"command": "s3cret\0"}, "hold a NUL"),
+    "NUL in a word": ({"command": "x", "args": ["s3cret\0"]}, "hold a NUL"),
+    "NUL in a variable": ({"command": "x", "env": {"A": "s3cret\0"}}, "hold a NUL"),
+    "NUL in its name": ({"command": "x", "env": {"s3cret\0": ""}}, "hold a NUL"),
+    "NUL in the folder": ({"command": "x", "cwd": "s3cret\0"}, "hold a NUL"),
+    "a name with =": ({"command": "x", "env": {"A=s3cret": ""}}, "hold a NUL"),
+    "a header with spaces": ({"url": "http://x", "headers": {"Bearer s3cret": ""}}, '"headers" hold a name'),
+    "a header of two lines": ({"url": "http://x", "headers": {"A": "s3cret\n"}}, '"headers" hold a name'),
+    "a password": ({"url": "http://me:s3cret@x"}, 'belong in an "Authorization"'),
+    "something else": ({"command": "${command:pick s3cret}"}, "is not understood"),
+}
+
+
+@pytest.mark.parametrize(("entry", "words"), UNUSABLE.values(), ids=UNUSABLE.keys())
+async def test_a_server_that_can_not_be_used(entry: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH", raising=False)
+    async with Clients({"mcpServers": {"bad": entry}}) as clients:
+        assert not clients
+        assert isinstance(clients.failures["bad"], SetupError)
+        assert "s3cret" not in str(clients.failures["bad"]) or "not understood" in words
+    with pytest.raises(SetupError, match=f"The server 'bad' can't be .*{words}"):
+        async with Clients({"mcpServers": {"bad": entry}}, strict=True):
+            pass

@@ -1,0 +1,376 @@
+"""Handlers: what is declared, what a server may ask, what fits a form."""
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_stages import EVERY, FORM, MODERN, ROOTS, elicitation, sampling, url_elicitation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from dovetail.client import ElicitQuestion, ElicitReply, SamplingRequest
+from dovetail.client.handlers import ClientHandlers, Unanswerable, misfit
+from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError, SetupError
+from dovetail.protocol import revisions
+
+LATEST_HANDSHAKE = "2025-11-25"
+
+
+def everything(**options: Any) -> ClientHandlers:
+    handlers = {"elicitation_handler": lambda question: None, "sampling_handler": lambda request: "Hi.", "roots": []}
+    return ClientHandlers(**{**handlers, **options})
+
+
+def prepared(answering: ClientHandlers, question: dict[str, Any], revision: str = MODERN) -> Any:
+    params = Raw(json.dumps(question.get("params", {})).encode())
+    return answering.prepare(revisions.BY_NAME[revision], question["method"], params)
+
+
+def answered(answering: ClientHandlers, question: dict[str, Any], revision: str = MODERN) -> Any:
+    async def wait() -> Any:
+        return await prepared(answering, question, revision)()
+
+    return asyncio.run(wait())
+
+
+@pytest.mark.parametrize("revision", EVERY)
+def test_what_is_declared(revision: str) -> None:
+    expected: dict[str, Any] = {"sampling": {}, "roots": {} if revision == MODERN else {"listChanged": True}}
+    if revision == "2025-06-18":
+        expected["elicitation"] = {}
+    elif revision in (LATEST_HANDSHAKE, MODERN):
+        expected["elicitation"] = {"form": {}, "url": {}}
+    assert everything().declared(revisions.BY_NAME[revision]) == expected
+    assert ClientHandlers().declared(revisions.BY_NAME[revision]) == {}
+
+
+TOOLS = {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
+
+
+UNANSWERABLE: dict[str, tuple[dict[str, Any], dict[str, Any], str, int, str]] = {
+    "no handler": (
+        {"elicitation_handler": None},
+        elicitation(),
+        MODERN,
+        METHOD_NOT_FOUND,
+        "needs elicitation_handler=",
+    ),
+    "no sampling": ({"sampling_handler": None}, sampling(), MODERN, METHOD_NOT_FOUND, "needs sampling_handler="),
+    "no roots": ({"roots": None}, ROOTS, LATEST_HANDSHAKE, METHOD_NOT_FOUND, "needs roots="),
+    "unknown": ({}, {"method": "tasks/get"}, MODERN, METHOD_NOT_FOUND, "does not know"),
+    "too old": ({}, elicitation(), "2025-03-26", METHOD_NOT_FOUND, "client of 2025-03-26 has not declared"),
+    "no URLs yet": ({}, url_elicitation(), "2025-06-18", INVALID_PARAMS, "not declared elicitation.url"),
+    "no URLs": ({"capabilities": {"elicitation": {}}}, url_elicitation(), MODERN, INVALID_PARAMS, "elicitation.url"),
+    "no forms": (
+        {"capabilities": {"elicitation": {"url": {}}}},
+        elicitation(),
+        MODERN,
+        INVALID_PARAMS,
+        "elicitation.form",
+    ),
+    "no tools": ({}, sampling(**TOOLS), MODERN, INVALID_PARAMS, "not declared sampling.tools"),
+    "no tool choice": ({}, sampling(toolChoice={"mode": "auto"}), MODERN, INVALID_PARAMS, "sampling.tools"),
+}
+
+
+@pytest.mark.rule("EL-20")
+@pytest.mark.parametrize("case", UNANSWERABLE)
+def test_questions_without_an_answer(case: str) -> None:
+    options, question, revision, code, words = UNANSWERABLE[case]
+    with pytest.raises(Unanswerable) as caught:
+        prepared(everything(**options), question, revision)
+    assert caught.value.code == code
+    assert words in caught.value.advice
+    assert "handler" not in caught.value.message  # which the server reads
+
+
+MALFORMED: list[tuple[str, Any]] = [
+    ("elicitation/create", {}),
+    ("elicitation/create", {"message": 7, "requestedSchema": FORM}),
+    ("elicitation/create", {"message": "x"}),
+    ("elicitation/create", {"message": "x", "requestedSchema": []}),
+    ("elicitation/create", {"message": "x", "requestedSchema": {}}),
+    ("elicitation/create", {"message": "x", "requestedSchema": {"properties": []}}),
+    ("elicitation/create", {"message": "x", "requestedSchema": {"properties": {"a": 1}}}),
+    ("elicitation/create", {"message": "x", "requestedSchema": FORM, "mode": "telepathy"}),
+    ("elicitation/create", {"message": "x", "mode": "url"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": 7}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "javascript:alert(1)"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "file:///etc/passwd"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://a b"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://accounts.google.com@evil.example/in"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://accounts.google.com:443@evil.example/in"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://@evil.example/in"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://accounts.google.com%2f.evil.example/in"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://accounts.google.com;.evil.example/in"}),
+    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://\u202eelgoog.com/in"}),
+    ("elicitation/create", []),
+    ("sampling/createMessage", {}),
+    ("sampling/createMessage", {"messages": [], "maxTokens": "many"}),
+    ("sampling/createMessage", {"messages": [{"role": "system", "content": {}}], "maxTokens": 1}),
+    ("sampling/createMessage", {"messages": [{"role": "user", "content": "text"}], "maxTokens": 1}),
+    ("sampling/createMessage", {"messages": [{"role": "user", "content": [7]}], "maxTokens": 1}),
+    ("sampling/createMessage", {"messages": [], "maxTokens": 1, "tools": [7]}),
+    ("sampling/createMessage", None),
+]
+
+
+@pytest.mark.parametrize(("method", "params"), MALFORMED)
+def test_malformed_questions(method: str, params: Any) -> None:
+    with pytest.raises(Unanswerable, match=r"^Invalid params: ") as caught:
+        prepared(everything(), {"method": method, "params": params})
+    assert caught.value.code == INVALID_PARAMS
+    assert "msgspec" not in caught.value.message
+    assert "`" not in caught.value.message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+PARTS = ("message", "mode", "requestedSchema", "url", "elicitationId", "messages", "maxTokens", "tools", "properties")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    method=st.sampled_from(["elicitation/create", "sampling/createMessage", "roots/list"]) | st.text(max_size=10),
+    params=JSON | st.dictionaries(st.sampled_from(PARTS), JSON),
+    revision=st.sampled_from(EVERY),
+)
+def test_any_question_is_answered_or_refused(method: str, params: Any, revision: str) -> None:
+    with suppress(Unanswerable):
+        outcome = answered(everything(), {"method": method, "params": params}, revision)
+        assert outcome.keys() & {"action", "role", "roots"}
+
+
+TWO = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer", "default": 30}}}
+
+
+EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+SIZE = {"type": "object", "properties": {"size": {"type": "string", "enum": ["S", "M"], "default": "M"}}}
+
+
+YES = {"type": "object", "properties": {"sure": {"type": "boolean"}}}
+
+
+SEVERAL = {"type": "object", "properties": {"tags": {"type": "array", "items": {"enum": ["a", "b"]}}}}
+
+
+ODD = {"type": "object", "properties": {"a": {"default": {"deep": 1}}, "b": {"default": [1]}, "c": {"default": None}}}
+
+
+REPLIES: list[tuple[Any, Any, dict[str, Any]]] = [
+    (FORM, {"name": "Ada"}, {"action": "accept", "content": {"name": "Ada"}}),
+    (FORM, "Ada", {"action": "accept", "content": {"name": "Ada"}}),
+    (FORM, "decline", {"action": "accept", "content": {"name": "decline"}}),
+    (FORM, None, {"action": "decline"}),
+    (FORM, ElicitReply("cancel"), {"action": "cancel"}),
+    (FORM, ElicitReply("decline", {"name": "Ada"}), {"action": "decline"}),
+    (FORM, ElicitReply("accept", {"name": "Ada"}), {"action": "accept", "content": {"name": "Ada"}}),
+    (YES, True, {"action": "accept", "content": {"sure": True}}),
+    (YES, False, {"action": "accept", "content": {"sure": False}}),
+    (SEVERAL, ["a"], {"action": "accept", "content": {"tags": ["a"]}}),
+    (SIZE, {}, {"action": "accept", "content": {"size": "M"}}),
+    (SIZE, ElicitReply("accept"), {"action": "accept", "content": {"size": "M"}}),
+    (SIZE, "S", {"action": "accept", "content": {"size": "S"}}),
+    (TWO, {"name": "Ada"}, {"action": "accept", "content": {"name": "Ada", "age": 30}}),
+    (TWO, {"name": "Ada", "age": 36}, {"action": "accept", "content": {"name": "Ada", "age": 36}}),
+    (ODD, {}, {"action": "accept", "content": {}}),
+    (EMPTY, {}, {"action": "accept", "content": {}}),
+    (EMPTY, True, {"action": "accept", "content": {}}),
+    (EMPTY, False, {"action": "decline"}),
+]
+
+
+@pytest.mark.parametrize(("schema", "returned", "expected"), REPLIES)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_a_handler_may_return(schema: Any, returned: Any, expected: dict[str, Any], asynchronous: bool) -> None:
+    async def slow(question: ElicitQuestion) -> Any:
+        await asyncio.sleep(0)
+        return returned
+
+    answering = everything(elicitation_handler=slow if asynchronous else lambda question: returned)
+    assert answered(answering, elicitation(schema=schema)) == expected
+
+
+@pytest.mark.parametrize(
+    ("returned", "action"),
+    [
+        (True, "accept"),
+        ("yes", "accept"),
+        (ElicitReply("accept", {"x": 1}), "accept"),
+        (ElicitReply("cancel"), "cancel"),
+        (False, "decline"),
+        (None, "decline"),
+    ],
+)
+def test_a_url_is_opened_or_not(returned: Any, action: str) -> None:
+    assert answered(everything(elicitation_handler=lambda question: returned), url_elicitation()) == {"action": action}
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen"),
+    [
+        ("https://example.org/in?next=%2F#top", "https://example.org/in?next=%2F#top"),
+        ("https://аpple.com/in", "https://xn--pple-43d.com/in"),  # its first letter is Cyrillic
+        ("https://bücher.example:8443/in?", "https://xn--bcher-kva.example:8443/in"),
+        ("https://ｅvil.example/in", "https://evil.example/in"),
+        ("https://accounts.google.com。evil.example/in", "https://accounts.google.com.evil.example/in"),
+        ("http://[::1]:8000/in", "http://[::1]:8000/in"),
+    ],
+)
+def test_the_host_of_a_url_is_the_one_that_will_be_looked_up(asked: str, seen: str) -> None:
+    questions: list[ElicitQuestion] = []
+    answered(everything(elicitation_handler=questions.append), url_elicitation(url=asked))
+    assert questions[0].url == seen
+
+
+def test_what_a_handler_sees() -> None:
+    seen: list[ElicitQuestion] = []
+    answering = everything(elicitation_handler=seen.append)
+    answered(answering, elicitation("Who?", mode="form", task={"ttl": 1}))
+    answered(answering, url_elicitation(elicitationId="e1"), LATEST_HANDSHAKE)
+    assert seen == [
+        ElicitQuestion(message="Who?", schema=FORM),
+        ElicitQuestion(message="Sign in", mode="url", url="https://example.org/in", elicitation_id="e1"),
+    ]
+    assert seen[0].fields == FORM["properties"]
+    assert seen[1].schema is None
+    assert seen[1].fields == {}
+
+
+@pytest.mark.parametrize("returned", ["Ada", 7, object(), ("a",)])
+def test_a_value_that_fits_no_field(returned: Any) -> None:
+    with pytest.raises(SetupError, match=r"elicitation_handler returned \w+ for a form of 2 fields"):
+        answered(everything(elicitation_handler=lambda question: returned), elicitation(schema=TWO))
+
+
+WHOLE = {"role": "assistant", "content": [{"type": "text", "text": "Hi."}], "model": "m", "stopReason": "maxTokens"}
+
+
+TEXT = {"type": "text", "text": "Hi."}
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        ("Hi.", {"role": "assistant", "content": TEXT, "model": "unknown", "stopReason": "endTurn"}),
+        (WHOLE, WHOLE),
+        ({"content": TEXT}, {"role": "assistant", "content": TEXT, "model": "unknown"}),
+    ],
+)
+def test_what_a_model_may_return(returned: Any, expected: dict[str, Any]) -> None:
+    assert answered(everything(sampling_handler=lambda request: returned), sampling()) == expected
+
+
+def test_a_rejected_sample() -> None:
+    with pytest.raises(ProtocolError, match="rejected") as caught:
+        answered(everything(sampling_handler=lambda request: None), sampling())
+    assert caught.value.code == -1
+
+
+def test_what_a_model_sees() -> None:
+    seen: list[SamplingRequest] = []
+    answering = everything(
+        sampling_handler=lambda request: seen.append(request) or "Hi.", capabilities={"sampling": {"tools": {}}}
+    )
+    question = sampling(
+        messages=[{"role": "user", "content": TEXT}, {"role": "assistant", "content": [TEXT, TEXT]}],
+        systemPrompt="Be kind.",
+        temperature=1,
+        stopSequences=["."],
+        modelPreferences={"hints": []},
+        includeContext="none",
+        metadata=None,
+        toolChoice={"mode": "auto"},
+        **TOOLS,
+    )
+    answered(answering, question)
+    (request,) = seen
+    assert request.messages == [{"role": "user", "content": [TEXT]}, {"role": "assistant", "content": [TEXT, TEXT]}]
+    assert (request.max_tokens, request.system_prompt, request.temperature) == (10, "Be kind.", 1.0)
+    assert (request.stop_sequences, request.model_preferences) == (["."], {"hints": []})
+    assert (request.include_context, request.metadata) == ("none", {})
+    assert (request.tools, request.tool_choice) == (TOOLS["tools"], {"mode": "auto"})
+    assert request.params == question["params"]
+
+
+def test_roots_may_be_named_in_many_ways(tmp_path: Path) -> None:
+    async def later() -> list[Any]:
+        return ["file:///later"]
+
+    named = [tmp_path, str(tmp_path), "relative", "file:///a%20b", {"uri": "file:///c", "name": "C"}]
+    assert answered(everything(roots=named), ROOTS) == {
+        "roots": [
+            {"uri": tmp_path.as_uri()},
+            {"uri": tmp_path.as_uri()},
+            {"uri": (Path.cwd() / "relative").as_uri()},
+            {"uri": "file:///a%20b"},
+            {"uri": "file:///c", "name": "C"},
+        ]
+    }
+    assert answered(everything(roots=lambda: ["/x"]), ROOTS) == {"roots": [{"uri": "file:///x"}]}
+    assert answered(everything(roots=later), ROOTS) == {"roots": [{"uri": "file:///later"}]}
+    assert answered(everything(roots=()), ROOTS) == {"roots": []}
+
+
+@pytest.mark.parametrize(
+    "roots", ["/x", Path("/x"), 7, {"uri": "file:///x"}, [7], [{"name": "x"}], ["https://x/y"], [{"uri": "file:x"}]]
+)
+def test_what_are_no_roots(roots: Any) -> None:
+    with pytest.raises(SetupError, match="roots="):
+        ClientHandlers(roots=roots)
+
+
+COLOURS = [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ({"type": "string"}, "x", None),
+        ({"type": "string"}, 1, "a string"),
+        ({"type": "integer"}, 1, None),
+        ({"type": "integer"}, 1.0, None),
+        ({"type": "integer"}, 1.5, "a whole number"),
+        ({"type": "integer"}, float("inf"), "a whole number"),
+        ({"type": "integer"}, True, "a whole number"),
+        ({"type": "integer"}, "1", "a whole number"),
+        ({"type": "number"}, 1.5, None),
+        ({"type": "number"}, False, "a number"),
+        ({"type": "boolean"}, False, None),
+        ({"type": "boolean"}, 0, "true or false"),
+        ({"type": "string", "enum": ["S", "M"]}, "M", None),
+        ({"type": "string", "enum": ["S", "M"]}, "L", "one of S, M"),
+        ({"type": "string", "oneOf": COLOURS}, "g", None),
+        ({"type": "string", "oneOf": COLOURS}, "Green", "one of r, g"),
+        ({"enum": [1]}, True, "one of 1"),
+        ({"type": "array", "items": {"enum": ["a", "b"]}}, ["a"], None),
+        ({"type": "array", "items": {"enum": ["a", "b"]}}, ["a", "c"], "one of a, b"),
+        ({"type": "array", "items": {"anyOf": COLOURS}}, ["b"], "one of r, g"),
+        ({"type": "array"}, "a", "a list"),
+        ({}, object, None),
+        ({"type": ["string", "null"]}, None, None),
+        ({"type": "thing", "enum": "no list", "minLength": "many", "items": 1, "oneOf": [1]}, ["x"], None),
+        ({"type": "thing", "oneOf": [1]}, "x", None),
+    ],
+)
+def test_one_value(field: dict[str, Any], value: Any, wanted: str | None) -> None:
+    said = misfit({"properties": {"it": field}}, {"it": value})
+    assert said == (None if wanted is None else f"it must be {wanted}")
+
+
+@pytest.mark.parametrize("required", [["a", 1, {}], "a", None])
+def test_what_is_required(required: Any) -> None:
+    schema = {"properties": {"a": {}}, "required": required}
+    assert misfit(schema, {}) == ("a is missing" if isinstance(required, list) else None)
+    assert misfit(schema, {"a": 1, "b": 2}) is None

@@ -1,0 +1,604 @@
+"""Streamable HTTP: headers, answers, refusals, the way to the server."""
+
+import asyncio
+import gzip
+import json
+import sys
+import tracemalloc
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from client_stages import MODERN, answer, modern, progress, text
+from hypothesis import given
+from hypothesis import strategies as st
+from served_http import Scripted, Visit, free_port, handshake, until
+
+from dovetail import Client
+from dovetail.client.transports.http import OutgoingMessage
+from dovetail.client.transports.url import ServerUrl
+from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, ServerError, SetupError, TooManyRequests
+from dovetail.protocol.headers import check_parameters, check_standard, header_parameters
+
+pytestmark = pytest.mark.usefixtures("brisk", "tidy")
+
+
+async def test_modern_headers() -> None:
+    async with Scripted(modern()) as server, Client(server.url, headers={"Authorization": "Bearer x"}) as client:
+        await client.call_tool("grüße")
+        for uri in ("notes://1", " padded ", "=?base64?eA==?="):
+            with pytest.raises(ServerError):
+                await client.read_resource(uri)
+        with pytest.raises(ServerError):
+            await client.request("odd/method\u00e9")
+    for visit in server.visits:
+        assert visit.headers["mcp-protocol-version"] == MODERN
+        assert visit.headers["authorization"] == "Bearer x"
+        assert visit.headers["accept"] == "application/json, text/event-stream"
+        assert visit.headers["content-type"] == "application/json"
+        assert visit.headers["user-agent"].startswith("dovetail/")
+        assert "mcp-session-id" not in visit.headers
+    assert [visit.headers["mcp-method"] for visit in server.visits[:3]] == [
+        "server/discover", "tools/list", "tools/call",
+    ]  # fmt: skip
+    assert [visit.headers.get("mcp-name") for visit in server.visits] == [
+        None, None, "=?base64?Z3LDvMOfZQ==?=", "notes://1", "=?base64?IHBhZGRlZCA=?=",
+        "=?base64?PT9iYXNlNjQ/ZUE9PT89?=", None,
+    ]  # fmt: skip
+
+
+REGION = {"type": "string", "x-mcp-header": "Region"}
+
+
+NESTED = {"type": "object", "properties": {"retries": {"type": "integer", "x-mcp-header": "Retries"}}}
+
+
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    return {"name": name, "inputSchema": {"type": "object", "properties": properties}}
+
+
+def params_of(visit: Visit) -> dict[str, str]:
+    return {name: value for name, value in visit.headers.items() if name.startswith("mcp-param-")}
+
+
+async def test_arguments_travel_as_headers_where_the_schema_says_so() -> None:
+    flag = {"type": "boolean", "x-mcp-header": "Dry-Run"}
+    offered = [tool("deploy", region=REGION, options=NESTED, dry=flag), tool("plain", region={"type": "string"})]
+    async with Scripted(modern(offered)) as server, Client(server.url) as client:
+        await client.call_tool("deploy", {"region": "Köln", "options": {"retries": 3}, "dry": True})
+        assert params_of(server.visits[-1]) == {
+            "mcp-param-region": "=?base64?S8O2bG4=?=", "mcp-param-retries": "3", "mcp-param-dry-run": "true",
+        }  # fmt: skip
+        await client.call_tool("deploy", {"region": None, "options": {"retries": 2.0}})
+        assert params_of(server.visits[-1]) == {"mcp-param-retries": "2"}
+        await client.call_tool("deploy", {"region": ["a", "list"], "options": 7})
+        assert params_of(server.visits[-1]) == {}
+        await client.call_tool("plain", {"region": "x"})
+        assert params_of(server.visits[-1]) == {}
+        assert server.said().count("POST tools/list") == 1
+
+
+async def test_a_schema_that_changed_is_read_again() -> None:
+    schemas = [tool("deploy", region=REGION), tool("deploy", zone={"type": "string", "x-mcp-header": "Zone"})]
+
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/list":
+            modern([schemas[0] if server.said().count("POST tools/list") == 1 else schemas[1]])(visit)
+        elif visit.method == "tools/call" and "mcp-param-zone" not in visit.headers:
+            visit.error(-32020, 400, "Header mismatch: Mcp-Param-Zone is missing")
+        else:
+            modern()(visit)
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        assert (await client.call_tool("deploy", {"zone": "b"})).text == "called"
+        assert server.said()[1:] == ["POST tools/list", "POST tools/call"] * 2
+        with pytest.raises(ServerError, match="Mcp-Param-Zone is missing"):  # once, not for ever
+            await client.call_tool("deploy", {})
+        assert server.said()[5:] == ["POST tools/call", "POST tools/list", "POST tools/call"]
+
+
+async def test_tools_with_wrong_marks_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    wrong = {
+        "empty": {"type": "string", "x-mcp-header": ""},
+        "spaced": {"type": "string", "x-mcp-header": "a b"},
+        "number": {"type": "number", "x-mcp-header": "N"},
+        "hidden": {"type": "array", "items": REGION},
+        "no text": {"type": "string", "x-mcp-header": 7},
+    }
+    secret = {"type": "string", "format": "password", "x-mcp-header": "Key"}  # unwise, but not wrong
+    offered = [tool(name, x=schema) for name, schema in wrong.items()] + [tool("twice", a=REGION, b=REGION)]
+    offered += [tool("fine", a=REGION), tool("secret", key=secret)]
+    async with Scripted(modern(offered)) as server, Client(server.url) as client:
+        assert [each.name for each in await client.list_tools()] == ["fine", "secret"]
+        assert [each.name for each in (await client.list_tools_page()).items] == ["fine", "secret"]
+        assert "the tool spaced is left out: x-mcp-header on 'x' can't work" in caplog.text
+        await client.call_tool("secret", {"key": "s3"})
+        assert params_of(server.visits[-1]) == {"mcp-param-key": "s3"}
+        await client.call_tool("empty", {"x": "y"})  # the server may know better
+        assert params_of(server.visits[-1]) == {}
+
+
+async def test_an_answer_as_a_stream() -> None:
+    async def behave(visit: Visit) -> None:
+        if visit.method != "tools/call":
+            return modern()(visit)
+        visit.stream()
+        visit.chunk(": keep-alive\n\n")
+        visit.event(progress(visit, 1))
+        visit.event("nonsense", event="weather")
+        await asyncio.sleep(0.01)
+        visit.event(progress(visit, 2))
+        whole = json.dumps(answer(visit, text("streamed")))
+        visit.chunk(f"data: {whole[:20]}")  # cut anywhere
+        await asyncio.sleep(0.01)
+        visit.chunk(f"{whole[20:]}\r\n\r\n")
+        visit.end()
+        return None
+
+    heard: list[float] = []
+    async with Scripted(behave) as server, Client(server.url) as client:
+        result = await client.call_tool("any", progress_handler=lambda value, *_: heard.append(value))
+        assert result.text == "streamed"
+        assert heard == [1, 2]
+
+
+BOMB = gzip.compress(b"[" + b"0," * 32_000_000 + b"0]")  # 62 KB, of 64 MB
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "deflate", "identity, gzip"])
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+async def test_a_compressed_answer_is_refused_unread(encoding: str, version: str) -> None:
+    asked: list[str] = []
+
+    def behave(visit: Visit) -> None:
+        asked.append(visit.headers.get("accept-encoding", ""))
+        if visit.method == "tools/call":
+            return visit.answer(200, BOMB, Content_Encoding=encoding)
+        return modern()(visit) if version == "2026-07-28" else handshake(visit) and None
+
+    async with Scripted(behave) as server, Client(server.url, protocol_version=version) as client:
+        tracemalloc.start()
+        try:
+            with pytest.raises(BadAnswer, match="the server compressed its answer, which was not asked for"):
+                await client.call_tool("any", timeout=30)
+            assert tracemalloc.get_traced_memory()[1] < 4 * 1024 * 1024
+        finally:
+            tracemalloc.stop()
+    assert set(asked) == {"identity"}
+
+
+async def test_a_modern_request_whose_connection_breaks_is_never_repeated() -> None:
+    def behave(visit: Visit) -> None:
+        if visit.method != "tools/call":
+            return modern()(visit)
+        if visit.message["params"]["name"] == "at once":
+            return visit.cut()
+        visit.stream()
+        visit.event(None, id="1")  # an id means nothing in this revision
+        visit.cut() if visit.message["params"]["name"] == "later" else visit.end()
+        return None
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        await client.list_tools()
+        for name, words in (("at once", "broke"), ("later", "broke before"), ("ends", "ended the stream before")):
+            with pytest.raises(ConnectionLost, match=f"tools/call: .*{words}"):
+                await client.call_tool(name)
+        assert server.said().count("POST tools/call") == 3
+        assert "GET" not in server.said()
+
+
+STRANGE: dict[str, tuple[Any, type[Exception], str]] = {
+    "a page": (lambda visit: visit.answer(200, b"<html>", "text/html"), BadAnswer, "200 OK with text/html"),
+    "accepted": (lambda visit: visit.answer(202), BadAnswer, "202 Accepted .* no answer"),
+    "nothing": (lambda visit: visit.answer(200), BadAnswer, "200 OK"),
+    "no JSON": (lambda visit: visit.answer(200, b"oops"), BadAnswer, "no answer to the request"),
+    "another": (lambda visit: visit.answer(200, {"jsonrpc": "2.0", "id": 77, "result": {}}), BadAnswer, "no answer"),
+    "nameless error": (lambda visit: visit.error(-32700, 200, "what?", id=False), ServerError, "what"),
+    "404": (lambda visit: visit.error(-32601, 404, "Method not found"), ServerError, r"Method not found \(-32601\)"),
+    "401": (lambda visit: visit.answer(401), NotSignedIn, "tools/call: .* 401 Unauthorized: it wants a token"),
+    "401, in words": (lambda visit: visit.error(-32000, 401, "no"), NotSignedIn, "401 Unauthorized: it wants a token"),
+    "403, in words": (lambda visit: visit.error(-32000, 403, "Origin", id=False), ServerError, r"Origin \(-32000\)"),
+    "413": (lambda visit: visit.answer(413, b"<html>", "text/html"), ServerError, "413"),
+    "418": (lambda visit: visit.answer(499), ServerError, "answered the status 499"),
+    "429": (lambda visit: visit.answer(429), TooManyRequests, "tools/call: the server answered 429 Too Many Requests"),
+    "500": (lambda visit: visit.error(-32603, 500, "sorry"), ServerError, r"sorry \(-32603\)"),
+    "503, in words": (lambda visit: visit.error(-32603, 503, "busy"), ConnectionLost, "503 Service Unavailable: busy$"),
+    "no error": (lambda visit: visit.answer(400, {"jsonrpc": "2.0", "error": 7}), BadAnswer, "can't be read"),
+    "no message": (lambda visit: (visit.stream(), visit.event("oops"), visit.end()), ConnectionLost, "before the answ"),
+    "bad chunks": (lambda visit: (visit.stream(), visit._writer.write(b"zz\r\n"), None), ConnectionLost, "tools/call"),
+    "bad gzip": (lambda visit: visit.answer(200, b"no gzip", Content_Encoding="gzip"), BadAnswer, "tools/call"),
+    "too many headers": (lambda visit: visit.answer(200, b"{}", X="y" * 20_000), ConnectionLost, "HTTP as it should"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("reply", "kind", "words"), STRANGE.values(), ids=STRANGE.keys())
+async def test_an_answer_that_is_none(reply: Any, kind: type[Exception], words: str) -> None:
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/call" and visit.message["params"]["name"] == "strange":
+            reply(visit)
+        else:
+            modern()(visit)
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(kind, match=words):
+            await client.call_tool("strange")
+        assert (await client.call_tool("plain")).text == "called"
+
+
+def _later(seconds: int) -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+
+
+TOO_MANY: dict[str, tuple[Any, int, tuple[float, float] | None]] = {
+    "in seconds": (lambda visit: visit.answer(429, Retry_After="7"), 429, (7, 7)),
+    "at a time": (lambda visit: visit.answer(429, Retry_After=_later(100)), 429, (90, 100)),
+    "in the past": (lambda visit: visit.answer(429, Retry_After=_later(-100)), 429, (0, 0)),
+    "in a hundred years": (lambda visit: visit.answer(429, Retry_After="9" * 400), 429, (86_400, 86_400)),
+    "soon": (lambda visit: visit.answer(429, Retry_After="soon"), 429, None),
+    "never": (lambda visit: visit.answer(429, Retry_After="-7"), 429, None),
+    "not said": (lambda visit: visit.error(-32000, 429, "slow down"), -32000, None),
+    "in the body": (lambda visit: visit.error(-32603, 429, "busy", data={"retryAfter": 3}), -32603, (3, 3)),
+    "in the body of a success": (
+        lambda visit: visit.error(-32603, 200, "busy", data={"retryAfter": 2}),
+        -32603,
+        (2, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize(("reply", "code", "wait"), TOO_MANY.values(), ids=TOO_MANY.keys())
+async def test_when_to_try_again(reply: Any, code: int, wait: tuple[float, float] | None) -> None:
+    def behave(visit: Visit) -> None:
+        reply(visit) if visit.method == "tools/call" else modern()(visit)
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(TooManyRequests) as refused:
+            await client.call_tool("any")
+    seconds = refused.value.retry_after
+    assert refused.value.code == code
+    assert seconds is None if wait is None else seconds is not None and wait[0] <= seconds <= wait[1]
+
+
+async def test_a_server_that_is_busy_is_not_taken_for_an_old_one() -> None:
+    async with Scripted(lambda visit: visit.answer(429, Retry_After="1")) as server:
+        with pytest.raises(TooManyRequests, match="server/discover: the server answered 429"):
+            async with Client(server.url):
+                pass
+        assert server.said() == ["POST server/discover"]
+
+
+async def test_a_refusal_in_words_is_in_the_transcript() -> None:
+    heard: list[Any] = []
+
+    def note(direction: str, message: bytes) -> None:
+        if direction == "received":
+            heard.append(json.loads(message))
+
+    def behave(visit: Visit) -> None:
+        if visit.method == "ping":
+            visit.error(-32603, 503, "busy", id=False)
+        else:
+            modern()(visit)
+
+    async with Scripted(behave) as server, Client(server.url, transcript=note) as client:
+        with pytest.raises(ConnectionLost):
+            await client.ping()
+        with pytest.raises(ServerError):
+            await client.request("no/such")
+    assert [message.get("error", {}).get("code") for message in heard] == [None, -32603, -32601]
+
+
+async def test_notifications_stay_in_order() -> None:
+    order: list[str] = []
+
+    async def behave(visit: Visit) -> None:
+        if visit.method in ("server/discover", "initialize") or visit.verb != "POST":
+            handshake(visit)
+            return
+        await asyncio.sleep(0.03 if visit.method == "notifications/initialized" else 0)
+        order.append(visit.method or "")
+        if not handshake(visit):
+            visit.result({})
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        await asyncio.gather(client.notify("notifications/one"), client.notify("notifications/two"))
+        await client.ping()
+        assert order == ["notifications/initialized", "notifications/one", "notifications/two", "ping"]
+
+
+@pytest.mark.parametrize("by", ["timeout", "cancel", "close"])
+@pytest.mark.parametrize("opened", [False, True])
+async def test_leaving_a_modern_request_closes_its_stream(by: str, opened: bool) -> None:
+    left = asyncio.Event()
+
+    async def behave(visit: Visit) -> None:
+        if visit.method != "tools/call":
+            return modern()(visit)
+        if opened:
+            visit.stream()
+            visit.chunk(": still there\n\n")
+        await visit.gone()
+        left.set()
+        return None
+
+    async with Scripted(behave) as server:
+        client = Client(server.url)
+        await client.__aenter__()
+        call = asyncio.create_task(client.call_tool("slow", timeout=0.3 if by == "timeout" else 5))
+        await until(lambda: "POST tools/call" in server.said())
+        if by == "cancel":
+            call.cancel()
+        if by == "close":
+            await client.close()
+        with pytest.raises((TimeoutError, asyncio.CancelledError, ConnectionLost)):
+            await call
+        await asyncio.wait_for(left.wait(), 5)
+        await client.close()
+        assert server.said() == ["POST server/discover", "POST tools/list", "POST tools/call"]
+
+
+async def test_leaving_an_older_request_is_said_in_words() -> None:
+    async def behave(visit: Visit) -> None:
+        if not handshake(visit):
+            visit.stream()
+            await visit.gone()
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        slow = asyncio.create_task(client.call_tool("slow"))
+        await until(lambda: "POST tools/call" in server.said())
+        slow.cancel()
+        await until(lambda: server.said()[-1] == "POST notifications/cancelled")
+        call = next(visit for visit in server.visits if visit.method == "tools/call")
+        assert server.visits[-1].message["params"] == {
+            "requestId": call.message["id"],
+            "reason": "the caller was cancelled",
+        }
+
+
+async def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(ConnectionLost, match=r"initialize: http://127\.0\.0\.1:\d+/mcp: can't connect: Connection ref"):
+        async with Client(f"http://127.0.0.1:{free_port()}/mcp?token=secret") as client:
+            await client.list_tools()
+
+
+async def test_a_server_that_does_not_speak_http() -> None:
+    def behave(visit: Visit) -> None:
+        visit._writer.write(b"220 smtp.example.org ESMTP\r\n")
+        visit.cut()
+
+    async with Scripted(behave) as server:
+        with pytest.raises(ConnectionLost, match=r"initialize: .* (does not speak HTTP as it should|connection broke)"):
+            async with Client(server.url):
+                pass
+
+
+async def test_a_server_without_tls() -> None:
+    def answer_in_plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer_in_plain, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ConnectionLost, match="no secure connection"):
+            async with Client(f"https://127.0.0.1:{port}", timeout=5):
+                pass
+
+
+@pytest.mark.parametrize("status", [307, 308])
+async def test_a_redirect_within_the_origin_is_followed(status: int) -> None:
+    def behave(visit: Visit) -> None:
+        if visit.path == "/mcp":
+            visit.answer(status, Location="/mcp/")
+        else:
+            modern()(visit)
+
+    async with Scripted(behave) as server, Client(server.url, headers={"Authorization": "x"}) as client:
+        assert (await client.call_tool("any")).text == "called"
+        assert {visit.path for visit in server.visits} == {"/mcp", "/mcp/"}
+        assert all(visit.headers["authorization"] == "x" for visit in server.visits)
+
+
+@pytest.mark.parametrize(
+    ("status", "location", "words"),
+    [
+        (307, "http://localhost:1/mcp", "307 Temporary Redirect: redirected, but .*localhost:1/mcp', .*another"),
+        (307, "//evil.example/mcp", "another origin"),
+        (308, "ftp://127.0.0.1/x", "can't be used: a URL has to begin with http:// or https://"),
+        (308, "http://user:word@127.0.0.1/x", "can't be used"),
+        (302, "/elsewhere", "302 Found: redirected to http://127.*/elsewhere; use that URL"),
+        (301, "/elsewhere", "301 Moved Permanently"),
+        (307, "/mcp", "redirected too often"),
+        (307, None, "307 Temporary Redirect"),
+        (300, None, "300 Multiple Choices"),
+    ],
+)  # fmt: skip
+async def test_other_redirects_are_not(status: int, location: str | None, words: str) -> None:
+    def behave(visit: Visit) -> None:
+        visit.answer(status, **({} if location is None else {"Location": location}))
+
+    async with Scripted(behave) as server:
+        with pytest.raises(ServerError, match=words) as caught:
+            async with Client(server.url, protocol_version=MODERN):
+                pass
+        assert caught.value.code == status
+
+
+BAD_TARGETS: list[tuple[str, dict[str, Any], str]] = [
+    ("http://user:pass@127.0.0.1/mcp", {}, "holds a user or a password"),
+    ("http://user@127.0.0.1/mcp", {}, "holds a user or a password"),
+    ("http://127.0.0.1/mcp#part", {}, "has a part after #"),
+    ("http:///mcp", {}, "no host"),
+    ("http://127.0.0.1:99999/mcp", {}, "its host or its port can't be read"),
+    ("http://[::1/mcp", {}, "its host or its port can't be read"),
+    ("ftp://x", {}, "can't connect to 'ftp://x': a URL has to begin with http:// or https://"),
+    ("ftp://user:pass@x/mcp", {}, "can't connect to 'ftp://…': a URL has to begin with http:// or https://"),
+    ("http://user:pass@x y/mcp", {}, "can't connect to 'http://…': it holds spaces"),
+    ("ftp://x/mcp?key=pass@y", {}, "can't connect to 'ftp://…': a URL has to begin with http:// or https://"),
+    ("ftp://x/mcp?key=pass#pass", {}, "can't connect to 'ftp://x/mcp': a URL has to begin with http:// or https://"),
+    ("http://127.0.0.1/a b", {}, "spaces"),
+    ("http://127.0.0.1\\@evil.example/", {}, "backslashes"),
+    ("http://127.0.0.1/\r\nX: y", {}, "control characters"),
+    ("http://127.0.0.1/mcp", {"env": {}}, "env= and cwd= are for a command"),
+    ("http://127.0.0.1/mcp", {"headers": {"a b": "c"}}, "not the name of a header"),
+    ("http://127.0.0.1/mcp", {"headers": {"Authorization": "Bearer x\n"}}, "one line"),
+    ("http://127.0.0.1/mcp", {"headers": {"X": 7}}, "one line"),
+    ("http://127.0.0.1/mcp", {"headers": {"Mcp-Session-Id": "x"}}, "sets that one itself"),
+    ("http://127.0.0.1/mcp", {"headers": {"CONTENT-type": "x"}}, "sets that one itself"),
+    ("http://127.0.0.1/mcp", {"transport": "websocket"}, "use \"http\", \"sse\" or none"),
+    ("http://127.0.0.1/mcp", {"transport": "sse", "protocol_version": MODERN}, "does not exist over HTTP\\+SSE"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("url", "options", "words"), BAD_TARGETS)
+async def test_a_url_that_can_not_be_used(url: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(SetupError, match=words) as caught:
+        Client(url, **options)
+    assert "pass" not in str(caught.value).replace("password", "")
+
+
+@pytest.mark.parametrize("options", [{"headers": {"A": "b"}}, {"transport": "http"}])
+async def test_options_of_urls_are_for_urls(options: dict[str, Any]) -> None:
+    with pytest.raises(SetupError, match="are for a URL"):
+        Client(["python"], **options)
+
+
+async def test_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(SetupError, match=r'pip install "dovetail-mcp\[client\]"'):
+        async with Client("http://127.0.0.1:1/mcp"):
+            pass
+
+
+async def test_the_library_is_loaded_late() -> None:
+    code = "import sys; from dovetail import Client; Client('http://127.0.0.1/'); print('aiohttp' in sys.modules)"
+    done = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    assert (await done.communicate())[0] == b"False\n"
+
+
+META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+
+
+def message(**fields: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (message(id=1, method="ping"), (1, "ping", None, False)),
+        (message(id="a", method="x", params={"_meta": META}), ("a", "x", "2026-07-28", False)),
+        (message(id=1, method="x", params={"_meta": {**META, "progressToken": []}}), (1, "x", None, False)),
+        (message(id=1, method="x", params=[1]), (1, "x", None, False)),
+        (message(method="notifications/x"), (None, "notifications/x", None, False)),
+        (message(id=1, result={}), (None, None, None, True)),
+        (message(id=1, error={}), (None, None, None, True)),
+        (b"[" + message(id=1, method="ping") + b"]", (None, None, None, False)),
+        (b"nonsense", (None, None, None, False)),
+        (b"", (None, None, None, False)),
+    ],
+)
+def test_what_a_message_is(raw: bytes, kind: tuple[Any, ...]) -> None:
+    out = OutgoingMessage.of(raw)
+    assert (out.id, out.method, out.version, out.is_answer) == kind
+    assert out.body == raw
+
+
+@given(
+    st.binary()
+    | st.recursive(st.none() | st.text() | st.integers(), st.lists, max_leaves=5).map(json.dumps).map(str.encode)
+)
+def test_any_bytes_may_go_out(raw: bytes) -> None:
+    out = OutgoingMessage.of(raw)
+    assert out.body == raw
+    out.mirror({})
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "x-mcp-header": "Text"},
+        "deep": {"type": "object", "properties": {"number": {"type": "integer", "x-mcp-header": "Number"}}},
+        "flag": {"type": "boolean", "x-mcp-header": "Flag"},
+    },
+}
+
+
+PARAMETERS = header_parameters(SCHEMA)
+
+
+safe = 2**53 - 1
+
+
+arguments = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": st.text() | st.none() | st.just("=?base64?eA==?="),
+        "deep": st.fixed_dictionaries({}, optional={"number": st.integers(-safe, safe) | st.just(4.0) | st.none()}),
+        "flag": st.booleans(),
+        "other": st.text(),
+    },
+)
+
+
+@given(st.text(min_size=1), arguments)
+def test_a_server_agrees_with_the_headers(name: str, given_arguments: dict[str, Any]) -> None:
+    """What the client writes is what the server's own check looks for."""
+    out = OutgoingMessage.of(message(id=1, method="tools/call", params={"name": name, "arguments": given_arguments}))
+    headers = {key.lower(): value for key, value in out.mirror({name: PARAMETERS}).items()}
+    assert all(value.replace("\t", "").isprintable() and value.isascii() for value in headers.values())
+    check_standard(headers, method="tools/call", name=name)
+    check_parameters(headers, PARAMETERS, given_arguments)
+
+
+@pytest.mark.parametrize("params", [{"name": 7}, {"name": "x", "arguments": [1]}, [1], 7])
+def test_wrong_params_have_no_headers(params: Any) -> None:
+    headers = OutgoingMessage.of(message(id=1, method="tools/call", params=params)).mirror({"x": PARAMETERS})
+    assert not [name for name in headers if name.startswith("Mcp-Param")]
+
+
+HOME = ServerUrl.of("https://example.org/a/mcp?key=secret")
+
+
+@pytest.mark.parametrize(
+    ("reference", "url"),
+    [
+        ("/messages?s=1", "https://example.org/messages?s=1"),
+        ("messages", "https://example.org/a/messages"),
+        ("?s=1", "https://example.org/a/mcp?s=1"),
+        ("https://EXAMPLE.org:443/x#part", "https://EXAMPLE.org:443/x"),
+        ("//example.org/x", "https://example.org/x"),
+        ("", "https://example.org/a/mcp?key=secret"),
+    ],
+)
+def test_what_a_server_may_name(reference: str, url: str) -> None:
+    assert HOME.join(reference) == url
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "http://example.org/x", "https://example.org:8443/x", "https://example.com/x", "//example.com",
+        "https:/\\evil/x", "/a b", "/a\nb",
+        "https://example.org@evil.example/", "https://user:word@example.org/", "data:text/plain,x", "https://[::1",
+        "https://example.org:0x1bb/", "https://example.org:99999/", "https://evil.example\\@example.org/",
+    ],
+)  # fmt: skip
+def test_what_a_server_may_not_name(reference: str) -> None:
+    with pytest.raises(BadAnswer, match="the server names"):
+        HOME.join(reference)
+
+
+@given(st.text() | st.text(alphabet="htps:/\\@.#?[]%examplorgv0123"))
+def test_no_reference_leads_elsewhere(reference: str) -> None:
+    try:
+        url = HOME.join(reference)
+    except BadAnswer:
+        return
+    parts = urlsplit(url)
+    assert (parts.scheme, parts.hostname, parts.port or 443, parts.username) == ("https", "example.org", 443, None)
+
+
+def test_secrets_in_a_url_are_not_shown() -> None:
+    assert HOME.shown == "https://example.org/a/mcp"

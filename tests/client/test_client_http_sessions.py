@@ -1,0 +1,338 @@
+"""Sessions over Streamable HTTP: the GET stream, resuming, a new handshake."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from client_stages import TOOLS_CHANGED, VERSION, Announcing, answer, log_message, text, updated
+from served_http import Scripted, Visit, handshake, next_of, until
+
+from dovetail import Client
+from dovetail.engine.streams import Change
+from dovetail.errors import ConnectionLost
+
+pytestmark = pytest.mark.usefixtures("brisk", "tidy")
+
+
+async def test_a_session_from_beginning_to_end() -> None:
+    def behave(visit: Visit) -> None:
+        if visit.verb == "DELETE":
+            visit.answer(204)
+        elif not handshake(visit, Mcp_Session_Id="s-!~1"):
+            visit.result(text("done"))
+
+    async with Scripted(behave) as server:
+        async with Client(server.url, protocol_version=VERSION) as client:
+            await client.call_tool("any")
+            await until(lambda: "GET" in server.said())
+        assert server.said()[0] == "POST initialize"
+        assert sorted(server.said()[1:4]) == ["GET", "POST notifications/initialized", "POST tools/call"]
+        assert server.said()[4:] == ["DELETE"]
+        first, *later = server.visits
+        assert "mcp-session-id" not in first.headers
+        for visit in later:
+            assert visit.headers["mcp-session-id"] == "s-!~1"
+            assert visit.headers["mcp-protocol-version"] == VERSION
+        get = next(visit for visit in later if visit.verb == "GET")
+        assert get.headers["accept"] == "text/event-stream"
+        assert "last-event-id" not in get.headers
+
+
+async def test_questions_on_a_stream_are_answered_by_post() -> None:
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/call":
+            visit.stream()
+            visit.event({"jsonrpc": "2.0", "id": "p", "method": "ping"})
+            visit.event({"jsonrpc": "2.0", "id": "r", "method": "roots/list"})
+            visit.event(answer(visit, text("done")))
+            visit.end()
+        else:
+            handshake(visit, Mcp_Session_Id="s")
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        await client.call_tool("any")
+        await until(
+            lambda: len([visit for visit in server.visits if "id" in (visit.message or {}) and not visit.method]) == 2
+        )
+        replies = {visit.message["id"]: visit for visit in server.visits if visit.message and not visit.method}
+        assert replies["p"].message["result"] == {}
+        assert replies["r"].message["error"]["code"] == -32601
+        assert replies["p"].headers["mcp-session-id"] == "s"
+
+
+async def test_the_next_request_opens_a_new_session() -> None:
+    behave = Announcing()
+    async with Scripted(behave) as server, Client(server.url) as client:
+        await client.ping()
+        behave.forgetful = True
+        with pytest.raises(ConnectionLost, match="ping: the session ended: the server does not know it any more"):
+            await client.ping()
+        await asyncio.gather(*(client.ping() for _ in range(5)))
+        assert behave.session == 2
+        assert server.said().count("POST initialize") == 2
+        assert server.said().count("POST notifications/initialized") == 2
+
+
+async def test_all_that_waits_is_told() -> None:
+    session = 0
+
+    async def behave(visit: Visit) -> None:
+        nonlocal session
+        if visit.method == "initialize":
+            session += 1
+        if visit.method == "slow":
+            visit.stream()
+            await visit.gone()
+        elif visit.method == "gone":
+            visit.answer(404)
+        elif not handshake(visit, Mcp_Session_Id=f"s{session}"):
+            visit.result({})
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        slow = [asyncio.create_task(client.request("slow")) for _ in range(3)]
+        await until(lambda: server.said().count("POST slow") == 3)
+        with pytest.raises(ConnectionLost, match="gone: the session ended"):
+            await client.request("gone")
+        for task in slow:
+            with pytest.raises(ConnectionLost, match="slow: the session ended"):
+                await task
+        for visit in server.visits:
+            if visit.method == "slow":
+                await asyncio.wait_for(visit.gone(), 5)  # nobody will read what comes there
+        await client.ping()
+        assert session == 2
+        with pytest.raises(ConnectionLost):  # and again, once for each loss
+            await client.request("gone")
+        await client.ping()
+        assert session == 3
+
+
+async def test_what_was_agreed_in_the_session_is_agreed_again() -> None:
+    behave = Announcing()
+    async with Scripted(behave) as server, Client(server.url) as client:
+        await client.set_log_level("warning")
+        async with client.listen(tools=True, uris=["n://1", "n://2"]) as changes:
+            begun = len(server.visits)
+            behave.forgetful = True
+            with pytest.raises(ConnectionLost):
+                await client.ping()
+            await client.ping()
+            seen = [
+                (visit.method, visit.message["params"].get("uri") or visit.message["params"].get("level"))
+                for visit in server.visits[begun:]
+                if visit.method in ("logging/setLevel", "resources/subscribe")
+            ]
+            assert seen == [
+                ("logging/setLevel", "warning"), ("resources/subscribe", "n://1"), ("resources/subscribe", "n://2"),
+            ]  # fmt: skip
+            told = [await next_of(changes) for _ in range(3)]
+            assert told == [Change("tools"), Change("updated", "n://1"), Change("updated", "n://2")]
+            behave.streams[-1].event(updated("n://2"))
+            assert await next_of(changes) == Change("updated", "n://2")
+        assert server.said()[-2:] == ["POST resources/unsubscribe"] * 2
+
+
+async def test_a_listener_does_not_wait_for_a_request() -> None:
+    behave = Announcing()
+    async with Scripted(behave) as server, Client(server.url) as client, client.listen(tools=True) as changes:
+        behave.forgetful = True
+        behave.streams[0].cut()
+        assert await next_of(changes) == Change("tools")
+        assert behave.session == 2
+        behave.streams[-1].event(TOOLS_CHANGED)
+        assert await next_of(changes) == Change("tools")
+
+
+async def test_a_server_that_starts_again() -> None:
+    """With a moment in between in which there is nobody."""
+    first, second = Announcing(), Announcing()
+    second.session = 10
+    client = None
+    async with Scripted(first) as server:
+        client = Client(server.url, timeout=5)
+        await client.__aenter__()
+        listening = client.listen(tools=True)
+        changes = await listening.__aenter__()
+    port = int(server.origin.rpartition(":")[2])
+    with pytest.raises(ConnectionLost, match="can't connect"):
+        await client.ping()
+    await asyncio.sleep(0.05)
+    async with Scripted(second, port):
+        assert await next_of(changes) == Change("tools")
+        await client.ping()
+        assert second.session == 11
+        second.streams[-1].event(TOOLS_CHANGED)
+        assert await next_of(changes) == Change("tools")
+        await listening.__aexit__(None, None, None)
+        await client.close()
+
+
+async def test_the_stream_is_opened_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    behave = Announcing()
+    async with (
+        Scripted(behave) as server,
+        Client(server.url, log_handler=lambda message: heard.append(message.data)) as client,
+    ):
+        for number in range(1, 8):
+            await until(lambda: len(behave.streams) == number)  # noqa: B023
+            stream = behave.streams[-1]
+            assert stream.headers.get("last-event-id") == (None if number == 1 else f"g-{number - 1}")
+            if number > 1:
+                stream.event(log_message(number - 1), id=f"g-{number - 1}")  # a replay of what has come already
+            stream.event(log_message(number), id=f"g-{number}", retry=1)
+            await until(lambda: len(heard) == number)  # noqa: B023
+            stream.cut() if number % 2 else stream.finish()
+        assert heard == [1, 2, 3, 4, 5, 6, 7]
+        await client.ping()
+        assert behave.session == 1
+
+
+@pytest.mark.parametrize("status", [405, 404, 400, 401])
+async def test_a_server_without_a_stream(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    behave = Announcing()
+    behave.refuse_stream = status
+    async with Scripted(behave) as server, Client(server.url) as client:
+        async with client.listen(tools=True):
+            await client.ping()
+        assert server.said().count("GET") == 1
+    assert bool([record for record in caplog.records if record.levelno >= logging.WARNING]) == (
+        status not in (404, 405)
+    )
+    assert behave.session == 1
+
+
+async def test_a_listener_is_heard_from_the_first_moment() -> None:
+    behave = Announcing()
+    async with (
+        Scripted(behave) as server,
+        Client(server.url) as client,
+        client.listen(tools=True, uris=["n://1"]) as changes,
+    ):
+        behave.streams[0].event(updated("n://1"))
+        assert await next_of(changes) == Change("updated", "n://1")
+
+
+async def test_what_may_have_been_missed_is_told() -> None:
+    """Without event ids nothing is replayed."""
+    behave = Announcing()
+    async with (
+        Scripted(behave) as server,
+        Client(server.url) as client,
+        client.listen(tools=True, uris=["n://1"]) as changes,
+    ):
+        behave.streams[0].cut()
+        assert {await next_of(changes), await next_of(changes)} == {Change("tools"), Change("updated", "n://1")}
+        assert len(behave.streams) == 2
+
+
+class Resuming:
+    """A server that keeps the events of a call, and breaks the connection after each; `cut` says how."""
+
+    def __init__(self, steps: int = 3, *, cut: bool = True, retry: int | None = None, replay_all: bool = False) -> None:
+        self.steps, self.cut, self.retry, self.replay_all = steps, cut, retry, replay_all
+        self.call: Visit | None = None
+        self.resumed: list[str] = []
+
+    def __call__(self, visit: Visit) -> None:
+        if visit.method == "tools/call":
+            self.call = visit
+            visit.stream()
+            visit.event(None, id="c-0", retry=self.retry)
+            self.leave(visit)
+        elif visit.verb == "GET" and "last-event-id" in visit.headers:
+            assert "mcp-session-id" in visit.headers
+            self.resumed.append(visit.headers["last-event-id"])
+            visit.stream()
+            self.go_on(visit, int(visit.headers["last-event-id"].removeprefix("c-")) + 1)
+            self.leave(visit)
+        else:
+            handshake(visit, Mcp_Session_Id="s")
+
+    def go_on(self, visit: Visit, number: int) -> None:
+        for step in range(1 if self.replay_all else number, number + 1):
+            assert self.call is not None
+            token = self.call.message["params"]["_meta"]["progressToken"]
+            params = {"progressToken": token, "progress": step}
+            last = step == self.steps
+            notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+            visit.event(answer(self.call, text("finally")) if last else notice, id=f"c-{step}")
+
+    def leave(self, visit: Visit) -> None:
+        visit.cut() if self.cut else visit.end()
+
+
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize("replay_all", [True, False])
+async def test_an_answer_is_taken_up_again_as_often_as_it_takes(cut: bool, replay_all: bool) -> None:
+    behave = Resuming(12, cut=cut, retry=2, replay_all=replay_all)
+    heard: list[float] = []
+    async with Scripted(behave) as server, Client(server.url) as client:
+        result = await client.call_tool("any", progress_handler=lambda value, *_: heard.append(value))
+        assert result.text == "finally"
+        assert heard == list(range(1, 12))  # each once
+        assert behave.resumed == [f"c-{number}" for number in range(12)]
+        assert server.said().count("POST tools/call") == 1
+
+
+async def test_a_cut_in_the_middle_of_an_event_loses_nothing() -> None:
+    calls: list[Visit] = []
+
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/call":
+            calls.append(visit)
+            visit.stream()
+            visit.event(None, id="1")
+            visit.chunk('id: 2\ndata: {"jsonrpc": "2.0", "id"')
+            visit.cut()
+        elif "last-event-id" in visit.headers:
+            assert visit.headers["last-event-id"] == "1"
+            visit.stream()
+            visit.event(answer(calls[0], text("whole")), id="2")
+            visit.end()
+        else:
+            handshake(visit)  # it works without a session id, too
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        assert (await client.call_tool("any")).text == "whole"
+
+
+async def test_without_an_event_id_an_answer_is_lost() -> None:
+    def behave(visit: Visit) -> None:
+        if visit.method == "tools/call":
+            visit.stream()
+            visit.event(log_message(1))
+            visit.cut()
+        else:
+            handshake(visit, Mcp_Session_Id="s")
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(ConnectionLost, match=r"tools/call: .*broke before the answer came"):
+            await client.call_tool("any")
+        assert server.said().count("POST tools/call") == 1
+
+
+async def test_it_is_tried_until_the_request_times_out() -> None:
+    tries = 0
+
+    def behave(visit: Visit) -> None:
+        nonlocal tries
+        if visit.method == "tools/call":
+            visit.stream()
+            visit.event(None, id="1", retry=1)
+            visit.end()
+        elif "last-event-id" in visit.headers:
+            tries += 1
+            (visit.cut, lambda: visit.answer(503), lambda: visit.answer(500), lambda: visit.answer(429))[tries % 4]()
+        else:
+            handshake(visit, Mcp_Session_Id="s")
+
+    async with Scripted(behave) as server, Client(server.url) as client:
+        with pytest.raises(TimeoutError):
+            await client.call_tool("any", timeout=0.7)
+        assert tries > 4
+        await asyncio.sleep(0.05)
+        seen = tries
+        await asyncio.sleep(0.1)
+        assert tries == seen  # and not any longer

@@ -1,0 +1,466 @@
+"""Challenges, metadata, the redirect listener, the token file."""
+
+import asyncio
+import logging
+import os
+import pprint
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from msgspec.structs import replace
+
+from dovetail import Client, Server
+from dovetail.client.auth import Challenged, credentials_for
+from dovetail.client.oauth import ClientCredentials, JwtBearer, MemoryTokens, OAuth, TokenFile, TokenSet
+from dovetail.client.oauth.callback import RedirectListener, show_and_open
+from dovetail.client.oauth.discovery import fits, metadata_urls
+from dovetail.client.oauth.metadata import (
+    OAuthAnswer,
+    RegistrationAnswer,
+    TokenAnswer,
+    Told,
+    read_told,
+)
+from dovetail.client.oauth.storage import RegisteredClient, usual_place
+from dovetail.client.transports.url import ServerUrl
+from dovetail.errors import NotSignedIn, SetupError
+
+pytestmark = pytest.mark.usefixtures("tidy")
+
+
+CHALLENGES: dict[str, tuple[list[str], Told]] = {
+    "nothing": ([], Told()),
+    "the scheme alone": (["Bearer"], Told()),
+    "usual": (
+        ['Bearer resource_metadata="https://a/.well-known/x", scope="a b", error="invalid_token"'],
+        Told("invalid_token", frozenset({"a", "b"}), "https://a/.well-known/x"),
+    ),
+    "without quotes": (["bearer error=invalid_token, scope=a"], Told("invalid_token", frozenset({"a"}))),
+    "other spaces": (['BEARER   Scope = "a" ,error\t=\t"x"'], Told("x", frozenset({"a"}))),
+    "escaped": ([r'Bearer error="say \"no\""'], Told('say "no"')),
+    "several in one": (['Basic realm="x, y", Bearer scope="a", Digest error="d"'], Told(None, frozenset({"a"}))),
+    "several headers": (
+        ['Basic realm="x"', 'DPoP algs="ES256", error="e"', 'Bearer scope="a"'],
+        Told("e", frozenset("a")),
+    ),
+    "another kind of text": (["Negotiate abc==", 'Bearer scope="a"'], Told(None, frozenset({"a"}))),
+    "no ending": (['Bearer scope="a'], Told()),
+    "noise": (['=,=",,,\\"', "Bearer \x00\xff=1"], Told()),
+    "a comma in a text": (['Bearer error_description="a, scope=b", scope="c"'], Told(None, frozenset({"c"}))),
+}
+
+
+@pytest.mark.parametrize("case", CHALLENGES)
+def test_challenges(case: str) -> None:
+    headers, told = CHALLENGES[case]
+    assert read_told(headers, ("bearer", "dpop")) == told
+
+
+@pytest.mark.parametrize(
+    ("issuer", "paths"),
+    [
+        ("https://a.example", ["/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"]),
+        ("https://a.example/", ["/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"]),
+        (
+            "https://a.example/t/1",
+            [
+                "/.well-known/oauth-authorization-server/t/1",
+                "/.well-known/openid-configuration/t/1",
+                "/t/1/.well-known/openid-configuration",
+            ],
+        ),
+    ],
+)
+def test_where_metadata_are(issuer: str, paths: list[str]) -> None:
+    assert metadata_urls(issuer) == [f"https://a.example{path}" for path in paths]
+
+
+@pytest.mark.parametrize("issuer", ["https://a.example/?a=b", "https://a.example/#c"])
+def test_what_no_issuer_is(issuer: str) -> None:
+    with pytest.raises(NotSignedIn, match="can't be an issuer"):
+        metadata_urls(issuer)
+
+
+@pytest.mark.parametrize(
+    ("resource", "fit"),
+    [
+        ("https://a.example/team/mcp", True),
+        ("HTTPS://A.example:443/team/mcp/", True),
+        ("https://a.example/team", True),
+        ("https://a.example", True),
+        ("https://a.example/", True),
+        ("http://a.example/team/mcp", False),
+        ("https://a.example:8443/team/mcp", False),
+        ("https://b.example/team/mcp", False),
+        ("https://a.example/tea", False),
+        ("https://a.example/team/mcp/x", False),
+        ("https://a.example/team/mcp#x", False),
+        ("https://user@a.example/team/mcp", False),
+        ("urn:mcp", False),
+        ("", False),
+    ],
+)
+def test_whether_a_resource_is_the_server(resource: str, fit: bool) -> None:
+    assert fits(resource, "https://a.example/team/mcp") is fit
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "two words": (lambda: Client("http://a.example/mcp", auth="two words"), "is no token"),
+    "a line break": (lambda: Client("http://a.example/mcp", auth="a\nb"), "is no token"),
+    "nothing": (lambda: Client("http://a.example/mcp", auth=""), "is no token"),
+    "a number": (lambda: Client("http://a.example/mcp", auth=1), "auth=int can't be used; give it a token as text"),  # type: ignore[arg-type]
+    "two answers": (
+        lambda: Client("http://a.example/mcp", auth="a", headers={"authorization": "b"}),
+        "keep one of them",
+    ),
+    "for a command": (lambda: Client(["python"], auth="a"), "are for a URL"),
+    "for a server": (lambda: Client(Server("a"), auth=OAuth()), "a token as text"),
+    "a secret of nobody": (lambda: OAuth(client_secret="a"), "belong to a client_id="),
+    "a handler without a place": (lambda: OAuth(redirect_handler=str), "needs the redirect_uri="),
+    "a place elsewhere": (lambda: OAuth(redirect_uri="https://a.example/back"), "must be on this machine"),
+    "an open place": (lambda: OAuth(redirect_uri="http://a.example/", redirect_handler=str), "must be https"),
+    "an open document": (lambda: OAuth(client_metadata_url="http://a.example/app"), "must be https"),
+    "a bare document": (lambda: OAuth(client_metadata_url="https://a.example/"), "must be https and have a path"),
+    "no scope": (lambda: OAuth(scopes=["two words"]), "can't be a scope"),
+    "no proof": (lambda: ClientCredentials("a"), "how does it prove who it is"),
+    "two proofs": (lambda: ClientCredentials("a", "b", private_key="c"), "keep one of them"),
+    "no key": (lambda: ClientCredentials("a", private_key="-----BEGIN NOTHING-----"), "can't be read"),
+    "a shared key": (
+        lambda: ClientCredentials("a", private_key={"kty": "oct", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQ"}),
+        "must be a private EC, RSA or Ed25519 key",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_options(case: str) -> None:
+    make, words = WRONG[case]
+    with pytest.raises(SetupError, match=words):
+        make()
+
+
+def test_secrets_are_not_shown() -> None:
+    address = ServerUrl.of("https://a.example/mcp")
+    things = (
+        OAuth(client_id="app", client_secret="s3cret"),
+        ClientCredentials("app", "s3cret"),
+        JwtBearer("app", "s3cret"),
+        credentials_for("s3cret", address, {}),
+        Challenged(401, (), None, {"Authorization": "Bearer s3cret"}),
+    )
+    assert "s3cret" not in repr(things)
+    assert "app" in repr(things)
+
+
+def test_a_client_without_it_does_not_load_it() -> None:
+    program = """
+import sys, dovetail
+dovetail.Client("http://127.0.0.1:9/mcp", auth="token")
+assert not any(name.startswith("dovetail.client.oauth") for name in sys.modules)
+from dovetail.client import ClientCredentials, MemoryTokens, OAuth, TokenFile
+import dovetail.client.oauth
+OAuth(), ClientCredentials("a", "b"), MemoryTokens(), TokenFile
+assert "joserfc" not in sys.modules and "aiohttp" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("what", ["private_key", "dpop"])
+def test_what_has_to_be_installed_for_keys(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "joserfc", None)
+    with pytest.raises(SetupError, match=rf'{what}=.* needs joserfc: pip install "dovetail-mcp\[client,auth\]"'):
+        ClientCredentials(
+            "a", **({"private_key": "pem"} if what == "private_key" else {"client_secret": "b", what: True})
+        )
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://notes.example.com/mcp?key=s3cret", "http://notes.example.com/mcp is not https"),
+        ("https://notes.example.com/mcp", ""),
+        ("http://127.0.0.1/mcp", ""),
+        ("http://localhost/mcp", ""),
+    ],
+)
+def test_a_token_in_the_open(url: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    credentials_for("s3cret", ServerUrl.of(url), {})
+    assert words in caplog.text
+    assert bool(caplog.text) is bool(words)
+    assert "s3cret" not in caplog.text
+
+
+async def nobody(url: str) -> None:
+    """Opens nothing."""
+
+
+@asynccontextmanager
+async def waiting(redirect_uri: str | None = None, **options: Any) -> AsyncIterator[tuple[str, "asyncio.Task[str]"]]:
+    async with RedirectListener.opened(redirect_uri) as listener:
+        task = asyncio.create_task(
+            listener.visit("https://login.example/", "right", options.get("open", nobody), options.get("seconds", 5))
+        )
+        await asyncio.sleep(0.01)
+        yield listener.uri, task
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def get(url: str, method: str = "GET") -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.request(method, url) as answer:
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        return answer.status, await answer.text()
+
+
+VISITS = {
+    "?state=wrong&code=1": 400,
+    "?code=1": 400,
+    "?state=right&state=right&code=1": 400,
+    "?" + "&".join(f"a{n}=1" for n in range(60)) + "&state=right": 400,
+    "/more?state=right&code=1": 404,
+}
+
+
+@pytest.mark.parametrize("visit", VISITS, ids=[str(n) for n in range(len(VISITS))])
+async def test_it_waits_for_the_right_one(visit: str) -> None:
+    async with waiting() as (uri, coming):
+        assert uri.startswith("http://127.0.0.1:")
+        status, page = await get(uri + visit)
+        assert status == VISITS[visit]
+        assert "state" not in page
+        assert (await get(uri + "?state=right", "POST"))[0] == 404
+        assert not coming.done()
+        assert (await get(f"{uri}?state=right&code=2"))[0] == 200
+        assert await coming == f"{uri}?state=right&code=2"
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_browser_that_does_not_open(is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(url: str) -> None:
+        raise OSError("no display")
+
+    async def broken_too(url: str) -> None:
+        broken(url)
+
+    async with waiting(open=broken_too if is_async else broken) as (_, coming):
+        with pytest.raises(NotSignedIn, match="could not be opened"):
+            await coming
+    assert "no display" in caplog.text
+
+
+class Opener:
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    async def __call__(self, url: str) -> None:
+        self.opened.append(url)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda opener: opener, lambda opener: lambda url: opener(url)], ids=["object", "lambda"]
+)
+async def test_whatever_opens_it_is_waited_for(wrap: Any) -> None:
+    opener = Opener()
+    async with waiting(open=wrap(opener)) as (uri, coming):
+        await get(f"{uri}?state=right&code=1")
+        await coming
+    assert opener.opened == ["https://login.example/"]
+
+
+async def test_a_port_that_is_taken() -> None:
+    async with waiting() as (uri, _):
+        with pytest.raises(NotSignedIn, match="is in use"):
+            async with waiting(uri):
+                pass
+
+
+async def test_a_place_of_the_users_own() -> None:
+    async with waiting("http://localhost/back") as (uri, coming):
+        assert uri.startswith("http://localhost:")
+        await get(f"{uri.replace('localhost', '127.0.0.1')}?state=right&code=1")
+        assert await coming == f"{uri}?state=right&code=1"
+
+
+def test_the_url_is_shown_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    show_and_open("https://login.example/?a=1")
+    printed = capsys.readouterr()
+    assert opened == ["https://login.example/?a=1"]
+    assert "https://login.example/?a=1" in printed.err
+    assert not printed.out
+
+
+TOKENS = TokenSet(
+    access_token="a-token",
+    token_type="DPoP",
+    issuer="https://login.example.com",
+    client=RegisteredClient("app", "its-secret", "client_secret_basic", "http://127.0.0.1:8123/callback"),
+    requested=("a", "b"),
+    granted=("a",),
+    expires_at=12.5,
+    refresh_token="another",
+    proof_key={"kty": "EC", "d": "private"},
+)
+
+
+POSIX = pytest.mark.skipif(os.name != "posix", reason="no owners of files here")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> TokenFile:
+    return TokenFile(tmp_path / "folder" / "tokens.json")
+
+
+async def keep(
+    file: TokenFile, key: str = "https://notes.example.com/mcp app", tokens: TokenSet | None = TOKENS
+) -> None:
+    async with file.exclusive(key):
+        await file.save(key, tokens)
+
+
+async def test_what_is_kept_comes_back(file: TokenFile) -> None:
+    assert await file.load("one") is None
+    await keep(file, "one")
+    await keep(file, "two")
+    assert await file.load("one") == TOKENS
+    await keep(file, "one", None)
+    await keep(file, "none", None)
+    assert await TokenFile(file.path).load("one") is None
+    assert await TokenFile(str(file.path)).load("two") == TOKENS
+    assert {path.name for path in file.path.parent.iterdir() if path.suffix != ".lock"} == {"tokens.json"}
+
+
+SECRET = "sikrit"
+
+
+CONFIDENTIAL: list[Any] = [
+    replace(TOKENS, access_token=SECRET, refresh_token=SECRET, proof_key={"d": SECRET}),
+    RegisteredClient("app", SECRET),
+    RegistrationAnswer("app", SECRET),
+    TokenAnswer(SECRET, "Bearer", refresh_token=SECRET),
+    OAuthAnswer(200, {"x": SECRET}, {"access_token": SECRET}),
+    Challenged(401, [], None, {"Authorization": SECRET}),
+    MemoryTokens(),
+    TokenFile("tokens.json"),
+]
+
+
+@pytest.mark.parametrize("held", CONFIDENTIAL, ids=lambda held: type(held).__name__)
+def test_secrets_are_not_shown_file(held: Any) -> None:
+    for show in (repr, str, pprint.pformat):
+        assert SECRET not in show([held])
+        assert type(held).__name__ in show([held])
+    for_rich = getattr(held, "__rich_repr__", list)  # a Struct has its own, which goes past `repr`
+    assert SECRET not in str(list(for_rich()))
+    assert repr(TOKENS) == "TokenSet(token_type='DPoP', issuer='https://login.example.com')"
+
+
+@POSIX
+async def test_only_its_owner_can_read_it(file: TokenFile) -> None:
+    before = os.umask(0)
+    try:
+        await keep(file)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.path.parent.stat().st_mode) == 0o700
+
+
+@POSIX
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
+async def test_one_that_others_can_read_is_not_used(file: TokenFile, mode: int) -> None:
+    await keep(file)
+    file.path.chmod(mode)
+    with pytest.raises(NotSignedIn, match="others can read the tokens in it; run: chmod 600"):
+        await file.load("one")
+    file.path.chmod(0o600)
+    assert await file.load("https://notes.example.com/mcp app") == TOKENS
+
+
+@POSIX
+async def test_a_link_is_not_followed(file: TokenFile, tmp_path: Path) -> None:
+    await keep(file)
+    link = TokenFile(tmp_path / "link.json")
+    link.path.symlink_to(file.path)
+    with pytest.raises(NotSignedIn, match="can't be opened"):
+        await link.load("one")
+
+
+@POSIX
+async def test_one_of_somebody_else_is_not_used(file: TokenFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    await keep(file)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(NotSignedIn, match="belongs to somebody else"):
+        await file.load("one")
+
+
+BROKEN = {
+    "empty": b"",
+    "half": b'{"tokens":{"one":{"access_',
+    "a list": b"[]",
+    "deep": b"[" * 100_000,
+    "huge": b" " * 200_001,
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+async def test_a_broken_one_is_replaced(file: TokenFile, case: str, caplog: pytest.LogCaptureFixture) -> None:
+    file = TokenFile(file.path, max_bytes=200_000)
+    await keep(file)
+    file.path.write_bytes(BROKEN[case])
+    with caplog.at_level(logging.WARNING):
+        assert await file.load("one") is None
+        assert "you will have to sign in again" in caplog.text
+        await keep(file, "one")
+    assert await file.load("one") is not None
+
+
+WRITER = """
+import asyncio, sys
+from dovetail.client.oauth import TokenFile
+from dovetail.client.oauth.storage import RegisteredClient, TokenSet
+
+async def main(path, name):
+    file = TokenFile(path)
+    for number in range(25):
+        async with file.exclusive("all"):
+            tokens = TokenSet(access_token="t", token_type="Bearer", issuer="i", client=RegisteredClient(name))
+            await file.save(f"{name} {number}", tokens)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_lose_nothing(file: TokenFile) -> None:
+    command = [sys.executable, "-c", WRITER, str(file.path)]
+    writers = [subprocess.Popen([*command, name]) for name in ("one", "two")]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert len(file._read()) == 50
+
+
+PLACES = {
+    "linux": ({"XDG_DATA_HOME": "/data"}, "/data/dovetail/tokens.json"),
+    "linux at home": ({"XDG_DATA_HOME": ""}, "/home/ann/.local/share/dovetail/tokens.json"),
+    "darwin": ({}, "/home/ann/Library/Application Support/dovetail/tokens.json"),
+    "win32": ({"LOCALAPPDATA": "/local"}, "/local/dovetail/tokens.json"),
+}
+
+
+@pytest.mark.parametrize("system", PLACES)
+def test_the_usual_place(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables, place = PLACES[system]
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/ann"))
+    monkeypatch.setattr(sys, "platform", system.partition(" ")[0])
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert usual_place() == Path(place)

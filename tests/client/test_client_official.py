@@ -1,0 +1,542 @@
+"""Official servers, FastMCP and the reference server of everything."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import interop_stage
+import official_asking
+import pytest
+from benchmarks import contenders
+from benchmarks.case import CannotMeasure
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError as SdkToolError
+from mcp.server.streamable_http import EventMessage, EventStore
+from served_http import Wiretap, served, until
+
+import nodejs
+from dovetail import (
+    Change,
+    Client,
+    ElicitQuestion,
+    EmbeddedResource,
+    Image,
+    LogMessage,
+    ResourceContents,
+    ResourceLink,
+    ServerError,
+    Text,
+    ToolError,
+)
+from dovetail.client.transports.aiohttp import HttpRequests
+from dovetail.client.transports.http import HttpTransport
+from dovetail.client.transports.url import ServerUrl
+
+pytestmark = [
+    pytest.mark.usefixtures("brisk"),
+    pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+
+
+MODERN = "2026-07-28"
+
+
+every_revision = pytest.mark.parametrize("version", [*HANDSHAKES, MODERN, None])
+
+
+every_handshake = pytest.mark.parametrize("version", HANDSHAKES)
+
+
+class KeptEvents(EventStore):
+    """What a resumed stream is read from."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Any]] = []
+
+    async def store_event(self, stream_id: str, message: Any) -> str:
+        self.events.append((stream_id, message))
+        return str(len(self.events))
+
+    async def replay_events_after(
+        self, last_event_id: str, send_callback: Callable[[EventMessage], Awaitable[None]]
+    ) -> str | None:
+        stream = self.events[int(last_event_id) - 1][0]
+        for number, (owner, message) in enumerate(self.events, 1):
+            if owner == stream and number > int(last_event_id) and message is not None:
+                await send_callback(EventMessage(message, str(number)))
+        return stream
+
+
+class Official:
+    """A server of the SDK's, and a hand on what its tools do."""
+
+    def __init__(self) -> None:
+        self.server = server = MCPServer("official")
+        self.go_on = asyncio.Event()
+        self.stopped = asyncio.Event()
+        self.calls = 0
+
+        @server.tool()
+        async def add(a: int, b: int, ctx: Context) -> int:
+            await ctx.report_progress(1, 2, "half")
+            await ctx.info("adding")
+            return a + b
+
+        @server.tool()
+        async def fail() -> str:
+            raise SdkToolError("it can't be done")
+
+        @server.tool()
+        async def announce(ctx: Context) -> str:
+            if ctx.protocol_version == MODERN:
+                await ctx.notify_tools_changed()
+                await ctx.notify_resource_updated("notes://all")
+            else:
+                await ctx.session.send_tool_list_changed()
+                await ctx.session.send_resource_updated("notes://all")
+            return "announced"
+
+        @server.tool()
+        async def wait(ctx: Context, polling: bool = False) -> str:
+            self.calls += 1
+            await ctx.report_progress(1)
+            if polling:
+                await ctx.close_sse_stream()
+            try:
+                await self.go_on.wait()
+            finally:
+                self.stopped.set()
+            await ctx.report_progress(2)
+            return "at last"
+
+        @server.resource("notes://all")
+        def notes() -> str:
+            return "milk"
+
+        @server.prompt()
+        def ask(question: str) -> str:
+            return f"{question}?"
+
+    @asynccontextmanager
+    async def reached(
+        self,
+        version: str | None,
+        *,
+        old: bool = False,
+        tap: list[Wiretap] | None = None,
+        app: Any = None,
+        **options: Any,
+    ) -> AsyncIterator[Client]:
+        application = self.server.sse_app() if old else self.server.streamable_http_app(**(app or {}))
+        async with served(application) as origin, Wiretap(origin) as wire:
+            if tap is not None:
+                tap.append(wire)
+            url = f"{wire.origin}/{'sse' if old else 'mcp'}"
+            async with Client(url, protocol_version=version, **options) as client:
+                yield client
+
+
+async def try_everything(client: Client, *, hears: bool = True) -> None:
+    heard: list[Any] = []
+    assert [tool.name for tool in await client.list_tools()] == ["add", "fail", "announce", "wait"]
+    result = await client.call_tool("add", {"a": 1, "b": 2}, progress_handler=lambda *told: heard.append(told[:2]))
+    assert result.text == "3"
+    assert heard == ([(1, 2)] if hears else [])
+    with pytest.raises(ToolError, match="it can't be done"):
+        await client.call_tool("fail")
+    with pytest.raises(ServerError):
+        await client.read_resource("notes://none")
+    assert (await client.read_resource("notes://all"))[0].text == "milk"
+    assert (await client.get_prompt("ask", {"question": "why"})).messages[0].content.text == "why?"
+    results = await asyncio.gather(*(client.call_tool("add", {"a": n, "b": n}) for n in range(10)))
+    assert [result.text for result in results] == [str(2 * n) for n in range(10)]
+
+
+@every_revision
+async def test_streamable_http(version: str | None) -> None:
+    async with Official().reached(version) as client:
+        assert client.protocol_version == (version or MODERN)
+        await try_everything(client)
+
+
+@pytest.mark.parametrize("version", [*HANDSHAKES, None])
+@pytest.mark.parametrize("transport", ["sse", None])
+async def test_http_and_sse(version: str | None, transport: Any) -> None:
+    async with Official().reached(version, old=True, transport=transport) as client:
+        assert client.protocol_version == (version or HANDSHAKES[-1])
+        await try_everything(client)
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-11-25"])
+async def test_a_broken_connection_does_not_lose_an_answer(version: str) -> None:
+    official = Official()
+    tap: list[Wiretap] = []
+    heard: list[float] = []
+    async with official.reached(version, tap=tap, app={"event_store": KeptEvents()}) as client:
+        call = asyncio.create_task(client.call_tool("wait", progress_handler=lambda value, *_: heard.append(value)))
+        await until(lambda: heard == [1])
+        for _ in range(3):
+            tap[0].cut()
+            await asyncio.sleep(0.05)
+        official.go_on.set()
+        assert (await asyncio.wait_for(call, 5)).text == "at last"
+        assert official.calls == 1
+        assert heard == [1, 2]
+        await client.list_tools()
+
+
+HERE = Path(__file__).parent
+
+
+HANDSHAKE, MODERN_interop_python = "2025-11-25", "2026-07-28"
+
+
+class Maker(NamedTuple):
+    """Who made the server, and what is known of it."""
+
+    program: str
+    contender: str | None  # whose environment it needs
+    asks: tuple[str, ...]  # the revisions in which it can ask
+    announces: tuple[str, ...]  # and those in which it tells of changes
+    caches: bool
+    marks_wrapping: bool
+
+    def command(self) -> list[str]:
+        return [self._python(), str(HERE / self.program)]
+
+    def _python(self) -> str:
+        if self.contender is None:
+            return sys.executable
+        try:
+            return str(contenders.python_of(self.contender))
+        except CannotMeasure as missing:
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"CI: {missing}")
+            pytest.skip(f"! {missing}")
+
+
+OFFICIAL = Maker(
+    "interop_official.py", None, (HANDSHAKE, MODERN_interop_python), (MODERN_interop_python,), False, False
+)
+
+
+FASTMCP = Maker("interop_fastmcp.py", "fastmcp", (HANDSHAKE,), (), True, True)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((OFFICIAL, "stdio"), marks=pytest.mark.slow, id="official over stdio"),
+        pytest.param((OFFICIAL, "http"), marks=pytest.mark.slow, id="official over http"),
+        pytest.param((FASTMCP, "stdio"), marks=pytest.mark.soak, id="fastmcp over stdio"),
+        pytest.param((FASTMCP, "http"), marks=pytest.mark.soak, id="fastmcp over http"),
+    ],
+)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Maker, Any]]:
+    maker, way = request.param
+    if way == "stdio":
+        yield maker, maker.command()
+        return
+    log = tmp_path_factory.mktemp("interop") / "log"
+    with interop_stage.listening([*maker.command(), "--port", "{port}"], log) as origin:
+        yield maker, f"{origin}/mcp"
+
+
+@pytest.mark.parametrize("revision", [HANDSHAKE, MODERN_interop_python])
+async def test_everything(server: tuple[Maker, Any], revision: str) -> None:
+    maker, target = server
+    logs: list[LogMessage] = []
+    asked: list[ElicitQuestion] = []
+
+    def introduce(question: ElicitQuestion) -> str:
+        asked.append(question)
+        return "Ada"
+
+    async with Client(
+        target,
+        protocol_version=None if revision == MODERN_interop_python else revision,
+        timeout=60,
+        elicitation_handler=introduce,
+        log_handler=logs.append,
+    ) as client:
+        assert client.protocol_version == revision
+        await use_tools(client, maker, logs)
+        if revision in maker.asks:
+            assert "Hello, Ada" in (await client.call_tool("introduce")).text
+            assert [question.message for question in asked] == ["Who are you?"]
+        await use_resources(client, cached=maker.caches and revision == MODERN_interop_python)
+        await use_prompts(client)
+        if revision in maker.announces:
+            await hear_changes(client)
+
+
+async def use_tools(client: Client, maker: Maker, logs: list[LogMessage]) -> None:
+    progress: list[Any] = []
+    assert {"add", "work", "fail", "introduce"} <= {tool.name for tool in await client.list_tools()}
+    added = await client.call_tool("add", {"a": 1, "b": 2})
+    assert added.structured == {"result": 3}
+    assert added.data == (3 if maker.marks_wrapping else {"result": 3})
+    done = await client.call_tool("work", {"steps": 2}, progress_handler=lambda *told: progress.append(told))
+    assert done.text == "done"
+    assert progress == [(1, 2, "step 1"), (2, 2, "step 2")]
+    assert any("worked" in str(log.data) for log in logs)
+    with pytest.raises(ToolError, match="it can't be done"):
+        await client.call_tool("fail")
+    assert (await client.call_tool("add", {"a": "one"}, raise_on_error=False)).is_error
+    sums = await asyncio.gather(*(client.call_tool("add", {"a": n, "b": n}) for n in range(10)))
+    assert [each.structured["result"] for each in sums] == [2 * n for n in range(10)]
+
+
+async def use_resources(client: Client, *, cached: bool) -> None:
+    assert [resource.uri for resource in await client.list_resources()] == ["notes://all"]
+    assert [each.uri_template for each in await client.list_resource_templates()] == ["notes://{name}/text"]
+    first, second, third = [
+        (await client.read_resource("notes://all", fresh=fresh))[0].text for fresh in (False, False, True)
+    ]
+    assert (first == second) is cached
+    assert first != third
+    assert (await client.read_resource("notes://shopping/text"))[0].text == "the note shopping"
+
+
+async def use_prompts(client: Client) -> None:
+    assert [prompt.name for prompt in await client.list_prompts()] == ["review"]
+    (message,) = (await client.get_prompt("review", {"language": "Perl"})).messages
+    assert message.content.text == "Review this Perl program."  # type: ignore[union-attr]
+    found = await client.complete(prompt="review", argument="language", value="p")
+    assert list(found.values) == ["python", "perl"]
+
+
+async def hear_changes(client: Client) -> None:
+    async with client.listen(tools=True, uris=["notes://all"]) as changes:
+        await client.call_tool("announce")
+        heard = {await asyncio.wait_for(anext(changes), 20) for _ in range(2)}
+        assert heard == {Change("tools"), Change("updated", "notes://all")}
+
+
+NOTE = "demo://resource/dynamic/text/1"
+
+
+BLOB = "demo://resource/dynamic/blob/1"
+
+
+@pytest.fixture(scope="module", params=["stdio", "streamableHttp", "sse"])
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    nodejs.demand()
+    command = interop_stage.everything(request.param)
+    if request.param == "stdio":
+        yield command
+        return
+    log: Path = tmp_path_factory.mktemp("everything") / "log"
+    with interop_stage.listening(command, log, {"PORT": "{port}"}) as origin:
+        yield f"{origin}/{'sse' if request.param == 'sse' else 'mcp'}"
+
+
+class User:
+    """Answers what is asked, and notes what is heard."""
+
+    def __init__(self) -> None:
+        self.asked: list[ElicitQuestion] = []
+        self.logs: list[LogMessage] = []
+        self.progress: list[Any] = []
+
+    def fill_in(self, question: ElicitQuestion) -> Any:
+        self.asked.append(question)
+        return {"name": "Ada", "check": True} if question.mode == "form" else True
+
+    def connect(self, target: Any) -> Client:
+        return Client(
+            target,
+            timeout=30,
+            elicitation_handler=self.fill_in,
+            sampling_handler=lambda request: f"{len(request.messages)} read",
+            roots=[{"uri": "file:///srv/notes", "name": "Notes"}],
+            log_handler=self.logs.append,
+        )
+
+
+async def test_everything_everything(target: Any) -> None:
+    user = User()
+    async with user.connect(target) as client:
+        assert client.protocol_version == "2025-11-25"
+        assert client.server_info is not None
+        assert client.server_info.name == "mcp-servers/everything"
+        await until(lambda: any("Roots updated" in str(log.data) for log in user.logs), 30)  # then it has all its tools
+        await use_tools_interop_everything(client, user)
+        await use_questions(client, user)
+        await use_resources_interop_everything(client)
+        await use_prompts_interop_everything(client)
+        await hear_changes_interop_everything(client, user)
+
+
+async def use_tools_interop_everything(client: Client, user: User) -> None:
+    names = {tool.name for tool in await client.list_tools()}
+    assert {"echo", "get-sum", "trigger-sampling-request", "trigger-elicitation-request", "get-roots-list"} <= names
+    assert (await client.call_tool("echo", {"message": "hi"})).data == "Echo: hi"
+    refused = await client.call_tool("get-sum", {"a": "one"}, raise_on_error=False)
+    assert refused.is_error
+    assert "Input validation error" in refused.text
+    weather = await client.call_tool("get-structured-content", {"location": "New York"})
+    assert set(weather.data) == {"temperature", "conditions", "humidity"}
+    kinds = {
+        "get-tiny-image": ({}, Image),
+        "get-resource-links": ({"count": 2}, ResourceLink),
+        "get-resource-reference": ({"resourceType": "Blob", "resourceId": 1}, EmbeddedResource),
+    }
+    for name, (arguments, kind) in kinds.items():
+        content = (await client.call_tool(name, arguments)).content
+        assert any(isinstance(block, kind) for block in content)
+    long = ("trigger-long-running-operation", {"duration": 0.2, "steps": 2})
+    await client.call_tool(*long, progress_handler=lambda *told: user.progress.append(told))
+    assert user.progress == [(1, 2, None), (2, 2, None)]
+
+
+async def use_questions(client: Client, user: User) -> None:
+    assert "1 read" in (await client.call_tool("trigger-sampling-request", {"prompt": "Hello"})).text
+    answer = (await client.call_tool("trigger-elicitation-request")).text
+    assert "Ada" in answer
+    assert '"integer": 42' in answer  # a default of the form
+    page = {"url": "https://example.com/sign-in", "errorPath": True}
+    with pytest.raises(ServerError) as needed:
+        await client.call_tool("trigger-url-elicitation", page)
+    assert needed.value.code == -32042
+    assert needed.value.data["elicitations"][0]["url"] == "https://modelcontextprotocol.io"
+    await client.call_tool("trigger-url-elicitation", page)
+    assert [(question.mode, question.url) for question in user.asked] == [("form", None), ("url", page["url"])]
+    assert "file:///srv/notes" in (await client.call_tool("get-roots-list")).text
+
+
+async def use_resources_interop_everything(client: Client) -> None:
+    assert len(await client.list_resources()) >= 5
+    assert {template.uri_template for template in await client.list_resource_templates()} == {
+        "demo://resource/dynamic/text/{resourceId}",
+        "demo://resource/dynamic/blob/{resourceId}",
+    }
+    text, blob = (await client.read_resource(NOTE))[0], (await client.read_resource(BLOB))[0]
+    assert isinstance(text, ResourceContents)
+    assert "plaintext" in (text.text or "")
+    assert b"base64 blob" in (blob.blob or b"")
+
+
+async def use_prompts_interop_everything(client: Client) -> None:
+    assert {"simple-prompt", "args-prompt", "completable-prompt"} <= {each.name for each in await client.list_prompts()}
+    (message,) = (await client.get_prompt("args-prompt", {"city": "Rome"})).messages
+    assert message.content == Text("What's weather in Rome?")
+    of = "completable-prompt"
+    assert (await client.complete(prompt=of, argument="department", value="E")).values == ["Engineering"]
+    names = await client.complete(prompt=of, argument="name", context={"department": "Engineering"})
+    assert list(names.values) == ["Alice", "Bob", "Charlie"]
+
+
+async def hear_changes_interop_everything(client: Client, user: User) -> None:
+    await client.set_log_level("debug")
+    async with client.listen(uris=[NOTE]) as changes:
+        assert changes.honoured.resource_subscriptions == [NOTE]
+        await client.call_tool("toggle-subscriber-updates")
+        assert await asyncio.wait_for(anext(changes), 30) == Change("updated", NOTE)
+    await client.call_tool("toggle-subscriber-updates")
+    assert any("Subscribe" in str(log.data) for log in user.logs)
+
+
+PROGRAM = str(Path(__file__).parent / "official_asking.py")
+
+
+WITH_FORMS = ("2025-06-18", "2025-11-25", "2026-07-28")
+
+
+ANSWERS = {"Who are you?": {"name": "Ada"}, "Which colour?": "blue"}
+
+
+Reach = Callable[..., AbstractAsyncContextManager[Client]]
+
+
+def answer(question: ElicitQuestion) -> Any:
+    return ANSWERS[question.message] if question.mode == "form" else True
+
+
+HANDLERS: dict[str, Any] = {
+    "elicitation_handler": answer,
+    "sampling_handler": lambda request: f"Fine, said {len(request.messages)}.",
+    "roots": ["/x", {"uri": "file:///y", "name": "Y"}],
+    "timeout": 10,
+}
+
+
+@asynccontextmanager
+async def over_http(version: str, **options: Any) -> AsyncIterator[Client]:
+    async with served(official_asking.make().streamable_http_app()) as origin:
+        transport = HttpTransport(HttpRequests(ServerUrl.of(f"{origin}/mcp"), {}))
+        async with Client(transport, protocol_version=version, **options) as client:
+            await transport.attend()  # or a question aside would go nowhere
+            yield client
+
+
+@asynccontextmanager
+async def over_sse(version: str, **options: Any) -> AsyncIterator[Client]:
+    async with (
+        served(official_asking.make().sse_app()) as origin,
+        Client(f"{origin}/sse", transport="sse", protocol_version=version, **options) as client,
+    ):
+        yield client
+
+
+@asynccontextmanager
+async def over_stdio(version: str, **options: Any) -> AsyncIterator[Client]:
+    async with Client([sys.executable, PROGRAM], protocol_version=version, **options) as client:
+        yield client
+
+
+everywhere = pytest.mark.parametrize(
+    "reach", [over_http, over_sse, pytest.param(over_stdio, marks=pytest.mark.slow)], ids=["http", "sse", "stdio"]
+)
+
+
+both_eras_everywhere = pytest.mark.parametrize(
+    ("reach", "version"),
+    [
+        *((over_http, version) for version in WITH_FORMS),
+        (over_sse, "2025-11-25"),
+        *(pytest.param(over_stdio, version, marks=pytest.mark.slow) for version in WITH_FORMS),
+    ],
+)
+
+
+@both_eras_everywhere
+async def test_a_tool_that_asks_four_things(reach: Reach, version: str) -> None:
+    async with reach(version, **HANDLERS) as client:
+        for _ in range(2):
+            result = await client.call_tool("introduce", {"greeting": "Hello"})
+            assert result.text == "Hello Ada, 30, blue, Fine, said 1., file:///x, file:///y"
+
+
+@everywhere
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25"])
+async def test_requests_of_the_server(reach: Reach, version: str) -> None:
+    async with reach(version, **HANDLERS) as client:
+        assert (await client.call_tool("sample")).text == "unknown: Fine, said 1."
+        assert (await client.call_tool("list_roots")).text == "file:///x, file:///y"
+        await client.set_roots(["/z"])
+        assert (await client.call_tool("list_roots")).text == "file:///z"
+
+
+@everywhere
+async def test_a_url(reach: Reach) -> None:
+    visited: list[str] = []
+    async with reach("2025-11-25", **HANDLERS, elicitation_complete_handler=visited.append) as client:
+        assert (await client.call_tool("visit")).text == "accept"
+    assert visited == ["e1"]
+
+
+@pytest.mark.parametrize("version", HANDSHAKES)
+async def test_a_client_that_answers_nothing(version: str) -> None:
+    async with over_http(version) as client:
+        for tool in ("sample", "list_roots", "form", "visit"):
+            with pytest.raises((ToolError, ServerError)):
+                await client.call_tool(tool)
