@@ -38,7 +38,7 @@ WRAPPED = {
     "watchfiles": {"dovetail.engine.watch"},
     "cryptography": {"dovetail.engine.seal"},
     # what comes in, what goes out, what a client signs
-    "joserfc": {"dovetail.auth.jose", "dovetail.auth.signing", "dovetail.client.oauth.keys"},
+    "joserfc": {"dovetail.auth.jose", "dovetail.client.oauth.keys"},
     "httptools": {"dovetail.transports.wire"},
     "uvloop": {"dovetail.transports.serve"},
     "aiohttp": {"dovetail.client.requests", "dovetail.auth.fetch"},

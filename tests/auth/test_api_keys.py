@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.auth import keys as module
-from dovetail.auth.keys import ApiKeys
+from dovetail.auth import api_keys as module
+from dovetail.auth.api_keys import ApiKeys
 from dovetail.errors import SetupError
 
 ALICE = "alice-key-0123456789"

@@ -10,7 +10,7 @@ import pytest
 
 from dovetail import Server
 from dovetail.auth import Auth, Principal
-from dovetail.auth.verifier import MAX_TOKEN, Found
+from dovetail.auth.principal import MAX_TOKEN, Found
 from dovetail.errors import SetupError
 from http_serving import serving
 from http_wire import HttpWire

@@ -110,7 +110,7 @@ async def challenge_of(refused: Exchange) -> str:
     assert refused.status == 401, refused.raw
     given = refused.headers["www-authenticate"]
     assert given.startswith("DPoP ")
-    assert f'algs="{dpop.ALGS}"' in given
+    assert f'algs="{" ".join(dpop.ALGORITHMS)}"' in given
     assert TOKEN.encode() not in refused.raw
     return given
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from dovetail.auth import Jwt, VerifierTrouble
 from dovetail.auth.fetch import Fetched, FetchRequest, make_fetch
 from dovetail.auth.jose import ASYMMETRIC
-from dovetail.auth.jwks import COOLDOWN, FRESH, RETRY, STALE, RemoteKeys, discover, may_hold_keys
+from dovetail.auth.jwt import COOLDOWN, FRESH, RETRY, STALE, RemoteKeys, discover, may_hold_keys
 from issuer_stage import AUDIENCE, EC, OTHER_RSA, RSA, Clock, Site, claims, jwks, site, token
 
 FETCH = make_fetch(allow_loopback=True, timeout=2.0)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.auth.claims import comparable_url, in_time, meant_for, principal_of, read_object
-from dovetail.auth.principal import Principal
+from dovetail.auth.jose import read_object
+from dovetail.auth.principal import Principal, comparable_url, in_time, meant_for, principal_of
 from dovetail.errors import SetupError
 from stable_ids import stable
 

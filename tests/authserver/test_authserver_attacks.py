@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from authserver_stage import CALLBACK, FORM, ISSUER, NATIVE, SECRET, Browser, Program, Stage, basic, hidden_fields
-from dovetail.authserver.redirects import is_registered, why_not_registrable
+from dovetail.authserver import OAuthClient
+from dovetail.authserver.endpoints import is_registered, why_not_a_url
+
+SIGNED_IN = "__Host-dovetail-user"
 
 # ── copies ──
 
@@ -25,14 +28,6 @@ async def test_a_replayed_code_ends_what_was_made_of_it(caplog: pytest.LogCaptur
     assert code not in caplog.text
     assert not await stage.may_call(tokens["access_token"])
     assert (await program.refresh(tokens["refresh_token"])).json["error"] == "invalid_grant"
-
-
-async def test_two_who_redeem_one_code_at_once_get_one_answer_at_most() -> None:
-    stage = Stage()
-    program = Program(stage)
-    code = await program.code()
-    replies = await asyncio.gather(*(program.redeem(code) for _ in range(5)))
-    assert sum(reply.status == 200 for reply in replies) <= 1
 
 
 async def test_a_replayed_refresh_token_ends_the_family() -> None:
@@ -91,12 +86,6 @@ async def test_a_code_is_bound_to_its_request(changed: dict[str, str]) -> None:
     code = await program.code()
     assert (await program.redeem(code, **changed)).json["error"] == "invalid_grant"
     assert (await program.redeem(code)).status == 200, "a wrong try does not spend it"
-
-
-@pytest.mark.parametrize("missing", ["code", "code_verifier"])
-async def test_nothing_without_code_and_verifier(missing: str) -> None:
-    program = Program(Stage())
-    assert (await program.redeem(await program.code(), **{missing: None})).json["error"] == "invalid_request"
 
 
 async def test_one_kind_of_text_is_not_taken_for_another() -> None:
@@ -190,13 +179,13 @@ def test_whatever_matches_is_registered_but_for_its_port(more: str, registered: 
     for uri in (registered + more, more + registered, registered[:12] + more + registered[12:], more):
         if uri != registered and is_registered(uri, [registered]):
             assert re.sub(r":\d{1,5}(?=[/?]|$)", "", uri) == re.sub(r":\d{1,5}(?=[/?]|$)", "", registered)
-            assert why_not_registrable(uri) is None or re.search(r":\d{5}", uri)
+            assert why_not_a_url(uri, "it") is None or re.search(r":\d{5}", uri)
 
 
 @given(st.text(max_size=80))
 def test_any_text_is_judged(text: str) -> None:
     for uri in (text, f"https://{text}", f"http://127.0.0.1{text}"):
-        if why_not_registrable(uri) is None:
+        if why_not_a_url(uri, "it") is None:
             assert uri.isascii()
             assert not set(uri) & set(" \t\r\n\\\"'<>#@") - {"'", "@"}
 
@@ -215,6 +204,7 @@ def test_any_text_is_judged(text: str) -> None:
         ({"response_type": "token"}, "unsupported_response_type"),
         ({"response_type": None}, "unsupported_response_type"),
         ({"response_mode": "fragment"}, "invalid_request"),
+        ({"code_challenge": "x" * 44}, "invalid_request"),
         ({"scope": "notes:read admin"}, "invalid_scope"),
         ({"resource": "https://other.example.com/mcp"}, "invalid_target"),
         ({"resource": "https://notes.example.com/mcp#x"}, "invalid_target"),
@@ -397,3 +387,79 @@ async def test_a_question_is_answered_once_and_soon() -> None:
     late = await browser.open(program.url())
     stage.clock.now += 601
     assert (await browser.sign_in(late)).status == 403
+
+
+# ── who is told ──
+
+WRONG = [
+    ({"response_type": "token"}, "unsupported_response_type"),
+    ({"code_challenge": None}, "invalid_request"),
+    ({"scope": "admin"}, "invalid_scope"),
+]
+
+
+@pytest.mark.rule("SEC-5")
+@pytest.mark.parametrize(
+    ("redirect_uri", "is_told"),
+    [
+        ("http://127.0.0.1:5555/callback", True),
+        ("http://localhost:5555/callback", True),
+        ("http://[::1]:5555/callback", True),
+        ("https://elsewhere.example.com/callback", False),
+        ("https://127.0.0.1.nip.io/", False),
+    ],
+)
+@pytest.mark.parametrize(("wrong", "error"), WRONG)
+async def test_who_registers_can_only_send_people_to_their_own_machine(
+    redirect_uri: str, is_told: bool, wrong: dict[str, Any], error: str
+) -> None:
+    stage = Stage()
+    registered = await stage.register(redirect_uris=[redirect_uri], token_endpoint_auth_method="none")
+    program, browser = Program(stage, registered.json["client_id"], redirect_uri), Browser(stage)
+    reply = await browser.open(program.url(**wrong))
+    if is_told:
+        assert reply.headers["location"].startswith(redirect_uri + "?")
+        assert (reply.sent_to["error"], reply.sent_to["iss"]) == (error, ISSUER)
+    else:
+        assert (reply.status, "location" in reply.headers, "<a " in reply.text) == (400, False, False)
+    denied = await browser.answer(await browser.open(program.url()), "deny")
+    assert denied.sent_to["error"] == "access_denied", "after a look at the page everybody is told"
+
+
+# ── the browser ──
+
+
+@pytest.mark.parametrize(
+    ("issuer", "redirect_uri"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:5555/callback"),
+        ("http://127.0.0.1:8000", CALLBACK),
+        ("http://localhost:8000", "http://127.0.0.1:5555/callback"),
+        ("https://login.example.com", "https://LOGIN.example.com:8443/callback"),
+    ],
+)
+async def test_no_program_at_the_host_of_the_issuer_gets_the_cookie_of_a_user(issuer: str, redirect_uri: str) -> None:
+    client = OAuthClient(id="app", redirect_uris=[redirect_uri, NATIVE])
+    stage = Stage(issuer, clients=[client])
+    browser, program = Browser(stage), Program(stage, redirect_uri=redirect_uri)
+    assert "code" in (await browser.sign_in(await browser.open(program.url()))).sent_to
+    assert SIGNED_IN not in browser.cookies
+    assert 'name="password"' in (await browser.open(program.url())).text
+
+
+@pytest.mark.parametrize("way", ["allow", "deny", "wrong"])
+async def test_a_cookie_from_before_is_taken_away_on_the_way_to_such_a_program(way: str) -> None:
+    beside = "https://login.example.com:8443/callback"
+    stage = Stage(clients=[OAuthClient(id="app", redirect_uris=[CALLBACK, beside])])
+    browser = Browser(stage)
+    await Program(stage).code(browser)
+    assert SIGNED_IN in browser.cookies
+    program = Program(stage, redirect_uri=beside)
+    if way == "wrong":
+        reply = await browser.open(program.url(scope="admin"))
+    else:
+        page = await browser.open(program.url())
+        assert 'name="password"' in page.text
+        reply = await (browser.sign_in(page) if way == "allow" else browser.answer(page, "deny"))
+    assert reply.status == 303
+    assert SIGNED_IN not in browser.cookies

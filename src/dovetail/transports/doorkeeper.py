@@ -31,8 +31,8 @@ from dovetail.transports.visit import Place, Visit
 from dovetail.transports.well_known import ResourceUrls
 
 if TYPE_CHECKING:
+    from dovetail.auth.principal import Found
     from dovetail.auth.settings import Auth
-    from dovetail.auth.verifier import Found
     from dovetail.engine.audit import AuditTrail
     from dovetail.engine.core import Engine
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dovetail.auth.confidential import Confidential
+from dovetail.auth.principal import Confidential
 
 Texts = tuple[str, ...] | None
 

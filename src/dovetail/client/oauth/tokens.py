@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
-from dovetail.auth.confidential import Confidential
+from dovetail.auth.principal import Confidential
 
 
 class RegisteredClient(Confidential, frozen=True, omit_defaults=True):
