@@ -24,15 +24,7 @@ _HOMES = {
     "Verifier": "principal",
     "VerifierTrouble": "principal",
 }
-__all__ = [
-    "ApiKeys",
-    "Auth",
-    "Introspection",
-    "Jwt",
-    "Principal",
-    "Verifier",
-    "VerifierTrouble",
-]
+__all__ = ["ApiKeys", "Auth", "Introspection", "Jwt", "Principal", "Verifier", "VerifierTrouble"]
 
 
 def __getattr__(name: str) -> Any:

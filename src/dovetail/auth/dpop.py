@@ -11,7 +11,7 @@ import hmac
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -51,10 +51,6 @@ _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})", re.ASCII)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
-class BadProof(Exception):
-    """A text that proves nothing. The message is for its sender."""
-
-
 class Proof(msgspec.Struct, frozen=True):
     """What a proof says, under the names of RFC 9449."""
 
@@ -79,26 +75,26 @@ class SignedProof(NamedTuple):
         return encode_base64url(hashlib.sha256(msgspec.json.encode(dict(self.key))).digest())
 
     def opened(self) -> Proof:
-        """What it says, if its key has signed that. Raises BadProof."""
+        """What it says, if its key has signed that. Raises Unauthorized."""
         key = _imported(self.algorithm, self.key)
         if key is None or not key.signed(self.token, self.algorithm):
-            raise BadProof("The signature of the DPoP proof is not good, or its key is not")
+            raise _refusal("The signature of the DPoP proof is not good, or its key is not")
         try:
             return msgspec.convert(self.token.claims, Proof)
         except ValueError:
-            raise BadProof("The DPoP proof lacks one of jti, htm, htu and iat, or they are of the wrong type") from None
+            raise _refusal("The DPoP proof lacks one of jti, htm, htu and iat, or they are of the wrong type") from None
 
 
 def read_proof(text: str) -> SignedProof:
-    """Cheap: the signature is not looked at. Raises BadProof."""
+    """Cheap: the signature is not looked at. Raises Unauthorized."""
     token = read_token(text) if len(text) <= MAX_PROOF else None
     if token is None:
-        raise BadProof("The DPoP header is not one signed proof of a reasonable size")
+        raise _refusal("The DPoP header is not one signed proof of a reasonable size")
     typ, algorithm = token.header.get("typ"), token.header.get("alg")
     if not isinstance(typ, str) or typ.lower() != TYPE:
-        raise BadProof(f"The DPoP proof is not of the type {TYPE}")
+        raise _refusal(f"The DPoP proof is not of the type {TYPE}")
     if not isinstance(algorithm, str) or algorithm not in _KEYS:
-        raise BadProof(f"The DPoP proof has to be signed with one of: {', '.join(ALGORITHMS)}")
+        raise _refusal(f"The DPoP proof has to be signed with one of: {', '.join(ALGORITHMS)}")
     return SignedProof(token, algorithm, _public_key(token.header.get("jwk"), algorithm))
 
 
@@ -106,22 +102,19 @@ def _public_key(jwk: Any, algorithm: str) -> tuple[tuple[str, str], ...]:
     """Only what makes it this key: its thumbprint depends on no more, and nothing else of it counts."""
     members, kind, curve = _KEYS[algorithm]
     if not isinstance(jwk, dict):
-        raise BadProof("The DPoP proof carries no key")
+        raise _refusal("The DPoP proof carries no key")
     if not PRIVATE_MEMBERS.isdisjoint(jwk):
-        raise BadProof("The DPoP proof carries a private key; that key is not to be used any more")
+        raise _refusal("The DPoP proof carries a private key; that key is not to be used any more")
     if jwk.get("kty") != kind or (curve is not None and jwk.get("crv") != curve):
-        raise BadProof("The key in the DPoP proof does not fit its algorithm")
+        raise _refusal("The key in the DPoP proof does not fit its algorithm")
     if not all(isinstance(jwk.get(name), str) for name in members):
-        raise BadProof("The key in the DPoP proof can't be read")
+        raise _refusal("The key in the DPoP proof can't be read")
     return tuple((name, jwk[name]) for name in members)
 
 
 @lru_cache(maxsize=1000)
 def _imported(algorithm: str, key: tuple[tuple[str, str], ...]) -> TokenKey | None:
     return next(iter(read_keys({"keys": [dict(key)]}, (algorithm,))), None)
-
-
-# --- what was used
 
 
 class UsedProofs:
@@ -231,6 +224,14 @@ class DpopCheck:
         """What `DPoP-Nonce` has to carry in an answer that says `use_dpop_nonce`, and may in any other."""
         return None if self._nonces is None else self._nonces.fresh()
 
+    @staticmethod
+    def only_proof(headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """The one `DPoP` header of a request."""
+        found = [value for name, value in headers if name == b"dpop"]
+        if len(found) != 1:
+            raise _refusal(f"The request has {len(found)} DPoP headers; it needs exactly one")
+        return found[0].strip().decode("latin-1")
+
     def check_bearer(self, claims: Mapping[str, Any]) -> None:
         """For a token that came as `Bearer`: it must not be bound to a key, or stealing it would be enough."""
         if needs_proof(claims):
@@ -245,15 +246,12 @@ class DpopCheck:
 
         `caller`: whose proofs are counted together; those of one key, if not given.
         """
-        try:
-            signed = read_proof(proof)
-            thumbprint = signed.thumbprint
-            if not _is_bound(claims, thumbprint):
-                raise _refusal("The token is not bound to the key of the DPoP proof", "invalid_token")
-            said = signed.opened()
-            self._compare(said, method=method, url=url, token=token)
-        except BadProof as bad:
-            raise _refusal(str(bad), "invalid_dpop_proof") from None
+        signed = read_proof(proof)
+        thumbprint = signed.thumbprint
+        if not _is_bound(claims, thumbprint):
+            raise _refusal("The token is not bound to the key of the DPoP proof", "invalid_token")
+        said = signed.opened()
+        self._compare(said, method=method, url=url, token=token)
         if self._nonces is not None and not self._nonces.knows(said.nonce or ""):
             raise _refusal("The DPoP proof has to hold the nonce that this answer carries", "use_dpop_nonce")
         caller = caller or thumbprint
@@ -261,36 +259,28 @@ class DpopCheck:
         seen = hashlib.sha256(f"{thumbprint} {said.jti}".encode("utf-8", "replace")).hexdigest()
         seconds = said.iat + LEEWAY + CLOCK_MARGIN - self._clock()
         if not await self._claim(f"dpop/{seen}", seconds):
-            raise _refusal("This DPoP proof was used before", "invalid_dpop_proof")
+            raise _refusal("This DPoP proof was used before")
         self._counts.add(caller)
 
     def _compare(self, said: Proof, *, method: str, url: str, token: str) -> None:
-        """Raises BadProof with the first thing that is wrong."""
+        """Raises Unauthorized with the first thing that is wrong."""
         digest = encode_base64url(hashlib.sha256(token.encode("utf-8", "replace")).digest())
-        wrong = {
-            "The DPoP proof is for another method": said.htm != method,
-            "The DPoP proof is for another URL": not same_target(said.htu, url),
-            "The DPoP proof is too old, or of the future": not abs(said.iat - self._clock()) <= LEEWAY,
-            "The DPoP proof is for another token": not hmac.compare_digest((said.ath or "").encode(), digest.encode()),
-            f"The jti of the DPoP proof has to have 1 to {MAX_JTI} characters": not 0 < len(said.jti) <= MAX_JTI,
-        }
-        for what, is_so in wrong.items():
-            if is_so:
-                raise BadProof(what)
+        if said.htm != method:
+            raise _refusal("The DPoP proof is for another method")
+        if not same_target(said.htu, url):
+            raise _refusal("The DPoP proof is for another URL")
+        if not abs(said.iat - self._clock()) <= LEEWAY:
+            raise _refusal("The DPoP proof is too old, or of the future")
+        if not hmac.compare_digest((said.ath or "").encode(), digest.encode()):
+            raise _refusal("The DPoP proof is for another token")
+        if not 0 < len(said.jti) <= MAX_JTI:
+            raise _refusal(f"The jti of the DPoP proof has to have 1 to {MAX_JTI} characters")
 
 
 def needs_proof(claims: Mapping[str, Any]) -> bool:
     """Whether a token is bound to a key, so that it is not good on its own."""
     bound = claims.get("cnf")
     return isinstance(bound, Mapping) and "jkt" in bound
-
-
-def only_proof(headers: Sequence[bytes]) -> str:
-    """The one `DPoP` header of a request. Raises Unauthorized if there is none, or more."""
-    if len(headers) != 1:
-        found = "no DPoP header" if not headers else "more than one DPoP header"
-        raise _refusal(f"The request has {found}; it needs exactly one", "invalid_dpop_proof")
-    return headers[0].strip().decode("latin-1")
 
 
 def same_target(htu: str, url: str) -> bool:
@@ -330,5 +320,5 @@ def _nonce(secret: bytes, window: int) -> str:
     return encode_base64url(hmac.digest(secret, b"dovetail dpop nonce %d" % window, "sha256")[:16])
 
 
-def _refusal(message: str, error: str) -> Unauthorized:
+def _refusal(message: str, error: str = "invalid_dpop_proof") -> Unauthorized:
     return Unauthorized(message, error=error)

@@ -21,7 +21,6 @@ from dovetail.auth.principal import Confidential
 from dovetail.errors import SetupError
 
 if TYPE_CHECKING:
-    import aiohttp
     from aiohttp.abc import ResolveResult
     from yarl import URL
 
@@ -229,21 +228,13 @@ async def _ask(
     ):
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise FetchFailed(f"{shown(str(url))} answered with a compressed body, which was not asked for")
-        body = await _bounded_body(response, url, max_bytes)
-        return Fetched(
-            status=response.status,
-            headers={name.lower(): value for name, value in response.headers.items()},
-            body=body,
-        )
-
-
-async def _bounded_body(response: "aiohttp.ClientResponse", url: "URL", max_bytes: int) -> bytes:
-    body = bytearray()
-    while piece := await response.content.readany():
-        body += piece
-        if len(body) > max_bytes:
-            raise FetchFailed(f"{shown(str(url))} answered with more than {max_bytes} bytes")
-    return bytes(body)
+        body = bytearray()
+        while piece := await response.content.readany():
+            body += piece
+            if len(body) > max_bytes:
+                raise FetchFailed(f"{shown(str(url))} answered with more than {max_bytes} bytes")
+        named = {name.lower(): value for name, value in response.headers.items()}
+        return Fetched(status=response.status, headers=named, body=bytes(body))
 
 
 def _pinned(found: "Sequence[ResolveResult]") -> Any:

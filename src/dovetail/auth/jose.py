@@ -234,11 +234,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class SigningKey:
-    """A private ES256 key. `jwk` is for the store that keeps it, `public` for everybody."""
+    """A private ES256 key. `jwk`, with the private part, is for the store that keeps it, `public` for everybody."""
 
     def __init__(self, jwk: Mapping[str, str]) -> None:
         from joserfc.jwk import ECKey
 
+        self.jwk = dict(jwk)
         self._key = ECKey.import_key(dict(jwk))
         self._check = TokenKey(self._key, [OWN_ALGORITHM])
         self.id: str = self._key.thumbprint()
@@ -247,16 +248,12 @@ class SigningKey:
     def new(cls) -> "SigningKey":
         from joserfc.jwk import ECKey
 
-        return cls(_texts(ECKey.generate_key("P-256", private=True).as_dict(private=True)))
-
-    @property
-    def jwk(self) -> dict[str, str]:
-        """With the private part."""
-        return _texts(self._key.as_dict(private=True))
+        made = ECKey.generate_key("P-256", private=True).as_dict(private=True)
+        return cls({part: str(made[part]) for part in ("kty", *_PUBLIC["EC"], "d")})
 
     @property
     def public(self) -> dict[str, str]:
-        bare = _texts(self._key.as_dict(private=False))
+        bare = {part: self.jwk[part] for part in ("kty", *_PUBLIC["EC"])}
         return {**bare, "kid": self.id, "use": "sig", "alg": OWN_ALGORITHM}
 
     def sign(self, claims: Mapping[str, Any], type: str) -> str:
@@ -315,7 +312,3 @@ def _proves(key: TokenKey, token: SignedToken) -> bool:
 def _bare(key: Mapping[str, Any]) -> dict[str, Any]:
     """Only what makes it up: `use`, `alg` and the like are only the sender's word."""
     return {part: key[part] for part in ("kty", *_PUBLIC[key["kty"]])}
-
-
-def _texts(jwk: Mapping[str, Any]) -> dict[str, str]:
-    return {name: value for name, value in jwk.items() if isinstance(value, str)}

@@ -186,9 +186,19 @@ class Jwt:
             raise SetupError(f"Jwt: leeway={leeway!r} is not possible; it is 0 to {MAX_LEEWAY:g} seconds")
         self._leeway = leeway
         self._scope_claim = scope_claim
-        self._keys = self._key_source(
-            fetch, {"jwks_uri": jwks_uri, "jwks": jwks, "public_key": public_key, "secret": secret}
-        )
+        given = {"jwks_uri": jwks_uri, "jwks": jwks, "public_key": public_key, "secret": secret}
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) > 1:
+            raise SetupError(f"Jwt: keys come from one place, not from {' and '.join(named)}; give one of them")
+        self._keys: FixedKeys | RemoteKeys
+        if jwks is not None:
+            self._keys = FixedKeys(_written_keys(jwks, self._algorithms))
+        elif public_key is not None:
+            self._keys = FixedKeys([pem_key(public_key, self._algorithms)])
+        elif secret is not None:
+            self._keys = FixedKeys([secret_key(secret, self._algorithms)])
+        else:
+            self._keys = self._remote_keys(jwks_uri, fetch)
 
     def __repr__(self) -> str:
         return f"Jwt({self.issuer!r})"
@@ -219,15 +229,6 @@ class Jwt:
             return False
         keys = await self._keys.find(kid, algorithm)
         return any(key.signed(token, algorithm) for key in keys)
-
-    def _key_source(self, fetch: Fetch | None, given: dict[str, Any]) -> FixedKeys | RemoteKeys:
-        named = [name for name, value in given.items() if value is not None]
-        if len(named) > 1:
-            raise SetupError(f"Jwt: keys come from one place, not from {' and '.join(named)}; give one of them")
-        if not named or named == ["jwks_uri"]:
-            return self._remote_keys(given["jwks_uri"], fetch)
-        read = _WRITTEN[named[0]]
-        return FixedKeys(read(given[named[0]], self._algorithms))
 
     def _remote_keys(self, jwks_uri: str | None, fetch: Fetch | None) -> RemoteKeys:
         where = self.issuer if jwks_uri is None else jwks_uri
@@ -275,10 +276,3 @@ def _written_keys(jwks: object, algorithms: Sequence[str]) -> tuple[TokenKey, ..
     if not keys:
         raise SetupError("Jwt: jwks= holds no public key that may be used: strong, for signatures, of these algorithms")
     return keys
-
-
-_WRITTEN: dict[str, Callable[[Any, Sequence[str]], Sequence[TokenKey]]] = {  # how keys are read that are written down
-    "jwks": _written_keys,
-    "public_key": lambda pem, algorithms: [pem_key(pem, algorithms)],
-    "secret": lambda secret, algorithms: [secret_key(secret, algorithms)],
-}

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dovetail.auth.dpop import ALGORITHMS, Claim, DpopCheck, DpopNonces, UsedProofs, only_proof
+from dovetail.auth.dpop import ALGORITHMS, Claim, DpopCheck, DpopNonces, UsedProofs
 from dovetail.auth.principal import (
     MAX_TOKEN,
     Found,
@@ -62,7 +62,9 @@ class Auth:
         ["notes:read"]}. `dpop_nonces`: proofs must hold one of ours. `documentation`: a URL for people, for the
         metadata.
         """
-        self.verifiers = tuple(as_verifier(each) for each in _listed(verify))
+        if not (given := verify if isinstance(verify, (list, tuple)) else [verify]):
+            raise SetupError(f"Server: auth=[] lets nobody in; {FIX}")
+        self.verifiers = tuple(as_verifier(each) for each in given)
         self.authorization_servers = tuple(
             checked_url(each, "Auth: authorization_servers")
             for each in dict.fromkeys(authorization_servers or _said_by(self.verifiers, "issuer"))
@@ -133,9 +135,8 @@ class Auth:
     def _taken_in(self, verifier: Any, state: object) -> Verifier:
         if not callable(getattr(verifier, "for_app", None)):
             return verifier  # type: ignore[no-any-return]
-        own = verifier.for_app(state)
-        self._for_this_app += (own,)
-        return as_verifier(own)
+        self._for_this_app += (verifier.for_app(state),)
+        return as_verifier(self._for_this_app[-1])
 
     async def leave(self) -> None:
         """That app has ended; the verifiers that were made for it hear of it if they have `leave`."""
@@ -147,11 +148,6 @@ class Auth:
                     await left
             except Exception:
                 log.exception("a verifier failed when its app ended")
-
-    @staticmethod
-    def proof_in(headers: Sequence[tuple[bytes, bytes]]) -> str:
-        """What a token that is bound to a key comes with. Raises Unauthorized unless there is one."""
-        return only_proof([value for name, value in headers if name == b"dpop"])
 
     def dpop_check(self, claim: Claim | None, secrets: Callable[[], Sequence[bytes]]) -> DpopCheck | None:
         """Judges the proofs of keys; None if there are none here.
@@ -232,13 +228,6 @@ def _said_by(verifiers: Iterable[Verifier], name: str) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(each for each in said if each is not None))
 
 
-def _listed(verify: Any) -> list[Any]:
-    given = list(verify) if isinstance(verify, (list, tuple)) else [verify]
-    if not given:
-        raise SetupError(f"Server: auth=[] lets nobody in; {FIX}")
-    return given
-
-
 def checked_url(given: Any, where: str) -> str:
     """As it is, byte for byte: clients compare it. Raises SetupError unless it can be one."""
     parts = urlsplit(given) if isinstance(given, str) and _VISIBLE.fullmatch(given) else None
@@ -246,9 +235,6 @@ def checked_url(given: Any, where: str) -> str:
     if parts is None or not is_plain or parts.scheme.lower() not in ("https", "http") or not parts.hostname:
         raise SetupError(f'{where} holds {given!r}; write a whole URL, such as "https://notes.example.com/mcp"')
     return str(given)
-
-
-# --- what callers are told
 
 
 def challenge(

@@ -36,7 +36,6 @@ from dovetail.transports.routes import PageRequest, PageResponse
 
 ANSWER_SECONDS = 600.0  # for which a question may be answered
 SIGNED_IN_SECONDS = 3600.0  # then the password is asked for again
-MAX_STATE = 2000  # bytes
 # A consent is kept for long: no account may fill the store with them.
 CONSENTS = AttemptLimit("consents", "consents of this user", 3600.0, each=60, for_all=100_000)
 OLD_PAGE = "This page is too old, was answered before, or belongs to another browser. Begin again in your program."
@@ -94,7 +93,9 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         try:
             scopes, challenge = self._checked(client, fields)
         except OAuthRefusal as refusal:
-            return self._refused(client, redirect_uri, state, refusal)
+            if client.introduced_itself and not is_loopback(redirect_uri):
+                raise  # who can register a redirect URI must not send people there by way of us (RFC 9700, 4.11.2)
+            return self._back(redirect_uri, state, error=refusal.error, error_description=refusal.description)
         browser = await self.tokens.keyring.open(cookie(request, consent_cookie(client.id)), Browser)
         nonce = browser.nonce if browser and browser.client == client.id else secrets.token_urlsafe(16)
         until = self.tokens.keyring.now() + ANSWER_SECONDS
@@ -125,23 +126,13 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             raise OAuthRefusal("unauthorized_client", "This program may not ask users")
         if fields.get("response_mode", "query") != "query":
             raise OAuthRefusal("invalid_request", "response_mode must be query")
-        if len(fields.get("state", "").encode()) > MAX_STATE:
-            raise OAuthRefusal("invalid_request", f"state has more than {MAX_STATE} bytes")
+        if len(fields.get("state", "").encode()) > 2000:
+            raise OAuthRefusal("invalid_request", "state has more than 2000 bytes")
         challenge = fields.get("code_challenge", "")
         if fields.get("code_challenge_method") != "S256" or not _CHALLENGE.fullmatch(challenge):
             raise OAuthRefusal("invalid_request", "PKCE is needed: code_challenge, with code_challenge_method=S256")
         self.tokens.target.check_resource(fields.get("resource"))
         return self.tokens.target.wanted(fields.get("scope"), client.scopes), challenge
-
-    def _refused(
-        self, client: OAuthClient, redirect_uri: str, state: str | None, refusal: OAuthRefusal
-    ) -> PageResponse:
-        """RFC 6749, 4.1.2.1; but who can register a redirect URI must not send people there by way of this server
-        (RFC 9700, 4.11.2), unless it leads to their own machine.
-        """
-        if not client.introduced_itself or is_loopback(redirect_uri):
-            return self._back(redirect_uri, state, error=refusal.error, error_description=refusal.description)
-        return shown(refusal_page(refusal.description), refusal.status)
 
     async def _question(
         self, asked: Asked, user: str | None, headers: dict[str, str], wrong: str | None = None
@@ -173,8 +164,8 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         headers: dict[str, str] = {}
         user = await self._signed_in(request, asked.redirect_uri)
         if user is None:
-            user = await self._sign_in(request, form)
-            if user is None:
+            user, password = form.get("name", ""), form.get("password", "")
+            if not await self.users.sign_in(self.tokens.store, user, password, address_of(request)):
                 return await self._question(asked, None, {}, wrong="Name or password is wrong.")
             headers = await self._remember(user, asked.redirect_uri)
         if not await self.tokens.store.claim("answered", asked.id, 2 * ANSWER_SECONDS):
@@ -219,10 +210,6 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             return None
         known = await self.tokens.keyring.open(cookie(request, SIGNED_IN), SignedIn)
         return known.user if known is not None and await self.users.mark(known.user) == known.mark else None
-
-    async def _sign_in(self, request: PageRequest, form: Mapping[str, str]) -> str | None:
-        name, password = form.get("name", ""), form.get("password", "")
-        return name if await self.users.sign_in(self.tokens.store, name, password, address_of(request)) else None
 
     async def _remember(self, user: str, redirect_uri: str) -> dict[str, str]:
         mark = await self.users.mark(user)

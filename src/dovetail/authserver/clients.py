@@ -184,9 +184,6 @@ def _on_one_line(name: str, most: int = 200) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in name[:most]).strip()
 
 
-# --- where clients are found
-
-
 class ClientDirectory:
     """The operator's clients, those that registered, and published documents (CIMD), by their id."""
 

@@ -31,9 +31,6 @@ _NATIVE = re.compile(r"(http://(?:127\.0\.0\.1|localhost|\[::1\]))(?::[0-9]{1,5}
 PageHandler = Callable[[PageRequest], Awaitable[PageResponse]]
 
 
-# --- errors and answers
-
-
 class OAuthRefusal(Exception):
     """An error response. `error` is a code of RFC 6749 or RFC 7591; the description is for people."""
 
@@ -80,9 +77,6 @@ def json_endpoint(answer: PageHandler) -> PageHandler:
 
 def json_answer(body: dict[str, object], status: int = 200) -> PageResponse:
     return PageResponse(body, status, {**NOT_KEPT, **FOR_ANY_ORIGIN})
-
-
-# --- requests
 
 
 def digest(text: str) -> str:

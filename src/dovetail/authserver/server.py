@@ -70,7 +70,10 @@ class AuthServer:
         for name, seconds in (("access_seconds", access_seconds), ("refresh_seconds", refresh_seconds)):
             if not 1 <= seconds <= LONGEST:
                 raise SetupError(f"AuthServer: {name}={seconds!r} is not possible; it is from 1 to {LONGEST:.0f}")
-        self._target = Target(checked_url(resource, "AuthServer: resource"), _checked_scopes(scopes))
+        if not isinstance(scopes or {}, Mapping):
+            raise SetupError('AuthServer: scopes must say what each means: {"notes:read": "Read your notes"}')
+        checked_scopes(list(scopes or {}), "AuthServer")
+        self._target = Target(checked_url(resource, "AuthServer: resource"), dict(scopes or {}))
         self._access_seconds, self._refresh_seconds = access_seconds, refresh_seconds
         self._registration = registration
         self._clients = checked_clients(clients, self._target.scopes)
@@ -113,10 +116,10 @@ class AuthServer:
         if backend not in self._endpoints:
             if of_app is not None and of_app.shared and not backend.shared:
                 log.warning("AuthServer: state= is the memory of one process, and others can't share it; leave it out")
-            self._endpoints[backend] = self._over(backend)
+            self._endpoints[backend] = self._open(backend)
         return self._endpoints[backend]
 
-    def _over(self, backend: "StateBackend") -> "_Endpoints":
+    def _open(self, backend: "StateBackend") -> "_Endpoints":
         store = AuthStore(backend, self.issuer)
         clients = ClientDirectory(
             store,
@@ -220,14 +223,6 @@ def _checked_issuer(issuer: str) -> str:
     if why is not None:
         raise SetupError(f'AuthServer: issuer={issuer!r} is not possible: {why}; "https://login.example.com" is')
     return issuer
-
-
-def _checked_scopes(scopes: Mapping[str, str] | None) -> dict[str, str]:
-    given: object = scopes or {}
-    if not isinstance(given, Mapping):
-        raise SetupError('AuthServer: scopes must say what each means: {"notes:read": "Read your notes"}')
-    checked_scopes(list(given), "AuthServer")
-    return dict(given)
 
 
 async def _no_thread(function: Callable[[], Any], *, label: str) -> NoReturn:

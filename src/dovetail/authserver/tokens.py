@@ -153,9 +153,8 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return (await self._record(id))[0].is_revoked
 
     async def use(self, grant: Grant, number: int, tries: int = 5) -> None:
-        """Raises OAuthRefusal unless it is the turn of this number, or was just now.
-
-        `tries`: to write while others write too; each of those has brought the grant further.
+        """Raises OAuthRefusal unless it is the turn of this number, or was just now. Each write of another request,
+        which takes one of the `tries`, has brought the grant further.
         """
         for _ in range(tries):
             record, version = await self._record(grant.id)
