@@ -46,7 +46,7 @@ from dovetail.auth.dpop import (
     read_proof,
     same_target,
 )
-from dovetail.auth.jose import read_keys
+from dovetail.auth.jose import PRIVATE_MEMBERS, read_keys
 from dovetail.errors import ProtocolError, RateLimited, Unauthorized
 
 SHARED = jwk.OctKey.generate_key(256)
@@ -107,82 +107,58 @@ async def test_what_does_not_matter_is_passed_over(header: Change) -> None:
 # --- what is not: the header
 
 
+def heading(**changed: Any) -> Change:
+    return without({"typ": "dpop+jwt", "alg": "ES256", "jwk": public(KEY)} | changed)
+
+
+NO_PROOF = [
+    "", "one", "a.b", "a.b.c.d", "a.b.", "ä.b.c", "a.b.c\n", f"{proof()}, {proof()}", f"{proof()}.{proof()}", "a.b.c",
+    proof().rpartition(".")[0] + ".", proof(said={"note": "x" * MAX_PROOF}), forged(b"\xff"), forged(b"[" * 3000),
+    forged([]),     forged(b'{"typ":"dpop+jwt","alg":"ES256","jwk":{"a":' + b"[" * 2500 + b"]" * 2500 + b"}}"),
+    forged(heading(crit=["b64"], b64=False)), forged(heading(crit=["exp"], exp=1)), forged(heading(crit=[])),
+    forged(heading(b64=False)),  # and a header that says something twice gets past no reader
+    forged(json.dumps(heading(alg="none")).encode()[:-1] + b', "alg": "ES256"}'),
+]  # fmt: skip
+TYPES = ["jwt", "JWT", "at+jwt", "dpop", "", "application/dpop+jwt", 1, None]
+ALGS = ["none", "None", "HS256", "HS512", "ES512", "RS1", "Ed448", "ES256K", "", "es256", 1, ["ES256"], None]
+UNFIT: list[tuple[str, Change]] = [
+    ("ES256", {"kty": "RSA", "n": "AQAB", "e": "AQAB"}),
+    ("ES256", public(jwk.ECKey.generate_key("P-384"))),
+    ("ES256", public(KEY) | {"crv": "secp256k1"}),
+    ("ES256", public(KEY) | {"kty": "oct"}),
+    ("PS256", public(KEY)),
+    ("Ed25519", public(jwk.OKPKey.generate_key("X25519"))),
+]
+UNREADABLE = [
+    ("ES256", without(public(KEY) | {"y": None})),
+    ("ES256", public(KEY) | {"x": 5}),
+    ("RS256", {"kty": "RSA", "n": "A"}),
+]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "not one signed proof"),
-        ("one", "not one signed proof"),
-        ("a.b", "not one signed proof"),
-        ("a.b.c.d", "not one signed proof"),
-        ("a.b.", "not one signed proof"),
-        ("ä.b.c", "not one signed proof"),
-        ("a.b.c\n", "not one signed proof"),
-        (proof(said={"note": "x" * MAX_PROOF}), "reasonable size"),
-        (f"{proof()}, {proof()}", "not one signed proof"),
-        (f"{proof()}.{proof()}", "not one signed proof"),
-        ("a.b.c", "not one signed proof"),
-        (forged(b"\xff"), "not one signed proof"),
-        (forged(b"[" * 3000), "not one signed proof"),
-        (forged(b'{"typ":"dpop+jwt","alg":"ES256","jwk":{"a":' + b"[" * 2500 + b"]" * 2500 + b"}}"), "signed proof"),
-        (forged([]), "not one signed proof"),
-        (forged({}), "type"),
-        (forged({"typ": 1}), "type"),
-        (forged({"typ": "dpop+jwt", "jwk": public(KEY)}), "signed with one of"),
-        (forged({"typ": "dpop+jwt", "alg": 1, "jwk": public(KEY)}), "signed with one of"),
-        (forged({"typ": "dpop+jwt", "alg": ["ES256"], "jwk": public(KEY)}), "signed with one of"),
-        (forged({"typ": "dpop+jwt", "alg": "ES256"}), "carries no key"),
-        (forged({"typ": "dpop+jwt", "alg": "ES256", "jwk": "key"}), "carries no key"),
+        *((text, "not one signed proof") for text in NO_PROOF),
+        *((forged(heading(typ=typ)), "type") for typ in TYPES),
+        *((forged(heading(alg=alg)), "signed with one of") for alg in ALGS),
+        *((forged(heading(alg=alg, jwk=SHARED.as_dict())), "signed with one of") for alg in ALGS),
+        *((forged(heading(jwk=key)), "carries no key") for key in (None, "key", 5)),
+        *((forged(heading(jwk=public(KEY) | {part: "AQAB"})), "private key") for part in sorted(PRIVATE_MEMBERS)),
+        *((forged(heading(jwk=public(KEY) | {part: None})), "private key") for part in sorted(PRIVATE_MEMBERS)),
+        *((forged(heading(alg=alg, jwk=key)), "does not fit") for alg, key in UNFIT),
+        *((forged(heading(alg=alg, jwk=key)), "can't be read") for alg, key in UNREADABLE),
     ],
-)
-async def test_anything_but_one_proof_is_refused(text: str, words: str) -> None:
+)  # fmt: skip
+async def test_a_header_that_proves_nothing_is_refused(text: str, words: str) -> None:
     assert words in (await refused(text)).message
-
-
-@pytest.mark.parametrize("typ", ["jwt", "JWT", "at+jwt", "dpop", "", "application/dpop+jwt"])
-async def test_another_kind_of_token_is_no_proof(typ: str) -> None:
-    assert "type" in (await refused(proof({"typ": typ}))).message
-
-
-@pytest.mark.parametrize("alg", ["none", "None", "HS256", "HS512", "ES512", "RS1", "Ed448", "ES256K", "", "es256"])
-async def test_only_pinned_algorithms_with_two_keys_count(alg: str) -> None:
-    for key in (KEY, SHARED):
-        text = forged({"typ": "dpop+jwt", "alg": alg, "jwk": key.as_dict()})
-        assert "signed with one of" in (await refused(text)).message
 
 
 async def test_the_public_key_is_no_shared_secret() -> None:
     """The old trick: a MAC whose key is the text of the public key."""
     secret = jwk.OctKey.import_key(json.dumps(public(RSA)))
-    text = signed({"typ": "dpop+jwt", "alg": "HS256", "jwk": public(RSA)}, {"iat": NOW}, secret)
+    text = signed(heading(alg="HS256", jwk=public(RSA)), {"iat": NOW}, secret)
     assert "signed with one of" in (await refused(text, claims=bound(RSA))).message
-
-
-@pytest.mark.parametrize("member", ["d", "p", "q", "dp", "dq", "qi", "oth", "k"])
-async def test_a_private_key_is_refused_whatever_it_holds(member: str) -> None:
-    for value in ("AQAB", "", None, []):
-        text = forged({"typ": "dpop+jwt", "alg": "ES256", "jwk": public(KEY) | {member: value}})
-        refusal = await refused(text)
-        assert "private key" in refusal.message
-
-
-@pytest.mark.parametrize(
-    ("alg", "key"),
-    [
-        ("ES256", {"kty": "RSA", "n": "AQAB", "e": "AQAB"}),
-        ("ES256", public(jwk.ECKey.generate_key("P-384"))),
-        ("ES256", public(KEY) | {"crv": "secp256k1"}),
-        ("ES256", public(KEY) | {"kty": "oct"}),
-        ("ES256", without(public(KEY) | {"y": None})),
-        ("ES256", public(KEY) | {"x": 5}),
-        ("ES256", {}),
-        ("PS256", public(KEY)),
-        ("RS256", {"kty": "RSA", "n": "AQAB"}),
-        ("Ed25519", public(jwk.OKPKey.generate_key("X25519"))),
-    ],
-)
-async def test_a_key_that_does_not_fit_is_refused(alg: str, key: Change) -> None:
-    message = (await refused(forged({"typ": "dpop+jwt", "alg": alg, "jwk": key}))).message
-    assert "does not fit" in message or "can't be read" in message
 
 
 async def test_a_point_that_is_not_on_the_curve_is_refused() -> None:
@@ -205,12 +181,6 @@ async def test_an_rsa_key_is_neither_weak_nor_slow_even_if_the_token_is_bound_to
     await refused(text, claims={"cnf": {"jkt": carried.thumbprint}})
 
 
-@pytest.mark.parametrize("header", [{"crit": ["b64"], "b64": False}, {"crit": ["exp"], "exp": 1}, {"crit": []}])
-async def test_critical_headers_are_refused(header: Change) -> None:
-    heading = {"typ": "dpop+jwt", "alg": "ES256", "jwk": public(KEY)} | header
-    assert "not one signed proof" in (await refused(forged(heading))).message
-
-
 # --- what is not: the signature
 
 
@@ -223,12 +193,6 @@ async def test_a_changed_proof_is_refused() -> None:
     """The words of one and the signature of another, by the same key."""
     one, other = proof(), proof()
     assert "signature" in (await refused(f"{one.rpartition('.')[0]}.{other.rpartition('.')[2]}")).message
-
-
-async def test_a_header_that_says_something_twice_is_refused() -> None:
-    """It does not get past one reader with another algorithm for the next."""
-    head = json.dumps({"typ": "dpop+jwt", "alg": "none", "jwk": public(KEY)})[:-1] + ', "alg": "ES256"}'
-    assert "not one signed proof" in (await refused(forged(head.encode(), signature=b"x"))).message
 
 
 # --- what is not: what it says
@@ -284,19 +248,11 @@ SECRET = b"s" * 32
 @pytest.mark.parametrize(
     "claims",
     [
-        bound(OTHER),
-        {},
-        {"cnf": None},
-        {"cnf": {}},
-        {"cnf": {"jkt": None}},
-        {"cnf": {"jkt": ""}},
-        {"cnf": {"jkt": "ä"}},
-        {"cnf": {"jkt": [KEY.thumbprint()]}},
-        {"cnf": KEY.thumbprint()},
-        {"cnf": {"x5t#S256": KEY.thumbprint()}},
-        {"jkt": KEY.thumbprint()},
+        bound(OTHER), {}, {"cnf": None}, {"cnf": {}}, {"cnf": {"jkt": None}}, {"cnf": {"jkt": ""}},
+        {"cnf": {"jkt": "ä"}}, {"cnf": {"jkt": [KEY.thumbprint()]}}, {"cnf": KEY.thumbprint()},
+        {"cnf": {"x5t#S256": KEY.thumbprint()}}, {"jkt": KEY.thumbprint()},
     ],
-)
+)  # fmt: skip
 async def test_a_token_of_another_key_or_of_none_is_refused(claims: Change) -> None:
     """A thief who has the token, and a good proof with a key of his own."""
     assert "not bound" in (await refused(proof(), "invalid_token", claims=claims)).message
@@ -515,33 +471,17 @@ def test_the_same_target_in_two_spellings(htu: str, url: str) -> None:
 @pytest.mark.parametrize(
     "htu",
     [
-        "",
-        "mcp",
-        "//notes.example.com/mcp",
-        "https:notes.example.com/mcp",
-        "https:///mcp",
-        "https://notes.example.com/MCP",
-        "https://notes.example.com/mcp/",
-        "https://notes.example.com//mcp",
-        "https://notes.example.com/mcp;v=1",
-        "https://notes.example.com:8443/mcp",
-        "https://notes.example.com:443x/mcp",
-        "https://notes.example.com:99999/mcp",
-        "https://notes.example.com.evil.example/mcp",
-        "https://evil@notes.example.com/mcp",
-        "https://notes.example.com@evil.example/mcp",
-        "https://evil.example\\@notes.example.com/mcp",
-        "https://evil.example/https://notes.example.com/mcp",
-        "https://[::1/mcp",
-        "ftp://notes.example.com/mcp",
-        "javascript:alert(1)",
-        "https://notes.example.com/m\tcp",
-        "https://notes.exam\nple.com/mcp",
-        " https://notes.example.com/mcp",
-        "https://nötes.example.com/mcp",
-        "https://notes.example.com/m%63p%2F",
+        "", "mcp", "//notes.example.com/mcp", "https:notes.example.com/mcp", "https:///mcp",
+        "https://notes.example.com/MCP", "https://notes.example.com/mcp/", "https://notes.example.com//mcp",
+        "https://notes.example.com/mcp;v=1", "https://notes.example.com:8443/mcp",
+        "https://notes.example.com:443x/mcp", "https://notes.example.com:99999/mcp",
+        "https://notes.example.com.evil.example/mcp", "https://evil@notes.example.com/mcp",
+        "https://notes.example.com@evil.example/mcp", "https://evil.example\\@notes.example.com/mcp",
+        "https://evil.example/https://notes.example.com/mcp", "https://[::1/mcp", "ftp://notes.example.com/mcp",
+        "javascript:alert(1)", "https://notes.example.com/m\tcp", "https://notes.exam\nple.com/mcp",
+        " https://notes.example.com/mcp", "https://nötes.example.com/mcp", "https://notes.example.com/m%63p%2F",
     ],
-)
+)  # fmt: skip
 def test_another_target(htu: str) -> None:
     assert not same_target(htu, URL)
     assert not same_target(URL, htu)

@@ -49,13 +49,6 @@ async def test_a_token_that_is_good(served: Site) -> None:
     assert parse_qs(served.bodies[0].decode()) == {"token": ["opaque-token/+="], "token_type_hint": ["access_token"]}
 
 
-async def test_client_credentials_are_no_user(served: Site) -> None:
-    served.pages["/introspect"] = {"active": True, "sub": "robot", "client_id": "robot"}
-    principal = await asking(served).verify("x")
-    assert principal is not None
-    assert (principal.subject, principal.client) == (None, "robot")
-
-
 @pytest.mark.rule("AUTH-3", "AUTH-8", "AUTH-9", "SEC-6")
 @pytest.mark.parametrize(
     "change",
@@ -94,22 +87,11 @@ async def test_the_audience(served: Site, aud: Any) -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        (500, b"secret words"),
-        (503, b""),
-        (401, {"error": "invalid_client"}),
-        (403, GOOD),
-        (302, GOOD),
-        b"",
-        b"<html>",
-        b"[]",
-        b"{}",
-        {"active": "true"},
-        {"active": 1},
-        b'{"active":false,"active":true,"sub":"alice"}',
-        b'{"active":true,"x":' + b"[" * 10_000,
-        GOOD | {"more": "x" * 100_000},
+        (500, b"secret words"), (503, b""), (401, {"error": "invalid_client"}), (403, GOOD), (302, GOOD), b"",
+        b"<html>", b"[]", b"{}", {"active": "true"}, {"active": 1}, b'{"active":false,"active":true,"sub":"alice"}',
+        b'{"active":true,"x":' + b"[" * 10_000, GOOD | {"more": "x" * 100_000},
     ],
-)
+)  # fmt: skip
 async def test_no_answer_is_trouble_and_neither_yes_nor_no(served: Site, page: Any) -> None:
     served.pages["/introspect"] = page
     verifier = asking(served)
@@ -135,12 +117,6 @@ async def test_a_fetch_of_somebody_else_that_breaks_is_trouble() -> None:
         await verifier.verify("x")
 
 
-@pytest.mark.parametrize("token", ["", "a b", "a\r\nb", "é", "x" * 20_000])
-async def test_what_can_be_no_token_is_not_asked_about(served: Site, token: str) -> None:
-    assert await asking(served).verify(token) is None
-    assert served.asked == []
-
-
 async def test_a_kept_answer_ends_with_its_token(served: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     served.pages["/introspect"] = GOOD | {"exp": now + 5}
@@ -155,13 +131,6 @@ async def test_those_who_ask_are_told_how_long_to_believe(served: Site, seconds:
     found = await Auth(asking(served, cache_seconds=seconds)).find("x")
     assert found is not None
     assert found.believed_seconds == seconds
-
-
-async def test_nothing_is_kept_if_not_wanted(served: Site) -> None:
-    verifier = asking(served, cache_seconds=0)
-    for _ in range(3):
-        await verifier.verify("x")
-    assert len(served.asked) == 3
 
 
 async def test_an_answer_is_kept_and_asked_for_once(served: Site) -> None:
@@ -186,31 +155,12 @@ def test_what_is_kept_is_bounded_in_time_and_number() -> None:
 # ── tokens of another kind ──
 
 
+ACCESS = ["Bearer", "bearer", "BEARER", "DPoP", "access_token", "access", "at+jwt", None]
+OTHER = ["refresh_token", "Refresh", "Offline", "ID", "id_token", "N_A", "mac", "", 7, ["Bearer"], {"Bearer": 1}]
+
+
 @pytest.mark.parametrize("name", ["token_type", "token_use", "typ"])
-@pytest.mark.parametrize(
-    ("kind", "good"),
-    [
-        ("Bearer", True),
-        ("bearer", True),
-        ("BEARER", True),
-        ("DPoP", True),
-        ("access_token", True),
-        ("access", True),
-        ("at+jwt", True),
-        (None, True),
-        ("refresh_token", False),
-        ("Refresh", False),
-        ("Offline", False),
-        ("ID", False),
-        ("id_token", False),
-        ("N_A", False),
-        ("mac", False),
-        ("", False),
-        (7, False),
-        (["Bearer"], False),
-        ({"Bearer": 1}, False),
-    ],
-)
+@pytest.mark.parametrize(("kind", "good"), [*((kind, True) for kind in ACCESS), *((kind, False) for kind in OTHER)])
 async def test_only_access_tokens_are_good(served: Site, name: str, kind: Any, good: bool) -> None:
     served.pages["/introspect"] = GOOD | {name: kind}
     assert (await asking(served).verify("x") is not None) is good

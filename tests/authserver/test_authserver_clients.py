@@ -1,6 +1,5 @@
 """Programs: those that register themselves, those that publish a document, and those that sign."""
 
-import asyncio
 import json
 import logging
 import re
@@ -14,7 +13,6 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from authserver_stage import CALLBACK, ISSUER, NATIVE, RESOURCE, Browser, Program, Stage, basic
 from dovetail.auth.jose import SigningKey, check_public_keys, read_assertion, unproven_subject
 from dovetail.authserver import OAuthClient
-from dovetail.errors import SetupError
 from dovetail.protocol.base64url import encode_base64url
 from hosting import hosted
 
@@ -50,32 +48,28 @@ async def test_a_program_may_have_a_secret(method: str | None) -> None:
     assert reply.status == 200
 
 
+BAD_URIS = [
+    "http://app.example.com/cb", "https://a.example/#x", "https://u:p@a.example/", "https://*.example.com/",
+    "https://a.example/x/../y", "https://a.example/%2e%2E/y", "javascript:alert(1)//https://x", "data:text/html,x",
+    "myapp://callback", "https:///x", "https://a.example/\r\nX: y", "https://a.example:x/",
+    "https://a.example/" + "x" * 2000,
+]  # fmt: skip
+BAD_METADATA: list[dict[str, Any]] = [
+    {"client_name": 3}, {"grant_types": ["client_credentials"]}, {"response_types": ["token"]},
+    {"token_endpoint_auth_method": "tls"}, {"token_endpoint_auth_method": "private_key_jwt"},
+    {"redirect_uris": CALLBACK},
+]  # fmt: skip
+
+
 @pytest.mark.rule("AUTH-20")
 @pytest.mark.parametrize(
     ("metadata", "error"),
     [
-        ({}, "invalid_redirect_uri"),
-        ({"redirect_uris": []}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["http://app.example.com/cb"]}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["https://a.example/#x"]}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["https://u:p@a.example/"]}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["https://*.example.com/"]}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["https://a.example/x/../y"]}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["https://a.example/%2e%2E/y"]}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["javascript:alert(1)//https://x"]}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["data:text/html,x"]}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["myapp://callback"]}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["https:///x"]}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["https://a.example/\r\nX: y"]}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["https://a.example:x/"]}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["https://a.example/" + "x" * 2000]}, "invalid_redirect_uri"),
-        ({"redirect_uris": [CALLBACK] * 11}, "invalid_redirect_uri"),
-        ({"redirect_uris": CALLBACK}, "invalid_client_metadata"),
-        ({"redirect_uris": [CALLBACK], "client_name": 3}, "invalid_client_metadata"),
-        ({"redirect_uris": [CALLBACK], "grant_types": ["client_credentials"]}, "invalid_client_metadata"),
-        ({"redirect_uris": [CALLBACK], "response_types": ["token"]}, "invalid_client_metadata"),
-        ({"redirect_uris": [CALLBACK], "token_endpoint_auth_method": "tls"}, "invalid_client_metadata"),
-        ({"redirect_uris": [CALLBACK], "token_endpoint_auth_method": "private_key_jwt"}, "invalid_client_metadata"),
+        *(
+            ({"redirect_uris": uris}, "invalid_redirect_uri")
+            for uris in ([], [CALLBACK] * 11, *([uri] for uri in BAD_URIS))
+        ),
+        *(({"redirect_uris": [CALLBACK], **wrong}, "invalid_client_metadata") for wrong in BAD_METADATA),
     ],
 )
 async def test_what_can_not_be_registered(metadata: dict[str, Any], error: str) -> None:
@@ -175,44 +169,18 @@ async def test_a_document_that_does_not_do(document: Any, status: int, kind: str
 @pytest.mark.parametrize(
     "url",
     [
-        "http://app.example.com/client.json",
-        "http://127.0.0.1:1/client.json",
-        "https://127.0.0.1/client.json",
-        "https://localhost/client.json",
-        "https://[::1]/client.json",
-        "https://169.254.169.254/latest/meta-data",
-        "https://10.0.0.1/client.json",
-        "https://[::ffff:127.0.0.1]/client.json",
-        "https://2130706433/client.json",
-        "https://user@app.example.com/client.json",
-        "https://app.example.com/../client.json",
-        "https://app.example.com/client.json#x",
-        "https://app.example.com",
-        "https://app.example.com/",
+        "http://app.example.com/client.json", "http://127.0.0.1:1/client.json", "https://127.0.0.1/client.json",
+        "https://localhost/client.json", "https://[::1]/client.json", "https://169.254.169.254/latest/meta-data",
+        "https://10.0.0.1/client.json", "https://[::ffff:127.0.0.1]/client.json", "https://2130706433/client.json",
+        "https://user@app.example.com/client.json", "https://app.example.com/../client.json",
+        "https://app.example.com/client.json#x", "https://app.example.com", "https://app.example.com/",
         "https://app.example.com/" + "x" * 1000,
     ],
-)
+)  # fmt: skip
 async def test_a_document_is_never_fetched_from_within(url: str) -> None:
     stage = Stage()
     page = await Browser(stage).open(Program(stage, url).url())
     assert (page.status, "location" in page.headers) == (400, False)
-
-
-async def test_nothing_on_this_machine_is_ever_reached() -> None:
-    visits: list[Any] = []
-
-    def visited(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        visits.append(writer)
-        writer.close()
-
-    async with await asyncio.start_server(visited, ["127.0.0.1", "::1"]) as listening:
-        for place in listening.sockets:
-            host, port, *_ = place.getsockname()
-            for name in (f"[{host}]" if ":" in host else host, "localhost"):
-                stage = Stage()
-                page = await Browser(stage).open(Program(stage, f"https://{name}:{port}/client.json").url())
-                assert page.status == 400
-    assert not visits
 
 
 # ── signed assertions ──
@@ -251,10 +219,9 @@ async def test_client_credentials_by_signature_and_each_once() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"aud": []}, {"aud": [[ISSUER]]}, {"aud": ["https://evil.example", ISSUER]},
-        {"iss": "app"}, {"sub": "app"}, {"sub": None}, {"aud": RESOURCE}, {"aud": None}, {"aud": 3}, {"exp": 1},
-        {"exp": None}, {"exp": "soon"}, {"exp": 4_000_000_000}, {"jti": None}, {"jti": ""}, {"jti": "x" * 300},
-        {"nbf": 3_000_000_000},
+        {"aud": []}, {"aud": [[ISSUER]]}, {"aud": ["https://evil.example", ISSUER]}, {"iss": "app"}, {"sub": "app"},
+        {"sub": None}, {"aud": RESOURCE}, {"aud": None}, {"aud": 3}, {"exp": 1}, {"exp": None}, {"exp": "soon"},
+        {"exp": 4_000_000_000}, {"jti": None}, {"jti": ""}, {"jti": "x" * 300}, {"nbf": 3_000_000_000},
     ],
 )  # fmt: skip
 async def test_an_assertion_says_all_that_it_must(changed: dict[str, Any]) -> None:
@@ -335,13 +302,6 @@ def test_what_a_key_has_signed_is_read_by_its_type_only() -> None:
     assert read_assertion(token, {"keys": [other.public]}) is None
     assert read_assertion(token, {"keys": [other.public, key.public]}) == {"sub": "ann"}
     assert "d" not in key.public
-
-
-def test_a_secret_is_not_shown() -> None:
-    client = OAuthClient(id="ci", grant_types=["client_credentials"], secret="0123456789abcdef")
-    assert "0123456789abcdef" not in repr(client) + str(client.secret)
-    with pytest.raises(SetupError):
-        OAuthClient(id="ci", secret="short")
 
 
 async def test_nobody_learns_which_names_there_are_inside(

@@ -130,23 +130,6 @@ def test_a_copy_that_is_used_ends_the_grant(used: int, back: int, pause: float, 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-async def test_calls_together_take_a_number_once(number: int) -> None:
-    """Of a code one is good and the others end it; of a refresh token all are."""
-    desk = Desk()
-    await desk.refresh_all(range(number))
-    outcomes = await asyncio.gather(*(desk.use(number) for _ in range(4)))
-    assert sorted(outcomes) == (["used"] * 4 if number else ["refused"] * 3 + ["used"])
-    assert await desk.grants.is_revoked("g") is (number == 0)
-
-
-@pytest.mark.parametrize("number", [1, 7])
-async def test_what_the_store_has_forgotten_is_not_good(number: int) -> None:
-    desk = Desk()
-    assert await desk.use(number) == "refused"
-    assert await desk.grants.is_revoked("g")
-
-
 async def test_a_revocation_meets_a_use() -> None:
     """Whichever comes first: at the end it is revoked."""
     for order in itertools.permutations(range(3)):

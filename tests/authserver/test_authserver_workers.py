@@ -1,18 +1,12 @@
 """An authorization server beside several workers: whichever answers, a token is good at all of them, or at none."""
 
 import asyncio
-import os
-import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 import stores
@@ -23,100 +17,6 @@ from dovetail.transports import doorkeeper
 from http_wire import HttpWire
 
 CREDENTIALS = {"grant_type": "client_credentials"}
-WORKERS = 2
-ENOUGH = 80  # connections, until each worker has had one
-PROGRAM = """
-import os, sys
-from dovetail import Server
-from dovetail.auth import Auth
-from dovetail.authserver import AuthServer, OAuthClient
-
-ci = OAuthClient(id="ci", grant_types=["client_credentials"], secret=sys.argv[1], scopes=["notes:read"])
-beside = AuthServer("http://127.0.0.1", resource="http://127.0.0.1/mcp", users={}, clients=[ci],
-                    scopes={"notes:read": "Read"})
-server = Server("notes", auth=Auth(beside.verifier(), scopes=["notes:read"]))
-
-@server.tool
-def worker() -> str:
-    return str(os.getpid())
-
-server.run("http", port=0, workers=int(sys.argv[2]), routes=beside.routes())
-"""
-
-
-@contextmanager
-def running(folder: Path) -> Iterator[str]:
-    """The origin of the program, which must end by itself when it is told to, and complain of nothing."""
-    log = folder / "program.log"
-    command = [sys.executable, "-c", PROGRAM, SECRET, str(WORKERS)]
-    with log.open("wb") as written:
-        process = subprocess.Popen(command, stdout=written, stderr=written, cwd=folder)
-    try:
-        yield _origin(log, process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0, log.read_text()
-    finally:
-        process.kill()
-        process.wait()
-    assert "Traceback" not in log.read_text(), log.read_text()
-
-
-def _origin(log: Path, process: "subprocess.Popen[bytes]") -> str:
-    for _ in range(200):
-        found = re.search(r"http://127\.0\.0\.1:\d+", log.read_text())
-        if found is not None:
-            return found.group()
-        assert process.poll() is None, log.read_text()
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.05)
-    raise AssertionError(log.read_text())
-
-
-async def _ask(method: str, url: str, **options: Any) -> tuple[int, Any]:
-    """Each over a connection of its own, so that any worker may take it."""
-    async with (
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
-        session.request(method, url, **options) as answer,
-    ):
-        return answer.status, await answer.json()
-
-
-async def _worker(origin: str, token: str) -> tuple[int, str]:
-    """Who has answered a call."""
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "worker", "_meta": meta}}
-    headers = {
-        "Authorization": f"Bearer {token}",
-        "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": "2026-07-28",
-        "Mcp-Method": "tools/call",
-        "Mcp-Name": "worker",
-    }
-    status, answer = await _ask("POST", f"{origin}/mcp", json=body, headers=headers)
-    return status, answer["result"]["content"][0]["text"] if status == 200 else str(answer)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="several workers need fork")
-async def test_a_token_is_good_at_every_worker(tmp_path: Path) -> None:
-    with running(tmp_path) as origin:
-        asked = [_ask("POST", f"{origin}/token", data=CREDENTIALS, headers=basic("ci", SECRET)) for _ in range(8)]
-        tokens = [answer["access_token"] for status, answer in await asyncio.gather(*asked) if status == 200]
-        assert len(tokens) == 8
-        keys = {str(answer) for _, answer in [await _ask("GET", f"{origin}/jwks") for _ in range(8)]}
-        assert len(keys) == 1
-        workers = set()
-        for number in range(ENOUGH):
-            status, worker = await _worker(origin, tokens[number % len(tokens)])
-            assert status == 200, worker
-            workers.add(worker)
-            if len(workers) == WORKERS and number >= 2 * len(tokens):
-                break
-        assert len(workers) == WORKERS
 
 
 # ── in one process: apps of the same fleet ──
@@ -252,13 +152,6 @@ async def test_two_apps_with_one_authorization_server_do_not_know_each_other(url
         assert await elsewhere.may_call(other)
         await elsewhere.revoke(token)
         assert not await apps[0].may_call(token)
-
-
-async def test_its_pages_alone_use_the_state_of_their_app(sqlite: str) -> None:
-    issuing, checking = beside(), beside()
-    pages, protected = Server("notes").asgi(state=sqlite, routes=issuing.routes()), notes(checking.verifier())
-    async with started(pages) as first, started(protected.asgi(state=sqlite)) as second:
-        assert await second.may_call(await first.own_token())
 
 
 def test_each_event_loop_has_a_store_of_its_own(tmp_path: Path) -> None:
