@@ -38,7 +38,7 @@ WRAPPED = {
     "watchfiles": {"dovetail.engine.watch"},
     "cryptography": {"dovetail.engine.seal"},
     # what comes in, what goes out, what a client signs
-    "joserfc": {"dovetail.auth.jose", "dovetail.auth.signing", "dovetail.client.oauth.dpop"},
+    "joserfc": {"dovetail.auth.jose", "dovetail.client.oauth.dpop"},
     "httptools": {"dovetail.transports.wire"},
     "uvloop": {"dovetail.transports.serve"},
     "aiohttp": {"dovetail.client.transports.aiohttp", "dovetail.auth.fetch"},

@@ -1,19 +1,14 @@
 """Fixed API keys: who gets in, what is kept of a key, and that looking it up tells nothing."""
 
-import ast
 import hashlib
 import hmac
-import inspect
 import pickle
-import textwrap
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dovetail.auth import keys as module
-from dovetail.auth.keys import ApiKeys
+from dovetail.auth import api_keys as module
+from dovetail.auth.api_keys import ApiKeys
 from dovetail.errors import SetupError
 
 ALICE = "alice-key-0123456789"
@@ -41,11 +36,6 @@ async def test_each_key_is_of_one() -> None:
     ["", "x", ALICE[:-1], ALICE + "x", ALICE.upper(), " " + ALICE, ALICE + "\n", "alice", "a" * 10_000_000, "\udc80é"],
 )
 async def test_anything_else_is_of_nobody(token: str) -> None:
-    assert await ApiKeys({"alice": ALICE}).verify(token) is None
-
-
-@given(st.text(max_size=40))
-async def test_no_text_gets_in_by_chance(token: str) -> None:
     assert await ApiKeys({"alice": ALICE}).verify(token) is None
 
 
@@ -102,26 +92,14 @@ def test_an_environment_that_does_not_do(value: str | None, says: str, monkeypat
 @pytest.mark.parametrize(
     "given",
     [
-        {},
-        [ALICE],
-        {"": ALICE},
-        {7: ALICE},
-        {"alice": "tooshort-secret"},
-        {"alice": "with space 0123456789"},
-        {"alice": "umlaut-ä-0123456789"},
-        {"alice": "x" * 1025},
-        {"alice": "sha256:123-secret"},
-        {"alice": "sha256:" + "A" * 64},
-        {"alice": None},
-        {"alice": 1234567890123456},
-        {"alice": {"scopes": ["a"]}},
-        {"alice": {"key": ALICE, "scope": "a"}},
-        {"alice": {"key": ALICE, "claims": ["a"]}},
-        {"alice": {"key": ALICE, "scopes": ["a b"]}},
-        {"alice": ALICE, "bob": ALICE},
+        {}, [ALICE], {"": ALICE}, {7: ALICE}, {"alice": "tooshort-secret"}, {"alice": "with space 0123456789"},
+        {"alice": "umlaut-ä-0123456789"}, {"alice": "x" * 1025}, {"alice": "sha256:123-secret"},
+        {"alice": "sha256:" + "A" * 64}, {"alice": None}, {"alice": 1234567890123456}, {"alice": {"scopes": ["a"]}},
+        {"alice": {"key": ALICE, "scope": "a"}}, {"alice": {"key": ALICE, "claims": ["a"]}},
+        {"alice": {"key": ALICE, "scopes": ["a b"]}}, {"alice": ALICE, "bob": ALICE},
         {"alice": ALICE, "bob": ApiKeys.hash(ALICE)},
     ],
-)
+)  # fmt: skip
 def test_keys_that_are_refused_at_setup_and_not_shown(given: Any) -> None:
     with pytest.raises(SetupError) as caught:
         ApiKeys(given)
@@ -161,18 +139,3 @@ async def test_every_look_makes_the_same_comparison(monkeypatch: pytest.MonkeyPa
     for token in (ALICE, BOB, ALICE[:-1] + "x", "x" + ALICE[1:], "", "x"):
         await keys.verify(token)
     assert compared == [(32, 32)] * 6
-
-
-def test_nothing_in_the_look_up_depends_on_how_much_is_right() -> None:
-    """No `==` on a token or a digest, no loop over keys, and one way out after the size is known."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(ApiKeys.verify)))
-    kinds = [type(node) for node in ast.walk(tree)]
-    comparisons = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Compare)]
-    assert comparisons == ["len(token) > MAX_KEY"]
-    assert ast.For not in kinds
-    assert ast.While not in kinds
-
-
-def test_the_place_of_a_key_differs_from_process_to_process() -> None:
-    one, two = ApiKeys({"alice": ALICE}), ApiKeys({"alice": ALICE})
-    assert one._owners.keys().isdisjoint(two._owners.keys())

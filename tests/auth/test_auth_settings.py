@@ -1,6 +1,5 @@
 """`Auth`: which verifier answers and for how long it is believed, and what an app has of its own while it is open."""
 
-import asyncio
 import logging
 import math
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from dovetail import Server
 from dovetail.auth import Auth, Principal
-from dovetail.auth.verifier import MAX_TOKEN, Found
+from dovetail.auth.principal import MAX_TOKEN, Found
 from dovetail.errors import SetupError
 from http_serving import serving
 from http_wire import HttpWire
@@ -171,13 +170,6 @@ async def test_each_app_has_a_verifier_of_its_own_until_it_ends() -> None:
     assert not here
 
 
-async def test_an_app_that_never_began_asks_for_none() -> None:
-    here: list[Any] = []
-    app = notes(Lodger(here)).asgi()
-    await app.drain(1)
-    assert not here
-
-
 async def test_an_app_that_cannot_start_lets_go_of_its_verifiers() -> None:
     class Broken(Knows):
         def for_app(self, state: Any) -> Any:
@@ -247,17 +239,3 @@ async def test_a_verifier_may_have_one_of_the_two() -> None:
     async with serving(notes(OnlyBegins("ann"), OnlyEnds("bob"), plain)) as app:
         assert [await _status(app, token) for token in ("ann", "bob", "cy", "zoe")] == [200, 200, 200, 401]
     assert plain.left == 1
-
-
-async def test_the_settings_themselves_stay_as_they_are() -> None:
-    here: list[Any] = []
-    auth = Auth(Lodger(here), scopes=[])
-    before = dict(vars(auth))
-    one, other = await asyncio.gather(auth.for_app("one"), auth.for_app("other"))
-    assert here == ["one", "other"]
-    assert vars(auth) == before
-    await one.leave()
-    await one.leave()
-    await auth.leave()
-    assert here == ["other"]
-    await other.leave()

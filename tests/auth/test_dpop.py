@@ -3,6 +3,7 @@
 import hashlib
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from proof_making import (
     NOW,
     OTHER,
     RSA,
+    URL,
     Change,
     b64,
     bound,
@@ -24,12 +26,28 @@ from proof_making import (
     proof,
     public,
     refused,
+    remembering,
     signed,
     without,
 )
 
-from dovetail.auth.dpop import ALGS, MAX_JTI
-from dovetail.auth.proofs import MAX_PROOF, _imported, read_proof
+from dovetail.auth.dpop import (
+    ALGORITHMS,
+    CLOCK_MARGIN,
+    LEEWAY,
+    LONGEST,
+    MAX_JTI,
+    MAX_PROOF,
+    DpopCheck,
+    DpopNonces,
+    ProofCounts,
+    UsedProofs,
+    needs_proof,
+    read_proof,
+    same_target,
+)
+from dovetail.auth.jose import PRIVATE_MEMBERS, read_keys
+from dovetail.errors import ProtocolError, RateLimited, Unauthorized
 
 SHARED = jwk.OctKey.generate_key(256)
 
@@ -51,7 +69,7 @@ SHARED = jwk.OctKey.generate_key(256)
 )
 @pytest.mark.filterwarnings("ignore:EdDSA is deprecated")  # joserfc says so when this test signs with it
 async def test_a_proof_by_each_algorithm_is_taken(alg: str, key: Any) -> None:
-    assert alg in ALGS.split()
+    assert alg in ALGORITHMS
     await check(proof(key=key, alg=alg), claims=bound(key))
 
 
@@ -89,91 +107,58 @@ async def test_what_does_not_matter_is_passed_over(header: Change) -> None:
 # --- what is not: the header
 
 
+def heading(**changed: Any) -> Change:
+    return without({"typ": "dpop+jwt", "alg": "ES256", "jwk": public(KEY)} | changed)
+
+
+NO_PROOF = [
+    "", "one", "a.b", "a.b.c.d", "a.b.", "ä.b.c", "a.b.c\n", f"{proof()}, {proof()}", f"{proof()}.{proof()}", "a.b.c",
+    proof().rpartition(".")[0] + ".", proof(said={"note": "x" * MAX_PROOF}), forged(b"\xff"), forged(b"[" * 3000),
+    forged([]),     forged(b'{"typ":"dpop+jwt","alg":"ES256","jwk":{"a":' + b"[" * 2500 + b"]" * 2500 + b"}}"),
+    forged(heading(crit=["b64"], b64=False)), forged(heading(crit=["exp"], exp=1)), forged(heading(crit=[])),
+    forged(heading(b64=False)),  # and a header that says something twice gets past no reader
+    forged(json.dumps(heading(alg="none")).encode()[:-1] + b', "alg": "ES256"}'),
+]  # fmt: skip
+TYPES = ["jwt", "JWT", "at+jwt", "dpop", "", "application/dpop+jwt", 1, None]
+ALGS = ["none", "None", "HS256", "HS512", "ES512", "RS1", "Ed448", "ES256K", "", "es256", 1, ["ES256"], None]
+UNFIT: list[tuple[str, Change]] = [
+    ("ES256", {"kty": "RSA", "n": "AQAB", "e": "AQAB"}),
+    ("ES256", public(jwk.ECKey.generate_key("P-384"))),
+    ("ES256", public(KEY) | {"crv": "secp256k1"}),
+    ("ES256", public(KEY) | {"kty": "oct"}),
+    ("PS256", public(KEY)),
+    ("Ed25519", public(jwk.OKPKey.generate_key("X25519"))),
+]
+UNREADABLE = [
+    ("ES256", without(public(KEY) | {"y": None})),
+    ("ES256", public(KEY) | {"x": 5}),
+    ("RS256", {"kty": "RSA", "n": "A"}),
+]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "not one signed proof"),
-        ("one", "not one signed proof"),
-        ("a.b", "not one signed proof"),
-        ("a.b.c.d", "not one signed proof"),
-        ("a.b.", "not one signed proof"),
-        ("ä.b.c", "not one signed proof"),
-        ("a.b.c\n", "not one signed proof"),
-        (proof(said={"note": "x" * MAX_PROOF}), "reasonable size"),
-        (f"{proof()}, {proof()}", "not one signed proof"),
-        (f"{proof()}.{proof()}", "not one signed proof"),
-        ("a.b.c", "not one signed proof"),
-        (forged(b"\xff"), "not one signed proof"),
-        (forged(b"[" * 3000), "not one signed proof"),
-        (forged(b'{"typ":"dpop+jwt","alg":"ES256","jwk":{"a":' + b"[" * 2500 + b"]" * 2500 + b"}}"), "signed proof"),
-        (forged([]), "not one signed proof"),
-        (forged({}), "type"),
-        (forged({"typ": 1}), "type"),
-        (forged({"typ": "dpop+jwt", "jwk": public(KEY)}), "signed with one of"),
-        (forged({"typ": "dpop+jwt", "alg": 1, "jwk": public(KEY)}), "signed with one of"),
-        (forged({"typ": "dpop+jwt", "alg": ["ES256"], "jwk": public(KEY)}), "signed with one of"),
-        (forged({"typ": "dpop+jwt", "alg": "ES256"}), "carries no key"),
-        (forged({"typ": "dpop+jwt", "alg": "ES256", "jwk": "key"}), "carries no key"),
+        *((text, "not one signed proof") for text in NO_PROOF),
+        *((forged(heading(typ=typ)), "type") for typ in TYPES),
+        *((forged(heading(alg=alg)), "signed with one of") for alg in ALGS),
+        *((forged(heading(alg=alg, jwk=SHARED.as_dict())), "signed with one of") for alg in ALGS),
+        *((forged(heading(jwk=key)), "carries no key") for key in (None, "key", 5)),
+        *((forged(heading(jwk=public(KEY) | {part: "AQAB"})), "private key") for part in sorted(PRIVATE_MEMBERS)),
+        *((forged(heading(jwk=public(KEY) | {part: None})), "private key") for part in sorted(PRIVATE_MEMBERS)),
+        *((forged(heading(alg=alg, jwk=key)), "does not fit") for alg, key in UNFIT),
+        *((forged(heading(alg=alg, jwk=key)), "can't be read") for alg, key in UNREADABLE),
     ],
-)
-async def test_anything_but_one_proof_is_refused(text: str, words: str) -> None:
+)  # fmt: skip
+async def test_a_header_that_proves_nothing_is_refused(text: str, words: str) -> None:
     assert words in (await refused(text)).message
-
-
-@pytest.mark.parametrize("typ", ["jwt", "JWT", "at+jwt", "dpop", "", "application/dpop+jwt"])
-async def test_another_kind_of_token_is_no_proof(typ: str) -> None:
-    assert "type" in (await refused(proof({"typ": typ}))).message
-
-
-@pytest.mark.parametrize("alg", ["none", "None", "HS256", "HS512", "ES512", "RS1", "Ed448", "ES256K", "", "es256"])
-async def test_only_pinned_algorithms_with_two_keys_count(alg: str) -> None:
-    for key in (KEY, SHARED):
-        text = forged({"typ": "dpop+jwt", "alg": alg, "jwk": key.as_dict()})
-        assert "signed with one of" in (await refused(text)).message
-
-
-async def test_no_signature_is_no_proof() -> None:
-    await refused(proof().rpartition(".")[0] + ".")
 
 
 async def test_the_public_key_is_no_shared_secret() -> None:
     """The old trick: a MAC whose key is the text of the public key."""
     secret = jwk.OctKey.import_key(json.dumps(public(RSA)))
-    text = signed({"typ": "dpop+jwt", "alg": "HS256", "jwk": public(RSA)}, {"iat": NOW}, secret)
+    text = signed(heading(alg="HS256", jwk=public(RSA)), {"iat": NOW}, secret)
     assert "signed with one of" in (await refused(text, claims=bound(RSA))).message
-
-
-@pytest.mark.parametrize("member", ["d", "p", "q", "dp", "dq", "qi", "oth", "k"])
-async def test_a_private_key_is_refused_whatever_it_holds(member: str) -> None:
-    for value in ("AQAB", "", None, []):
-        text = forged({"typ": "dpop+jwt", "alg": "ES256", "jwk": public(KEY) | {member: value}})
-        refusal = await refused(text)
-        assert "private key" in refusal.message
-
-
-async def test_a_private_key_that_signs_for_itself_is_refused() -> None:
-    text = proof({"jwk": KEY.as_dict(private=True)})
-    assert "private key" in (await refused(text)).message
-
-
-@pytest.mark.parametrize(
-    ("alg", "key"),
-    [
-        ("ES256", {"kty": "RSA", "n": "AQAB", "e": "AQAB"}),
-        ("ES256", public(jwk.ECKey.generate_key("P-384"))),
-        ("ES256", public(KEY) | {"crv": "secp256k1"}),
-        ("ES256", public(KEY) | {"kty": "oct"}),
-        ("ES256", without(public(KEY) | {"y": None})),
-        ("ES256", public(KEY) | {"x": 5}),
-        ("ES256", {}),
-        ("PS256", public(KEY)),
-        ("RS256", {"kty": "RSA", "n": "AQAB"}),
-        ("Ed25519", public(jwk.OKPKey.generate_key("X25519"))),
-    ],
-)
-async def test_a_key_that_does_not_fit_is_refused(alg: str, key: Change) -> None:
-    message = (await refused(forged({"typ": "dpop+jwt", "alg": alg, "jwk": key}))).message
-    assert "does not fit" in message or "can't be read" in message
 
 
 async def test_a_point_that_is_not_on_the_curve_is_refused() -> None:
@@ -192,18 +177,8 @@ async def test_an_rsa_key_is_neither_weak_nor_slow_even_if_the_token_is_bound_to
     n, e = (b64(each.to_bytes((each.bit_length() + 7) // 8, "big")) for each in (2**bits - 1, exponent))
     text = forged({"typ": "dpop+jwt", "alg": "RS256", "jwk": {"kty": "RSA", "n": n, "e": e}})
     carried = read_proof(text)
-    assert (_imported("RS256", carried.key) is not None) is good
+    assert (len(read_keys({"keys": [dict(carried.key)]}, ["RS256"])) == 1) is good
     await refused(text, claims={"cnf": {"jkt": carried.thumbprint}})
-
-
-@pytest.mark.parametrize("header", [{"crit": ["b64"], "b64": False}, {"crit": ["exp"], "exp": 1}, {"crit": []}])
-async def test_critical_headers_are_refused(header: Change) -> None:
-    heading = {"typ": "dpop+jwt", "alg": "ES256", "jwk": public(KEY)} | header
-    assert "not one signed proof" in (await refused(forged(heading))).message
-
-
-async def test_an_unencoded_payload_is_refused() -> None:
-    await refused(forged({"typ": "dpop+jwt", "alg": "ES256", "jwk": public(KEY), "b64": False}))
 
 
 # --- what is not: the signature
@@ -218,12 +193,6 @@ async def test_a_changed_proof_is_refused() -> None:
     """The words of one and the signature of another, by the same key."""
     one, other = proof(), proof()
     assert "signature" in (await refused(f"{one.rpartition('.')[0]}.{other.rpartition('.')[2]}")).message
-
-
-async def test_a_header_that_says_something_twice_is_refused() -> None:
-    """It does not get past one reader with another algorithm for the next."""
-    head = json.dumps({"typ": "dpop+jwt", "alg": "none", "jwk": public(KEY)})[:-1] + ', "alg": "ES256"}'
-    assert "not one signed proof" in (await refused(forged(head.encode(), signature=b"x"))).message
 
 
 # --- what is not: what it says
@@ -268,3 +237,277 @@ async def test_a_signed_text_that_says_nothing_is_refused(payload: bytes) -> Non
 @given(st.text(alphabet="abAB01-_.=", max_size=60) | st.binary(max_size=60).map(lambda raw: f"{b64(raw)}.e30.AA"))
 async def test_no_text_gets_in_or_breaks_anything(text: str) -> None:
     await refused(text)
+
+
+SECRET = b"s" * 32
+
+
+# --- the token
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        bound(OTHER), {}, {"cnf": None}, {"cnf": {}}, {"cnf": {"jkt": None}}, {"cnf": {"jkt": ""}},
+        {"cnf": {"jkt": "ä"}}, {"cnf": {"jkt": [KEY.thumbprint()]}}, {"cnf": KEY.thumbprint()},
+        {"cnf": {"x5t#S256": KEY.thumbprint()}}, {"jkt": KEY.thumbprint()},
+    ],
+)  # fmt: skip
+async def test_a_token_of_another_key_or_of_none_is_refused(claims: Change) -> None:
+    """A thief who has the token, and a good proof with a key of his own."""
+    assert "not bound" in (await refused(proof(), "invalid_token", claims=claims)).message
+
+
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize("jkt", [KEY.thumbprint(), "", None, 5], ids=["right", "empty", "none", "number"])
+def test_a_bound_token_is_no_plain_bearer_token(required: bool, jkt: Any) -> None:
+    """The downgrade: a stolen token, sent as `Bearer` because there is no key to prove anything with."""
+    claims = {"sub": "ada", "cnf": {"jkt": jkt}}
+    assert needs_proof(claims)
+    with pytest.raises(Unauthorized, match="bound to a key") as caught:
+        checker(required=required).check_bearer(claims)
+    assert (caught.value.error, caught.value.http_status) == ("invalid_token", 401)
+
+
+@pytest.mark.parametrize("claims", [{}, {"cnf": None}, {"cnf": {}}, {"cnf": "jkt"}, {"cnf": {"x5t#S256": "a"}}])
+def test_a_token_that_is_bound_to_nothing_of_ours_is_a_bearer_token(claims: Change) -> None:
+    assert not needs_proof(claims)
+    checker().check_bearer(claims)
+    with pytest.raises(Unauthorized, match="only tokens that are bound"):
+        checker(required=True).check_bearer(claims)
+
+
+@pytest.mark.parametrize(("headers", "good"), [([], False), ([b"a", b"a"], False), ([b" a.b.c "], True)])
+def test_a_request_has_one_proof(headers: list[bytes], good: bool) -> None:
+    pairs = [(b"host", b"x"), *((b"dpop", value) for value in headers)]
+    if good:
+        assert DpopCheck.only_proof(pairs) == "a.b.c"
+        return
+    with pytest.raises(Unauthorized, match="exactly one") as caught:
+        DpopCheck.only_proof(pairs)
+    assert caught.value.error == "invalid_dpop_proof"
+
+
+# --- used again
+
+
+async def test_a_proof_is_good_once() -> None:
+    same = checker()
+    text = proof()
+    await check(text, same)
+    assert "used before" in (await refused(text, check=same)).message
+    await check(proof(), same)
+
+
+async def test_another_signature_of_the_same_jti_is_the_same_proof() -> None:
+    """ECDSA signs the same words differently each time; what was used is the jti, not the text."""
+    same = checker()
+    texts = {proof(said={"jti": "again"}) for _ in range(2)}
+    assert len(texts) == 2
+    await check(texts.pop(), same)
+    await refused(texts.pop(), check=same)
+
+
+async def test_a_jti_belongs_to_its_key() -> None:
+    """Nobody can use up the proofs of somebody else."""
+    same = checker()
+    await check(proof(said={"jti": "1"}, key=OTHER), same, claims=bound(OTHER))
+    await check(proof(said={"jti": "1"}), same)
+
+
+@pytest.mark.parametrize("away", [-LEEWAY, 0, LEEWAY])
+async def test_a_proof_is_remembered_as_long_as_it_could_be_used(away: float) -> None:
+    seen: dict[str, float] = {}
+
+    async def claim(key: str, seconds: float) -> bool:
+        seen[key] = seconds
+        return True
+
+    await check(proof(said={"jti": "secret-id", "iat": NOW + away}), checker(claim))
+    [(key, seconds)] = seen.items()
+    assert seconds == away + LEEWAY + CLOCK_MARGIN
+    assert key.startswith("dpop/")
+    assert "secret-id" not in key
+
+
+async def test_a_bad_proof_is_not_remembered() -> None:
+    async def claim(key: str, seconds: float) -> bool:
+        raise AssertionError("nothing to remember")
+
+    for text in (proof(said={"htm": "GET"}), proof(said={"ath": "x"}), forged({}), proof()[:-4] + "AAAA"):
+        await refused(text, check=checker(claim))
+
+
+async def test_a_store_that_fails_lets_nobody_in() -> None:
+    async def claim(key: str, seconds: float) -> bool:
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        await check(proof(), checker(claim))
+
+
+# --- where one process remembers them, and how many of each caller
+
+
+class Now:
+    def __init__(self, at: float = NOW) -> None:
+        self.at = at
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 700)), max_size=40))
+async def test_what_one_process_remembers_are_the_proofs_that_could_come_again(steps: list[tuple[str, int]]) -> None:
+    """Against a model that knows when each was claimed."""
+    now, claimed = Now(), dict[str, float]()
+    used = UsedProofs(5, now)
+    for key, pause in steps:
+        try:
+            is_new = await used.claim(key, LONGEST)
+        except ProtocolError:
+            assert sum(1 for at in claimed.values() if now.at - at < 2 * LONGEST) >= 5
+        else:
+            age = now.at - claimed.get(key, -9e9)
+            assert age >= LONGEST if is_new else age < 2 * LONGEST
+            if is_new:
+                claimed[key] = now.at
+        now.at += pause
+
+
+async def test_who_has_used_too_many_has_to_wait_and_others_go_on() -> None:
+    """A proof that is refused does not count: a thief may send what he has seen again and again."""
+    now = Now()
+    ours = DpopCheck(remembering(), most_of_one=3, clock=now)
+    seen = [proof(said={"jti": f"{n}"}) for n in range(3)]
+    for text in seen:
+        await check(text, ours, caller="ann")
+        await refused(text, check=ours, caller="bob")
+    with pytest.raises(RateLimited, match="proofs of this caller") as caught:
+        await check(proof(said={"jti": "3"}, key=OTHER), ours, claims=bound(OTHER), caller="ann")
+    assert (caught.value.http_status, 0 < caught.value.retry_after <= LEEWAY + CLOCK_MARGIN) == (429, True)
+    await check(proof(said={"jti": "3"}, key=OTHER), ours, claims=bound(OTHER), caller="bob")
+    now.at += caught.value.retry_after
+    await check(proof(said={"jti": "4", "iat": now.at}), ours, caller="ann")
+
+
+def test_those_beyond_the_bound_count_as_one() -> None:
+    counts = ProofCounts(2, Now(), callers=3)
+    for caller in ("a", "b", "c", "d", "e"):
+        counts.refuse_too_many(caller)
+        counts.add(caller)
+    counts.refuse_too_many("a")
+    with pytest.raises(RateLimited):
+        counts.refuse_too_many("f")
+
+
+# --- nonces
+
+
+def nonces(at: float = NOW, secret: bytes = SECRET) -> DpopNonces:
+    return DpopNonces(lambda: [secret], seconds=100, clock=lambda: at)
+
+
+async def test_with_nonces_a_proof_has_to_hold_a_fresh_one() -> None:
+    ours = checker(nonces=nonces())
+    assert ours.nonce == nonces().fresh()
+    await check(proof(said={"nonce": ours.nonce}), ours)
+    for given_nonce in (None, "", "guess", "ä", nonces(NOW - 200).fresh(), nonces(secret=b"o" * 32).fresh()):
+        await refused(proof(said={"nonce": given_nonce}), "use_dpop_nonce", check=ours)
+
+
+async def test_a_proof_that_lacks_its_nonce_is_not_used_up() -> None:
+    """The client signs again with the nonce, and may well keep its jti."""
+    ours = checker(nonces=nonces())
+    await refused(proof(said={"jti": "1"}), "use_dpop_nonce", check=ours)
+    await check(proof(said={"jti": "1", "nonce": ours.nonce}), ours)
+
+
+@pytest.mark.parametrize(("later", "good"), [(0, True), (99, True), (199, True), (200, False), (-1, False)])
+def test_a_nonce_is_good_for_one_to_two_windows(later: float, good: bool) -> None:
+    assert NOW % 100 == 0
+    assert nonces(NOW + later).knows(nonces().fresh()) is good
+
+
+def test_workers_with_one_secret_know_each_others_nonces() -> None:
+    assert nonces().knows(nonces().fresh())
+    assert not nonces().knows(nonces(secret=b"t" * 32).fresh())
+    assert checker().nonce is None
+
+
+def test_secrets_can_be_replaced() -> None:
+    """The first one makes nonces, all of them are known; and what a fleet agrees on later counts at once."""
+    secrets = [SECRET]
+    ours = DpopNonces(lambda: secrets, seconds=100, clock=lambda: NOW)
+    old = ours.fresh()
+    secrets[:] = [b"t" * 32, SECRET]
+    assert ours.fresh() == nonces(secret=b"t" * 32).fresh() != old
+    assert ours.knows(old)
+
+
+# --- the URL, however it is spelled
+
+
+@pytest.mark.parametrize(
+    ("htu", "url"),
+    [
+        ("HTTPS://Notes.Example.COM/mcp", URL),
+        ("https://notes.example.com:443/mcp", URL),
+        ("https://notes.example.com:/mcp", URL),
+        ("http://localhost:80/mcp", "http://localhost/mcp"),
+        (URL + "?x=1", URL),
+        (URL, URL + "?session=2#there"),
+        ("https://a.example", "https://a.example/"),
+        ("https://a.example?x", "https://a.example"),
+        ("https://a.example/%7euser/%c3%a4", "https://a.example/~user/%C3%A4"),
+        ("http://[::1]:8000/mcp", "http://[::1]:8000/mcp"),
+    ],
+)
+def test_the_same_target_in_two_spellings(htu: str, url: str) -> None:
+    assert same_target(htu, url)
+    assert same_target(url, htu)
+
+
+@pytest.mark.parametrize(
+    "htu",
+    [
+        "", "mcp", "//notes.example.com/mcp", "https:notes.example.com/mcp", "https:///mcp",
+        "https://notes.example.com/MCP", "https://notes.example.com/mcp/", "https://notes.example.com//mcp",
+        "https://notes.example.com/mcp;v=1", "https://notes.example.com:8443/mcp",
+        "https://notes.example.com:443x/mcp", "https://notes.example.com:99999/mcp",
+        "https://notes.example.com.evil.example/mcp", "https://evil@notes.example.com/mcp",
+        "https://notes.example.com@evil.example/mcp", "https://evil.example\\@notes.example.com/mcp",
+        "https://evil.example/https://notes.example.com/mcp", "https://[::1/mcp", "ftp://notes.example.com/mcp",
+        "javascript:alert(1)", "https://notes.example.com/m\tcp", "https://notes.exam\nple.com/mcp",
+        " https://notes.example.com/mcp", "https://nötes.example.com/mcp", "https://notes.example.com/m%63p%2F",
+    ],
+)  # fmt: skip
+def test_another_target(htu: str) -> None:
+    assert not same_target(htu, URL)
+    assert not same_target(URL, htu)
+
+
+hosts = st.from_regex(r"[a-z][a-z0-9-]{0,10}(\.[a-z]{2,5})?", fullmatch=True)
+ports = st.integers(1, 65535)
+segments = st.lists(st.text(max_size=6).map(lambda each: quote(each, safe="")), max_size=4)
+
+
+@given(st.sampled_from(["http", "https"]), hosts, st.none() | ports, segments, st.text(max_size=8), st.data())
+def test_any_url_is_the_same_in_all_its_spellings(
+    scheme: str, host: str, port: int | None, path: list[str], query: str, data: st.DataObject
+) -> None:
+    place = f"{host}:{port}" if port is not None else host
+    url = f"{scheme}://{place}/{'/'.join(path)}"
+    other = f"{scheme.upper()}://{place.upper()}/{'/'.join(path)}?{quote(query)}#{quote(query)}"
+    assert same_target(other, url)
+    another = data.draw(ports)
+    effective = {"http": 80, "https": 443}[scheme] if port is None else port
+    assert same_target(f"{scheme}://{host}:{another}/{'/'.join(path)}", url) is (another == effective)
+    assert not same_target(f"{scheme}://x{place}/{'/'.join(path)}", url)
+    assert not same_target(url + "x", url)
+
+
+@given(st.text(), st.text())
+def test_any_two_texts_can_be_compared(htu: str, url: str) -> None:
+    assert same_target(htu, url) is same_target(url, htu)
+    assert not same_target(htu, URL) or htu.lower().startswith("https:")

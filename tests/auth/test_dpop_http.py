@@ -8,7 +8,7 @@ from proof_making import KEY, OTHER, TOKEN, bound, proof
 
 from dovetail import AuditEvent, Context, Server
 from dovetail.auth import Auth, Principal
-from dovetail.auth.dpop import ALGS
+from dovetail.auth.dpop import ALGORITHMS
 from dovetail.state.memory import MemoryState
 from http_serving import until
 from http_stage import HANDSHAKE, MODERN, open_wire, text_of
@@ -69,7 +69,7 @@ async def refused(
     assert answer.status == 401
     given = challenges(answer)["DPoP"]
     assert f'error="{error}"' in given
-    assert f'algs="{ALGS}"' in given
+    assert f'algs="{" ".join(ALGORITHMS)}"' in given
     assert TOKEN.encode() not in answer.raw
 
 
@@ -104,25 +104,6 @@ async def test_a_stolen_token_is_worth_nothing(dpop: str) -> None:
 
 async def test_a_token_without_a_key_needs_no_proof_and_is_helped_by_none() -> None:
     await refused(app_of("optional"), proved(PLAIN), "invalid_token")
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"htm": "GET"},
-        {"htu": "http://localhost:8000/other"},
-        {"htu": "http://evil.example:8000/mcp"},
-        {"iat": 1},
-        {"ath": "x"},
-    ],
-)
-async def test_a_bad_proof_is_refused_with_a_challenge(said: dict[str, Any]) -> None:
-    await refused(app_of("optional"), proved(**said), "invalid_dpop_proof")
-
-
-@pytest.mark.parametrize("text", [None, "", "x"])
-async def test_no_proof_is_refused_with_a_challenge(text: str | None) -> None:
-    await refused(app_of("optional"), {**proved(), "dpop": text}, "invalid_dpop_proof")
 
 
 async def test_two_proofs_are_none() -> None:
@@ -195,7 +176,3 @@ async def test_who_has_no_token_learns_which_ones_are_taken(dpop: str, schemes: 
     given = challenges(answer)
     assert set(given) == schemes
     assert all("error" not in each for each in given.values())
-
-
-async def test_where_it_is_off_the_scheme_is_not_known() -> None:
-    assert (await HttpWire(app_of("off"), headers=proved()).call("who")).status == 401

@@ -110,7 +110,7 @@ async def challenge_of(refused: Exchange) -> str:
     assert refused.status == 401, refused.raw
     given = refused.headers["www-authenticate"]
     assert given.startswith("DPoP ")
-    assert f'algs="{dpop.ALGS}"' in given
+    assert f'algs="{" ".join(dpop.ALGORITHMS)}"' in given
     assert TOKEN.encode() not in refused.raw
     return given
 
@@ -156,15 +156,6 @@ async def test_any_other_proof_is_refused_and_changes_nothing(
         assert (await go(visitor, {}).started()).status == status  # with a proof of its own: all is as it was
 
 
-async def test_a_proof_of_one_way_opens_no_other() -> None:
-    async with guarded() as app:
-        visitor = await Visitor.of(app)
-        for go, method, path, _ in WAYS.values():
-            for _, other_method, other_path, _ in WAYS.values():
-                if (other_method, other_path) != (method, path):
-                    await challenge_of(go(visitor, visitor.wire.proved(other_method, other_path)))
-
-
 @each_way
 async def test_every_way_tells_which_nonce_to_take(
     go: Callable[..., Exchange], method: str, path: str, status: int
@@ -207,21 +198,6 @@ async def test_a_stream_outlives_its_proof_and_ends_with_its_token(
         assert time.time() >= notary.expires_at
         assert stream.sent[-1].get("more_body") is False
         assert 'error="invalid_token"' in await challenge_of(go(visitor, {}))
-
-
-@pytest.mark.parametrize("name", ["GET of a session", "listen"])
-async def test_a_stream_goes_on_telling_after_its_proof(name: str) -> None:
-    stage = Stage(auth=Auth(Notary(), dpop="required"))
-    go, method, path, _ = WAYS[name]
-    async with serving(stage.server) as app:
-        visitor = await Visitor.of(app)
-        stream = await go(visitor, visitor.wire.proved(method, path, iat=nearly_over())).started()
-        await asyncio.sleep(1.2 * SOON)
-        stage.change_tools()
-        while (await stream.message()).get("method") != "notifications/tools/list_changed":
-            continue
-        stream.leave()
-        await stream.done()
 
 
 async def test_the_oldest_transport_answers_on_a_stream_whose_proof_is_over() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
-from dovetail.auth import Auth, Jwt, VerifierTrouble, jose
+from dovetail.auth import Auth, Jwt, VerifierTrouble
 from dovetail.auth.fetch import Fetched, FetchFailed, FetchRequest
 from dovetail.auth.jose import ASYMMETRIC, MAX_KEYS, read_keys
 from dovetail.errors import SetupError
@@ -56,16 +56,6 @@ async def test_every_algorithm_with_one_public_key(algorithm: str, key: Any) -> 
     assert await jwt.verify(token(algorithm="RS256", key=OTHER_RSA)) is None
 
 
-async def test_a_public_key_may_be_text() -> None:
-    assert await Jwt(ISSUER, AUDIENCE, public_key=pem(RSA).decode()).verify(token()) is not None
-
-
-async def test_client_credentials_are_no_user(jwt: Jwt) -> None:
-    principal = await jwt.verify(token(claims(sub="robot", client_id="robot")))
-    assert principal is not None
-    assert (principal.subject, principal.client) == (None, "robot")
-
-
 async def test_scopes_from_another_claim() -> None:
     jwt = Jwt(ISSUER, AUDIENCE, jwks=jwks(), scope_claim="roles")
     principal = await jwt.verify(token(claims(roles=["admin"])))
@@ -75,33 +65,11 @@ async def test_scopes_from_another_claim() -> None:
 
 @pytest.mark.rule("AUTH-8", "AUTH-17", "SEC-6")
 @pytest.mark.parametrize(
-    ("aud", "good"),
-    [
-        (AUDIENCE, True),
-        (AUDIENCE + "/", True),
-        ("HTTPS://NOTES.example.com/mcp", True),
-        (["https://other.example.com", AUDIENCE], True),
-        ([AUDIENCE], True),
-        ("https://other.example.com/mcp", False),
-        ("https://notes.example.com", False),
-        ("https://notes.example.com/mcp/admin", False),
-        ("", False),
-        ([], False),
-        ([[AUDIENCE]], False),
-        ({AUDIENCE: 1}, False),
-        (None, False),
-        (..., False),
-    ],
+    "aud", [AUDIENCE + "/", "HTTPS://NOTES.example.com/mcp", ["https://other.example.com", AUDIENCE]]
 )
-async def test_the_audience(jwt: Jwt, aud: Any, good: bool) -> None:
-    assert (await jwt.verify(token(claims(aud=aud))) is not None) is good
-
-
-async def test_one_of_several_audiences_is_enough() -> None:
-    jwt = Jwt(ISSUER, ["notes", "https://notes.example.com/"], jwks=jwks())
-    assert await jwt.verify(token(claims(aud="notes"))) is not None
-    assert await jwt.verify(token(claims(aud="https://notes.example.com"))) is not None
-    assert await jwt.verify(token()) is None
+async def test_the_audience(jwt: Jwt, aud: Any) -> None:
+    assert await jwt.verify(token(claims(aud=aud))) is not None
+    assert await Jwt(ISSUER, "https://other.example.com/mcp", jwks=jwks()).verify(token()) is None
 
 
 @pytest.mark.parametrize("typ", ["at+jwt", "AT+JWT", "JWT", "application/at+jwt", ...])
@@ -194,42 +162,16 @@ def test_weak_rsa_keys_are_refused_without_a_warning(bits: int) -> None:
         Jwt(ISSUER, AUDIENCE, jwks=jwks(weak))
 
 
-def test_keys_of_a_set_leave_the_warnings_of_all_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They come while the server runs, and what is set for warnings is set for all threads."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        weak = RSAKey.generate_key(1024)
-    padded = RSA.as_dict(private=False)
-    padded["e"] = str(padded["e"]).rstrip("=") + "=="[: -len(str(padded["e"])) % 4]
-    monkeypatch.setattr(jose.warnings, "catch_warnings", None)
-    keys = read_keys({"keys": [weak.as_dict(private=False), RSA.as_dict(private=False), padded]})
-    assert len(keys) == 2
-
-
 def test_keys_of_a_set_that_are_passed_over() -> None:
     public = RSA.as_dict(private=False)
     strange: list[Any] = [
-        None,
-        "key",
-        {},
-        {"kty": "quantum"},
-        {"kty": ["RSA"]},
-        {"kty": "RSA", "n": "!", "e": "AQAB"},
-        {"kty": "RSA", "n": 7, "e": "AQAB"},
-        {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"},
-        {"kty": "EC", "crv": "P-257", "x": "AA", "y": "AA"},
-        public | {"use": "enc"},
-        public | {"use": ["sig"]},
-        public | {"key_ops": ["encrypt"]},
-        public | {"key_ops": 7},
-        public | {"alg": "RSA-OAEP"},
-        public | {"alg": "HS256"},
-        public | {"kid": 7},
-        public | {"e": public["n"]},
-        RSA.as_dict(private=True),
-        OctKey.import_key(SECRET).as_dict(),
-        OKPKey.generate_key("X25519").as_dict(private=False),
-    ]
+        None, "key", {}, {"kty": "quantum"}, {"kty": ["RSA"]}, {"kty": "RSA", "n": "!", "e": "AQAB"},
+        {"kty": "RSA", "n": 7, "e": "AQAB"}, {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"},
+        {"kty": "EC", "crv": "P-257", "x": "AA", "y": "AA"}, public | {"use": "enc"}, public | {"use": ["sig"]},
+        public | {"key_ops": ["encrypt"]}, public | {"key_ops": 7}, public | {"alg": "RSA-OAEP"},
+        public | {"alg": "HS256"}, public | {"kid": 7}, public | {"e": public["n"]}, RSA.as_dict(private=True),
+        OctKey.import_key(SECRET).as_dict(), OKPKey.generate_key("X25519").as_dict(private=False),
+    ]  # fmt: skip
     assert [key.kid for key in read_keys({"keys": [*strange, public]})] == ["rsa"]
 
 

@@ -2,8 +2,7 @@
 
 Every request needs `reference:use`. Two more tools need a scope each that nobody asks for at first. Access tokens are
 short-lived. `--trust` is a certificate that is believed when a program's own document is fetched from this machine.
-What the server says is judged; if anything was malformed, that is on stderr, and the exit code is 1. The first line of
-its output is the id of its process group.
+What the server says is judged; if anything was malformed, that is on stderr, and the exit code is 1.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from dovetail.authserver import AuthServer, hash_password
 from judge import judge_this_process
 
 USER, PASSWORD = "ann", "correct horse battery"
-ACCESS_SECONDS = 5  # that a token is good for: longer than a client needs it, and a test can wait for its end
+ACCESS_SECONDS = 4  # that a token is good for: longer than a client needs it, and a test can wait for its end
 MAY_USE, MAY_READ, MAY_WRITE = "reference:use", "notes:read", "notes:write"
 MEANINGS = {MAY_USE: "Use the tools", MAY_READ: "Read your notes", MAY_WRITE: "Change your notes"}
 
@@ -60,8 +59,6 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--trust", type=Path)
     options = parser.parse_args()
-    sys.stdout.write(f"process group {os.getpgrp() if os.name == 'posix' else os.getpid()}\n")
-    sys.stdout.flush()
     if options.trust is not None:
         os.environ["SSL_CERT_FILE"] = str(options.trust)  # read when aiohttp is imported, which is later
     watch = judge_this_process()

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from process_groups import end_group
 from server_process import serving
 
 PROGRAM = Path(__file__).parent / "oauth_program.py"
@@ -33,7 +32,6 @@ METADATA = {
 class Protected(NamedTuple):
     origin: str
     document: str  # the URL of a program's own description
-    group: int  # of processes, which is its own
 
     @property
     def url(self) -> str:
@@ -42,18 +40,12 @@ class Protected(NamedTuple):
 
 @contextmanager
 def protected_server(folder: Path) -> Iterator[Protected]:
-    """In a process group of its own, of which nothing is left at the end; nor had it anything to complain about."""
+    """In a process of its own, which has nothing to complain about."""
     log = folder / "server.log"
     certificate = _certificate(folder)
     program = [str(PROGRAM), "--trust", str(certificate)]
-    group = 0
-    try:
-        with _published(folder, certificate) as document, serving(program, log) as process:
-            group = int(log.read_text().partition("process group ")[2].split()[0])
-            yield Protected(process.origin, document, group)
-    finally:
-        is_left = group > 0 and end_group(group)
-    assert not is_left, "the server left others behind"
+    with _published(folder, certificate) as document, serving(program, log) as process:
+        yield Protected(process.origin, document)
     assert not process.complaints, log.read_text()
 
 

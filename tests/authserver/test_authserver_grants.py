@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from authserver_stage import SECRET, Clock, Program, Stage, basic
-from dovetail.authserver.grants import GRACE_SECONDS, MARGIN, Grant, Grants
-from dovetail.authserver.keyring import Keyring
-from dovetail.authserver.marks import Marks
-from dovetail.authserver.refusals import OAuthRefusal
-from dovetail.authserver.seals import Seals
+from dovetail.authserver.endpoints import OAuthRefusal
+from dovetail.authserver.storage import AuthStore, Keyring
+from dovetail.authserver.tokens import GRACE_SECONDS, Grant, Target, TokenIssuer
+from dovetail.engine.keys import Secrets
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.state.sqlite import SqliteState
@@ -59,8 +58,11 @@ class Desk:
     def __init__(self) -> None:
         self.clock = Clock()
         self.state = Failing(self.clock)
-        marks = Marks(self.state, ISSUER)
-        self.grants = Grants(Seals(Keyring(marks, []), self.clock), marks, 86_400, 600)
+        store = AuthStore(self.state, ISSUER)
+        self.grants = TokenIssuer(
+            issuer=ISSUER, target=Target("https://notes.example.com/mcp", {}), store=store,
+            keyring=Keyring(store, Secrets(), self.clock), access_seconds=600, refresh_seconds=86_400,
+        )  # fmt: skip
         self.grant = Grant(id="g", client="app", user="ann", mark="m", scopes=[], ends=self.clock.now + 86_400)
 
     async def use(self, number: int) -> str:
@@ -128,30 +130,6 @@ def test_a_copy_that_is_used_ends_the_grant(used: int, back: int, pause: float, 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-async def test_calls_together_take_a_number_once(number: int) -> None:
-    """Of a code one is good and the others end it; of a refresh token all are."""
-    desk = Desk()
-    await desk.refresh_all(range(number))
-    outcomes = await asyncio.gather(*(desk.use(number) for _ in range(4)))
-    assert sorted(outcomes) == (["used"] * 4 if number else ["refused"] * 3 + ["used"])
-    assert await desk.grants.is_revoked("g") is (number == 0)
-
-
-@pytest.mark.parametrize("number", [1, 7])
-async def test_what_the_store_has_forgotten_is_not_good(number: int) -> None:
-    desk = Desk()
-    assert await desk.use(number) == "refused"
-    assert await desk.grants.is_revoked("g")
-
-
-async def test_a_grant_without_a_record_can_be_revoked() -> None:
-    desk = Desk()
-    assert not await desk.grants.is_revoked("of a program")
-    await desk.grants.revoke("of a program", desk.clock.now)
-    assert await desk.grants.is_revoked("of a program")
-
-
 async def test_a_revocation_meets_a_use() -> None:
     """Whichever comes first: at the end it is revoked."""
     for order in itertools.permutations(range(3)):
@@ -163,20 +141,6 @@ async def test_a_revocation_meets_a_use() -> None:
         assert await desk.use(2) == "refused"
 
 
-async def test_a_full_store_can_still_revoke() -> None:
-    state = MemoryState(max_entries=40)
-    stage = Stage(state=state)
-    program = Program(stage)
-    tokens = await program.tokens()
-    with suppress(NoRoom):
-        for number in range(60):
-            await state.put(f"another's {number}", b"", ttl=60)
-    with pytest.raises(NoRoom):
-        await state.put("one more", b"", ttl=60)
-    await stage.post("revoke", {"token": tokens["refresh_token"], "client_id": "app"})
-    assert not await stage.may_call(tokens["access_token"])
-
-
 @pytest.mark.parametrize("shop", ["memory", "sqlite"])
 async def test_strangers_cannot_fill_what_grants_need(tmp_path: Path, shop: str) -> None:
     """Codes are changed for tokens, and tokens taken back, whatever was registered or tried meanwhile."""
@@ -185,11 +149,12 @@ async def test_strangers_cannot_fill_what_grants_need(tmp_path: Path, shop: str)
     program = Program(stage)
     code = await program.code()
     of_program = (await stage.token(basic("ci", SECRET), grant_type="client_credentials")).json["access_token"]
+    strangers = AuthStore(state, ISSUER)
     with suppress(NoRoom):
         for number in range(100):
-            await stage.server._marks.put("client", f"a stranger's {number}", b"", 60)
+            await strangers.put("client", f"a stranger's {number}", b"", 60)
     with pytest.raises(NoRoom):
-        await stage.server._marks.put("client", "one more", b"", 60)
+        await strangers.put("client", "one more", b"", 60)
     tokens = (await program.redeem(code)).json
     assert (await program.refresh(tokens["refresh_token"])).status == 200
     assert (await stage.post("revoke", {"token": of_program}, basic("ci", SECRET))).status == 200
@@ -197,48 +162,7 @@ async def test_strangers_cannot_fill_what_grants_need(tmp_path: Path, shop: str)
     await state.close()
 
 
-async def test_trouble_behind_the_use_of_a_code_spoils_no_code() -> None:
-    """All that may fail comes before it is used."""
-    stage = Stage(state=Failing(Clock()))
-    program = Program(stage)
-    code = await program.code()
-    used = stage.server._desk._proofs.used
-
-    async def trouble(client: Any) -> None:
-        raise StoreTrouble
-
-    stage.server._desk._proofs.used = trouble  # type: ignore[method-assign]
-    reply = await program.redeem(code)
-    stage.server._desk._proofs.used = used  # type: ignore[method-assign]
-    assert reply.status == 200
-    assert (await program.refresh(reply.json["refresh_token"])).status == 200
-
-
-# ── how long it is known that something was taken back ──
-
 DAY = 86_400.0
-
-
-async def kept_for(stage: Stage, token: str) -> float:
-    """The seconds for which it is known that the grant of an access token was revoked."""
-    claims = await stage.server._tokens.read(token)
-    assert claims is not None
-    return await stage.server._marks.left("grant", claims["grant"])
-
-
-async def test_what_a_program_has_for_itself_is_kept_until_its_token_ends() -> None:
-    stage = Stage(access_seconds=600, refresh_seconds=30 * DAY)
-    token = (await stage.token(basic("ci", SECRET), grant_type="client_credentials")).json["access_token"]
-    stage.clock.now += 100
-    await stage.post("revoke", {"token": token}, basic("ci", SECRET))
-    assert await kept_for(stage, token) == pytest.approx(500 + MARGIN, abs=1)
-
-
-async def test_what_a_user_has_allowed_is_kept_as_long_as_anything_of_it_may_live() -> None:
-    stage = Stage(access_seconds=600, refresh_seconds=30 * DAY)
-    tokens = await Program(stage).tokens()
-    await stage.post("revoke", {"token": tokens["access_token"], "client_id": "app"})
-    assert await kept_for(stage, tokens["access_token"]) >= 30 * DAY + MARGIN
 
 
 @pytest.mark.parametrize("which", ["access_token", "refresh_token"])
@@ -253,5 +177,4 @@ async def test_tokens_of_a_time_when_they_lived_longer_stay_revoked(client: str,
     form = {"token": issued.get(which, issued["access_token"]), "client_id": client}
     assert (await now.post("revoke", form, basic("ci", SECRET) if client == "ci" else None)).status == 200
     before.clock.now += DAY - 10
-    assert await before.server._tokens.read(issued["access_token"]) is not None
     assert not await before.may_call(issued["access_token"])

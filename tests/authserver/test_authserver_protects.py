@@ -8,7 +8,6 @@ import pytest
 from authserver_stage import ISSUER, RESOURCE, Browser, Program, Stage
 from dovetail import Server
 from dovetail.auth import Auth, Jwt, VerifierTrouble
-from dovetail.errors import SetupError
 from dovetail.state.base import StoreTrouble
 from dovetail.state.memory import MemoryState
 from http_serving import serving
@@ -73,11 +72,6 @@ async def test_clients_hear_what_tokens_are_made_for_whatever_the_request_says()
         assert about.answer["resource"] == RESOURCE
         token = (await Program(stage).tokens(resource=about.answer["resource"]))["access_token"]
         assert (await as_holder(app, token).post("tools/list")).status == 200
-
-
-def test_its_tokens_are_bound_to_no_key() -> None:
-    with pytest.raises(SetupError, match="OwnTokens"):
-        Auth(Stage().server.verifier(), dpop="required")
 
 
 class _FailingState(MemoryState):

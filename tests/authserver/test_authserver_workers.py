@@ -1,126 +1,22 @@
 """An authorization server beside several workers: whichever answers, a token is good at all of them, or at none."""
 
 import asyncio
-import os
-import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 import stores
 from authserver_stage import CLIENTS, ISSUER, RESOURCE, SCOPES, SECRET, USERS, Program, Reply, Stage, basic
 from dovetail import Server
 from dovetail.authserver import AuthServer
-from dovetail.state.base import StateBackend
-from dovetail.state.memory import MemoryState
 from dovetail.transports import doorkeeper
-from http_serving import serving
 from http_wire import HttpWire
 
 CREDENTIALS = {"grant_type": "client_credentials"}
-WORKERS = 2
-ENOUGH = 80  # connections, until each worker has had one
-PROGRAM = """
-import os, sys
-from dovetail import Server
-from dovetail.auth import Auth
-from dovetail.authserver import AuthServer, OAuthClient
-
-ci = OAuthClient(id="ci", grant_types=["client_credentials"], secret=sys.argv[1], scopes=["notes:read"])
-beside = AuthServer("http://127.0.0.1", resource="http://127.0.0.1/mcp", users={}, clients=[ci],
-                    scopes={"notes:read": "Read"}, state=sys.argv[2] or None)
-server = Server("notes", auth=Auth(beside.verifier(), scopes=["notes:read"]))
-
-@server.tool
-def worker() -> str:
-    return str(os.getpid())
-
-server.run("http", port=0, workers=int(sys.argv[3]), routes=beside.routes())
-"""
-
-
-@contextmanager
-def running(folder: Path, state: str) -> Iterator[str]:
-    """The origin of the program, which must end by itself when it is told to, and complain of nothing."""
-    log = folder / "program.log"
-    command = [sys.executable, "-c", PROGRAM, SECRET, state, str(WORKERS)]
-    with log.open("wb") as written:
-        process = subprocess.Popen(command, stdout=written, stderr=written, cwd=folder)
-    try:
-        yield _origin(log, process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0, log.read_text()
-    finally:
-        process.kill()
-        process.wait()
-    assert "Traceback" not in log.read_text(), log.read_text()
-
-
-def _origin(log: Path, process: "subprocess.Popen[bytes]") -> str:
-    for _ in range(200):
-        found = re.search(r"http://127\.0\.0\.1:\d+", log.read_text())
-        if found is not None:
-            return found.group()
-        assert process.poll() is None, log.read_text()
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.05)
-    raise AssertionError(log.read_text())
-
-
-async def _ask(method: str, url: str, **options: Any) -> tuple[int, Any]:
-    """Each over a connection of its own, so that any worker may take it."""
-    async with (
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
-        session.request(method, url, **options) as answer,
-    ):
-        return answer.status, await answer.json()
-
-
-async def _worker(origin: str, token: str) -> tuple[int, str]:
-    """Who has answered a call."""
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "worker", "_meta": meta}}
-    headers = {
-        "Authorization": f"Bearer {token}",
-        "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": "2026-07-28",
-        "Mcp-Method": "tools/call",
-        "Mcp-Name": "worker",
-    }
-    status, answer = await _ask("POST", f"{origin}/mcp", json=body, headers=headers)
-    return status, answer["result"]["content"][0]["text"] if status == 200 else str(answer)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="several workers need fork")
-@pytest.mark.parametrize("state", ["", "sqlite:own.db"], ids=["of the app", "of its own"])
-async def test_a_token_is_good_at_every_worker(tmp_path: Path, state: str) -> None:
-    with running(tmp_path, state) as origin:
-        asked = [_ask("POST", f"{origin}/token", data=CREDENTIALS, headers=basic("ci", SECRET)) for _ in range(8)]
-        tokens = [answer["access_token"] for status, answer in await asyncio.gather(*asked) if status == 200]
-        assert len(tokens) == 8
-        keys = {str(answer) for _, answer in [await _ask("GET", f"{origin}/jwks") for _ in range(8)]}
-        assert len(keys) == 1
-        workers = set()
-        for number in range(ENOUGH):
-            status, worker = await _worker(origin, tokens[number % len(tokens)])
-            assert status == 200, worker
-            workers.add(worker)
-            if len(workers) == WORKERS and number >= 2 * len(tokens):
-                break
-        assert len(workers) == WORKERS
 
 
 # ── in one process: apps of the same fleet ──
@@ -244,29 +140,6 @@ async def test_a_code_is_good_once_wherever_it_is_used(url: str) -> None:
         assert not await second.may_call(token)
 
 
-async def test_a_revocation_is_seen_everywhere(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with worker(url, beside()) as first, worker(url, beside()) as second:
-        token = await first.own_token()
-        assert await second.may_call(token)
-        await first.revoke(token)
-        assert await second.may_call(token), "for a while it is believed"
-        no_token_is_believed(monkeypatch)
-        assert not await second.may_call(token)
-
-
-async def test_also_after_an_app_has_ended_and_begun_again(url: str) -> None:
-    async with worker(url, beside()) as first, worker(url, beside()) as second:
-        for _ in range(2):
-            token, other = await first.own_token(), await second.own_token()
-            await second.app.drain(1)
-            await first.revoke(token)
-            await second.app.start()
-            assert not await second.may_call(token)
-            assert await second.may_call(other)
-            await second.revoke(other)
-            assert not await first.may_call(other)
-
-
 @pytest.mark.parametrize("ending", [0, 1], ids=["the first", "the second"])
 async def test_two_apps_with_one_authorization_server_do_not_know_each_other(url: str, ending: int) -> None:
     """When one of them ends, the other goes on to see what is revoked elsewhere."""
@@ -281,40 +154,6 @@ async def test_two_apps_with_one_authorization_server_do_not_know_each_other(url
         assert not await apps[0].may_call(token)
 
 
-async def test_an_app_alone_and_one_of_a_fleet_share_what_the_fleet_shares(sqlite: str) -> None:
-    issuing = beside()
-    async with worker(sqlite, issuing) as fleet, worker("memory:", issuing) as alone, worker(sqlite, beside()) as other:
-        assert await fleet.may_call(await alone.own_token())
-        assert await alone.may_call(await fleet.own_token())
-        token = await other.own_token()
-        await other.revoke(token)
-        assert not await alone.may_call(token)
-
-
-async def test_its_pages_alone_use_the_state_of_their_app(sqlite: str) -> None:
-    issuing, checking = beside(), beside()
-    pages, protected = Server("notes").asgi(state=sqlite, routes=issuing.routes()), notes(checking.verifier())
-    async with started(pages) as first, started(protected.asgi(state=sqlite)) as second:
-        assert await second.may_call(await first.own_token())
-
-
-async def test_a_store_of_its_own_is_closed_with_the_last_app(tmp_path: Path) -> None:
-    issuing = beside(f"sqlite:{tmp_path}/own.db")
-    for _ in range(2):
-        async with worker("memory:", issuing) as first:
-            async with worker("memory:", issuing) as second:
-                token = await first.own_token()
-                assert await second.may_call(token)
-            assert issuing._marks._opened
-            assert await first.may_call(token)
-        assert not issuing._marks._opened
-    async with worker("memory:", issuing) as first:
-        await issuing.close()
-        assert not issuing._marks._opened
-        assert await first.may_call(token), "it is opened again"
-    assert not issuing._marks._opened
-
-
 def test_each_event_loop_has_a_store_of_its_own(tmp_path: Path) -> None:
     issuing = beside(f"sqlite:{tmp_path}/own.db")
 
@@ -322,25 +161,20 @@ def test_each_event_loop_has_a_store_of_its_own(tmp_path: Path) -> None:
         async with worker("memory:", issuing) as only:
             assert await only.may_call(await only.own_token())
 
-    left_open: list[StateBackend] = []
-
-    async def without_end() -> None:
-        await issuing.verifier().verify("x.y.z")
-        left_open.append(issuing._marks.store())
-
-    for act in (once, without_end, once):
-        asyncio.run(act())
-    for store in left_open:
-        asyncio.run(store.close())
+    for _ in range(2):
+        asyncio.run(once())
 
 
-async def test_an_app_alone_has_its_room_for_itself() -> None:
-    """Strangers may register and try passwords, and must not use up what sessions need."""
-    state, issuing = MemoryState(), beside()
-    async with serving(notes(issuing.verifier()), routes=issuing.routes(), state=state) as app:
-        only = Worker(app)
-        assert await only.may_call(await only.own_token())
-        assert not state._entries.things
+async def test_a_state_by_url_is_opened_again_after_a_close(tmp_path: Path) -> None:
+    issuing = beside(f"sqlite:{tmp_path}/own.db")
+    async with worker("memory:", issuing) as first:
+        token = await first.own_token()
+        async with worker("memory:", issuing) as second:
+            assert await second.may_call(token)
+        assert await first.may_call(await first.own_token()), "another app has ended"
+        await issuing.close()
+        assert await first.may_call(await first.own_token())
+    await issuing.close()
 
 
 async def test_a_key_of_before_gives_way_to_that_of_the_fleet(sqlite: str) -> None:

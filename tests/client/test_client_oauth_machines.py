@@ -12,7 +12,7 @@ from sign_in_stage import notes
 from authserver_stage import served
 from dovetail import Client, Server
 from dovetail.auth import Auth, Principal
-from dovetail.auth.proofs import read_proof
+from dovetail.auth.dpop import read_proof
 from dovetail.authserver import OAuthClient
 from dovetail.client.oauth import ClientCredentials, EnterpriseManaged, JwtBearer
 from dovetail.client.oauth import client_credentials as machines

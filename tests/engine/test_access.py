@@ -8,8 +8,7 @@ import pytest
 
 from access_stage import ADMIN, ERAS, NOBODY, READER, WRITER, CallerWire, is_admin, new_server
 from dovetail import Server
-from dovetail.auth.principal import Principal
-from dovetail.auth.scopes import Hierarchy
+from dovetail.auth.principal import Hierarchy, Principal
 from dovetail.engine.connection import Connection
 from wire import MODERN, Wire
 

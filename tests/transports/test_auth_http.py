@@ -12,7 +12,6 @@ import pytest
 from door_stage import METADATA, Register, bearer, challenge_of, notes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from old_client import OldClient
 
 from dovetail import AuditEvent, Server
 from dovetail.auth import Auth
@@ -21,18 +20,10 @@ from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import serving as over_sockets
 from http_serving import serving, until
-from http_stage import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, text_of
+from http_stage import HANDSHAKE, MODERN, Stage
 from http_wire import Exchange, HttpWire
 
 # ── who gets in ──
-
-
-@pytest.mark.parametrize("version", REVISIONS)
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer  ", " Bearer"])
-async def test_a_good_token_says_who_is_calling(version: str, scheme: str) -> None:
-    async with serving(notes()) as app:
-        wire = await open_wire(app, version, headers={"authorization": f"{scheme} ann-token"})
-        assert text_of((await wire.call("whoami")).answer) == "ann"
 
 
 Ask = Callable[[HttpWire], Exchange]
@@ -203,12 +194,6 @@ async def test_without_auth_nothing_is_asked() -> None:
     async with serving(Stage().server) as app:
         for headers in ({}, bearer("anything")):
             assert (await HttpWire(app, headers=headers).call("add", {"a": 1, "b": 1})).status == 200
-
-
-async def test_the_oldest_clients_are_refused_before_there_is_a_stream() -> None:
-    async with serving(notes()) as app:
-        client = OldClient(app)
-        assert (await client.stream.done()).status == 401
 
 
 # ── in a process, and on a connection of its own ──

@@ -1,16 +1,12 @@
 """What belongs to whom over HTTP: sessions, states and streams are there for their owner only."""
 
-from typing import Any
-
 import pytest
-from door_stage import Register, bearer, notes
+from door_stage import Register, bearer
 from old_client import connected
 
-from dovetail import Context, Server
 from http_serving import serving
-from http_stage import HANDSHAKE, Stage, text_of
+from http_stage import HANDSHAKE, Stage
 from http_wire import HttpWire
-from replaying import EVERYTHING, retry
 
 
 def stage_with_people() -> Stage:
@@ -45,25 +41,6 @@ async def test_a_session_is_there_for_its_owner_only(version: str) -> None:
         assert (await wire.delete()).status == 204
 
 
-@pytest.mark.rule("SEC-8")
-async def test_a_request_state_is_good_for_its_owner_only() -> None:
-    server = Server("bank", version="1.0.0", auth=Register())
-
-    @server.tool
-    async def pay(ctx: Context) -> str:
-        return f"paid: {(await ctx.elicit('Sure?', str)).data}"
-
-    async with serving(server) as app:
-        ann, bob = (HttpWire(app, headers=bearer(token)) for token in ("ann-token", "bob-token"))
-        meta = {"io.modelcontextprotocol/clientCapabilities": EVERYTHING}
-        params: dict[str, Any] = {"name": "pay", "arguments": {}, "_meta": meta}
-        again = {**params, **retry(await ann.ask("tools/call", params), {"Sure?": "yes"})}
-        refused = await bob.post("tools/call", again)
-        assert "error" in refused.answer
-        ann.headers = bearer("ann-other")
-        assert text_of({"result": await ann.ask("tools/call", again)}) == "paid: yes"
-
-
 @pytest.mark.rule("SEC-7", "SEC-12")
 async def test_the_stream_of_http_sse_is_its_owners() -> None:
     async with serving(stage_with_people().server) as app, connected(app, authorization="Bearer ann-token") as ann:
@@ -73,10 +50,3 @@ async def test_the_stream_of_http_sse_is_its_owners() -> None:
         # What is posted runs with the rights of the stream, so it takes the same rights to post.
         assert (await ann.post(ping, headers=bearer("ann-other")).done()).status == 404
         assert (await ann.ask("ping"))["result"] == {}
-
-
-async def test_http_sse_knows_who_is_calling() -> None:
-    async with serving(notes()) as app, connected(app, authorization="Bearer ann-token") as ann:
-        assert await ann.call("whoami") == "ann"
-        refused = await ann.ask("tools/call", {"name": "wipe", "arguments": {}})
-        assert refused["error"]["code"] == -32600

@@ -42,7 +42,7 @@ NOT_APPLICABLE = {
 REACHING_OUT = {
     "auth/introspection.py": "whether a token is good",
     "auth/jwt.py": "the keys that tokens are signed with",
-    "authserver/cimd.py": "what a program publishes of itself",
+    "authserver/clients.py": "what a program publishes of itself",
     "client/oauth/web.py": "where the client signs in",
     "client/requests.py": "the client, for whoever uses it",
 }

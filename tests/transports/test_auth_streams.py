@@ -8,7 +8,6 @@ import pytest
 from msgspec import structs
 from old_client import OldClient
 
-from dovetail import Server
 from dovetail.auth import Principal, VerifierTrouble
 from dovetail.transports import doorkeeper
 from http_serving import serving, settle, until
@@ -145,26 +144,6 @@ async def test_what_differs_in_every_answer_does_not_end_a_stream(open_stream: A
         await stream.done(5)
 
 
-async def test_the_verifier_that_knows_a_token_says_when_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another that wants no answer kept has nothing to say about it."""
-    monkeypatch.setattr(doorkeeper, "ASKING_PAUSE", 60.0)
-
-    class Nobody:
-        believed_seconds = 0.0
-
-        async def verify(self, token: str) -> None:
-            return None
-
-    ledger = Ledger()
-    ledger.believed_seconds = 90.0  # type: ignore[attr-defined]
-    async with serving(Stage(auth=[Nobody(), ledger]).server) as app:
-        stream = await open_listen(app)
-        await settle()  # so that it was looked at once
-        assert ledger.asked == 1
-        ledger.principal = None
-        await stream.done(5)
-
-
 @each_stream
 async def test_a_verifier_in_trouble_is_waited_for(open_stream: Any) -> None:
     ledger = Ledger()
@@ -216,15 +195,6 @@ async def test_nobody_is_left_to_look_after_a_stream_that_is_gone(open_stream: A
         assert ledger.asked == asked
 
 
-async def test_a_listen_that_is_ended_gets_its_result() -> None:
-    ledger = Ledger()
-    async with serving(Stage(auth=ledger).server) as app:
-        stream = await open_listen(app)
-        ledger.principal = None
-        await stream.done(5)
-        assert "result" in stream.answer
-
-
 async def test_a_call_that_has_begun_goes_on_and_can_be_come_back_for() -> None:
     """The stream that carries the rest of its answer ends with the token; with a new one the client has it all."""
     ledger = Ledger()
@@ -244,13 +214,3 @@ async def test_a_call_that_has_begun_goes_on_and_can_be_come_back_for() -> None:
         stage.go.set()
         await rest.done(5)
         assert rest.answer["result"]["content"][0]["text"] == "told"
-
-
-async def test_an_open_server_looks_after_nothing() -> None:
-    async with serving(Server("open", version="1.0.0", declare=["tools"])) as app:
-        stream = HttpWire(app).start("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
-        await stream.message()
-        names = {task.get_coro().__qualname__ for task in asyncio.all_tasks()}  # type: ignore[union-attr]
-        assert not any("watch" in name for name in names)
-        stream.leave()
-        await stream.done()

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from dovetail.auth import Principal, VerifierTrouble
 from dovetail.transports import doorkeeper
 from dovetail.transports.doorkeeper import Doorkeeper
 from http_serving import serving
-from http_stage import MODERN, REVISIONS, open_wire, text_of
+from http_stage import REVISIONS, open_wire, text_of
 from http_wire import HttpWire
 
 # ── how often verifiers are asked ──
@@ -159,20 +158,6 @@ async def test_those_whose_tokens_were_good_may_ask_beyond_that_number(monkeypat
 # ── verifiers that fail ──
 
 
-async def test_that_nobody_can_tell_is_said_now_and_then(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    register = Register()
-    register.failure = VerifierTrouble("the issuer is silent")
-    async with serving(notes(register)) as app:
-        for number in range(3):
-            assert (await HttpWire(app, headers=bearer(f"t{number}")).post("tools/list")).status == 503
-        assert caplog.text.count("the issuer is silent") == 1
-        monkeypatch.setattr(doorkeeper, "monotonic", lambda: time.monotonic() + doorkeeper.TELL_SECONDS)
-        assert (await HttpWire(app, headers=bearer("t3")).post("tools/list")).status == 503
-        assert caplog.text.count("the issuer is silent") == 2
-
-
 async def test_nobody_can_tell_is_a_503(caplog: pytest.LogCaptureFixture) -> None:
     register = Register()
     register.failure = VerifierTrouble("the issuer is silent about ann-token")
@@ -206,25 +191,4 @@ async def test_a_verifier_that_breaks_is_a_500_and_says_no_token(caplog: pytest.
         assert "ann-token" not in caplog.text
 
 
-async def test_a_function_that_gives_nonsense(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(Server("nonsense", auth=lambda token: token)) as app:  # type: ignore[arg-type,return-value]
-        assert (await HttpWire(app, headers=bearer("abc-token")).post("tools/list")).status == 500
-        assert "abc-token" not in caplog.text
-
-
 # ── setting it up ──
-
-
-Verify = Callable[[str], Awaitable[Principal | None]]
-
-
-async def test_several_verifiers_are_asked_in_turn() -> None:
-    def knows(name: str) -> Verify:
-        async def verify(token: str) -> Principal | None:
-            return Principal(subject=name) if token == name else None
-
-        return verify
-
-    async with serving(Server("both", auth=[knows("ann"), knows("bob")])) as app:
-        for name, status in (("ann", 200), ("bob", 200), ("eve", 401)):
-            assert (await HttpWire(app, MODERN, headers=bearer(name)).post("server/discover")).status == status

@@ -1,4 +1,4 @@
-"""DPoP on the resource server (RFC 9449 7): a proof, its request and its token come in; a refusal goes out, or nothing.
+"""DPoP on the resource server (RFC 9449): proofs that a caller has the key that its token is bound to.
 
 A token whose `cnf.jkt` names a key is good only together with a proof that is signed by that key, made for this
 request and token a moment ago, and never seen before. Who steals the token has no such proof, and one that was seen
@@ -11,55 +11,110 @@ import hmac
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
-from urllib.parse import SplitResult, urlsplit
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-from dovetail.auth.proofs import ALGORITHMS, BadProof, Proof, read_proof
+import msgspec
+
+from dovetail.auth.jose import PRIVATE_MEMBERS, SignedToken, TokenKey, read_keys, read_token
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, RateLimited, Unauthorized
 from dovetail.protocol.pagination import encode_base64url
 
-T = TypeVar("T")
-Claim = Callable[[str, float], Awaitable[bool]]  # whether nobody had this key in so many seconds
+Claim = Callable[[str, float], Awaitable[bool]]  # whether this key was not claimed in so many seconds
 
-ALGS = " ".join(ALGORITHMS)  # the `algs` of a challenge
 LEEWAY = 300.0  # seconds that a proof may be old, or ahead
 CLOCK_MARGIN = 60.0  # seconds by which the clocks of a fleet may differ
-NONCE_SECONDS = 150.0
+LONGEST = 2 * LEEWAY + CLOCK_MARGIN  # seconds that a proof may have to be remembered
+MAX_PROOF = 8192  # characters; one with an RSA key of 4096 bits has some 2,500
 MAX_JTI = 256  # characters
 MAX_USED = 1_000_000  # proofs that one process remembers, at about 100 bytes each
-MAX_OF_ONE = 50_000  # that are remembered of one caller at a time, by one worker: a tenth of what a SQLite state takes
-MAX_CALLERS = 20_000  # whose proofs are counted; all others count as one
-OTHERS = ""
-SHELF_SECONDS = 30.0  # those that end in the same while are forgotten together
+MAX_OF_ONE = 50_000  # that one caller may use in `LEEWAY + CLOCK_MARGIN` seconds, by way of one worker
+TYPE = "dpop+jwt"
 
+_EC = ("crv", "kty", "x", "y")
+_OKP = ("crv", "kty", "x")
+_RSA = ("e", "kty", "n")
+_KEYS = {  # by algorithm: members that make up the key, as RFC 7638 sorts them, and what two of them have to be
+    "ES256": (_EC, "EC", "P-256"),
+    "ES384": (_EC, "EC", "P-384"),
+    "Ed25519": (_OKP, "OKP", "Ed25519"),
+    "EdDSA": (_OKP, "OKP", "Ed25519"),
+    "PS256": (_RSA, "RSA", None),
+    "RS256": (_RSA, "RSA", None),
+}
+ALGORITHMS = tuple(_KEYS)  # none with a shared secret: who can check such a proof could make it
 _PORTS = {"https": 443, "http": 80}
 _VISIBLE = re.compile(r"[!-~]+", re.ASCII)  # urlsplit passes over some others in silence
 _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})", re.ASCII)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
-class _Shelves(Generic[T]):
-    """What ends in the same while lies on one shelf, and is forgotten together."""
+class Proof(msgspec.Struct, frozen=True):
+    """What a proof says, under the names of RFC 9449."""
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._first = 0  # the number of the while at hand, when somebody last looked
-        self.by_number: dict[int, T] = {}
+    jti: str
+    htm: str
+    htu: str
+    iat: float
+    ath: str | None = None
+    nonce: str | None = None
 
-    def at(self, end: float) -> T:
-        number = math.ceil(end / SHELF_SECONDS)
-        if (shelf := self.by_number.get(number)) is None:
-            shelf = self.by_number[number] = self._make()
-        return shelf
 
-    def ended(self, now: float) -> list[T]:
-        """Those that are over, once."""
-        first = math.ceil(now / SHELF_SECONDS)
-        if first == self._first:
-            return []
-        self._first = first
-        return [self.by_number.pop(number) for number in tuple(self.by_number) if number < first]
+class SignedProof(NamedTuple):
+    """A proof before its signature was looked at, and the public key that it carries."""
+
+    token: SignedToken
+    algorithm: str
+    key: tuple[tuple[str, str], ...]
+
+    @property
+    def thumbprint(self) -> str:
+        """RFC 7638."""
+        return encode_base64url(hashlib.sha256(msgspec.json.encode(dict(self.key))).digest())
+
+    def opened(self) -> Proof:
+        """What it says, if its key has signed that. Raises Unauthorized."""
+        key = _imported(self.algorithm, self.key)
+        if key is None or not key.signed(self.token, self.algorithm):
+            raise _refusal("The signature of the DPoP proof is not good, or its key is not")
+        try:
+            return msgspec.convert(self.token.claims, Proof)
+        except ValueError:
+            raise _refusal("The DPoP proof lacks one of jti, htm, htu and iat, or they are of the wrong type") from None
+
+
+def read_proof(text: str) -> SignedProof:
+    """Cheap: the signature is not looked at. Raises Unauthorized."""
+    token = read_token(text) if len(text) <= MAX_PROOF else None
+    if token is None:
+        raise _refusal("The DPoP header is not one signed proof of a reasonable size")
+    typ, algorithm = token.header.get("typ"), token.header.get("alg")
+    if not isinstance(typ, str) or typ.lower() != TYPE:
+        raise _refusal(f"The DPoP proof is not of the type {TYPE}")
+    if not isinstance(algorithm, str) or algorithm not in _KEYS:
+        raise _refusal(f"The DPoP proof has to be signed with one of: {', '.join(ALGORITHMS)}")
+    return SignedProof(token, algorithm, _public_key(token.header.get("jwk"), algorithm))
+
+
+def _public_key(jwk: Any, algorithm: str) -> tuple[tuple[str, str], ...]:
+    """Only what makes it this key: its thumbprint depends on no more, and nothing else of it counts."""
+    members, kind, curve = _KEYS[algorithm]
+    if not isinstance(jwk, dict):
+        raise _refusal("The DPoP proof carries no key")
+    if not PRIVATE_MEMBERS.isdisjoint(jwk):
+        raise _refusal("The DPoP proof carries a private key; that key is not to be used any more")
+    if jwk.get("kty") != kind or (curve is not None and jwk.get("crv") != curve):
+        raise _refusal("The key in the DPoP proof does not fit its algorithm")
+    if not all(isinstance(jwk.get(name), str) for name in members):
+        raise _refusal("The key in the DPoP proof can't be read")
+    return tuple((name, jwk[name]) for name in members)
+
+
+@lru_cache(maxsize=1000)
+def _imported(algorithm: str, key: tuple[tuple[str, str], ...]) -> TokenKey | None:
+    return next(iter(read_keys({"keys": [dict(key)]}, (algorithm,))), None)
 
 
 class UsedProofs:
@@ -68,56 +123,51 @@ class UsedProofs:
     def __init__(self, most: int = MAX_USED, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
         self._clock = clock
+        self._window = 0
         self._known: set[bytes] = set()
-        self._shelves: _Shelves[list[bytes]] = _Shelves(list)  # with all that are known
+        self._older: set[bytes] = set()  # of the window before
 
-    async def claim(self, key: str, seconds: float) -> bool:
-        now = self._clock()
-        for shelf in self._shelves.ended(now):
-            self._known.difference_update(shelf)
+    async def claim(self, key: str, _: float) -> bool:
+        """What is claimed is remembered for `LONGEST` at least, and twice that at most."""
+        if (window := int(self._clock() // LONGEST)) != self._window:
+            self._older = self._known if window == self._window + 1 else set()
+            self._window, self._known = window, set()
         digest = hashlib.sha256(key.encode()).digest()[:16]
-        if digest in self._known:
+        if digest in self._known or digest in self._older:
             return False
-        if len(self._known) >= self._most:
+        if len(self._known) + len(self._older) >= self._most:
             text = "Too many DPoP proofs were used in the last minutes; try again later"
             raise ProtocolError(text, code=INTERNAL_ERROR, http_status=503)
         self._known.add(digest)
-        self._shelves.at(now + seconds).append(digest)
         return True
 
 
 class ProofCounts:
-    """How many proofs of each caller this worker has remembered: nobody must use up the room of all others."""
+    """How many proofs each caller has used in a window of time: none must use up the room of all others."""
 
-    def __init__(self, most: int = MAX_OF_ONE, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, most: int = MAX_OF_ONE, clock: Callable[[], float] = time.time, callers: int = 20_000) -> None:
+        """`callers`: that are counted; all others count as one."""
         self._most = most
         self._clock = clock
-        self._counts: dict[str, int] = {}  # by caller
-        self._shelves: _Shelves[dict[str, int]] = _Shelves(dict)  # the same, of the proofs that end together
+        self._callers = callers
+        self._window = 0
+        self._counts: dict[str, int] = {}
 
-    def refuse_too_many(self, caller: str) -> None:
+    def refuse_too_many(self, caller: str, seconds: float = LEEWAY + CLOCK_MARGIN) -> None:
         """Raises RateLimited."""
         now = self._clock()
-        for shelf in self._shelves.ended(now):
-            for each, ended in shelf.items():
-                self._counts[each] -= ended
-                if not self._counts[each]:
-                    del self._counts[each]
-        caller = self._counted(caller)  # now that there may be room again
-        if self._counts.get(caller, 0) >= self._most:
-            ends = min(number for number, shelf in self._shelves.by_number.items() if caller in shelf)
+        if (window := int(now // seconds)) != self._window:
+            self._window, self._counts = window, {}
+        if self._counts.get(self._counted(caller), 0) >= self._most:
             text = "Too many DPoP proofs of this caller were used in the last minutes; try again later"
-            raise RateLimited(text, retry_after=max(1, math.ceil(ends * SHELF_SECONDS - now)))
+            raise RateLimited(text, retry_after=max(1, math.ceil((window + 1) * seconds - now)))
 
-    def add(self, caller: str, seconds: float) -> None:
-        """One more, which is remembered for so long."""
+    def add(self, caller: str) -> None:
         caller = self._counted(caller)
         self._counts[caller] = self._counts.get(caller, 0) + 1
-        shelf = self._shelves.at(self._clock() + seconds)
-        shelf[caller] = shelf.get(caller, 0) + 1
 
     def _counted(self, caller: str) -> str:
-        return caller if caller in self._counts or len(self._counts) < MAX_CALLERS else OTHERS
+        return caller if caller in self._counts or len(self._counts) < self._callers else ""
 
 
 class DpopNonces:
@@ -127,10 +177,10 @@ class DpopNonces:
         self,
         secrets: Callable[[], Sequence[bytes]],
         *,
-        seconds: float = NONCE_SECONDS,
+        seconds: float = 150.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Whoever has the same secrets takes the same nonces. Each is good for one to two times `seconds`."""
+        """Workers with the same secrets take the same nonces. Each is good for one to two times `seconds`."""
         self._secrets = secrets  # asked every time: a fleet may agree on others
         self._seconds = seconds
         self._clock = clock
@@ -148,9 +198,7 @@ class DpopNonces:
 
 
 class DpopCheck:
-    """Whether a request may use its token, as far as keys are concerned. Everything raises Unauthorized, or does not.
-
-    Who has used too many proofs gets RateLimited.
+    """Whether a request may use its token, as far as keys are concerned: raises Unauthorized, or RateLimited.
 
     check = DpopCheck(lambda key, seconds: state.claim(key, b"", seconds))
     """
@@ -164,7 +212,7 @@ class DpopCheck:
         most_of_one: int = MAX_OF_ONE,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`required`: nobody gets in without a proof. `nonces`: every proof has to hold one that we made."""
+        """`required`: no request passes without a proof. `nonces`: every proof has to hold one that we made."""
         self._claim = claim
         self._counts = ProofCounts(most_of_one, clock)
         self._required = required
@@ -175,6 +223,14 @@ class DpopCheck:
     def nonce(self) -> str | None:
         """What `DPoP-Nonce` has to carry in an answer that says `use_dpop_nonce`, and may in any other."""
         return None if self._nonces is None else self._nonces.fresh()
+
+    @staticmethod
+    def only_proof(headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """The one `DPoP` header of a request."""
+        found = [value for name, value in headers if name == b"dpop"]
+        if len(found) != 1:
+            raise _refusal(f"The request has {len(found)} DPoP headers; it needs exactly one")
+        return found[0].strip().decode("latin-1")
 
     def check_bearer(self, claims: Mapping[str, Any]) -> None:
         """For a token that came as `Bearer`: it must not be bound to a key, or stealing it would be enough."""
@@ -190,15 +246,12 @@ class DpopCheck:
 
         `caller`: whose proofs are counted together; those of one key, if not given.
         """
-        try:
-            signed = read_proof(proof)
-            thumbprint = signed.thumbprint
-            if not _is_bound(claims, thumbprint):
-                raise _refusal("The token is not bound to the key of the DPoP proof", "invalid_token")
-            said = signed.opened()
-            self._compare(said, method=method, url=url, token=token)
-        except BadProof as bad:
-            raise _refusal(str(bad), "invalid_dpop_proof") from None
+        signed = read_proof(proof)
+        thumbprint = signed.thumbprint
+        if not _is_bound(claims, thumbprint):
+            raise _refusal("The token is not bound to the key of the DPoP proof", "invalid_token")
+        said = signed.opened()
+        self._compare(said, method=method, url=url, token=token)
         if self._nonces is not None and not self._nonces.knows(said.nonce or ""):
             raise _refusal("The DPoP proof has to hold the nonce that this answer carries", "use_dpop_nonce")
         caller = caller or thumbprint
@@ -206,22 +259,22 @@ class DpopCheck:
         seen = hashlib.sha256(f"{thumbprint} {said.jti}".encode("utf-8", "replace")).hexdigest()
         seconds = said.iat + LEEWAY + CLOCK_MARGIN - self._clock()
         if not await self._claim(f"dpop/{seen}", seconds):
-            raise _refusal("This DPoP proof was used before", "invalid_dpop_proof")
-        self._counts.add(caller, seconds)
+            raise _refusal("This DPoP proof was used before")
+        self._counts.add(caller)
 
     def _compare(self, said: Proof, *, method: str, url: str, token: str) -> None:
-        """Raises BadProof with the first thing that is wrong."""
+        """Raises Unauthorized with the first thing that is wrong."""
         digest = encode_base64url(hashlib.sha256(token.encode("utf-8", "replace")).digest())
-        wrong = {
-            "The DPoP proof is for another method": said.htm != method,
-            "The DPoP proof is for another URL": not same_target(said.htu, url),
-            "The DPoP proof is too old, or of the future": not abs(said.iat - self._clock()) <= LEEWAY,
-            "The DPoP proof is for another token": not hmac.compare_digest((said.ath or "").encode(), digest.encode()),
-            f"The jti of the DPoP proof has to have 1 to {MAX_JTI} characters": not 0 < len(said.jti) <= MAX_JTI,
-        }
-        for what, is_so in wrong.items():
-            if is_so:
-                raise BadProof(what)
+        if said.htm != method:
+            raise _refusal("The DPoP proof is for another method")
+        if not same_target(said.htu, url):
+            raise _refusal("The DPoP proof is for another URL")
+        if not abs(said.iat - self._clock()) <= LEEWAY:
+            raise _refusal("The DPoP proof is too old, or of the future")
+        if not hmac.compare_digest((said.ath or "").encode(), digest.encode()):
+            raise _refusal("The DPoP proof is for another token")
+        if not 0 < len(said.jti) <= MAX_JTI:
+            raise _refusal(f"The jti of the DPoP proof has to have 1 to {MAX_JTI} characters")
 
 
 def needs_proof(claims: Mapping[str, Any]) -> bool:
@@ -230,16 +283,8 @@ def needs_proof(claims: Mapping[str, Any]) -> bool:
     return isinstance(bound, Mapping) and "jkt" in bound
 
 
-def only_proof(headers: Sequence[bytes]) -> str:
-    """The one `DPoP` header of a request. Raises Unauthorized if there is none, or more."""
-    if len(headers) != 1:
-        found = "no DPoP header" if not headers else "more than one DPoP header"
-        raise _refusal(f"The request has {found}; it needs exactly one", "invalid_dpop_proof")
-    return headers[0].strip().decode("latin-1")
-
-
 def same_target(htu: str, url: str) -> bool:
-    """Whether both name the same thing, whatever their query and fragment are (RFC 9449 4.3, RFC 3986 6.2)."""
+    """Whether both name the same resource; query and fragment do not count (RFC 9449 4.3, RFC 3986 6.2)."""
     wanted = _target(url)
     return wanted is not None and _target(htu) == wanted
 
@@ -256,15 +301,12 @@ def _target(url: str) -> tuple[str, str, int, str] | None:
     default = _PORTS.get(parts.scheme)  # which is in small letters already, as is the host
     if default is None or not parts.hostname or "@" in parts.netloc:
         return None
-    return parts.scheme, parts.hostname, default if port is None else port, _path(parts)
-
-
-def _path(parts: SplitResult) -> str:
-    """Each `%xx` in capitals, or as the letter itself where it need not be escaped."""
-    return _ESCAPED.sub(_unescaped, parts.path) or "/"
+    path = _ESCAPED.sub(_unescaped, parts.path) or "/"
+    return parts.scheme, parts.hostname, default if port is None else port, path
 
 
 def _unescaped(escape: re.Match[str]) -> str:
+    """`%xx` in capitals, or the letter itself where it need not be escaped."""
     letter = chr(int(escape[1], 16))
     return letter if letter in _UNRESERVED else escape[0].upper()
 
@@ -278,5 +320,5 @@ def _nonce(secret: bytes, window: int) -> str:
     return encode_base64url(hmac.digest(secret, b"dovetail dpop nonce %d" % window, "sha256")[:16])
 
 
-def _refusal(message: str, error: str) -> Unauthorized:
+def _refusal(message: str, error: str = "invalid_dpop_proof") -> Unauthorized:
     return Unauthorized(message, error=error)

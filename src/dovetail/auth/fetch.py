@@ -1,7 +1,7 @@
-"""Requests to other servers: a request comes in, and a status, headers and a bounded body go out, or FetchFailed.
+"""HTTP requests to other servers that can't be turned against the network around us (SSRF).
 
 Some of the URLs come from strangers, so what is asked has to be public: a name is resolved here, all its addresses are
-judged, and the connection goes to these addresses and no others, whatever the name means a moment later. No redirect
+judged, and the connection goes to these addresses and no others, even if the name means others by then. No redirect
 is followed, no proxy of the environment is used, and no cookie is kept. Here, and only here in `auth`, aiohttp is used.
 """
 
@@ -11,25 +11,23 @@ import ipaddress
 import re
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from dovetail.auth.confidential import Confidential
+from dovetail.auth.principal import Confidential
 from dovetail.errors import SetupError
 
 if TYPE_CHECKING:
-    import aiohttp
     from aiohttp.abc import ResolveResult
     from yarl import URL
 
+T = TypeVar("T")
 MAX_BYTES = 64 * 1024  # of an answer
 MAX_URL = 4096  # characters
 SECONDS = 5.0  # from the first look at the name to the last byte
-USER_AGENT = "dovetail"
-LOOKUPS_AT_ONCE = 4  # names whose addresses are asked for
-MAX_LOOKUPS = 32  # with those that wait
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _VISIBLE = re.compile(r"[!-\[\]-~]+")  # without the backslash: some readers of URLs take it for a slash
@@ -83,23 +81,27 @@ class Fetch(Protocol):
     async def __call__(self, request: FetchRequest) -> Fetched: ...
 
 
-class NameLookups:
-    """Threads that ask for the addresses of names, and do nothing else.
+class QueueIsFull(Exception):
+    """Too many wait for the threads already."""
 
-    A stranger's name may take long, far beyond our patience, and its thread can't be stopped: so they have no share in
-    the threads that check passwords, and each fetch has its own.
+
+class BoundedThreads:
+    """Threads of their own for one kind of blocking work, with a bounded queue.
+
+    A thread can't be stopped, however long a stranger's name or password takes: so other work has no share in these.
     """
 
-    def __init__(self, threads: int = LOOKUPS_AT_ONCE, most: int = MAX_LOOKUPS) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="dovetail-names")  # which start when needed
+    def __init__(self, threads: int, most: int, name: str) -> None:
+        """`most`: jobs at a time, with those that wait."""
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)  # which start when needed
         self._places = threading.BoundedSemaphore(most)
 
-    async def find(self, host: str, port: int) -> list[Any]:
-        """As `socket.getaddrinfo` does. Raises FetchFailed if too many are waiting."""
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Raises QueueIsFull."""
         if not self._places.acquire(blocking=False):
-            raise FetchFailed("too many names are being looked up")
+            raise QueueIsFull
         try:
-            job = self._threads.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+            job = self._threads.submit(function, *arguments)
         except BaseException:
             self._places.release()
             raise
@@ -120,7 +122,7 @@ def make_fetch(
     that the operator wrote down; never for one that a stranger did.
     """
     library = _aiohttp()
-    lookups = NameLookups()
+    lookups = BoundedThreads(4, 32, "dovetail-names")
 
     async def fetch(request: FetchRequest) -> Fetched:
         url = _checked_url(library, request.url, allow_loopback=allow_loopback)
@@ -157,7 +159,7 @@ def may_reach(address: str, *, allow_loopback: bool = False, allow_private: bool
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a name means this machine, without asking anybody."""
+    """Whether a name means this machine, without a lookup."""
     try:
         return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -197,9 +199,12 @@ def _checked_url(library: Any, text: str, *, allow_loopback: bool) -> "URL":
     return url
 
 
-async def _resolve(lookups: NameLookups, host: str, port: int) -> "list[ResolveResult]":
+async def _resolve(lookups: BoundedThreads, host: str, port: int) -> "list[ResolveResult]":
     """All addresses of a name, or of an address the address itself."""
-    found = await lookups.find(host, port)
+    try:
+        found = await lookups.run(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
+    except QueueIsFull:
+        raise FetchFailed("too many names are being looked up") from None
     flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     return [
         {"hostname": host, "host": str(address[0]), "port": port, "family": family, "proto": protocol, "flags": flags}
@@ -210,7 +215,7 @@ async def _resolve(lookups: NameLookups, host: str, port: int) -> "list[ResolveR
 async def _ask(
     library: Any, url: "URL", request: FetchRequest, found: "Sequence[ResolveResult]", max_bytes: int
 ) -> Fetched:
-    headers = {"User-Agent": USER_AGENT, "Accept": "application/json", **request.headers, "Accept-Encoding": "identity"}
+    headers = {"User-Agent": "dovetail", "Accept": "application/json", **request.headers, "Accept-Encoding": "identity"}
     async with (
         library.ClientSession(
             connector=library.TCPConnector(resolver=_pinned(found), use_dns_cache=False, force_close=True),
@@ -223,21 +228,13 @@ async def _ask(
     ):
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise FetchFailed(f"{shown(str(url))} answered with a compressed body, which was not asked for")
-        body = await _bounded_body(response, url, max_bytes)
-        return Fetched(
-            status=response.status,
-            headers={name.lower(): value for name, value in response.headers.items()},
-            body=body,
-        )
-
-
-async def _bounded_body(response: "aiohttp.ClientResponse", url: "URL", max_bytes: int) -> bytes:
-    body = bytearray()
-    while piece := await response.content.readany():
-        body += piece
-        if len(body) > max_bytes:
-            raise FetchFailed(f"{shown(str(url))} answered with more than {max_bytes} bytes")
-    return bytes(body)
+        body = bytearray()
+        while piece := await response.content.readany():
+            body += piece
+            if len(body) > max_bytes:
+                raise FetchFailed(f"{shown(str(url))} answered with more than {max_bytes} bytes")
+        named = {name.lower(): value for name, value in response.headers.items()}
+        return Fetched(status=response.status, headers=named, body=bytes(body))
 
 
 def _pinned(found: "Sequence[ResolveResult]") -> Any:
@@ -256,7 +253,7 @@ def _pinned(found: "Sequence[ResolveResult]") -> Any:
 
 @contextlib.contextmanager
 def _in_words(library: Any, url: "URL", seconds: float) -> Iterator[None]:
-    """Whatever goes wrong becomes FetchFailed, without the words of a library."""
+    """Each failure becomes FetchFailed, without the words of a library."""
     where = shown(str(url))
     try:
         yield

@@ -1,7 +1,7 @@
-"""Tokens that only their issuer can read (RFC 7662): a token comes in, its issuer is asked, and a principal comes out.
+"""Introspection (RFC 7662): verifier of tokens that only their issuer can read.
 
-An answer is kept for a few seconds, under a digest of the token. While the issuer can't be asked, nobody knows: that
-is VerifierTrouble, and neither a yes nor a no.
+An answer is kept for a few seconds, under a digest of the token. While the issuer can't be asked, it is not known
+whether a token is good: that is VerifierTrouble, and neither a yes nor a no.
 """
 
 import asyncio
@@ -12,34 +12,27 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote_plus, urlencode
 
-from dovetail.auth.claims import comparable_url, in_time, meant_for, principal_of, read_object
-from dovetail.auth.fetch import (
-    SECONDS,
-    Fetch,
-    Fetched,
-    FetchFailed,
-    FetchRequest,
-    make_fetch,
-    names_this_machine,
-    shown,
+from dovetail.auth.fetch import SECONDS, Fetch, FetchFailed, FetchRequest, make_fetch, names_this_machine, shown
+from dovetail.auth.jose import read_object
+from dovetail.auth.jwt import may_hold_keys
+from dovetail.auth.principal import (
+    MAX_TOKEN,
+    Principal,
+    VerifierTrouble,
+    comparable_url,
+    in_time,
+    meant_for,
+    principal_of,
 )
-from dovetail.auth.jwks import may_hold_keys
-from dovetail.auth.principal import Principal
-from dovetail.auth.verifier import MAX_TOKEN, VerifierTrouble
 from dovetail.errors import SetupError
 
-CACHE_SECONDS = 30.0
-MAX_KEPT = 1024  # answers
-MAX_AT_ONCE = 32  # questions of each line; whoever sends nonsense must not make us a nuisance to the issuer
-MAX_GOOD = 10_000  # tokens that are known to have been good
-MAX_WAITING = 1000  # tokens in line
-WAIT_SECONDS = 4.0  # that one may stand there; with the question it is less than a transport has patience for
-ASK_SECONDS = SECONDS + 0.5  # for one question, also by a fetch that knows no end itself
+V = TypeVar("V")
+MAX_AT_ONCE = 32  # questions of each lane: who sends nonsense must not make us a nuisance to the issuer
+ASK_SECONDS = SECONDS + 3.5  # for one question and the wait before it; a transport has patience for 10
 LEEWAY = 60.0
-OK = 200
 _TOKEN = re.compile(r"[!-~]+")
 # What issuers say of an access token: the type of RFC 7662, and what some of them call the use or the kind. Whatever
 # else stands there is refused: `refresh_token`, `ID`, and `N_A`, which is no access token (RFC 8693, 2.2.1); and a type
@@ -67,7 +60,7 @@ class Introspection:
         client_secret: str,
         audience: str | Sequence[str] | None = None,
         issuer: str | None = None,
-        cache_seconds: float = CACHE_SECONDS,
+        cache_seconds: float = 30.0,
         scope_claim: str | None = None,
         fetch: Fetch | None = None,
     ) -> None:
@@ -89,9 +82,10 @@ class Introspection:
         self._audiences = frozenset(comparable_url(each) for each in audiences)
         self._scope_claim = scope_claim
         self._fetch = fetch or make_fetch(allow_private=True, allow_loopback=names_this_machine(endpoint))
-        self._kept = _Answers(cache_seconds, time.monotonic)
-        self._lines: dict[bool, _Line] = {}  # by whether a token was good when it was asked about before
-        self._good: OrderedDict[bytes, None] = OrderedDict()  # digests of those
+        self._answers: TtlCache[dict[str, Any]] = TtlCache(1024, cache_seconds)  # by digest of the token
+        self._good: TtlCache[bool] = TtlCache(10_000, 86_400.0)  # tokens that were good when they were asked about
+        self._lanes: dict[bool, asyncio.Semaphore] = {}  # of those, and of others
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._told_of: str | None = None  # the kind of token that was refused first
 
     def __repr__(self) -> str:
@@ -102,16 +96,13 @@ class Introspection:
         if len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token):
             return None
         digest = hashlib.sha256(token.encode()).digest()
-        claims = self._kept.get(digest)
+        claims = self._answers.get(digest)
         if claims is None:
-            claims = await self._ask(token, was_good=digest in self._good)
-            self._kept.keep(digest, claims)
+            claims = await self._ask(token, was_good=self._good.get(digest) is True)
+            self._answers.put(digest, claims)
         principal = self._judge(claims)
         if principal is not None:
-            self._good[digest] = None
-            self._good.move_to_end(digest)
-            if len(self._good) > MAX_GOOD:
-                self._good.popitem(last=False)
+            self._good.put(digest, True)
         return principal
 
     def _judge(self, claims: dict[str, Any]) -> Principal | None:
@@ -137,77 +128,45 @@ class Introspection:
         return True
 
     async def _ask(self, token: str, *, was_good: bool) -> dict[str, Any]:
-        """Those that were good have a line of their own: whoever sends nonsense does not stand in their way."""
-        loop, line = asyncio.get_running_loop(), self._lines.get(was_good)
-        if line is None or line.loop is not loop:
-            line = self._lines[was_good] = _Line(loop)
-        if not await line.wait():
-            raise VerifierTrouble(f"{self!r}: too many tokens to ask about at once")
-        try:
-            fetched = await self._question(token)
-        finally:
-            line.leave()
-        answer = read_object(fetched.body) if fetched.status == OK else None
-        if answer is None or not isinstance(answer.get("active"), bool):
-            raise VerifierTrouble(f"{self!r}: no answer that can be used, with the status {fetched.status}")
-        return {name: value for name, value in answer.items() if value is not None}
-
-    async def _question(self, token: str) -> Fetched:
+        """Tokens that were good have a lane of their own: who sends nonsense does not stand in their way."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._lanes = loop, {lane: asyncio.Semaphore(MAX_AT_ONCE) for lane in (True, False)}
         form = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
         request = FetchRequest(url=self._endpoint, method="POST", headers=self._headers, body=form)
         try:
-            async with asyncio.timeout(ASK_SECONDS):
-                return await self._fetch(request)
+            async with asyncio.timeout(ASK_SECONDS), self._lanes[was_good]:
+                fetched = await self._fetch(request)
         except FetchFailed as failure:
             raise VerifierTrouble(f"{self!r}: {failure}") from None
         except TimeoutError:
             raise VerifierTrouble(f"{self!r}: no answer within {ASK_SECONDS:g} s") from None
-        except Exception as failure:  # of a fetch that somebody else wrote
+        except Exception as failure:  # of a fetch that is not ours
             raise VerifierTrouble(f"{self!r}: the fetch failed with {type(failure).__name__}") from failure
+        answer = read_object(fetched.body) if fetched.status == 200 else None
+        if answer is None or not isinstance(answer.get("active"), bool):
+            raise VerifierTrouble(f"{self!r}: no answer that can be used, with the status {fetched.status}")
+        return {name: value for name, value in answer.items() if value is not None}
 
 
-class _Line:
-    """Tokens that wait until they can be asked about, first come, first served; on one event loop."""
+class TtlCache(Generic[V]):
+    """Values by key for a while; when it is full, the one that was put first goes."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._turns = asyncio.Semaphore(MAX_AT_ONCE)
-        self._waiting = 0
-
-    async def wait(self) -> bool:
-        """False if the line is too long, or too slow; else `leave` has to follow."""
-        if self._waiting >= MAX_WAITING:
-            return False
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(WAIT_SECONDS):
-                return await self._turns.acquire()
-        except TimeoutError:
-            return False
-        finally:
-            self._waiting -= 1
-
-    def leave(self) -> None:
-        self._turns.release()
-
-
-class _Answers:
-    """What issuers said, for a while; the oldest go first."""
-
-    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
         self._seconds = seconds
         self._clock = clock
-        self._kept: OrderedDict[bytes, tuple[float, dict[str, Any]]] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[float, V]] = OrderedDict()
 
-    def get(self, digest: bytes) -> dict[str, Any] | None:
-        until, claims = self._kept.get(digest, (0.0, None))
-        return claims if self._clock() < until else None
+    def get(self, key: bytes) -> V | None:
+        until, value = self._kept.get(key, (0.0, None))
+        return value if self._clock() < until else None
 
-    def keep(self, digest: bytes, claims: dict[str, Any]) -> None:
+    def put(self, key: bytes, value: V) -> None:
         if self._seconds:
-            self._kept[digest] = (self._clock() + self._seconds, claims)
-            self._kept.move_to_end(digest)
-            if len(self._kept) > MAX_KEPT:
+            self._kept[key] = (self._clock() + self._seconds, value)
+            self._kept.move_to_end(key)
+            if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
 
 

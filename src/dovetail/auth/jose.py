@@ -1,29 +1,37 @@
-"""Signed tokens and the keys they are signed with: texts come in, and what they say goes out, unbelieved until checked.
+"""JOSE by way of joserfc: signed tokens (JWS), public keys (JWK) and our own signatures.
 
 The algorithm is never the token's to choose: a key knows which ones it is for, and the caller which ones it takes.
-Header members that bring keys or say where to find them (`jku`, `jwk`, `x5u`, `x5c`) are not looked at. joserfc is
-loaded by the first key.
+Header members that bring keys or say where to find them (`jku`, `jwk`, `x5u`, `x5c`) are not looked at. What is not
+signed as it should be says nothing at all: then there are no claims. joserfc is loaded by the first key.
 """
 
+import json
 import re
 import warnings
 from base64 import urlsafe_b64decode
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dovetail.auth.claims import read_object
-from dovetail.auth.verifier import MAX_TOKEN
+import msgspec
+
+from dovetail.auth.principal import MAX_TOKEN
 from dovetail.errors import SetupError
 from dovetail.protocol.pagination import decode_base64url
 
 if TYPE_CHECKING:
     from joserfc.jwk import Key
 
+MAX_BRACKETS = 512  # so many objects and lists of one JSON text, and nothing nested deeper
+MAX_MEMBERS = 256  # of one object
 MAX_KEYS = 100  # of one set
+MAX_CLIENT_KEYS = 10  # of one client of ours
 RSA_BITS = range(2048, 8193)  # weaker ones can be broken, larger ones take long
+CLIENT_RSA_BITS = range(2048, 4097)  # strangers choose these keys: larger ones take longer
 MAX_EXPONENT_BITS = 64  # for the same reason
 MIN_SECRET = 32  # bytes
 
+OWN_ALGORITHM = "ES256"
+ASSERTIONS = ("ES256", "RS256", "PS256")  # what clients of ours may sign with
 ASYMMETRIC = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
@@ -33,6 +41,7 @@ SYMMETRIC = tuple(_SECRET_BYTES)
 _KINDS = ("RSA", "EC", "OKP")
 PRIVATE_MEMBERS = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth", "k"))  # of a JWK
 _COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+_PUBLIC = {"EC": ("crv", "x", "y"), "RSA": ("n", "e")}
 
 
 class UnfitKey(ValueError):
@@ -83,14 +92,17 @@ def read_token(text: str) -> SignedToken | None:
     """None for what is no signed token that could be checked here."""
     if len(text) > MAX_TOKEN or not _COMPACT.fullmatch(text):
         return None
-    message, _, signature = text.rpartition(".")
-    parts = [_bytes_of(part) for part in (*message.split("."), signature)]
-    header, claims = (None if part is None else read_object(part) for part in parts[:2])
-    if header is None or claims is None or parts[2] is None:
+    message = text.rpartition(".")[0]
+    try:
+        *parts, signature = map(decode_base64url, text.split("."))
+    except ValueError:
+        return None
+    header, claims = map(read_object, parts)
+    if header is None or claims is None:
         return None
     if "crit" in header or header.get("b64", True) is not True:
         return None  # something must be understood that is not understood here
-    return SignedToken(header, claims, message.encode(), parts[2])
+    return SignedToken(header, claims, message.encode(), signature)
 
 
 def read_keys(document: Any, algorithms: Iterable[str] = ASYMMETRIC) -> tuple[TokenKey, ...]:
@@ -104,7 +116,7 @@ def read_keys(document: Any, algorithms: Iterable[str] = ASYMMETRIC) -> tuple[To
 
 def pem_key(pem: str | bytes, algorithms: Iterable[str] = ASYMMETRIC) -> TokenKey:
     """A public key, or the one of a certificate. Raises SetupError."""
-    _, jose_error = _joserfc()
+    _, jose_error = require_library("Jwt")
     text = pem.encode() if isinstance(pem, str) else pem
     if b"PRIVATE" in text:
         raise SetupError("Jwt: public_key= holds a private key; only who makes tokens needs that one")
@@ -121,7 +133,7 @@ def pem_key(pem: str | bytes, algorithms: Iterable[str] = ASYMMETRIC) -> TokenKe
 
 def secret_key(secret: str | bytes, algorithms: Iterable[str] = SYMMETRIC) -> TokenKey:
     """What both sides know. Raises SetupError."""
-    joserfc_jwk, _ = _joserfc()
+    joserfc_jwk, _ = require_library("Jwt")
     text = secret.encode() if isinstance(secret, str) else secret
     long_enough = [name for name in algorithms if len(text) >= _SECRET_BYTES.get(name, MIN_SECRET)]
     if not long_enough:
@@ -136,7 +148,7 @@ def secret_key(secret: str | bytes, algorithms: Iterable[str] = SYMMETRIC) -> To
 
 def strong_key(given: bytes | dict[str, Any], kind: str | None = None, bits: range = RSA_BITS) -> "Key":
     """Of a PEM or a JWK. Raises UnfitKey, or whatever joserfc does for what is no key."""
-    joserfc_jwk, _ = _joserfc()
+    joserfc_jwk, _ = require_library("Jwt")
     if isinstance(given, dict):
         if given.get("kty") == "RSA":  # before it is read: joserfc warns of weak ones, and reads large ones slowly
             _check_strength(_bits_of(given["n"]), _bits_of(given["e"]), bits)
@@ -158,7 +170,7 @@ def _bits_of(number: str) -> int:
 
 
 def _read_key(jwk: Any, algorithms: Iterable[str]) -> TokenKey | None:
-    _joserfc()  # if it is not there, no key is to blame
+    require_library("Jwt")  # if it is not there, no key is to blame
     if not isinstance(jwk, dict) or jwk.get("kty") not in _KINDS or "d" in jwk:
         return None  # a shared secret or a private key has no place where everybody can read it
     try:
@@ -173,7 +185,7 @@ def _check_strength(size: int, exponent: int, bits: range) -> None:
 
 
 def _fits(model: Any, key: Any) -> bool:
-    _, jose_error = _joserfc()
+    _, jose_error = require_library("Jwt")
     try:
         model.check_key(key)
         key.check_key_op("verify")
@@ -189,17 +201,114 @@ def _models() -> dict[str, Any]:
     return {model.name: model for model in JWS_ALGORITHMS if model.name in ASYMMETRIC or model.name in SYMMETRIC}
 
 
-def _joserfc() -> tuple[Any, type[Exception]]:
+def require_library(who: str) -> tuple[Any, type[Exception]]:
+    """The module of keys, and the error. Raises SetupError if joserfc is not installed."""
     try:
         from joserfc import jwk
         from joserfc.errors import JoseError
     except ImportError:
-        raise SetupError('Jwt: tokens with signatures need joserfc: pip install "dovetail-mcp[auth]"') from None
+        raise SetupError(f'{who} needs joserfc: pip install "dovetail-mcp[auth]"') from None
     return jwk, JoseError
 
 
-def _bytes_of(part: str) -> bytes | None:
-    try:
-        return decode_base64url(part)
-    except ValueError:
+def read_object(data: bytes) -> dict[str, Any] | None:
+    """A JSON object of reasonable shape in which no name stands twice; two readers could not agree on which counts."""
+    if data.count(b"{") + data.count(b"[") > MAX_BRACKETS:
         return None
+    try:
+        msgspec.json.decode(data)  # refuses what `json` lets pass: NaN, halves of characters, huge numbers
+        found = json.loads(data, object_pairs_hook=_unique)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs) or len(pairs) > MAX_MEMBERS:
+        raise ValueError
+    return found
+
+
+# --- signatures of our own, and of clients whose keys we know
+
+
+class SigningKey:
+    """A private ES256 key. `jwk`, with the private part, is for the store that keeps it, `public` for everybody."""
+
+    def __init__(self, jwk: Mapping[str, str]) -> None:
+        from joserfc.jwk import ECKey
+
+        self.jwk = dict(jwk)
+        self._key = ECKey.import_key(dict(jwk))
+        self._check = TokenKey(self._key, [OWN_ALGORITHM])
+        self.id: str = self._key.thumbprint()
+
+    @classmethod
+    def new(cls) -> "SigningKey":
+        from joserfc.jwk import ECKey
+
+        made = ECKey.generate_key("P-256", private=True).as_dict(private=True)
+        return cls({part: str(made[part]) for part in ("kty", *_PUBLIC["EC"], "d")})
+
+    @property
+    def public(self) -> dict[str, str]:
+        bare = {part: self.jwk[part] for part in ("kty", *_PUBLIC["EC"])}
+        return {**bare, "kid": self.id, "use": "sig", "alg": OWN_ALGORITHM}
+
+    def sign(self, claims: Mapping[str, Any], type: str) -> str:
+        from joserfc import jwt
+
+        return jwt.encode({"alg": OWN_ALGORITHM, "typ": type, "kid": self.id}, dict(claims), self._key)
+
+    def read(self, token: str, type: str) -> dict[str, Any] | None:
+        """The claims of what this key has signed as such a type; None for everything else."""
+        signed = read_token(token)
+        if signed is None or signed.header.get("typ") != type or not _proves(self._check, signed):
+            return None
+        return signed.claims
+
+
+def check_public_keys(jwks: object) -> str | None:
+    """What is wrong with the keys of a client, in words; None if they are good."""
+    keys = jwks.get("keys") if isinstance(jwks, Mapping) else None
+    if not isinstance(keys, list) or not 0 < len(keys) <= MAX_CLIENT_KEYS:
+        return f'jwks must be {{"keys": [...]}} with 1 to {MAX_CLIENT_KEYS} keys'
+    for key in keys:
+        parts = _PUBLIC.get(str(key.get("kty"))) if isinstance(key, dict) else None
+        if parts is None or not all(isinstance(key.get(part), str) for part in parts):
+            return "jwks holds something that is no public EC or RSA key"
+        if PRIVATE_MEMBERS & key.keys():
+            return "jwks holds a private key; it is not secret any more, make another"
+        try:
+            strong_key(_bare(key), bits=CLIENT_RSA_BITS)
+        except UnfitKey:
+            least, most = CLIENT_RSA_BITS.start, CLIENT_RSA_BITS.stop - 1
+            return f"an RSA key must have {least} to {most} bits, and a small exponent, such as 65537"
+        except (require_library("Jwt")[1], ValueError, TypeError, KeyError):
+            return "jwks holds a key that can't be read"
+    return None
+
+
+def read_assertion(token: str, jwks: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The claims of what one of these public keys has signed; None for everything else."""
+    signed = read_token(token)
+    keys = read_keys({"keys": [_bare(key) for key in jwks["keys"]]}, ASSERTIONS)
+    return signed.claims if signed is not None and any(_proves(key, signed) for key in keys) else None
+
+
+def unproven_subject(token: str) -> str | None:
+    """Who a token says it is of, which anybody may write; only good to find the keys that prove it."""
+    signed = read_token(token)
+    subject = None if signed is None else signed.claims.get("sub")
+    return subject if isinstance(subject, str) else None
+
+
+def _proves(key: TokenKey, token: SignedToken) -> bool:
+    algorithm = token.header.get("alg")
+    return isinstance(algorithm, str) and key.fits(None, algorithm) and key.signed(token, algorithm)
+
+
+def _bare(key: Mapping[str, Any]) -> dict[str, Any]:
+    """Only what makes it up: `use`, `alg` and the like are only the sender's word."""
+    return {part: key[part] for part in ("kty", *_PUBLIC[key["kty"]])}

@@ -1,15 +1,19 @@
-"""Signed tokens (RFC 9068): a token comes in, and whoever it stands for comes out, or nobody.
+"""Verifier of signed tokens (RFC 9068): `Jwt`, and the keys of its issuer.
 
-Everything that costs nothing is looked at first. A token for somebody else, or of somebody else, makes no request and
-no signature is checked for it; in the end nothing counts unless all of it holds.
+What costs nothing is looked at first. A token for another server, or of another issuer, makes no request, and no
+signature is checked for it; in the end nothing counts unless all of it holds.
+
+Keys are asked for again when they are old, and when a token names one that is not known; then at most every
+`COOLDOWN` seconds. While the issuer does not answer, the keys that are there stay good for a while.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
-from dovetail.auth.claims import comparable_url, in_time, meant_for, principal_of
-from dovetail.auth.fetch import Fetch, make_fetch, names_this_machine
+from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, make_fetch, names_this_machine, shown
 from dovetail.auth.jose import (
     ASYMMETRIC,
     SYMMETRIC,
@@ -17,18 +21,136 @@ from dovetail.auth.jose import (
     TokenKey,
     pem_key,
     read_keys,
+    read_object,
     read_token,
     secret_key,
 )
-from dovetail.auth.jwks import FixedKeys, KeySource, RemoteKeys, may_hold_keys
-from dovetail.auth.principal import Principal
+from dovetail.auth.principal import Principal, VerifierTrouble, comparable_url, in_time, meant_for, principal_of
 from dovetail.errors import SetupError
 
 LEEWAY = 60.0  # seconds that clocks may differ
 MAX_LEEWAY = 600.0
-MAX_KID = 256  # characters
 MAX_JWKS = 256 * 1024  # bytes
+FRESH = 600.0  # seconds after which keys are asked for again
+STALE = 3600.0  # seconds after which they don't count any more
+COOLDOWN = 30.0  # seconds between two requests, if the first was answered
+RETRY = 5.0  # and if it was not
 TYPES = frozenset(("at+jwt", "application/at+jwt", "jwt", "application/jwt"))  # an ID token may say that it is one
+
+
+class FixedKeys:
+    """Keys that the operator wrote down."""
+
+    def __init__(self, keys: Iterable[TokenKey]) -> None:
+        self._keys = tuple(keys)
+
+    async def find(self, kid: str | None, algorithm: str) -> Sequence[TokenKey]:
+        return _fitting(self._keys, kid, algorithm)
+
+
+class RemoteKeys:
+    """Keys that the issuer publishes, at `jwks_uri` or where its metadata says."""
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        *,
+        issuer: str,
+        jwks_uri: str | None,
+        algorithms: Sequence[str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fetch = fetch
+        self._issuer = issuer
+        self._jwks_uri = jwks_uri
+        self._algorithms = algorithms
+        self._clock = clock
+        self._keys: tuple[TokenKey, ...] = ()
+        self._good_at: float | None = None  # when the keys came
+        self._asked_at: float | None = None
+        self._trouble: str | None = None  # what came of the last request, if it was no keys
+        self._request: asyncio.Task[None] | None = None
+
+    async def find(self, kid: str | None, algorithm: str) -> Sequence[TokenKey]:
+        age = self._age()
+        found = _fitting(self._keys, kid, algorithm) if age < STALE else ()
+        if found and age < FRESH:
+            return found
+        request = self._asking()
+        if request is not None and not found:
+            await asyncio.shield(request)  # who else waits must not suffer if this one gives up
+            found = _fitting(self._keys, kid, algorithm) if self._age() < STALE else ()
+        if not found and self._trouble is not None:
+            raise VerifierTrouble(f"the keys of {shown(self._issuer)} can't be had: {self._trouble}")
+        return found
+
+    def _age(self) -> float:
+        return float("inf") if self._good_at is None else self._clock() - self._good_at
+
+    def _asking(self) -> "asyncio.Task[None] | None":
+        """The request that is under way, or a new one if it is time for one."""
+        if self._request is not None and not self._request.done():
+            return self._request
+        now, pause = self._clock(), COOLDOWN if self._trouble is None else RETRY
+        if self._asked_at is not None and now - self._asked_at < pause:
+            return None
+        self._asked_at = now
+        self._request = asyncio.create_task(self._refresh())
+        return self._request
+
+    async def _refresh(self) -> None:
+        try:
+            where = self._jwks_uri or await discover(self._issuer, self._fetch)
+            keys = read_keys(await _object_at(where, self._fetch), self._algorithms)
+            if not keys:
+                raise ValueError("none of them may be used here")
+        except (FetchFailed, ValueError) as failure:
+            self._trouble = str(failure)
+        except Exception as failure:  # of a fetch that somebody else wrote
+            self._trouble = f"the fetch failed with {type(failure).__name__}"
+        else:
+            self._keys, self._good_at, self._trouble = keys, self._clock(), None
+
+
+async def discover(issuer: str, fetch: Fetch) -> str:
+    """Where the metadata of an issuer (RFC 8414, OpenID Connect) says that its keys are. Raises ValueError."""
+    problem = "it has no metadata"
+    for url in _metadata_urls(issuer):
+        document = await _object_at(url, fetch)
+        if document is None:
+            continue
+        if document.get("issuer") != issuer:  # byte for byte: whoever differs may be somebody else
+            problem = f"the metadata at {shown(url)} is of another issuer"
+            continue
+        where = document.get("jwks_uri")
+        if isinstance(where, str) and may_hold_keys(where, issuer):
+            return where
+        problem = f"the metadata at {shown(url)} names no https URL of keys"
+    raise ValueError(problem)
+
+
+def may_hold_keys(url: str, issuer: str) -> bool:
+    """https; or http on this machine, if the issuer is on it too."""
+    if names_this_machine(url):
+        return names_this_machine(issuer) and url.lower().startswith(("http://", "https://"))
+    return url.lower().startswith("https://")
+
+
+def _metadata_urls(issuer: str) -> list[str]:
+    parts = urlsplit(issuer)
+    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    inserted = [f"{origin}/.well-known/{name}{path}" for name in ("oauth-authorization-server", "openid-configuration")]
+    return [*inserted, f"{origin}{path}/.well-known/openid-configuration"] if path else inserted
+
+
+async def _object_at(url: str, fetch: Fetch) -> dict[str, Any] | None:
+    """None if there is none; the page of an error does not count."""
+    fetched = await fetch(FetchRequest(url=url))
+    return read_object(fetched.body) if fetched.status == 200 else None
+
+
+def _fitting(keys: Sequence[TokenKey], kid: str | None, algorithm: str) -> Sequence[TokenKey]:
+    return [key for key in keys if key.fits(kid, algorithm)][:8]
 
 
 class Jwt:
@@ -64,9 +186,19 @@ class Jwt:
             raise SetupError(f"Jwt: leeway={leeway!r} is not possible; it is 0 to {MAX_LEEWAY:g} seconds")
         self._leeway = leeway
         self._scope_claim = scope_claim
-        self._keys = self._key_source(
-            fetch, {"jwks_uri": jwks_uri, "jwks": jwks, "public_key": public_key, "secret": secret}
-        )
+        given = {"jwks_uri": jwks_uri, "jwks": jwks, "public_key": public_key, "secret": secret}
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) > 1:
+            raise SetupError(f"Jwt: keys come from one place, not from {' and '.join(named)}; give one of them")
+        self._keys: FixedKeys | RemoteKeys
+        if jwks is not None:
+            self._keys = FixedKeys(_written_keys(jwks, self._algorithms))
+        elif public_key is not None:
+            self._keys = FixedKeys([pem_key(public_key, self._algorithms)])
+        elif secret is not None:
+            self._keys = FixedKeys([secret_key(secret, self._algorithms)])
+        else:
+            self._keys = self._remote_keys(jwks_uri, fetch)
 
     def __repr__(self) -> str:
         return f"Jwt({self.issuer!r})"
@@ -93,19 +225,10 @@ class Jwt:
 
     async def _is_signed(self, token: SignedToken) -> bool:
         kid, algorithm = token.header.get("kid"), token.header["alg"]
-        if kid is not None and not (isinstance(kid, str) and len(kid) <= MAX_KID):
+        if kid is not None and not (isinstance(kid, str) and len(kid) <= 256):
             return False
         keys = await self._keys.find(kid, algorithm)
         return any(key.signed(token, algorithm) for key in keys)
-
-    def _key_source(self, fetch: Fetch | None, given: dict[str, Any]) -> KeySource:
-        named = [name for name, value in given.items() if value is not None]
-        if len(named) > 1:
-            raise SetupError(f"Jwt: keys come from one place, not from {' and '.join(named)}; give one of them")
-        if not named or named == ["jwks_uri"]:
-            return self._remote_keys(given["jwks_uri"], fetch)
-        read = _WRITTEN[named[0]]
-        return FixedKeys(read(given[named[0]], self._algorithms))
 
     def _remote_keys(self, jwks_uri: str | None, fetch: Fetch | None) -> RemoteKeys:
         where = self.issuer if jwks_uri is None else jwks_uri
@@ -153,10 +276,3 @@ def _written_keys(jwks: object, algorithms: Sequence[str]) -> tuple[TokenKey, ..
     if not keys:
         raise SetupError("Jwt: jwks= holds no public key that may be used: strong, for signatures, of these algorithms")
     return keys
-
-
-_WRITTEN: dict[str, Callable[[Any, Sequence[str]], Sequence[TokenKey]]] = {  # how keys are read that are written down
-    "jwks": _written_keys,
-    "public_key": lambda pem, algorithms: [pem_key(pem, algorithms)],
-    "secret": lambda secret, algorithms: [secret_key(secret, algorithms)],
-}

@@ -1,4 +1,4 @@
-"""`Server(auth=...)`: a verifier, a function, several of them or an `Auth` come in; one checked record goes out."""
+"""Settings of `Server(auth=...)`: `Auth`, its metadata document (RFC 9728) and the `WWW-Authenticate` challenges."""
 
 import copy
 import inspect
@@ -10,19 +10,26 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from dovetail.auth.challenges import challenge
-from dovetail.auth.claims import comparable_url
-from dovetail.auth.dpop import ALGS, Claim, DpopCheck, DpopNonces, UsedProofs, only_proof
-from dovetail.auth.metadata import OFFLINE_ACCESS, ResourceDocument, told_scopes
-from dovetail.auth.principal import Principal
-from dovetail.auth.proofs import ALGORITHMS
-from dovetail.auth.scopes import Hierarchy
-from dovetail.auth.verifier import MAX_TOKEN, Found, Verifier, VerifyFunction
+import msgspec
+
+from dovetail.auth.dpop import ALGORITHMS, Claim, DpopCheck, DpopNonces, UsedProofs
+from dovetail.auth.principal import (
+    MAX_TOKEN,
+    Found,
+    Hierarchy,
+    Principal,
+    Verifier,
+    VerifyFunction,
+    comparable_url,
+)
 from dovetail.errors import SetupError, Unauthorized
 from dovetail.protocol.scopes import checked_scopes
 
+OFFLINE_ACCESS = "offline_access"  # belongs between a client and its authorization server, not here
+DPOP_ERRORS = frozenset({"invalid_dpop_proof", "use_dpop_nonce"})  # which mean nothing to who sends no proofs
 DpopPolicy = Literal["off", "optional", "required"]
 SCHEMES: dict[DpopPolicy, tuple[str, ...]] = {"off": ("Bearer",), "optional": ("Bearer", "DPoP"), "required": ("DPoP",)}
+_QUOTED = {ord('"'): '\\"', ord("\\"): "\\\\"}
 _VISIBLE = re.compile(r"[!-~]{1,2000}")  # urlsplit passes over some other characters in silence
 log = logging.getLogger("dovetail")
 FIX = "give it a verifier, an async function that takes a token, a list of these, or Auth(...)"
@@ -55,7 +62,9 @@ class Auth:
         ["notes:read"]}. `dpop_nonces`: proofs must hold one of ours. `documentation`: a URL for people, for the
         metadata.
         """
-        self.verifiers = tuple(as_verifier(each) for each in _listed(verify))
+        if not (given := verify if isinstance(verify, (list, tuple)) else [verify]):
+            raise SetupError(f"Server: auth=[] lets nobody in; {FIX}")
+        self.verifiers = tuple(as_verifier(each) for each in given)
         self.authorization_servers = tuple(
             checked_url(each, "Auth: authorization_servers")
             for each in dict.fromkeys(authorization_servers or _said_by(self.verifiers, "issuer"))
@@ -112,8 +121,6 @@ class Auth:
                 return Found(principal.with_scopes(self.hierarchy.expand(principal.scopes)), seconds)
         return None
 
-    # ── of one app ──
-
     async def for_app(self, state: object) -> "Auth":
         """The same for an app that remembers in `state`; verifiers that have `for_app` give one of their own for it."""
         one = copy.copy(self)
@@ -128,9 +135,8 @@ class Auth:
     def _taken_in(self, verifier: Any, state: object) -> Verifier:
         if not callable(getattr(verifier, "for_app", None)):
             return verifier  # type: ignore[no-any-return]
-        own = verifier.for_app(state)
-        self._for_this_app += (own,)
-        return as_verifier(own)
+        self._for_this_app += (verifier.for_app(state),)
+        return as_verifier(self._for_this_app[-1])
 
     async def leave(self) -> None:
         """That app has ended; the verifiers that were made for it hear of it if they have `leave`."""
@@ -143,13 +149,6 @@ class Auth:
             except Exception:
                 log.exception("a verifier failed when its app ended")
 
-    # ── proofs of keys ──
-
-    @staticmethod
-    def proof_in(headers: Sequence[tuple[bytes, bytes]]) -> str:
-        """What a token that is bound to a key comes with. Raises Unauthorized unless there is one."""
-        return only_proof([value for name, value in headers if name == b"dpop"])
-
     def dpop_check(self, claim: Claim | None, secrets: Callable[[], Sequence[bytes]]) -> DpopCheck | None:
         """Judges the proofs of keys; None if there are none here.
 
@@ -160,24 +159,13 @@ class Auth:
         nonces = DpopNonces(secrets) if self._has_nonces else None
         return DpopCheck(claim or self._used_proofs.claim, required=self.dpop == "required", nonces=nonces)
 
-    # ── what callers are told ──
-
     def challenges(self, refusal: Unauthorized, metadata_url: str | None) -> list[tuple[bytes, bytes]]:
         """The headers that go with a refusal; none where nothing that a client could ask for would help."""
         if refusal.http_status == 403 and refusal.error is None:
             return []
         url = metadata_url if self.authorization_servers else None
         return [
-            (
-                b"www-authenticate",
-                challenge(
-                    refusal,
-                    scheme=scheme,
-                    metadata_url=url,
-                    scopes=self.scopes,
-                    algs=ALGS if scheme == "DPoP" else None,
-                ),
-            )
+            (b"www-authenticate", challenge(refusal, scheme=scheme, metadata_url=url, scopes=self.scopes))
             for scheme in SCHEMES[self.dpop]
         ]
 
@@ -187,16 +175,17 @@ class Auth:
         They are told only to whom a challenge names a few to begin with: others would ask for all of them at once.
         """
         told = self.scopes_supported or (self.scopes and self.scopes.union(scopes))
-        return ResourceDocument(
-            resource=resource,
-            authorization_servers=self.authorization_servers,
-            bearer_methods_supported=("header",),
-            scopes_supported=told_scopes(told),
-            resource_name=name,
-            resource_documentation=self.documentation,
-            dpop_signing_alg_values_supported=None if self.dpop == "off" else ALGORITHMS,
-            dpop_bound_access_tokens_required=self.dpop == "required",
-        ).encode()
+        document = {
+            "resource": resource,  # byte for byte what clients have: they compare it
+            "authorization_servers": self.authorization_servers,
+            "bearer_methods_supported": ("header",),
+            "scopes_supported": told_scopes(told),
+            "resource_name": name,
+            "resource_documentation": self.documentation,
+            "dpop_signing_alg_values_supported": None if self.dpop == "off" else ALGORITHMS,
+            "dpop_bound_access_tokens_required": self.dpop == "required",
+        }
+        return msgspec.json.encode({name: value for name, value in document.items() if value})
 
 
 class FunctionVerifier:
@@ -239,13 +228,6 @@ def _said_by(verifiers: Iterable[Verifier], name: str) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(each for each in said if each is not None))
 
 
-def _listed(verify: Any) -> list[Any]:
-    given = list(verify) if isinstance(verify, (list, tuple)) else [verify]
-    if not given:
-        raise SetupError(f"Server: auth=[] lets nobody in; {FIX}")
-    return given
-
-
 def checked_url(given: Any, where: str) -> str:
     """As it is, byte for byte: clients compare it. Raises SetupError unless it can be one."""
     parts = urlsplit(given) if isinstance(given, str) and _VISIBLE.fullmatch(given) else None
@@ -253,3 +235,36 @@ def checked_url(given: Any, where: str) -> str:
     if parts is None or not is_plain or parts.scheme.lower() not in ("https", "http") or not parts.hostname:
         raise SetupError(f'{where} holds {given!r}; write a whole URL, such as "https://notes.example.com/mcp"')
     return str(given)
+
+
+def challenge(
+    refusal: Unauthorized,
+    *,
+    scheme: str = "Bearer",
+    metadata_url: str | None = None,
+    scopes: frozenset[str] = frozenset(),
+) -> bytes:
+    """RFC 6750, RFC 9728, RFC 9449: what is wrong, which scopes would do, and where to find out more.
+
+    `scopes`: what is needed besides what was asked for: with fewer, the next request would be refused again.
+    """
+    error = None if scheme == "Bearer" and refusal.error in DPOP_ERRORS else refusal.error
+    parts = {
+        "error": error,
+        "error_description": refusal.message if error else None,
+        "scope": " ".join(told_scopes(refusal.scopes | scopes)) or None,
+        "resource_metadata": metadata_url,
+        "algs": " ".join(ALGORITHMS) if scheme == "DPoP" else None,
+    }
+    told = ", ".join(f'{name}="{_quoted(value)}"' for name, value in parts.items() if value is not None)
+    return f"{scheme} {told}".rstrip().encode("ascii", "replace")
+
+
+def _quoted(value: str) -> str:
+    """No header can hold a line break, and nothing here may end its quotes."""
+    return "".join(character for character in value if " " <= character <= "~").translate(_QUOTED)
+
+
+def told_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
+    """What clients may ask their authorization server for."""
+    return tuple(sorted(set(scopes) - {OFFLINE_ACCESS}))

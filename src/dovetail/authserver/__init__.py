@@ -1,4 +1,4 @@
-"""An OAuth 2.1 authorization server for development and small deployments: browsers come in, tokens go out.
+"""OAuth 2.1 authorization server for development and small deployments.
 
 auth_server = AuthServer("https://notes.example.com", resource="https://notes.example.com/mcp", users="users.json",
                          scopes={"notes:read": "Read your notes"})
@@ -8,7 +8,7 @@ server.run("http", routes=auth_server.routes())
 Nothing of it is loaded or served unless it is asked for.
 """
 
-from dovetail.authserver.client_record import OAuthClient
+from dovetail.authserver.clients import OAuthClient
 from dovetail.authserver.server import AuthServer
 from dovetail.authserver.users import hash_password
 

@@ -1,4 +1,4 @@
-"""`python -m dovetail.authserver hash`: a password comes in, the text for a file of users goes out."""
+"""Command `python -m dovetail.authserver hash`: prints the text for a password in a file of users."""
 
 import getpass
 import sys

@@ -1,78 +1,86 @@
-"""The programs that may ask for tokens: an id comes in, and what is known of the program goes out.
+"""Clients of the authorization server: static, registered (RFC 7591) or published (CIMD), and their proofs."""
 
-There are those that the operator wrote down, those that registered themselves, and those whose id is the URL of a
-document that they publish.
-"""
-
-import hashlib
+import base64
 import hmac
-from collections.abc import Iterable, Mapping
+import logging
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote_plus, urlsplit
 
-from dovetail.auth.signing import check_public_keys
-from dovetail.authserver.cimd import LAST, PublishedClients
-from dovetail.authserver.client_metadata import bad_metadata
-from dovetail.authserver.client_record import CODE, CREDENTIALS, GRANTS, OAuthClient, is_url
-from dovetail.authserver.marks import Marks
-from dovetail.authserver.redirects import why_not_registrable
+import msgspec
+
+from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, make_fetch
+from dovetail.auth.jose import check_public_keys, read_assertion, unproven_subject
+from dovetail.auth.principal import Confidential, in_time
+from dovetail.authserver.endpoints import OAuthRefusal, address_of, digest, json_answer, why_not_a_url
+from dovetail.authserver.storage import AttemptLimit, AuthStore
+from dovetail.authserver.users import REGISTERED
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
-from dovetail.state.records import Codec
+from dovetail.transports.routes import PageRequest, PageResponse
 
-NEW_SECONDS = 86_400.0  # that a registration lives before its first use: nobody fills the store with them
-KEPT_SECONDS = 90 * 86_400.0  # and after the last
-MAX_ID = 2000  # characters
-MAX_RECORD = 4 * 1024  # bytes: a day's registrations have to fit into the memory of a small server
+CODE = "authorization_code"
+REFRESH = "refresh_token"
+CREDENTIALS = "client_credentials"
+GRANTS = (CODE, REFRESH, CREDENTIALS)
+AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post", "private_key_jwt")
+ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+SHORTEST_SECRET = 16  # characters
+MAX_ID = 1000  # characters
+MAX_METADATA = 8 * 1024  # bytes that a client says of itself
+MAX_RECORD = 4 * 1024  # bytes that are kept of it: a day's registrations fit into the memory of a small server
+MAX_REDIRECTS = 10
+NEW_SECONDS = 86_400.0  # that a registration lives before its first use
+USED_SECONDS = 90 * 86_400.0  # and after the last
+DOCUMENT_SECONDS = 300.0  # for which a published document is kept
+LEEWAY = 60.0  # seconds that clocks may differ
+REGISTRATIONS = AttemptLimit("registrations", "registrations", 3600.0, each=30, for_all=200)
+FETCHES = AttemptLimit("fetches", "new programs", 60.0, each=30, for_all=120)
+# Each assertion is remembered, and strangers can register and sign without end.
+ASSERTIONS = AttemptLimit("assertions", "signed assertions", 3600.0, each=100, for_all=2000)
 
-_codec: Codec[OAuthClient] = Codec(OAuthClient, "registered program")
-
-
-class KnownClients:
-    """Finds programs by their id."""
-
-    def __init__(
-        self, marks: Marks, static: Mapping[str, OAuthClient], published: PublishedClients | None, *, registration: bool
-    ) -> None:
-        self._marks = marks
-        self._static = static
-        self._published = published
-        self._registration = registration
-
-    async def find(self, id: str, network: str) -> OAuthClient | None:
-        """May raise OAuthRefusal, with what is wrong with a document."""
-        if len(id) > MAX_ID:
-            return None
-        if id in self._static:
-            return self._static[id]
-        if is_url(id):
-            return None if self._published is None else await self._published.find(id, network)
-        found = await self._marks.get("client", id) if self._registration else None
-        return None if found is None else _codec.decode(found)
-
-    async def add(self, client: OAuthClient) -> None:
-        """Raises OAuthRefusal if it has more to say than a program needs."""
-        raw = _codec.encode(client)
-        if len(raw) > MAX_RECORD:
-            raise bad_metadata(f"What is kept of the metadata has more than {MAX_RECORD} bytes")
-        await self._marks.put("client", client.id, raw, NEW_SECONDS)
-
-    async def is_new(self, client: OAuthClient) -> bool:
-        """It has introduced itself, and no user has let it in yet: it may be anybody's."""
-        if client.id in self._static:
-            return False
-        if is_url(client.id):
-            return not await self._marks.holds(LAST, client.id)
-        return await self._marks.left("client", client.id) <= NEW_SECONDS
-
-    async def used(self, client: OAuthClient) -> None:
-        """It lives on."""
-        if client.id not in self._static and not is_url(client.id):
-            await self._marks.keep("client", client.id, KEPT_SECONDS)
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+log = logging.getLogger("dovetail.authserver")
 
 
-def proves_secret(client: OAuthClient, given: str) -> bool:
-    digest = f"sha256:{hashlib.sha256(given.encode('utf-8', 'surrogatepass')).hexdigest()}"
-    return client.secret is not None and hmac.compare_digest(client.secret, digest)
+class OAuthClient(Confidential, frozen=True, kw_only=True):
+    """A program that the authorization server knows.
+
+    OAuthClient(id="ci", secret="...", grant_types=["client_credentials"], scopes=["notes:read"])
+    """
+
+    harmless = ("id",)
+
+    id: str
+    name: str = ""  # what people read; the id, if there is none
+    redirect_uris: Sequence[str] = ()
+    grant_types: Sequence[str] = (CODE, REFRESH)
+    scopes: Collection[str] | None = None  # what it may ask for; None: everything
+    secret: str | None = None  # or "sha256:" and the digest of it; never kept as it is
+    jwks: dict[str, Any] | None = None  # public keys that it signs with (private_key_jwt)
+
+    def __post_init__(self) -> None:
+        for name, kind in (("redirect_uris", tuple), ("grant_types", tuple), ("scopes", frozenset)):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise SetupError(f"OAuthClient: {name}={given!r} is not possible; write a list")
+            if given is not None:
+                msgspec.structs.force_setattr(self, name, kind(given))
+        if self.secret is not None and not _DIGEST.fullmatch(self.secret):
+            if len(self.secret) < SHORTEST_SECRET:
+                raise SetupError(f"OAuthClient: a secret has at least {SHORTEST_SECRET} characters")
+            msgspec.structs.force_setattr(self, "secret", _secret_digest(self.secret))
+
+    @property
+    def introduced_itself(self) -> bool:
+        """It registered, or published a document: only it has said where it sends users."""
+        return is_url(self.id) or self.id.startswith(REGISTERED)
+
+
+def is_url(id: str) -> bool:
+    return id.startswith(("https://", "http://"))
 
 
 def checked_clients(given: Iterable[Any], scopes: Mapping[str, str]) -> dict[str, OAuthClient]:
@@ -81,9 +89,7 @@ def checked_clients(given: Iterable[Any], scopes: Mapping[str, str]) -> dict[str
     for client in given:
         if not isinstance(client, OAuthClient):
             raise SetupError(f'AuthServer: clients holds {client!r}; write OAuthClient(id="ci", secret="...")')
-        wrong = _wrong(client, scopes)
-        if client.id in found:
-            wrong = "there are two of this id"
+        wrong = "there are two of this id" if client.id in found else _wrong(client, scopes)
         if wrong is not None:
             raise SetupError(f"AuthServer: client {client.id!r}: {wrong}")
         found[client.id] = client
@@ -99,11 +105,255 @@ def _wrong(client: OAuthClient, scopes: Mapping[str, str]) -> str | None:
     if CODE in client.grant_types and not client.redirect_uris:
         return f'it needs redirect_uris=["https://..."], or grant_types=["{CREDENTIALS}"]'
     for uri in client.redirect_uris:
-        if (why := why_not_registrable(uri)) is not None:
+        if (why := why_not_a_url(uri, "a redirect URI")) is not None:
             return f"{uri!r}: {why}"
     if client.jwks is not None and (why := check_public_keys(client.jwks)) is not None:
         return why
-    if CREDENTIALS in client.grant_types and client.is_public:
+    if CREDENTIALS in client.grant_types and client.secret is None and client.jwks is None:
         return "who acts for itself must prove who it is; give it a secret or jwks"
     unknown = checked_scopes(client.scopes or (), f"AuthServer, client {client.id!r}") - scopes.keys()
     return f"the scopes {', '.join(sorted(unknown))} are not among the server's" if unknown else None
+
+
+# --- what a client says of itself
+
+
+class ClientMetadata(Confidential, frozen=True):
+    """The fields of RFC 7591 that count here; all others are ignored."""
+
+    harmless = ("client_id", "client_name", "redirect_uris")
+
+    client_id: str | None = None
+    client_name: str | None = None
+    redirect_uris: tuple[str, ...] = ()
+    grant_types: tuple[str, ...] = (CODE,)
+    response_types: tuple[str, ...] = ("code",)
+    token_endpoint_auth_method: str | None = None
+    jwks: dict[str, object] | None = None
+    client_secret: str | None = None
+
+    @classmethod
+    def read(cls, raw: bytes) -> "ClientMetadata":
+        """Raises OAuthRefusal."""
+        try:
+            return msgspec.json.decode(raw, type=cls)
+        except msgspec.ValidationError as misfit:
+            raise _bad_metadata(f"The metadata do not fit: {misfit}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise _bad_metadata("The metadata must be a JSON object") from None
+
+    def as_client(self, id: str, method: str) -> OAuthClient:
+        """The record of a client that acts for users, by codes. Raises OAuthRefusal for what it may not be."""
+        if not 0 < len(self.redirect_uris) <= MAX_REDIRECTS:
+            raise OAuthRefusal("invalid_redirect_uri", f"There must be 1 to {MAX_REDIRECTS} redirect_uris")
+        for uri in self.redirect_uris:
+            if (why := why_not_a_url(uri, "a redirect URI")) is not None:
+                raise OAuthRefusal("invalid_redirect_uri", f"redirect_uris: {why}")
+        if CODE not in self.grant_types or "code" not in self.response_types:
+            raise _bad_metadata("Only authorization_code, with or without refresh_token, can be registered")
+        if method not in AUTH_METHODS:
+            raise _bad_metadata(f"token_endpoint_auth_method must be one of {', '.join(AUTH_METHODS)}")
+        jwks = self.jwks if method == "private_key_jwt" else None
+        if method == "private_key_jwt" and (why := check_public_keys(jwks)) is not None:
+            raise _bad_metadata(why)
+        return OAuthClient(
+            id=id,
+            name=_on_one_line(self.client_name or ""),
+            redirect_uris=self.redirect_uris,
+            grant_types=tuple(grant for grant in (CODE, REFRESH) if grant in self.grant_types),
+            jwks=jwks,
+        )
+
+
+def _published(raw: bytes, url: str) -> OAuthClient:
+    said = ClientMetadata.read(raw)
+    if said.client_id != url:
+        raise _bad_metadata("The document at the client_id names another client_id")
+    method = said.token_endpoint_auth_method or "none"
+    if said.client_secret is not None or method.startswith("client_secret"):
+        raise _bad_metadata("A document that everybody can read holds no secret")
+    return said.as_client(url, method)
+
+
+def _bad_metadata(description: str) -> OAuthRefusal:
+    return OAuthRefusal("invalid_client_metadata", description)
+
+
+def _on_one_line(name: str, most: int = 200) -> str:
+    """Short and printable: nothing in it can turn a page around or push its words away."""
+    return "".join(letter if letter.isprintable() else " " for letter in name[:most]).strip()
+
+
+class ClientDirectory:
+    """The operator's clients, those that registered, and published documents (CIMD), by their id."""
+
+    def __init__(
+        self,
+        store: AuthStore,
+        static: Mapping[str, OAuthClient],
+        *,
+        audiences: Collection[str],
+        registration: bool,
+        fetch: Fetch | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """`audiences`: whom an assertion may be made for. `fetch`: for published documents; None if there are none."""
+        self._store = store
+        self._static = static
+        self._audiences = audiences
+        self._registration = registration
+        self._fetch = fetch
+        self._clock = clock
+
+    async def find(self, id: str, address: str) -> OAuthClient | None:
+        """May raise OAuthRefusal, with what is wrong with a document."""
+        if len(id) > MAX_ID:
+            return None
+        if id in self._static:
+            return self._static[id]
+        if is_url(id):
+            return None if self._fetch is None else await self._find_published(self._fetch, id, address)
+        raw = await self._store.get("client", id) if self._registration else None
+        try:
+            return None if raw is None else msgspec.msgpack.decode(raw, type=OAuthClient)
+        except msgspec.MsgspecError:  # of a worker of another version
+            return None
+
+    async def register(self, request: PageRequest) -> PageResponse:
+        """The endpoint `/register` (RFC 7591)."""
+        body = await request.body()
+        if len(body) > MAX_METADATA:
+            text = f"The metadata have more than {MAX_METADATA} bytes"
+            raise OAuthRefusal("invalid_client_metadata", text, status=413)
+        said = ClientMetadata.read(body)
+        method = said.token_endpoint_auth_method or "client_secret_basic"
+        client = said.as_client(REGISTERED + secrets.token_urlsafe(18), method)
+        await REGISTRATIONS.take(self._store, address_of(request))
+        secret = secrets.token_urlsafe(32) if method.startswith("client_secret") else None
+        client = msgspec.structs.replace(client, secret=secret)  # which keeps a digest
+        record = msgspec.msgpack.encode(client)
+        if len(record) > MAX_RECORD:
+            raise _bad_metadata(f"What is kept of the metadata has more than {MAX_RECORD} bytes")
+        await self._store.put("client", client.id, record, NEW_SECONDS)
+        answer: dict[str, object] = {
+            "client_id": client.id,
+            "client_id_issued_at": int(self._clock()),
+            "redirect_uris": list(client.redirect_uris),
+            "grant_types": list(client.grant_types),
+            "response_types": ["code"],
+            "token_endpoint_auth_method": method,
+            **({"client_name": client.name} if client.name else {}),
+            **({} if client.jwks is None else {"jwks": client.jwks}),
+            **({} if secret is None else {"client_secret": secret, "client_secret_expires_at": 0}),
+        }
+        return json_answer(answer, 201)
+
+    async def used(self, client: OAuthClient) -> None:
+        """A user has let it in, so it is remembered for longer. That it only came here is no reason: anybody can."""
+        if client.id not in self._static and not is_url(client.id):
+            await self._store.touch("client", client.id, USED_SECONDS)
+
+    async def _find_published(self, fetch: Fetch, url: str, address: str) -> OAuthClient:
+        """Strangers may make us fetch a URL, so it has to be public, is asked rarely, and its answer is short."""
+        why = why_not_a_url(url, "a client_id")
+        if why is None and urlsplit(url).path in ("", "/"):
+            why = "a client_id that is a URL has a path"
+        if why is not None:
+            raise OAuthRefusal("invalid_client", f"client_id: {why}")
+        raw = await self._store.get("document", url)
+        if raw is not None:
+            return _published(raw, url)
+        await FETCHES.take(self._store, address)
+        raw = await _document(fetch, url)
+        client = _published(raw, url)
+        await self._store.put("document", url, raw, DOCUMENT_SECONDS)
+        return client
+
+    # --- how clients prove who they are
+
+    async def authenticated(self, request: PageRequest, form: Mapping[str, str]) -> OAuthClient:
+        """Raises OAuthRefusal unless the client is known, and has proved to be it if it can."""
+        basic = _basic(request)
+        assertion = form.get("client_assertion")
+        if sum(each is not None for each in (basic, assertion, form.get("client_secret"))) > 1:
+            raise OAuthRefusal("invalid_request", "Prove who you are in one way, not in several")
+        id, secret = basic or (form.get("client_id"), form.get("client_secret"))
+        if assertion is not None:
+            id = unproven_subject(assertion)
+        if form.get("client_id", id) != id:
+            raise OAuthRefusal("invalid_request", "There are two different client_id")
+        address = address_of(request)
+        client = None if not id else await self.find(id, address)
+        if client is None:
+            raise _unknown(request)
+        if client.jwks is not None:
+            proved = await self._signed(client, form, assertion, address)
+        elif client.secret is not None:
+            proved = secret is not None and hmac.compare_digest(client.secret, _secret_digest(secret))
+        else:
+            proved = secret is None and assertion is None
+        if not proved:
+            raise _unknown(request)
+        return client
+
+    async def _signed(self, client: OAuthClient, form: Mapping[str, str], assertion: str | None, address: str) -> bool:
+        """RFC 7523, 3: by the client itself, for us, now, and never seen before."""
+        if assertion is None or client.jwks is None or form.get("client_assertion_type") != ASSERTION_TYPE:
+            return False
+        claims = read_assertion(assertion, client.jwks)
+        if claims is None or claims.get("iss") != client.id or claims.get("sub") != client.id:
+            return False
+        audience, id, now = claims.get("aud"), claims.get("jti"), self._clock()
+        named = audience if isinstance(audience, list) else [audience]  # another that is named could use it here
+        if len(named) != 1 or not isinstance(named[0], str) or named[0] not in self._audiences:
+            return False
+        if not in_time(claims, now, LEEWAY, needs_end=True) or claims["exp"] > now + 3600:
+            return False
+        if not isinstance(id, str) or not 0 < len(id) <= 256:
+            return False
+        if client.id not in self._static:
+            await ASSERTIONS.take(self._store, address)
+        return await self._store.claim("assertion", f"{client.id} {id}", claims["exp"] - now + 2 * LEEWAY)
+
+
+def document_fetch(*, allow_loopback: bool) -> Fetch:
+    """How published documents are fetched: http only from this machine, if that is allowed at all."""
+    return make_fetch(allow_loopback=allow_loopback, max_bytes=MAX_METADATA)
+
+
+async def _document(fetch: Fetch, url: str) -> bytes:
+    """Why there is none is only logged: it tells which names there are in the network around us."""
+    try:
+        answer = await fetch(FetchRequest(url=url, headers={"Accept": "application/json"}))
+        media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if answer.status == 200 and media_type in ("application/json", "application/cimd+json"):
+            return answer.body
+    except FetchFailed as failure:
+        log.info("no document of a client: %s", failure)
+    raise OAuthRefusal("invalid_client", "client_id: no JSON document could be fetched from this URL")
+
+
+def _basic(request: PageRequest) -> tuple[str, str] | None:
+    """RFC 6749, 2.3.1: both parts are form-encoded before they are joined."""
+    header = request.headers.get("authorization")
+    if header is None:
+        return None
+    scheme, _, text = header.partition(" ")
+    try:
+        raw = base64.b64decode(text.strip(), validate=True).decode() if len(text) <= 4096 else ""
+    except ValueError:
+        raw = ""
+    id, colon, secret = raw.partition(":")
+    if scheme.lower() != "basic" or not colon:
+        raise _unknown(request)
+    return unquote_plus(id), unquote_plus(secret)
+
+
+def _unknown(request: PageRequest) -> OAuthRefusal:
+    headers = {"www-authenticate": 'Basic realm="token"'} if "authorization" in request.headers else None
+    text = "The client is not known, or did not prove who it is"
+    return OAuthRefusal("invalid_client", text, status=401, headers=headers)
+
+
+def _secret_digest(secret: str) -> str:
+    return f"sha256:{digest(secret)}"

@@ -1,6 +1,6 @@
-"""What people see: a question or a refusal comes in, HTML goes out. Nothing in it is loaded from elsewhere.
+"""HTML pages of the authorization server: consent and refusal. Nothing in them is loaded from elsewhere.
 
-Whatever somebody else wrote is escaped; no page can be shown inside another, and none runs a script.
+What others wrote is escaped; no page can be shown inside another, and none runs a script.
 """
 
 import base64
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
+from dovetail.authserver.endpoints import host_of, is_loopback
 from dovetail.transports.routes import PageResponse
 
 STYLE = (
@@ -20,7 +21,7 @@ STYLE = (
     ".wrong{color:#a00}.small{font-size:.9rem;color:#555}"
 )
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-# No form-action: browsers hold it against the redirect to the program too, and against wherever that leads.
+# No form-action: browsers hold it against the redirect to the program too, and against all that follows it.
 POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; frame-ancestors 'none'"
 HEADERS = {
     "content-security-policy": POLICY,
@@ -38,28 +39,21 @@ class Consent(NamedTuple):
     program_id: str
     scopes: Sequence[str]  # in words
     redirect_uri: str
-    redirect_host: str
-    on_this_machine: bool
     days: float | None  # for which it may stay connected
     user: str | None  # who has signed in already
     form: str  # sealed, what the answer is about
-
-
-class LinkBack(NamedTuple):
-    """A link to the program that sent the user here."""
-
-    url: str
-    host: str
 
 
 def consent_page(asked: Consent, path: str, *, wrong: str | None = None) -> tuple[str, int]:
     """The HTML and the status."""
     scopes = "".join(f"<li>{escape(words)}</li>" for words in asked.scopes)
     name = escape(asked.program)
+    is_local = is_loopback(asked.redirect_uri)
+    whose = ": a program on this computer. Go on only if you have just started it yourself." if is_local else "."
     body = f"""<h1>Allow {name} to act for you?</h1>
 {f'<p class="wrong" role="alert">{escape(wrong)}</p>' if wrong else ""}
 {f"<p>It wants to:</p><ul>{scopes}</ul>" if scopes else ""}
-<p>Then your browser goes to <strong>{escape(asked.redirect_host)}</strong>{_whose(asked)}</p>
+<p>Then your browser goes to <strong>{escape(host_of(asked.redirect_uri))}</strong>{whose}</p>
 {f"<p>It may stay connected for {asked.days:g} days.</p>" if asked.days else ""}
 <form method="post" action="{escape(path)}">
 <input type="hidden" name="form" value="{escape(asked.form)}">
@@ -71,25 +65,12 @@ Its id is {escape(asked.program_id)}. The answer goes to {escape(asked.redirect_
     return _document("Allow access?", body), 403 if wrong else 200
 
 
-def refusal_page(title: str, words: str, back: "LinkBack | None" = None) -> str:
-    """`back`: to a program that nobody vouches for, so the user decides."""
-    link = (
-        ""
-        if back is None
-        else f"""<p><a href="{escape(back.url)}" rel="noreferrer">Tell the program</a>
-that sent you here. It is at <strong>{escape(back.host)}</strong>; nobody has checked who that is.</p>"""
-    )
-    return _document(title, f"<h1>{escape(title)}</h1><p>{escape(words)}</p>{link}")
+def refusal_page(words: str, title: str = "This can't go on") -> str:
+    return _document(title, f"<h1>{escape(title)}</h1><p>{escape(words)}</p>")
 
 
 def shown(html: str, status: int, headers: dict[str, str] | None = None) -> PageResponse:
     return PageResponse(html, status, {**HEADERS, **(headers or {})}, "text/html")
-
-
-def _whose(asked: Consent) -> str:
-    if not asked.on_this_machine:
-        return "."
-    return ": a program on this computer. Go on only if you have just started it yourself."
 
 
 def _who(user: str | None) -> str:

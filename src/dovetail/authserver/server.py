@@ -1,44 +1,40 @@
-"""`AuthServer`: an issuer, users and scopes come in; pages to mount, and a verifier of their tokens, go out."""
+"""`AuthServer`: an OAuth 2.1 authorization server as pages to mount, and a verifier of its tokens."""
 
+import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
-from dovetail.auth.signing import require_library
-from dovetail.auth.verifier import Verifier
-from dovetail.authserver.access_tokens import AccessTokens, OwnTokens
+from dovetail.auth.jose import ASSERTIONS, require_library
+from dovetail.auth.principal import Principal, Verifier
+from dovetail.auth.settings import checked_url
 from dovetail.authserver.authorize import Authorization
-from dovetail.authserver.cimd import PublishedClients
-from dovetail.authserver.client_proofs import ClientProofs
-from dovetail.authserver.client_record import OAuthClient
-from dovetail.authserver.clients import KnownClients, checked_clients
-from dovetail.authserver.forms import MAX_BYTES
-from dovetail.authserver.grants import Grants
-from dovetail.authserver.keyring import Keyring
-from dovetail.authserver.marks import Marks, in_state_of_app
-from dovetail.authserver.metadata import Places, describe
-from dovetail.authserver.refusals import FOR_ANY_ORIGIN, for_programs
-from dovetail.authserver.registration import Registration
-from dovetail.authserver.seals import Seals
-from dovetail.authserver.signins import SignIns
-from dovetail.authserver.targets import Target
-from dovetail.authserver.token_desk import TokenDesk
+from dovetail.authserver.clients import (
+    AUTH_METHODS,
+    GRANTS,
+    ClientDirectory,
+    OAuthClient,
+    checked_clients,
+    document_fetch,
+)
+from dovetail.authserver.endpoints import MAX_BYTES, PUBLIC, PageHandler, json_endpoint, why_not_a_url
+from dovetail.authserver.storage import AuthStore, Backends, Keyring
+from dovetail.authserver.tokens import Target, TokenEndpoint, TokenIssuer
 from dovetail.authserver.users import Users
 from dovetail.engine.keys import secrets_in
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 from dovetail.transports.asgi import App
-from dovetail.transports.routes import PageRequest, PageResponse, route_app
+from dovetail.transports.routes import STATE, PageRequest, PageResponse, route_app
 
 if TYPE_CHECKING:
     from dovetail.state.base import StateBackend
 
-ACCESS_SECONDS = 600.0
-REFRESH_SECONDS = 30 * 86_400.0
-LONGEST = 366 * 86_400.0
-METADATA_SECONDS = 300  # for which others may keep the metadata and the keys
+LONGEST = 366 * 86_400.0  # seconds
+WELL_KNOWN = "/.well-known/oauth-authorization-server"
+log = logging.getLogger("dovetail.authserver")
 
 
 class AuthServer:
@@ -53,8 +49,8 @@ class AuthServer:
         clients: Iterable[OAuthClient] = (),
         scopes: Mapping[str, str] | None = None,
         state: "str | StateBackend | None" = None,
-        access_seconds: float = ACCESS_SECONDS,
-        refresh_seconds: float = REFRESH_SECONDS,
+        access_seconds: float = 600.0,
+        refresh_seconds: float = 30 * 86_400.0,
         registration: bool = True,
         cimd: bool = True,
         allow_loopback_cimd: bool = False,
@@ -69,79 +65,164 @@ class AuthServer:
         `allow_loopback_cimd`: also one on this machine, for tests.
         """
         require_library("AuthServer")
-        places, target = Places(issuer), Target(_checked_resource(resource), _checked_scopes(scopes))
+        self.issuer = _checked_issuer(issuer)
+        self.resource = resource
         for name, seconds in (("access_seconds", access_seconds), ("refresh_seconds", refresh_seconds)):
             if not 1 <= seconds <= LONGEST:
                 raise SetupError(f"AuthServer: {name}={seconds!r} is not possible; it is from 1 to {LONGEST:.0f}")
-        self.issuer = issuer
-        self.resource = resource
-        self._places = places
-        self._document = describe(places, target.scopes, registration=registration, cimd=cimd)
-        static = checked_clients(clients, target.scopes)
-        self._marks = marks = Marks(state, issuer)
-        self._keyring = keyring = Keyring(marks, secrets_in(os.environ))
-        seals = Seals(keyring, clock)
-        self._users = Users(users, static)
-        published = PublishedClients(marks, allow_loopback=allow_loopback_cimd) if cimd else None
-        known = KnownClients(marks, static, published, registration=registration)
-        self._grants = Grants(seals, marks, refresh_seconds, access_seconds)
-        self._tokens = AccessTokens(issuer, resource, access_seconds, keyring, clock)
-        proofs = ClientProofs(known, marks, frozenset({issuer, places.url("token")}), clock)
-        self._desk = TokenDesk(proofs, self._grants, self._tokens, seals, self._users, target)
-        self._registration = Registration(known, marks, clock) if registration else None
-        self._authorization = Authorization(
-            issuer=issuer, path=urlsplit(places.url("authorize")).path, clients=known, target=target,
-            users=self._users, sign_ins=SignIns(self._users, marks), grants=self._grants, seals=seals, marks=marks,
-            refresh_seconds=refresh_seconds,
-        )  # fmt: skip
+        if not isinstance(scopes or {}, Mapping):
+            raise SetupError('AuthServer: scopes must say what each means: {"notes:read": "Read your notes"}')
+        checked_scopes(list(scopes or {}), "AuthServer")
+        self._target = Target(checked_url(resource, "AuthServer: resource"), dict(scopes or {}))
+        self._access_seconds, self._refresh_seconds = access_seconds, refresh_seconds
+        self._registration = registration
+        self._clients = checked_clients(clients, self._target.scopes)
+        self._users = Users(users, self._clients)
+        self._fetch = document_fetch(allow_loopback=allow_loopback_cimd) if cimd else None
+        self._secrets = secrets_in(os.environ)
+        self._clock = clock
+        self._backends = Backends(state, issuer)
+        self._endpoints: dict[StateBackend, _Endpoints] = {}
 
     def routes(self) -> dict[str, App]:
         """For `server.asgi(routes=...)` or `server.run("http", routes=...)`."""
-        pages: dict[str, tuple[Any, list[str]]] = {
-            self._places.metadata: (for_programs(self._metadata), ["GET", "OPTIONS"]),
-            self._places.path("jwks"): (for_programs(self._jwks), ["GET", "OPTIONS"]),
-            self._places.path("authorize"): (self._authorization.page, ["GET", "POST"]),
-            self._places.path("token"): (self._desk.token_page, ["POST", "OPTIONS"]),
-            self._places.path("revoke"): (self._desk.revoke_page, ["POST", "OPTIONS"]),
+        base = urlsplit(self.issuer).path.rstrip("/")
+        pages: dict[str, tuple[PageHandler, list[str]]] = {
+            f"{WELL_KNOWN}{base}": (json_endpoint(self._metadata), ["GET", "OPTIONS"]),
+            f"{base}/jwks": (json_endpoint(self._page("jwks")), ["GET", "OPTIONS"]),
+            f"{base}/authorize": (self._page("authorize"), ["GET", "POST"]),
+            f"{base}/token": (json_endpoint(self._page("token")), ["POST", "OPTIONS"]),
+            f"{base}/revoke": (json_endpoint(self._page("revoke")), ["POST", "OPTIONS"]),
         }
-        if self._registration is not None:
-            pages[self._places.path("register")] = (self._registration.page, ["POST", "OPTIONS"])
+        if self._registration:
+            pages[f"{base}/register"] = (json_endpoint(self._page("register")), ["POST", "OPTIONS"])
         return {
-            path: in_state_of_app(route_app(page, methods, max_body_bytes=MAX_BYTES, run_in_thread=_no_thread))
+            path: route_app(page, methods, max_body_bytes=MAX_BYTES, run_in_thread=_no_thread)
             for path, (page, methods) in pages.items()
         }
 
     def verifier(self) -> Verifier:
-        """For `Server(auth=...)`: it knows its own tokens without asking anybody over HTTP."""
-        return OwnTokens(self._tokens, self._grants, self._marks)
+        """For `Server(auth=...)`: it knows its own tokens without asking over HTTP."""
+        return OwnTokens(self)
 
     async def close(self) -> None:
-        """Let go of a state that was opened here, by a URL. What is asked for later opens another."""
-        await self._marks.close()
+        """Close the state that was opened here by a URL. The next request opens it again."""
+        self._endpoints.clear()
+        await self._backends.close()
+
+    def endpoints(self, of_app: "StateBackend | None") -> "_Endpoints":
+        """Over the state of an app, or over what was given instead of it."""
+        backend = self._backends.find(of_app)
+        if backend not in self._endpoints:
+            if of_app is not None and of_app.shared and not backend.shared:
+                log.warning("AuthServer: state= is the memory of one process, and others can't share it; leave it out")
+            self._endpoints[backend] = self._open(backend)
+        return self._endpoints[backend]
+
+    def _open(self, backend: "StateBackend") -> "_Endpoints":
+        store = AuthStore(backend, self.issuer)
+        clients = ClientDirectory(
+            store,
+            self._clients,
+            audiences={self.issuer, self._url("token")},
+            registration=self._registration,
+            fetch=self._fetch,
+            clock=self._clock,
+        )
+        tokens = TokenIssuer(
+            issuer=self.issuer,
+            target=self._target,
+            store=store,
+            keyring=Keyring(store, self._secrets, self._clock),
+            access_seconds=self._access_seconds,
+            refresh_seconds=self._refresh_seconds,
+        )
+        path = urlsplit(self._url("authorize")).path
+        page = Authorization(path=path, clients=clients, users=self._users, tokens=tokens).page
+        desk = TokenEndpoint(clients=clients, issuer=tokens, users=self._users)
+        return _Endpoints(page, desk.token, desk.revoke, clients.register, tokens.jwks, tokens.verify)
+
+    def _page(self, name: str) -> PageHandler:
+        """The endpoint of this name, over the state of the app that it is mounted in."""
+
+        async def page(request: PageRequest) -> PageResponse:
+            endpoint: PageHandler = getattr(self.endpoints(request.scope.get(STATE)), name)
+            return await endpoint(request)
+
+        page.__name__ = page.__qualname__ = name  # for the log
+        return page
+
+    def _url(self, name: str) -> str:
+        return f"{self.issuer.rstrip('/')}/{name}"
 
     async def _metadata(self, _: PageRequest) -> PageResponse:
-        return PageResponse(self._document, 200, _KEPT)
+        """RFC 8414."""
+        methods, algorithms = list(AUTH_METHODS), list(ASSERTIONS)
+        document = {
+            "issuer": self.issuer,
+            "authorization_endpoint": self._url("authorize"),
+            "token_endpoint": self._url("token"),
+            "revocation_endpoint": self._url("revoke"),
+            "jwks_uri": self._url("jwks"),
+            **({"registration_endpoint": self._url("register")} if self._registration else {}),
+            "scopes_supported": sorted(self._target.scopes),
+            "response_types_supported": ["code"],
+            "response_modes_supported": ["query"],
+            "grant_types_supported": list(GRANTS),
+            "code_challenge_methods_supported": ["S256"],
+            "token_endpoint_auth_methods_supported": methods,
+            "token_endpoint_auth_signing_alg_values_supported": algorithms,
+            "revocation_endpoint_auth_methods_supported": methods,
+            "revocation_endpoint_auth_signing_alg_values_supported": algorithms,
+            "authorization_response_iss_parameter_supported": True,
+            "client_id_metadata_document_supported": self._fetch is not None,
+        }
+        return PageResponse(document, 200, PUBLIC)
 
-    async def _jwks(self, _: PageRequest) -> PageResponse:
-        return PageResponse({"keys": [(await self._keyring.signing()).public]}, 200, _KEPT)
+
+class _Endpoints(NamedTuple):
+    """What answers requests, over one state backend."""
+
+    authorize: PageHandler
+    token: PageHandler
+    revoke: PageHandler
+    register: PageHandler
+    jwks: PageHandler
+    verify: Callable[[str], Awaitable[Principal | None]]
 
 
-_KEPT = {"cache-control": f"public, max-age={METADATA_SECONDS}", **FOR_ANY_ORIGIN}
+class OwnTokens:
+    """The verifier for servers that the authorization server is mounted in."""
+
+    binds_keys = False
+
+    def __init__(self, server: AuthServer, state: "StateBackend | None" = None) -> None:
+        """`state`: of the app that it is for, if it is for one."""
+        self.issuer = server.issuer
+        self.resource = server.resource
+        self._server = server
+        self._state = state
+
+    def for_app(self, state: "StateBackend") -> "OwnTokens":
+        """Called by each app that starts, with its state backend."""
+        self._server.endpoints(state)  # which warns of a state that workers do not share
+        return OwnTokens(self._server, state)
+
+    async def leave(self) -> None:
+        """Called by that app when it ends."""
+        await self._server.close()
+
+    async def verify(self, token: str) -> Principal | None:
+        return await self._server.endpoints(self._state).verify(token)
 
 
-def _checked_resource(resource: str) -> str:
-    parts = urlsplit(resource)
-    if parts.scheme not in ("https", "http") or not parts.netloc or "#" in resource:
-        raise SetupError(f'AuthServer: resource={resource!r} is not possible; write "https://notes.example.com/mcp"')
-    return resource
-
-
-def _checked_scopes(scopes: Mapping[str, str] | None) -> dict[str, str]:
-    given: object = scopes or {}
-    if not isinstance(given, Mapping):
-        raise SetupError('AuthServer: scopes must say what each means: {"notes:read": "Read your notes"}')
-    checked_scopes(list(given), "AuthServer")
-    return dict(given)
+def _checked_issuer(issuer: str) -> str:
+    why = why_not_a_url(issuer, "an issuer")
+    if why is None and "?" in issuer:
+        why = "an issuer has no query"
+    if why is not None:
+        raise SetupError(f'AuthServer: issuer={issuer!r} is not possible: {why}; "https://login.example.com" is')
+    return issuer
 
 
 async def _no_thread(function: Callable[[], Any], *, label: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The users of a small deployment: a name and a password come in, and whether they belong together.
+"""Users of a small deployment: names, hashes of passwords, and sign-ins that are slow to guess.
 
 A file of JSON, `{"ann": "scrypt:…"}`, or a mapping. `python -m dovetail.authserver hash` makes the text for a
 password. A file is read again when it was changed; one that is broken then changes nothing.
@@ -11,46 +11,30 @@ import logging
 import os
 import re
 from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from dovetail.authserver.client_record import REGISTERED
-from dovetail.authserver.turns import Turns
+from dovetail.auth.fetch import BoundedThreads, QueueIsFull
+from dovetail.authserver.endpoints import OAuthRefusal
+from dovetail.authserver.storage import AttemptLimit, AuthStore
 from dovetail.errors import SetupError
 from dovetail.protocol.pagination import decode_base64url, encode_base64url
 
-COST = 2**15  # with 8 and 3: what OWASP recommends for 32 MiB
-BLOCK = 8
-PARALLEL = 3
-SALT = 16
+COST, BLOCK, PARALLEL = 2**15, 8, 3  # of scrypt: what OWASP recommends for 32 MiB
+SALT = 16  # bytes
 MAX_PASSWORD = 1000  # characters
 MAX_NAME = 200
-MAX_FILE = 4 * 1024 * 1024
+REGISTERED = "dcr-"  # what the ids of clients begin with that have registered themselves
 HASH = "python -m dovetail.authserver hash"
 BEGIN = f'Write {{}} into it, which is nobody, or {{"ann": "scrypt:..."}}, with what this prints: {HASH}'
+TRIES = AttemptLimit("tries", "tries to sign in", 900.0, each=30, for_all=3000)
+TRIES_OF_NAME = AttemptLimit("tries of a name", "tries to sign in", 900.0, each=200, for_all=3000)
 
 _HASH = re.compile(r"scrypt:([0-9]{1,8}):([0-9]{1,2}):([0-9]{1,2}):([A-Za-z0-9_-]{16,100}):([A-Za-z0-9_-]{43})")
 
 log = logging.getLogger("dovetail.authserver")
-
-
-class _Stamp(NamedTuple):
-    """Two files of one length may be written within one tick of the clock; then they have different inodes."""
-
-    changed: int
-    written: int
-    size: int
-    inode: int
-
-
-class _Read(NamedTuple):
-    """What a file was when it was looked at, and who is known since. One record: threads put it there whole."""
-
-    stamp: "_Stamp | None"  # None: there was no file
-    users: dict[str, str]
 
 
 class _Hash(NamedTuple):
@@ -71,31 +55,39 @@ def hash_password(password: str, *, cost: int = COST) -> str:
 
 
 class Users:
-    """Names, and what stands for their passwords. `reserved`: ids of programs, which no user may bear."""
+    """Names and hashes of passwords. `reserved`: ids of clients, which no user may bear."""
 
     def __init__(self, given: "str | os.PathLike[str] | Mapping[str, str]", reserved: Collection[str] = ()) -> None:
         self._reserved = reserved
         self._path = None if isinstance(given, Mapping) else Path(given)
-        self._turns = Turns()
-        if self._path is None:
-            self._read = _Read(None, self._checked(given))
-        else:
-            self._read = self._look(self._path, _stamp(self._path))
+        # A check takes a core and much memory: two at a time, and 20 with those that wait.
+        self._threads = BoundedThreads(2, 20, "dovetail-passwords")
+        self._content = b"" if self._path is None else _content(self._path)
+        self._hashes = self._checked(given) if self._path is None else self._read(self._path, self._content)
 
-    def place(self, *, is_known_browser: bool = False) -> AbstractContextManager[asyncio.Semaphore]:
-        """In the line of those whose passwords are checked; see `Turns.place`."""
-        return self._turns.place(is_known=is_known_browser)
+    async def sign_in(self, store: AuthStore, name: str, password: str, address: str) -> bool:
+        """Raises OAuthRefusal after too many tries. Each is counted before the password is looked at."""
+        try:
+            await TRIES.take(store, address)
+            await TRIES_OF_NAME.take(store, name)
+        except OAuthRefusal:
+            log.warning("too many tries to sign in from %s", address)  # some type their password as the name
+            raise
+        accepted = await self.accepts(name, password)
+        if not accepted:
+            log.info("a sign-in from %s failed", address)
+        return accepted
 
-    async def accepts(self, name: str, password: str, turn: asyncio.Semaphore | None = None) -> bool:
-        """It takes as long for a name that nobody has. `turn`: the one to wait for, of whoever has a place already."""
-        if turn is None:
-            with self.place() as turn:
-                return await self.accepts(name, password, turn)
+    async def accepts(self, name: str, password: str) -> bool:
+        """It takes as long for a name that no user has."""
         if len(password) > MAX_PASSWORD:
             return False
         text = (await self._known()).get(name)
-        known = self._like_any() if text is None else _parsed(text)
-        digest = await _in_turn(turn, password, known)
+        known = self._decoy() if text is None else _parsed(text)
+        try:
+            digest = await self._threads.run(_scrypt, password, known)
+        except QueueIsFull:
+            raise OAuthRefusal.too_many("people signing in at this moment", 5) from None
         return hmac.compare_digest(digest, known.digest) and text is not None
 
     async def mark(self, name: str) -> str | None:
@@ -103,47 +95,34 @@ class Users:
         text = (await self._known()).get(name)
         return None if text is None else hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def _like_any(self) -> _Hash:
+    def _decoy(self) -> _Hash:
         """What costs as much as the password of a user, and fits none."""
-        text = next(iter(self._read.users.values()), None)
+        text = next(iter(self._hashes.values()), None)
         usual = _Hash(COST, BLOCK, PARALLEL, b"", b"") if text is None else _parsed(text)
         return usual._replace(salt=os.urandom(SALT), digest=os.urandom(32))
 
     async def _known(self) -> dict[str, str]:
-        """As the file says now. It is not looked at on the loop: a disk may be slow."""
+        """As the file says now. If it is broken the users stay as they were, and the log says so once."""
         if self._path is not None:
-            await asyncio.to_thread(self._refresh, self._path)
-        return self._read.users
+            content = await asyncio.to_thread(_content, self._path)  # a disk may be slow
+            if content != self._content:
+                self._content = content
+                try:
+                    self._hashes = self._read(self._path, content)
+                except SetupError as failure:
+                    log.error("%s is no file of users now, so they stay as they were: %s", self._path, failure)
+        return self._hashes
 
-    def _refresh(self, path: Path) -> None:
-        """Read the file again if it was changed. If that fails, everybody stays as they were, and it is told once."""
-        stamp = _stamp(path)
-        if stamp == self._read.stamp:
-            return
+    def _read(self, path: Path, content: bytes | str) -> dict[str, str]:
+        where = f"AuthServer: users={str(path)!r}"
+        if isinstance(content, str):
+            raise SetupError(f"{where} can't be read: {content}. {BEGIN}")
+        if not content.strip():
+            raise SetupError(f"{where} is empty. {BEGIN}")
         try:
-            self._read = self._look(path, stamp)
-        except SetupError as failure:
-            log.error("%s is no file of users now, so they stay as they were: %s", path, failure)
-            self._read = _Read(stamp, self._read.users)
-
-    def _look(self, path: Path, stamp: _Stamp | None) -> _Read:
-        """`stamp` is of before, so that a change meanwhile is found the next time."""
-        try:
-            with path.open("rb") as file:
-                raw = file.read(MAX_FILE + 1)
-        except FileNotFoundError:
-            raise SetupError(f"AuthServer: users={str(path)!r} is not there. {BEGIN}") from None
-        except OSError as failure:
-            raise SetupError(f"AuthServer: users={str(path)!r} can't be read: {failure.strerror}") from None
-        if len(raw) > MAX_FILE:
-            raise SetupError(f"AuthServer: users={str(path)!r} has more than {MAX_FILE // 2**20} MiB")
-        if not raw.strip():
-            raise SetupError(f"AuthServer: users={str(path)!r} is empty. {BEGIN}")
-        try:
-            given = msgspec.json.decode(raw)
+            return self._checked(msgspec.json.decode(content))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise SetupError(f'AuthServer: users={str(path)!r} must hold JSON: {{"ann": "scrypt:..."}}') from None
-        return _Read(stamp, self._checked(given))
+            raise SetupError(f'{where} must hold JSON: {{"ann": "scrypt:..."}}') from None
 
     def _checked(self, given: Any) -> dict[str, str]:
         if not isinstance(given, Mapping):
@@ -152,47 +131,31 @@ class Users:
             if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
                 raise SetupError(f"AuthServer: users: a name has 1 to {MAX_NAME} printable characters")
             if name in self._reserved or name.startswith(("https://", "http://", REGISTERED)):
-                raise SetupError(f"AuthServer: users: {name!r} is the name of a program; no user may bear it")
-            if not isinstance(text, str) or not _is_hash(text):
-                raise SetupError(f"AuthServer: users: {name!r} has no hash of a password; make one: {HASH}")
+                raise SetupError(f"AuthServer: users: {name!r} is the id of a client; no user may bear it")
+            try:
+                _parsed(text)
+            except (TypeError, ValueError):
+                raise SetupError(f"AuthServer: users: {name!r} has no hash of a password; make one: {HASH}") from None
         return dict(given)
 
 
-def _stamp(path: Path) -> _Stamp | None:
+def _content(path: Path) -> bytes | str:
+    """What a file holds, or why it can't be read."""
     try:
-        found = path.stat()
-    except OSError:
-        return None
-    return _Stamp(found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino)
-
-
-def _is_hash(text: str) -> bool:
-    try:
-        cost, block, parallel, *_ = _parsed(text)
-    except ValueError:
-        return False
-    return cost.bit_count() == 1 and 2 <= cost <= 2**20 and 1 <= block <= 16 and 1 <= parallel <= 16
+        return path.read_bytes()
+    except OSError as failure:
+        return failure.strerror or type(failure).__name__
 
 
 def _parsed(text: str) -> _Hash:
-    """Raises ValueError for what is none."""
+    """Raises ValueError for what is no hash of a password."""
     found = _HASH.fullmatch(text)
     if found is None:
         raise ValueError("no hash of a password")
-    cost, block, parallel, salt, digest = found.groups()
-    return _Hash(int(cost), int(block), int(parallel), decode_base64url(salt), decode_base64url(digest))
-
-
-async def _in_turn(turn: asyncio.Semaphore, password: str, how: _Hash) -> bytes:
-    """A thread can't be stopped: also if nobody waits for it any more, it is the next one's turn only when it ends."""
-    await turn.acquire()
-    try:
-        hashing = asyncio.get_running_loop().run_in_executor(None, _scrypt, password, how)
-    except BaseException:
-        turn.release()
-        raise
-    hashing.add_done_callback(lambda _: turn.release())
-    return await asyncio.shield(hashing)
+    cost, block, parallel = map(int, found.groups()[:3])
+    if cost.bit_count() != 1 or not 2 <= cost <= 2**20 or not 1 <= block <= 16 or not 1 <= parallel <= 16:
+        raise ValueError("scrypt takes no such cost")
+    return _Hash(cost, block, parallel, decode_base64url(found[4]), decode_base64url(found[5]))
 
 
 def _scrypt(password: str, how: _Hash) -> bytes:

@@ -30,8 +30,8 @@ from dovetail.registry.options import (
 )
 
 if TYPE_CHECKING:
+    from dovetail.auth.principal import Verifier, VerifyFunction
     from dovetail.auth.settings import Auth
-    from dovetail.auth.verifier import Verifier, VerifyFunction
     from dovetail.engine.audit import AuditFunction
     from dovetail.registry.options import Rate
 

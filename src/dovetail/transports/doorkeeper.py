@@ -31,8 +31,8 @@ from dovetail.transports.visit import Place, Visit
 from dovetail.transports.well_known import ResourceUrls
 
 if TYPE_CHECKING:
+    from dovetail.auth.principal import Found
     from dovetail.auth.settings import Auth
-    from dovetail.auth.verifier import Found
     from dovetail.engine.audit import AuditTrail
     from dovetail.engine.core import Engine
 
@@ -170,7 +170,7 @@ class Doorkeeper:
     async def _check_proof(self, visit: Visit, presented: Presented, principal: Principal) -> None:
         """Every request has a proof of its own."""
         assert self._dpop is not None
-        proof = self._auth.proof_in(visit.scope["headers"])
+        proof = self._dpop.only_proof(visit.scope["headers"])
         url = self._urls.target(visit.scope, visit.route)
         token, claims, caller = presented.token, principal.claims, principal.key
         await self._dpop.check(proof, method=visit.method, url=url, token=token, claims=claims, caller=caller)

@@ -13,9 +13,9 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import msgspec
 
 from dovetail.auth import fetch
-from dovetail.auth.claims import read_object
-from dovetail.auth.confidential import Confidential
 from dovetail.auth.fetch import Fetch, Fetched, FetchFailed, FetchRequest, make_fetch, names_this_machine
+from dovetail.auth.jose import read_object
+from dovetail.auth.principal import Confidential
 from dovetail.errors import NotSignedIn
 from dovetail.protocol.revisions import LATEST_HANDSHAKE
 from dovetail.protocol.scopes import read_scopes

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dovetail.auth.confidential import Confidential
+from dovetail.auth.principal import Confidential
 from dovetail.errors import NotSignedIn
 
 log = logging.getLogger("dovetail.client")

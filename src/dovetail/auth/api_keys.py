@@ -1,4 +1,4 @@
-"""Fixed API keys: names and keys come in once, and for every token its owner comes out, or nobody.
+"""Fixed API keys: a verifier of tokens that the operator hands out.
 
 No key is kept, only its digest, so nothing that leaks from here can be used to get in. A key is looked up by an HMAC
 under a secret that lives as long as the process: how long a look takes tells nothing of how much was guessed right.

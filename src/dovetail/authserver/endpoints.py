@@ -1,0 +1,182 @@
+"""Endpoints of OAuth over HTTP: fields and cookies of a request, redirect URIs, JSON answers and errors."""
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from dovetail.engine.networks import network_of
+from dovetail.errors import ProtocolError
+from dovetail.transports.routes import PageRequest, PageResponse
+
+FORM = "application/x-www-form-urlencoded"
+MAX_BYTES = 32 * 1024  # of a form or a query
+MAX_URL = 2000  # characters
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+SIGNED_IN = "__Host-dovetail-user"
+NOT_KEPT = {"cache-control": "no-store", "pragma": "no-cache"}
+# Clients in a browser may be on any origin. No cookie counts at these endpoints, so any page may read the answers.
+FOR_ANY_ORIGIN = {"access-control-allow-origin": "*"}
+PUBLIC = {"cache-control": "public, max-age=300", **FOR_ANY_ORIGIN}  # the metadata and the keys
+PREFLIGHT = {
+    **FOR_ANY_ORIGIN,
+    "access-control-allow-methods": "GET, POST",
+    "access-control-allow-headers": "authorization, content-type, mcp-protocol-version",
+    "access-control-max-age": "600",
+}
+
+_ALLOWED = re.compile(r"[!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]+")  # no blanks, quotes, backslashes, angle brackets
+_NATIVE = re.compile(r"(http://(?:127\.0\.0\.1|localhost|\[::1\]))(?::[0-9]{1,5})?((?:[/?].*)?)")
+
+PageHandler = Callable[[PageRequest], Awaitable[PageResponse]]
+
+
+class OAuthRefusal(Exception):
+    """An error response. `error` is a code of RFC 6749 or RFC 7591; the description is for people."""
+
+    def __init__(
+        self, error: str, description: str, *, status: int = 400, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(description)
+        self.error = error
+        self.description = description
+        self.status = status
+        self.headers = dict(headers or {})
+
+    @classmethod
+    def too_many(cls, what: str, seconds: float) -> "OAuthRefusal":
+        wait = max(1, round(seconds))
+        text = f"Too many {what}; try again in {f'{wait} s' if wait < 120 else f'{round(wait / 60)} minutes'}"
+        return cls("temporarily_unavailable", text, status=429, headers={"retry-after": str(wait)})
+
+    @classmethod
+    def of(cls, failure: "OAuthRefusal | ProtocolError") -> "OAuthRefusal":
+        """For a body that is too long, or a state store that does not answer; a refusal stays as it is."""
+        if isinstance(failure, OAuthRefusal):
+            return failure
+        error = "temporarily_unavailable" if failure.http_status >= 500 else "invalid_request"
+        return cls(error, failure.message, status=max(failure.http_status, 400))
+
+
+def json_endpoint(answer: PageHandler) -> PageHandler:
+    """An endpoint that clients call: each answer is JSON, errors too, and no cache keeps it."""
+
+    async def page(request: PageRequest) -> PageResponse:
+        if request.method == "OPTIONS":
+            return PageResponse(b"", 204, PREFLIGHT)
+        try:
+            return await answer(request)
+        except (OAuthRefusal, ProtocolError) as failure:
+            refusal = OAuthRefusal.of(failure)
+        body = {"error": refusal.error, "error_description": refusal.description}
+        return PageResponse(body, refusal.status, {**NOT_KEPT, **FOR_ANY_ORIGIN, **refusal.headers})
+
+    page.__name__, page.__qualname__ = answer.__name__, answer.__qualname__  # for the log
+    return page
+
+
+def json_answer(body: dict[str, object], status: int = 200) -> PageResponse:
+    return PageResponse(body, status, {**NOT_KEPT, **FOR_ANY_ORIGIN})
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def address_of(request: PageRequest) -> str:
+    """What limits count: an IPv4 address, or the /64 of an IPv6 address."""
+    return network_of(request.client or "") or "unknown"
+
+
+def query_fields(request: PageRequest) -> dict[str, str]:
+    return _fields(request.scope.get("query_string", b""))
+
+
+async def form_fields(request: PageRequest) -> dict[str, str]:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != FORM:
+        raise OAuthRefusal("invalid_request", f"The body must be {FORM}", status=415)
+    return _fields(await request.body())
+
+
+def _fields(raw: bytes) -> dict[str, str]:
+    """Each field once; an empty one counts as not given (RFC 6749, 3.1)."""
+    if len(raw) > MAX_BYTES:
+        raise OAuthRefusal("invalid_request", f"More than {MAX_BYTES} bytes", status=413)
+    try:
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
+    except ValueError:
+        raise OAuthRefusal("invalid_request", "The fields can't be read") from None
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise OAuthRefusal("invalid_request", "A field came more than once")
+    return {name: value for name, value in fields.items() if value}
+
+
+def consent_cookie(client_id: str) -> str:
+    """One for each client, so that two consent pages at a time do not disturb each other."""
+    return f"__Host-dovetail-asked-{digest(client_id)[:16]}"
+
+
+def set_cookie(name: str, value: str, seconds: float) -> dict[str, str]:
+    """`__Host-` makes browsers insist on Secure, this host and the whole of it."""
+    return {"set-cookie": f"{name}={value}; Path=/; Max-Age={int(seconds)}; Secure; HttpOnly; SameSite=Lax"}
+
+
+def cookie(request: PageRequest, name: str) -> str | None:
+    """None if there is none, or more than one: then it is not known which is ours."""
+    pairs = [part.strip().partition("=") for line in request.headers.all("cookie") for part in line.split(";")]
+    found = [value for key, _, value in pairs if key == name]
+    return found[0] if len(found) == 1 else None
+
+
+# --- redirect URIs
+
+
+def why_not_a_url(uri: object, noun: str) -> str | None:
+    """What is wrong with it, in words. It has to be https, or http to this machine, and hold nothing that two programs
+    could read in two ways.
+    """
+    if not isinstance(uri, str) or not 0 < len(uri) <= MAX_URL:
+        return f"{noun} is a text of at most {MAX_URL} characters"
+    if not _ALLOWED.fullmatch(uri) or "#" in uri:
+        return f"{noun} has no fragment, blanks or other odd characters"
+    try:
+        parts = urlsplit(uri)
+        name, _ = parts.hostname, parts.port
+    except ValueError:
+        return f"{noun} must be a whole URL"
+    if not name:
+        return f"{noun} must be a whole URL, https://… or, on the user's own machine, http://127.0.0.1/…"
+    if "@" in parts.netloc or "*" in parts.netloc:
+        return f"{noun} names a host, without a user or wildcards"
+    if parts.scheme != "https" and not _NATIVE.fullmatch(uri):
+        return f"{noun} must be https, or http to 127.0.0.1, localhost or [::1]"
+    if {".", ".."} & set(unquote(parts.path).replace("\\", "/").split("/")):
+        return f"{noun} has no . or .. in its path"
+    return None
+
+
+def is_registered(uri: str, registered: Iterable[str]) -> bool:
+    """Compared letter by letter; but clients on the user's own machine take any port (RFC 8252, 7.3)."""
+    native = _without_port(uri)
+    return any(uri == each or (native is not None and native == _without_port(each)) for each in registered)
+
+
+def _without_port(uri: str) -> tuple[str, str] | None:
+    """Nothing but the port may differ, so what stands around it is compared as it is."""
+    found = _NATIVE.fullmatch(uri)
+    return None if found is None else (found[1], found[2])
+
+
+def is_loopback(uri: str) -> bool:
+    return urlsplit(uri).hostname in LOOPBACK
+
+
+def host_of(uri: str) -> str:
+    return urlsplit(uri).netloc
+
+
+def with_parameters(uri: str, **parameters: str | None) -> str:
+    joint = "&" if "?" in uri else "?"
+    return uri + joint + urlencode({name: value for name, value in parameters.items() if value is not None})

@@ -1,0 +1,200 @@
+"""Storage of the authorization server: records, counters and keys in a state backend; sealed texts that others carry.
+
+Tokens, codes and addresses are never written: the store knows digests of them.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from dovetail.auth.jose import SigningKey
+from dovetail.auth.principal import Confidential
+from dovetail.authserver.endpoints import OAuthRefusal, digest
+from dovetail.engine.keys import Secrets
+from dovetail.engine.seal import BadSeal, Sealer
+from dovetail.errors import ProtocolError
+from dovetail.state.base import MAX_TTL, Conflict, Entry, StateBackend
+from dovetail.state.memory import MemoryState
+from dovetail.state.urls import open_state
+
+# Strangers can make many records of the first family, which has one share of a store. What a user or the operator has
+# allowed is of the second: it must find room however full that share is, above all a revocation.
+OF_CALLERS, GRANTED = "authserver", "granted"
+GRANTED_KINDS = frozenset({"grant", "keys"})
+
+log = logging.getLogger("dovetail.authserver")
+
+
+class Backends:
+    """Which state backend is used: the one given; else the app's, if workers share it; else this process's memory."""
+
+    def __init__(self, given: "str | StateBackend | None", issuer: str) -> None:
+        self._url = given if isinstance(given, str) else None
+        self._backend = MemoryState() if given is None or isinstance(given, str) else given
+        self._is_given = given is not None
+        self._name = f"{OF_CALLERS}/{digest(issuer)[:16]}"
+        self._opened: dict[asyncio.AbstractEventLoop, StateBackend] = {}  # by URL: each event loop has its own
+        if self._url is not None:
+            open_state(self._url, self._name)  # raises SetupError for a URL that can't be one
+
+    def find(self, of_app: StateBackend | None) -> StateBackend:
+        if self._url is not None:
+            loop = asyncio.get_running_loop()
+            if loop not in self._opened:
+                self._opened[loop] = open_state(self._url, self._name)
+            return self._opened[loop]
+        if not self._is_given and of_app is not None and of_app.shared:
+            return of_app
+        return self._backend
+
+    async def close(self) -> None:
+        """Close what was opened by URL on this event loop; the next request opens it again."""
+        opened = self._opened.pop(asyncio.get_running_loop(), None)
+        if opened is not None:
+            await opened.close()
+
+
+class AuthStore:
+    """The records of one issuer in a state backend, each of a kind and with a name."""
+
+    def __init__(self, backend: StateBackend, issuer: str) -> None:
+        self._backend = backend
+        self._prefix = digest(issuer)[:16]
+
+    async def claim(self, kind: str, name: str, seconds: float, value: bytes = b"1") -> bool:
+        """Whether there was no such record; now there is."""
+        return await self._backend.claim(self._key(kind, name), value, seconds)
+
+    async def count(self, kind: str, name: str, seconds: float) -> int:
+        """How often this was counted since the first time, this one included."""
+        return await self._backend.add(self._key(kind, name), 1, seconds)
+
+    async def remaining(self, kind: str, name: str) -> float:
+        """The seconds until it is forgotten."""
+        return await self._backend.remaining(self._key(kind, name)) or 0.0
+
+    async def get(self, kind: str, name: str) -> bytes | None:
+        return (await self.entry(kind, name)).value or None
+
+    async def entry(self, kind: str, name: str) -> Entry:
+        """With the version that `replace` needs; empty, with version 0, if there is none."""
+        return await self._backend.get(self._key(kind, name)) or Entry(b"", 0)
+
+    async def put(self, kind: str, name: str, value: bytes, seconds: float) -> None:
+        await self._backend.put(self._key(kind, name), value, ttl=seconds)
+
+    async def replace(self, kind: str, name: str, value: bytes, seconds: float, version: int) -> bool:
+        """False if another request has written since `version`, which is 0 where nothing was."""
+        try:
+            await self._backend.put(self._key(kind, name), value, ttl=seconds, if_version=version)
+        except Conflict:
+            return False
+        return True
+
+    async def touch(self, kind: str, name: str, seconds: float) -> None:
+        await self._backend.touch(self._key(kind, name), seconds)
+
+    def _key(self, kind: str, name: str) -> str:
+        family = GRANTED if kind in GRANTED_KINDS else OF_CALLERS
+        return f"{family}/{self._prefix}/{kind}/{digest(name)[:40]}"
+
+
+class AttemptLimit(NamedTuple):
+    """So many attempts in so many seconds: of one address (or name), and of all together."""
+
+    kind: str
+    words: str  # what there were too many of
+    seconds: float
+    each: int
+    for_all: int
+
+    async def take(self, store: AuthStore, name: str) -> None:
+        """Raises OAuthRefusal if none is left. When all are used up, no new address leaves a counter behind."""
+        if int(await store.get(self.kind, "") or 0) >= self.for_all:
+            raise OAuthRefusal.too_many(self.words, await store.remaining(self.kind, ""))
+        if await store.count(self.kind, name, self.seconds) > self.each:
+            raise OAuthRefusal.too_many(self.words, await store.remaining(self.kind, name))
+        await store.count(self.kind, "", self.seconds)
+
+
+class Sealed(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that others carry for us as sealed text, good until a moment in seconds since 1970.
+
+    Each kind has a tag of its own, so none can be taken for another.
+    """
+
+    until: float
+
+
+S = TypeVar("S", bound=Sealed)
+
+
+class _Keys(Confidential, frozen=True):
+    jwk: dict[str, str]
+    seal: bytes
+
+
+class Keyring:
+    """One key that signs access tokens and one that seals records: made once, and the same for all workers.
+
+    With a secret (DOVETAIL_SECRET) they are sealed by it in the store; without one they stand there as they are, and
+    who can read the store can sign tokens.
+    """
+
+    def __init__(self, store: AuthStore, secrets: Secrets, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._outer = Sealer(secrets) if secrets else None
+        self.now = clock
+        self._read_at = float("-inf")
+        self._stored: bytes | None = None  # as the keys stand in the store
+        self._loaded: tuple[SigningKey, Sealer] | None = None
+
+    async def signing(self) -> SigningKey:
+        return (await self._load())[0]
+
+    async def seal(self, record: Sealed) -> str:
+        return (await self._load())[1].seal(msgspec.msgpack.encode(record))
+
+    async def open(self, text: str | None, kind: type[S]) -> S | None:
+        """None for what is no such record of ours, or is not good any more."""
+        if not text or not text.isascii():
+            return None
+        _, sealer = await self._load()
+        try:
+            record = msgspec.msgpack.decode(sealer.open(text), type=kind)
+        except (BadSeal, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        return record if self.now() < record.until else None
+
+    async def _load(self, look_seconds: float = 60.0) -> tuple[SigningKey, Sealer]:
+        """From the store, now and then. One that has lost the keys gets them back from a worker that knows them."""
+        now = self.now()
+        if self._loaded is not None and abs(now - self._read_at) < look_seconds:
+            return self._loaded
+        found = await self._store.get("keys", "")
+        while found is None:
+            made = self._stored or self._made()
+            found = made if await self._store.claim("keys", "", MAX_TTL, made) else await self._store.get("keys", "")
+        if self._loaded is None or found != self._stored:
+            self._loaded = self._opened(found)
+            self._stored = found
+        self._read_at = now
+        return self._loaded
+
+    def _made(self) -> bytes:
+        raw = msgspec.msgpack.encode(_Keys(SigningKey.new().jwk, os.urandom(32)))
+        return raw if self._outer is None else self._outer.seal(raw).encode()
+
+    def _opened(self, found: bytes) -> tuple[SigningKey, Sealer]:
+        try:
+            raw = found if self._outer is None else self._outer.open(found.decode())
+            keys = msgspec.msgpack.decode(raw, type=_Keys)
+            return SigningKey(keys.jwk), Sealer([keys.seal])
+        except (BadSeal, ValueError):
+            log.error("the state store holds keys that can't be read; is DOVETAIL_SECRET the same on all workers?")
+            raise ProtocolError("The authorization server can't use its keys now", http_status=503) from None
