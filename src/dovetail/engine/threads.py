@@ -291,7 +291,8 @@ class ThreadPool:
             if job.finished or job.host is not None:
                 return
             if not job.thread:
-                self._line.remove(job)
+                with suppress(ValueError):  # it was refused already
+                    self._line.remove(job)
                 return
             self._stuck.add(job)
             self._count(job, place=False, share=job.holds_share)
