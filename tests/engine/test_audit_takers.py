@@ -9,8 +9,8 @@ import pytest
 
 from audit_stage import offering
 from dovetail import AuditEvent, ProtocolError, Server, SetupError
-from dovetail.engine import audit
 from dovetail.engine.audit import AuditTrail
+from dovetail.engine.dispatch import compile_chain
 from dovetail.engine.redaction import RedactingFilter, Redactor
 from wire import MODERN, Wire
 
@@ -99,10 +99,14 @@ async def test_what_it_does_not_take_is_in_the_log(caplog: pytest.LogCaptureFixt
     assert told == ["the audit function failed; 1 events so far are in the log dovetail.audit instead"]  # once a minute
 
 
-async def test_what_has_no_room_is_in_the_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(audit, "MAX_WAITING", 2)
+def bounded(function: Any, **bounds: Any) -> Server:
+    server = offering(audit=function)
+    server.engine.audit = AuditTrail(server.engine, **bounds)
+    server.engine.chain = compile_chain(server.engine, ())
+    return server
+
+
+async def test_what_has_no_room_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     go, taken = asyncio.Event(), []
 
     async def slow(event: AuditEvent) -> None:
@@ -110,7 +114,7 @@ async def test_what_has_no_room_is_in_the_log(
         taken.append(event.arguments["a"])
 
     caplog.set_level(logging.WARNING)
-    async with Wire(offering(audit=slow), MODERN) as wire:
+    async with Wire(bounded(slow, max_waiting=2), MODERN) as wire:
         for number in range(4):
             await wire.ask("tools/call", {"name": "add", "arguments": {"a": number, "b": 0}})
         go.set()
@@ -120,16 +124,12 @@ async def test_what_has_no_room_is_in_the_log(
     assert "the audit function is too slow; 1 events so far are in the log dovetail.audit instead" in caplog.messages
 
 
-async def test_one_that_takes_for_ever_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(audit, "PATIENCE", 0.01)
-
+async def test_one_that_takes_for_ever_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     async def stuck(event: AuditEvent) -> None:
         await asyncio.sleep(60)
 
     caplog.set_level(logging.WARNING)
-    async with Wire(offering(audit=stuck), MODERN) as wire:
+    async with Wire(bounded(stuck, patience=0.01), MODERN) as wire:
         await wire.ask("tools/call", {"name": "fails"})
     assert [record.name for record in caplog.records] == ["dovetail.audit", "dovetail"]
 
@@ -153,8 +153,9 @@ def test_what_waits_when_the_loop_ends_is_in_the_log(caplog: pytest.LogCaptureFi
 async def test_an_event_that_can_t_be_made_harms_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(AuditTrail, "_event", lambda *_: 1 / 0)
-    async with Wire(offering(audit=True), MODERN) as wire:
+    server = offering(audit=True)
+    monkeypatch.setattr(server.engine.redactor, "text", lambda _: 1 / 0)
+    async with Wire(server, MODERN) as wire:
         assert "isError" in await wire.ask("tools/call", {"name": "fails"})
     assert "tools/call could not be noted for the audit" in caplog.messages
 

@@ -1,36 +1,33 @@
-"""A concurrency limit that workers share: never more than its slots, none lost, none hoarded, also when workers die."""
+"""A concurrency limit that workers share: never more than its slots, none lost, also when workers or the store die."""
 
 import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from dovetail.engine import leases
-from dovetail.engine.leases import FleetLimit, Leases
+from dovetail import Context, Server
+from dovetail.engine.leases import FleetLimit
+from dovetail.engine.limits import Limit
 from dovetail.errors import Busy, ToolBusy
 from far_state import FarState
+from http_serving import until
+from wire import MODERN, Wire
 
-
-class Clock:
-    """The store's time."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+LEASE = 50.0  # seconds of the store's clock, which stands still unless a test moves it
 
 
 class Fleet:
     """Some workers around one state, each with its own limit of the same tool."""
 
     def __init__(self, workers: int, slots: int, queue: int = 100, patience: float | None = None) -> None:
-        self.clock = Clock()
-        self.state = FarState(clock=self.clock)
-        self.leases = [Leases(self.state) for _ in range(workers)]
-        self.limits = [FleetLimit(each, "press", slots, queue, patience=patience) for each in self.leases]
+        self.now = 0.0
+        self.state = FarState(clock=lambda: self.now)
+        self.limits = [
+            FleetLimit(self.state, "press", slots, queue, patience, lease=LEASE, beat=0.02) for _ in range(workers)
+        ]
         self.running = 0
         self.most = 0
         self.done = [0] * workers
@@ -46,14 +43,6 @@ class Fleet:
             finally:
                 self.running -= 1
 
-    def kill(self, worker: int) -> None:
-        """As `kill -9` does: nothing is given back, nothing renewed."""
-        dead = self.leases[worker]
-        for task in (dead._keeper, *dead._searches):
-            if task is not None:
-                task.cancel()
-        dead._held.clear()
-
     def taken(self) -> int:
         return sum(key.startswith("slot/") for key in self.state._entries.things)
 
@@ -61,44 +50,25 @@ class Fleet:
 @asynccontextmanager
 async def fleet(workers: int, slots: int, queue: int = 100, patience: float | None = None) -> AsyncIterator[Fleet]:
     made = Fleet(workers, slots, queue, patience)
-    yield made
-    for each in made.leases:
-        await each.close()
-    if made.state.trouble is None and made.clock.now == 0:
+    async with asyncio.timeout(20):
+        yield made
+        for each in made.limits:
+            await each.close()
+    if made.state.trouble is None and made.now == 0:
         assert made.taken() == 0
-    assert all(not each._searches for each in made.leases)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(leases, "STAND_BACK", 0.001)
-
-
-async def turns(number: int = 30) -> None:
-    for _ in range(number):
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(("workers", "slots"), [(1, 1), (2, 1), (3, 2), (4, 5)])
 async def test_never_more_than_its_slots(workers: int, slots: int) -> None:
     async with fleet(workers, slots) as made:
-        calls = [made.call(number % workers, number % 5) for number in range(40)]
-        await asyncio.wait_for(asyncio.gather(*calls), 10)
+        await asyncio.gather(*(made.call(number % workers, number % 5) for number in range(40)))
         assert made.most <= slots
         assert sum(made.done) == 40
-        assert all((limit.running, limit.waiting) == (0, 0) for limit in made.limits)
+        await until(lambda: all((limit.running, limit.waiting) == (0, 0) for limit in made.limits))
 
 
-async def test_a_call_alone_asks_the_store_once() -> None:
-    async with fleet(1, 10) as made:
-        await made.call(0)
-        await made.call(0)
-        assert made.state.calls["claim"] == 2
-
-
-async def test_others_of_the_same_worker_are_served_without_the_store_and_in_order() -> None:
-    async with fleet(1, 1) as made:
+async def test_calls_of_one_worker_come_in_order_and_none_keeps_the_slot_to_itself() -> None:
+    async with fleet(2, 1) as made:
         order: list[int] = []
 
         async def call(number: int) -> None:
@@ -106,92 +76,57 @@ async def test_others_of_the_same_worker_are_served_without_the_store_and_in_ord
                 order.append(number)
                 await asyncio.sleep(0)
 
-        await asyncio.gather(*(call(number) for number in range(30)))
-        assert order == list(range(30))
-        assert made.state.calls["claim"] < 5
-
-
-async def test_no_worker_keeps_a_slot_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "TURN_SECONDS", 0.005)
-    monkeypatch.setattr(leases, "STAND_BACK", 0.01)
-    async with fleet(3, 1) as made:
-
         async def busy(worker: int) -> None:
             while min(made.done) < 10:
                 await made.call(worker, 5)
 
-        await asyncio.wait_for(asyncio.gather(*(busy(worker) for worker in (0, 0, 0, 0, 1, 1, 2))), 20)
+        await asyncio.gather(*(call(number) for number in range(30)))
+        assert order == list(range(30))
+        await asyncio.gather(*(busy(worker) for worker in (0, 0, 0, 0, 1)))
         assert made.most == 1
 
 
 async def test_a_dead_worker_s_slots_are_free_when_its_leases_expire() -> None:
     async with fleet(2, 2) as made:
         for _ in range(2):
-            await made.limits[0].acquire()
+            await made.state.claim(f"slot/press/{_}", b"of the dead", LEASE)
         waiting = asyncio.create_task(made.limits[1].acquire())
-        await turns()
-        made.kill(0)
-        made.clock.now += leases.LEASE_SECONDS - 0.1
+        made.now += LEASE - 0.1
         await asyncio.sleep(0.1)
         assert not waiting.done()
-        made.clock.now += 0.2
-        await asyncio.wait_for(waiting, 5)
+        made.now += 0.2
+        await waiting
         made.limits[1].release()
 
 
-async def test_leases_are_renewed_while_a_call_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.01)
+async def test_leases_are_renewed_while_a_call_runs() -> None:
     async with fleet(2, 1) as made:
         await made.limits[0].acquire()
         waiting = asyncio.create_task(made.limits[1].acquire())
         for _ in range(5):
-            made.clock.now += leases.LEASE_SECONDS * 0.7
-            await asyncio.sleep(0.05)
+            made.now += LEASE * 0.7
+            renewed = made.state.calls["touch"] + 1
+            await until(lambda renewed=renewed: made.state.calls["touch"] > renewed)
         assert not waiting.done()
         made.limits[0].release()
-        await asyncio.wait_for(waiting, 5)
+        await waiting
         made.limits[1].release()
 
 
-async def test_a_slot_that_was_lost_is_not_taken_from_who_has_it_now(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_slot_that_was_lost_is_not_taken_from_the_worker_that_has_it_now(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with fleet(2, 1) as made:
         await made.limits[0].acquire()
-        made.clock.now += leases.LEASE_SECONDS + 1  # this worker stood still so long
-        await asyncio.wait_for(made.limits[1].acquire(), 5)
-        monkeypatch.setattr(leases, "RENEW_SECONDS", 0.01)
-        (lease,) = made.leases[0]._held
-        lease.renewed -= leases.LEASE_SECONDS + 1
-        await made.leases[0]._renew(lease)
-        assert lease.is_lost
-        assert "a call runs on although its slot has expired" in caplog.text
+        made.now += LEASE + 1  # this worker stood still so long
+        await made.limits[1].acquire()
+        await until(lambda: "a call runs on although its slot has expired" in caplog.text)
+        assert [limit.running for limit in made.limits] == [1, 1]
         made.limits[0].release()
-        await turns()
+        await asyncio.sleep(0.05)
         assert made.taken() == 1
         made.limits[1].release()
-
-
-async def test_what_is_not_certainly_ours_is_left_to_expire() -> None:
-    async with fleet(1, 1) as made:
-        await made.limits[0].acquire()
-        (lease,) = made.leases[0]._held
-        lease.renewed -= leases.CERTAIN_SECONDS
-        made.limits[0].release()
-        await turns()
-        assert made.state.calls["delete"] == 0
-        made.clock.now += leases.LEASE_SECONDS
-
-
-async def test_a_slot_that_expired_unnoticed_is_claimed_again() -> None:
-    async with fleet(1, 1) as made:
-        await made.limits[0].acquire()
-        made.clock.now += leases.LEASE_SECONDS + 1
-        (lease,) = made.leases[0]._held
-        await made.leases[0]._renew(lease)
-        assert not lease.is_lost
-        assert made.taken() == 1
-        made.limits[0].release()
+        await made.call(0)
 
 
 # ── refusals ──
@@ -199,67 +134,48 @@ async def test_a_slot_that_expired_unnoticed_is_claimed_again() -> None:
 
 @pytest.mark.parametrize("queue", [0, 2])
 async def test_a_full_queue_is_busy(queue: int) -> None:
+    """One call looks for a slot, so many stand in line behind it; with no queue, none waits at all."""
     async with fleet(2, 1, queue) as made:
         await made.limits[0].acquire()
-        calls = [asyncio.create_task(made.limits[1].acquire()) for _ in range(queue + 1)]
-        await turns()
-        assert [call.done() for call in calls] == [False] * queue + [True]
-        text = (
-            f"The tool press is busy: all 1 slots that the workers share are taken and {queue} calls waiting here; "
-            "try again in 1 s."
-        )
-        assert str(calls[-1].exception()) == text
-        with pytest.raises(ToolBusy) as caught:
+        calls = [asyncio.create_task(made.limits[1].acquire()) for _ in range(queue + bool(queue))]
+        await asyncio.sleep(0.05)
+        assert not any(call.done() for call in calls)
+        with pytest.raises(ToolBusy, match=r"^The tool press is busy: .*; try again in 1 s\.$"):
             await made.limits[1].acquire()
-        assert str(caught.value) == text
         made.limits[0].release()
-        for call in calls[:-1]:
-            await asyncio.wait_for(call, 5)
+        for call in calls:
+            await call
             made.limits[1].release()
 
 
-async def test_nobody_waits_longer_than_a_call_may_take() -> None:
+async def test_no_call_waits_longer_than_it_may_take() -> None:
     async with fleet(2, 1, patience=0.05) as made:
         await made.limits[0].acquire()
-        with pytest.raises(ToolBusy) as caught:
+        with pytest.raises(ToolBusy, match=r"no slot became free within 0\.05 s"):
             await made.limits[1].acquire()
-        assert str(caught.value) == "The tool press is busy: no slot became free within 0.05 s; try again in 1 s."
-        assert made.limits[1].waiting == 0
+        assert (made.limits[1].running, made.limits[1].waiting) == (0, 0)
         made.limits[0].release()
         await made.call(1)
 
 
-async def test_a_store_in_trouble_refuses_these_calls_and_no_longer_than_it_is(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_a_store_in_trouble_refuses_these_calls_and_no_longer_than_it_is(is_closed: bool) -> None:
     async with fleet(2, 1) as made:
         await made.limits[0].acquire()
         waiting = asyncio.create_task(made.limits[1].acquire())
-        await turns()
+        await asyncio.sleep(0.05)
         made.state.break_down()
+        if is_closed:
+            await made.state.close()
         for call in (waiting, asyncio.create_task(made.limits[1].acquire())):
-            with pytest.raises(Busy) as caught:
-                await asyncio.wait_for(call, 5)
+            with pytest.raises(Busy, match="a store that is in trouble") as caught:
+                await call
             assert not isinstance(caught.value, ToolBusy)  # it is not the model's to read
             assert caught.value.http_status == 503
-            assert str(caught.value) == (
-                "The tool press can't be called now: its limit is kept in a store that is in trouble; try again later"
-            )
-        made.state.trouble = None
-        made.limits[0].release()
-        await made.call(1)
-        assert sum(made.done) == 1
-
-
-async def test_a_store_that_is_closed_ends_the_wait() -> None:
-    async with fleet(2, 1) as made:
-        await made.limits[0].acquire()
-        waiting = asyncio.create_task(made.limits[1].acquire())
-        await turns()
-        made.state.break_down()
-        await made.state.close()
-        with pytest.raises(Busy, match="a store that is in trouble"):
-            await asyncio.wait_for(waiting, 5)
+        if not is_closed:
+            made.state.trouble = None
+            made.limits[0].release()
+            await made.call(1)
 
 
 # ── slots that are lent ──
@@ -269,40 +185,44 @@ async def test_a_slot_that_was_given_back_for_a_while_is_taken_again() -> None:
     async with fleet(2, 1, queue=0) as made:
         await made.limits[0].acquire()
         made.limits[0].release()
+        await until(lambda: made.taken() == 0)
         await made.limits[1].acquire()
         back = asyncio.create_task(made.limits[0].reclaim())
         await asyncio.sleep(0.05)
         assert not back.done()  # however short the queue is
         made.limits[1].release()
-        await asyncio.wait_for(back, 5)
+        await back
         assert made.limits[0].running == 1
         made.limits[0].release()
+        await until(lambda: made.taken() == 0)
         await made.call(1)
 
 
-async def test_who_is_cancelled_on_the_way_back_has_it_nevertheless() -> None:
+@pytest.mark.parametrize("is_here", [False, True], ids=["of another worker", "of this one"])
+async def test_a_call_that_is_cancelled_on_the_way_back_has_it_nevertheless(is_here: bool) -> None:
     async with fleet(2, 1) as made:
-        await made.limits[1].acquire()
+        holder = made.limits[0 if is_here else 1]
+        await holder.acquire()
         back = asyncio.create_task(made.limits[0].reclaim())
-        await turns()
+        await asyncio.sleep(0.05)
         back.cancel()
         await asyncio.wait([back])
-        assert made.limits[0].running == 1
+        assert made.limits[0].running == 1 + is_here
         made.limits[0].release()
-        assert made.limits[0].running == 0
-        made.limits[1].release()
+        holder.release()
+        await until(lambda: made.limits[0].running == 0)
         await made.call(0)
 
 
 async def test_in_trouble_a_call_that_is_half_done_goes_on_without_a_slot() -> None:
     async with fleet(1, 1) as made:
         made.state.break_down()
-        await asyncio.wait_for(made.limits[0].reclaim(), 5)
+        await made.limits[0].reclaim()
         assert made.limits[0].running == 1
         made.state.trouble = None
         made.limits[0].release()
-        await made.call(0)
         assert made.limits[0].running == 0
+        await made.call(0)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -314,10 +234,100 @@ async def test_random_cancellations_neither_lose_nor_leak_a_slot(seed: int) -> N
             await asyncio.sleep(0)
             if chance.random() < 0.3:
                 chance.choice(calls).cancel()
-        await asyncio.wait(calls, timeout=10)
-        assert all(call.done() for call in calls)
+        await asyncio.wait(calls)
         assert made.most <= 2
-        await turns(100)
-        assert made.taken() == 0
+        await until(lambda: made.taken() == 0)
         assert all((limit.running, limit.waiting) == (0, 0) for limit in made.limits)
-        await asyncio.wait_for(asyncio.gather(*(made.call(number % 3) for number in range(6))), 5)
+        await asyncio.gather(*(made.call(number % 3) for number in range(6)))
+
+
+# ── as clients meet it ──
+
+
+class Press:
+    """What several servers use, and how many do so at once."""
+
+    def __init__(self) -> None:
+        self.running = self.most = 0
+        self.go = asyncio.Event()
+
+    async def press(self) -> str:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await self.go.wait()
+        self.running -= 1
+        return "pressed"
+
+
+def serving(press: Press, state: FarState | None, **options: Any) -> Server:
+    server = Server("factory", **options)
+    server.add_tool(press.press, max_concurrency=1)
+    server.add_tool(lambda: "quick", name="quick")
+
+    @server.tool(max_concurrency=1)
+    async def asks(ctx: Context) -> str:
+        return f"Hello {(await ctx.elicit('Name?', str)).data}"
+
+    if state is not None:
+        server.engine.state = state
+    return server
+
+
+def limit_of(server: Server, name: str) -> Limit:
+    tool = server.engine.tools.get(name)
+    assert tool is not None
+    limit = server.engine.book.of(tool).slots
+    assert limit is not None
+    return limit
+
+
+async def test_a_tool_runs_once_in_all_workers() -> None:
+    state, press = FarState(), Press()
+    async with (
+        Wire(serving(press, state), MODERN) as one,
+        Wire(serving(press, state), MODERN) as other,
+        Wire(serving(press, state, timeout=0.1), MODERN) as third,
+    ):
+        for number, wire in enumerate((one, one, other, other)):
+            wire.send(wire.request("tools/call", {"name": "press"}, id=number))
+        await until(lambda: press.running == 1)
+        refused = await third.ask("tools/call", {"name": "press"})  # which waits no longer than a call may take
+        assert refused["isError"] is True
+        press.go.set()
+        for wire in (one, one, other, other):
+            assert (await wire.receive())["result"]["content"][0]["text"] == "pressed"
+        assert press.most == 1
+    assert not any(key.startswith("slot/") for key in state._entries.things)
+    server = serving(press, None)
+    async with Wire(server, MODERN):
+        assert type(limit_of(server, "press")) is Limit  # without a shared state no store is asked
+
+
+async def test_a_store_in_trouble_refuses_such_a_tool_and_no_other() -> None:
+    state, press = FarState(), Press()
+    press.go.set()
+    async with Wire(serving(press, state), MODERN) as wire:
+        state.break_down()
+        refused = await wire.exchange(wire.request("tools/call", {"name": "press"}))
+        assert "a store that is in trouble" in refused["error"]["message"]
+        assert (await wire.ask("tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
+        state.trouble = None
+        assert (await wire.ask("tools/call", {"name": "press"}))["content"][0]["text"] == "pressed"
+
+
+async def test_others_have_the_slot_while_a_client_is_asked() -> None:
+    state = FarState()
+    servers = [serving(Press(), state) for _ in range(2)]
+    wires = [Wire(server, "2025-11-25", capabilities={"elicitation": {}}) for server in servers]
+    async with wires[0], wires[1]:
+        questions = []
+        for wire in wires:  # one slot, but both are asked
+            wire.send(wire.request("tools/call", {"name": "asks"}, id=1))
+            questions.append(await wire.receive())
+            assert questions[-1]["method"] == "elicitation/create"
+        for wire, question in zip(wires, questions, strict=True):
+            answer = {"action": "accept", "content": {"value": "Ada"}}
+            wire.send({"jsonrpc": "2.0", "id": question["id"], "result": answer})
+        for wire in wires:
+            assert (await wire.receive())["result"]["content"][0]["text"] == "Hello Ada"
+        await until(lambda: [limit_of(server, "asks").running for server in servers] == [0, 0])

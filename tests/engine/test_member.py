@@ -1,87 +1,82 @@
-"""Who shares a state shows that it lives; whoever waits for one that does not is told so, soon and only then."""
+"""Workers that share a state show that they live; one whose lease is gone is lost, but not right after an outage."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-import pytest
-
-from dovetail.engine import member
 from dovetail.engine.member import Member, Vigil
+from dovetail.state.memory import MemoryState
 from far_state import FarState
+from http_serving import until
 
 
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member, "LEASE_SECONDS", 0.2)
-    monkeypatch.setattr(member, "BEAT_SECONDS", 0.02)
-    monkeypatch.setattr(member, "CERTAIN_SECONDS", 0.3)
+class Store(FarState):
+    """Its time is the test's."""
+
+    now = 0.0
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: self.now)
 
 
-async def until_lost(vigil: Vigil) -> None:
+@asynccontextmanager
+async def living(state: Store) -> AsyncIterator[Member]:
+    worker = Member(state, lease=10, beat=0.001)
+    worker.start()
+    await until(lambda: worker.trouble is None)
+    yield worker
+    await worker.stop()
+
+
+async def test_one_that_lives_is_not_lost_and_one_that_has_stopped_is() -> None:
+    state = Store()
+    other = Member(state)
+    async with living(state) as worker:
+        for _ in range(10):
+            state.now += 9
+            touched = state.calls["touch"]
+            await until(lambda touched=touched: state.calls["touch"] > touched + 1)
+            assert not await other.is_lost(worker.id)
+        assert await other.lives(worker.id)
+    assert await Vigil(other, worker.id, state).is_lost()
+    assert not await other.is_lost(other.id)
+
+
+async def test_one_that_was_killed_is_lost_when_its_lease_has_expired() -> None:
+    state = Store()
+    await state.put("worker/killed", b"", ttl=10)
+    other = Member(state)
+    state.now += 9.9
+    assert not await other.is_lost("killed")
+    state.now += 0.2
+    assert await other.is_lost("killed")
+
+
+async def test_after_an_outage_a_worker_judges_no_other_for_one_lease() -> None:
+    state = Store()
+    other = Member(state, lease=0.2)
+    assert await other.is_lost("gone")
+    state.outages += 1
+    assert not await other.is_lost("gone")
     async with asyncio.timeout(5):
-        while not await vigil.is_lost():  # noqa: ASYNC110  # time is what it waits for
+        while not await other.is_lost("gone"):  # noqa: ASYNC110  # time is what it waits for
             await asyncio.sleep(0.01)
 
 
-async def killed(state: FarState) -> str:
-    """A worker that has lived for a moment, and did not say good-bye."""
-    worker = Member(state)
-    worker.start()
-    await asyncio.sleep(0.05)
-    assert worker._renewing is not None
-    worker._renewing.cancel()
-    return worker.id
+async def test_trouble_of_the_store_is_known_without_asking_it() -> None:
+    state = Store()
+    async with living(state) as worker:
+        state.break_down()
+        await until(lambda: worker.trouble is not None)
+        state.now += 11  # the lease is gone meanwhile
+        state.trouble = None
+        await until(lambda: worker.trouble is None)
+        assert await Member(state).lives(worker.id)
 
 
-async def test_one_that_lives_is_never_lost(soon: None) -> None:
-    state = FarState()
-    worker, other = Member(state), Member(state)
-    worker.start()
-    await asyncio.sleep(0.05)
-    vigil = Vigil(other, worker.id, state)
-    for _ in range(50):
-        assert not await vigil.is_lost()
-        await asyncio.sleep(0.01)
-    await worker.stop()
-    assert not await other.lives(worker.id)
-
-
-async def test_one_that_is_gone_is_lost_after_a_moment(soon: None) -> None:
-    state = FarState()
-    gone = await killed(state)
-    vigil = Vigil(Member(state), gone, state)
-    assert not await vigil.is_lost()
-    await asyncio.sleep(0.25)
-    assert not await vigil.is_lost()  # its lease has just gone
-    await until_lost(vigil)
-
-
-async def test_the_moment_does_not_begin_anew_for_the_next_who_waits(soon: None) -> None:
-    """Else a caller whose second and third worker die too would wait for ever."""
-    state = FarState()
-    gone = await killed(state)
-    await until_lost(Vigil(Member(state), gone, state))
-    assert await Vigil(Member(state), gone, state).is_lost()
-
-
-async def test_after_an_outage_it_begins_anew(soon: None) -> None:
-    state = FarState()
-    gone = await killed(state)
-    vigil = Vigil(Member(state), gone, state)
-    await until_lost(vigil)
-    state.outages += 1
-    assert not await vigil.is_lost()
-    await until_lost(vigil)
-
-
-async def test_one_that_comes_back_is_not_missed_any_more(soon: None) -> None:
-    state = FarState()
-    stalled = Member(state)
-    vigil = Vigil(Member(state), stalled.id, state)
-    assert not await vigil.is_lost()  # missed from now on
-    await asyncio.sleep(0.2)
-    stalled.start()
-    await asyncio.sleep(0.05)
-    assert stalled._renewing is not None
-    stalled._renewing.cancel()
-    await asyncio.sleep(0.25)
-    assert not await vigil.is_lost()  # missed anew, not since long ago
+async def test_where_no_process_shares_the_state_all_others_are_lost() -> None:
+    alone = Member(MemoryState())
+    alone.start()
+    assert await alone.is_lost("gone")
+    assert not await alone.is_lost(alone.id)
+    await alone.stop()

@@ -4,7 +4,7 @@ import os
 
 from dovetail.engine import member
 
-PACE = ("LEASE_SECONDS", "BEAT_SECONDS", "CERTAIN_SECONDS")
+PACE = ("LEASE_SECONDS", "BEAT_SECONDS")
 
 
 def make_haste() -> None:

@@ -18,7 +18,7 @@ RATE = 10  # a day, of the tool `order`, and of a server that has one
 CALLS = 40  # at once
 PRESSED_SECONDS = 0.05
 SOON = 5.0
-LEASE_SECONDS = 6.0  # after which the slot of a lost worker is free
+LEASE_SECONDS = 12.0  # after which the slot of a lost worker is free
 STORES = ["redis", "sqlite"]
 
 

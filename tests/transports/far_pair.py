@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from far_views import CALLS
 
-from dovetail.engine import member
 from dovetail.state import patience
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.transports import event_log, late_logs, tails
@@ -111,7 +110,6 @@ class Pair:
 
 
 def shorten_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member, "CERTAIN_SECONDS", 0.1)
     monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(patience, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(late_logs, "MAX_PAUSE", 0.02)

@@ -9,7 +9,6 @@ import pytest
 
 from asking_stage import AskingStage
 from dovetail import Context
-from dovetail.engine import member
 from dovetail.engine.streams import Change
 from dovetail.transports import tails
 from dovetail.transports.event_log import WORKER_LOST
@@ -69,7 +68,6 @@ async def _fleet(kind: Any) -> AsyncIterator[Fleet]:
 
 @pytest.fixture
 async def fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
-    monkeypatch.setattr(member, "CERTAIN_SECONDS", 0.1)
     monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
     async for fleet in _fleet(Stage):
         yield fleet

@@ -11,7 +11,7 @@ from http_asking import finished_call, leave, note
 
 from asking_stage import AskingStage
 from dovetail import Context
-from dovetail.engine import changes, member, watch
+from dovetail.engine import changes, watch
 from dovetail.state import patience
 from dovetail.state.base import StoreTrouble
 from dovetail.transports import event_log, tails
@@ -78,7 +78,6 @@ class Fleet:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member, "CERTAIN_SECONDS", 0.1)
     monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
     for module in (changes, patience):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)

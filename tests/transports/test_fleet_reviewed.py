@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail import Context
-from dovetail.engine import changes, member
+from dovetail.engine import changes
 from dovetail.state import patience
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState
@@ -101,7 +101,6 @@ class Pair:
 
 @pytest.fixture
 async def pair(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
-    monkeypatch.setattr(member, "CERTAIN_SECONDS", 0.1)
     monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
     for module in (changes, patience):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)

@@ -11,7 +11,6 @@ import pytest
 from far_views import View, no_answer
 
 from asking_stage import AskingStage, answer_to
-from dovetail.engine import member
 from dovetail.state import patience
 from dovetail.state.base import StateBackend
 from dovetail.state.sqlite import SqliteState
@@ -82,7 +81,6 @@ async def running(workers: Workers) -> AsyncIterator[Workers]:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member, "CERTAIN_SECONDS", 0.1)
     monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(patience, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(way_back, "HANDOVER_SECONDS", 0.3)
@@ -380,8 +378,7 @@ async def test_a_worker_that_is_known_to_be_lost_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(tails, "LOOK_SECONDS", 60.0)
     wires, rest = await workers.resumed_elsewhere()
-    lost = await workers.lose(0)
-    await workers.store.put(f"missed/{lost}", b"", ttl=member.NOTE_SECONDS - 5)
+    await workers.lose(0)
     again = await wires[2].get(rest.events[0].id).done(3)
     assert "error" in again.answer
     await rest.done(3)

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from dovetail.engine import leases as leases
     from dovetail.engine import live as live
     from dovetail.engine import progress as progress
-    from dovetail.engine import rates as rates
+    from dovetail.engine import rate_limits as rate_limits
     from dovetail.engine import refresh as refresh
     from dovetail.engine import replay as replay
     from dovetail.engine import replies as replies
     from dovetail.engine import seal as seal
-    from dovetail.engine import shared_secrets as shared_secrets
+    from dovetail.engine import secrets as secrets
     from dovetail.engine import steps as steps
     from dovetail.engine import watch as watch
 
@@ -26,12 +26,12 @@ __getattr__ = late(
     "leases",
     "live",
     "progress",
-    "rates",
+    "rate_limits",
     "refresh",
     "replay",
     "replies",
     "seal",
-    "shared_secrets",
+    "secrets",
     "steps",
     "watch",
 )

@@ -38,7 +38,7 @@ from dovetail.errors import (
 )
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
-from dovetail.protocol.methods import CompleteParams, ListenParams, UriParams
+from dovetail.protocol.methods import CompleteParams
 from dovetail.protocol.results import Interim, Result, ToolResult
 
 if TYPE_CHECKING:
@@ -52,9 +52,6 @@ MAX_ARGUMENTS = 4 * 1024  # bytes of JSON that are shown of the arguments of one
 MAX_MEMBERS = 64  # of arguments that are longer than that
 MAX_NAME = 1_024  # characters of a tool's name or a URI
 MAX_LABEL = 256  # characters of whatever else may be long
-MAX_WAITING = 2_000  # events, for a user's function
-PATIENCE = 10.0  # seconds for such a function to take one event
-TELL_AGAIN = 60.0  # seconds from one word about events that it did not take to the next
 
 log = logging.getLogger("dovetail")
 audit_log = logging.getLogger("dovetail.audit")
@@ -83,17 +80,10 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 AuditFunction = Callable[[AuditEvent], Awaitable[None] | None]
 
 
-# ── what a request is about: a name, and arguments as JSON ──
+# ── what a request is about, and what became of it ──
 
-Subject = tuple[str | None, Raw | None]
-
-
-def _of_call(params: Any) -> Subject:
-    return params.name, params.arguments
-
-
-def _of_resource(params: UriParams) -> Subject:
-    return params.uri, None
+Subject = tuple[str | None, Raw | None]  # a name, and arguments as JSON
+Ending = dict[str, Any]  # fields of an event
 
 
 def _of_completion(params: CompleteParams) -> Subject:
@@ -101,86 +91,62 @@ def _of_completion(params: CompleteParams) -> Subject:
     return params.ref.uri or params.ref.name, Raw(jsonrpc.encode(given))
 
 
-def _of_listen(params: ListenParams) -> Subject:
-    return None, Raw(jsonrpc.encode(params.notifications))
-
-
 # The requests that are noted. Lists and greetings tell what there is and do nothing.
 SUBJECTS: dict[str, Callable[[Any], Subject]] = {
-    "tools/call": _of_call,
-    "prompts/get": _of_call,
-    "resources/read": _of_resource,
-    "resources/subscribe": _of_resource,
-    "resources/unsubscribe": _of_resource,
+    "tools/call": lambda params: (params.name, params.arguments),
+    "prompts/get": lambda params: (params.name, params.arguments),
+    "resources/read": lambda params: (params.uri, None),
+    "resources/subscribe": lambda params: (params.uri, None),
+    "resources/unsubscribe": lambda params: (params.uri, None),
     "completion/complete": _of_completion,
-    "subscriptions/listen": _of_listen,
+    "subscriptions/listen": lambda params: (None, Raw(jsonrpc.encode(params.notifications))),
 }
 
 
-# ── what became of it ──
-
-
-class _Ending(msgspec.Struct, frozen=True):
-    outcome: Outcome
-    code: int | None = None
-    reason: str | None = None
-
-
-OK, TOOL_ERROR = _Ending("ok"), _Ending("tool_error")
-INPUT_REQUIRED, CANCELLED = _Ending("input_required"), _Ending("cancelled")
-
-
-def _answered(result: Result) -> _Ending:
+def _answered(result: Result) -> Ending:
     if isinstance(result, ToolResult) and result.is_error:
-        return TOOL_ERROR
-    return INPUT_REQUIRED if isinstance(result, Interim) else OK
+        return {"outcome": "tool_error"}
+    return {"outcome": "input_required" if isinstance(result, Interim) else "ok"}
 
 
-def _failed(failure: BaseException, request: Request) -> _Ending:
+def _failed(failure: BaseException, request: Request) -> Ending:
     """As the client is told: `dispatch` makes errors of the same failures."""
     if isinstance(failure, ToolError) and request.method == "tools/call":
-        return TOOL_ERROR
-    if isinstance(failure, Unauthorized):
-        return _Ending("refused", failure.code, failure.error)
-    if isinstance(failure, (RateLimited, Busy)):
-        return _Ending("refused", failure.code)
-    if isinstance(failure, NotFound):
-        return _Ending("error", request.revision.missing_resource_code)
-    if isinstance(failure, MissingCapability) and request.revision.handshake:
-        return _Ending("error", INVALID_REQUEST)
-    if isinstance(failure, ProtocolError):
-        return _Ending("error", failure.code)
+        return {"outcome": "tool_error"}
+    if isinstance(failure, (Unauthorized, RateLimited, Busy)):
+        return {"outcome": "refused", "code": failure.code, "reason": getattr(failure, "error", None)}
     if isinstance(failure, GeneratorExit) or (isinstance(failure, asyncio.CancelledError) and is_cancelled()):
-        return CANCELLED
-    return _Ending("error", INTERNAL_ERROR)
+        return {"outcome": "cancelled"}
+    code = failure.code if isinstance(failure, ProtocolError) else INTERNAL_ERROR
+    if isinstance(failure, NotFound):
+        code = request.revision.missing_resource_code
+    elif isinstance(failure, MissingCapability) and request.revision.handshake:
+        code = INVALID_REQUEST
+    return {"outcome": "error", "code": code}
 
 
 def audited(trail: "AuditTrail", inner: "Step") -> "Step":
     """Notes how each request ends, around everything else that it goes through."""
 
     async def step(exchange: Exchange) -> Result:
-        request = exchange.request
+        request = exchange.request  # as it came: a middleware may change it
         if request.method not in SUBJECTS:
             return await inner(exchange)
-        arrival = _Arrival(request.method, request.params, time.time(), time.perf_counter())
+        at, began, method, params = time.time(), time.perf_counter(), request.method, request.params
+
+        def note(ending: Ending) -> None:
+            duration = round((time.perf_counter() - began) * 1000, 3)
+            trail.note(exchange, method, params, time=_written(at), duration_ms=duration, **ending)
+
         try:
             result = await inner(exchange)
         except BaseException as failure:
-            trail.note(exchange, arrival, _failed(failure, request))
+            note(_failed(failure, request))
             raise
-        trail.note(exchange, arrival, _answered(result))
+        note(_answered(result))
         return result
 
     return step
-
-
-class _Arrival(msgspec.Struct, frozen=True):
-    """A request as it came: a middleware may change it."""
-
-    method: str
-    params: Any
-    at: float  # in seconds since 1970
-    began: float  # by a clock that only goes forward
 
 
 # ── events ──
@@ -189,18 +155,31 @@ class _Arrival(msgspec.Struct, frozen=True):
 class AuditTrail:
     """Makes events, and sends them where the server's `audit` says."""
 
-    def __init__(self, engine: "Engine") -> None:
+    def __init__(self, engine: "Engine", **bounds: Any) -> None:
         audit = engine.options.audit
         self._redactor = engine.redactor
         self._with_arguments = engine.options.audit_arguments
-        self._send = AuditLog().write if isinstance(audit, bool) else HandOver(audit, engine).take
+        self._send = AuditLog().write if isinstance(audit, bool) else HandOver(audit, engine, **bounds).take
 
-    def note(self, exchange: Exchange, arrival: _Arrival, ending: _Ending) -> None:
-        """How a request ended that the engine has served. Whatever goes wrong here, the request is not its victim."""
+    def note(self, exchange: Exchange, method: str, params: Any, **ending: Any) -> None:
+        """How a request ended that the engine has served. If anything goes wrong here, the request is not its victim."""
         try:
-            self._send(self._event(exchange, arrival, ending))
+            request, session = exchange.request, exchange.request.session
+            name, given = SUBJECTS[method](params)
+            event = AuditEvent(
+                method=method,
+                name=self._clean(name),
+                **_who(exchange.principal),
+                session=None if session is None else hashlib.sha256(session.id.encode()).hexdigest()[:16],
+                request_id=_short(request.id) if isinstance(request.id, str) else request.id,
+                address=exchange.address,
+                revision=request.revision.name,
+                arguments=shown(given, self._redactor) if self._with_arguments and given is not None else None,
+                **ending,
+            )
+            self._send(event)
         except Exception:
-            log.exception("%s could not be noted for the audit", arrival.method)
+            log.exception("%s could not be noted for the audit", method)
 
     def refused(
         self,
@@ -212,7 +191,6 @@ class AuditTrail:
         address: str | None = None,
     ) -> None:
         """A request that a transport has turned away before anything was read of it: `method` and `name` are HTTP's."""
-        reason = failure.error if isinstance(failure, Unauthorized) else None
         try:
             event = AuditEvent(
                 time=_written(time.time()),
@@ -222,30 +200,11 @@ class AuditTrail:
                 address=address,
                 outcome="refused",
                 code=failure.code,
-                reason=reason,
+                reason=failure.error if isinstance(failure, Unauthorized) else None,
             )
             self._send(event)
         except Exception:
             log.exception("a refused request could not be noted for the audit")
-
-    def _event(self, exchange: Exchange, arrival: _Arrival, ending: _Ending) -> AuditEvent:
-        request, session = exchange.request, exchange.request.session
-        name, given = SUBJECTS[arrival.method](arrival.params)
-        return AuditEvent(
-            time=_written(arrival.at),
-            method=arrival.method,
-            name=self._clean(name),
-            **_who(exchange.principal),
-            session=None if session is None else hashlib.sha256(session.id.encode()).hexdigest()[:16],
-            request_id=_short(request.id) if isinstance(request.id, str) else request.id,
-            address=exchange.address,
-            revision=request.revision.name,
-            outcome=ending.outcome,
-            code=ending.code,
-            reason=ending.reason,
-            duration_ms=round((time.perf_counter() - arrival.began) * 1000, 3),
-            arguments=shown(given, self._redactor) if self._with_arguments and given is not None else None,
-        )
 
     def _clean(self, name: str | None) -> str | None:
         """A URI may hold a password. What is looked at is more than what is shown, so that no half of one remains."""
@@ -319,11 +278,16 @@ class AuditLog:
 class HandOver:
     """A user's function that is given one event after the other, by a task that lives while there are any."""
 
-    def __init__(self, function: AuditFunction, engine: "Engine") -> None:
+    def __init__(
+        self, function: AuditFunction, engine: "Engine", *, max_waiting: int = 2_000, patience: float = 10.0
+    ) -> None:
+        """`max_waiting` events may wait, and each may take `patience` seconds."""
         self._function = function
-        self._is_async = _is_async(function)
+        self._is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
         self._threads = engine.threads
         self._ends_with = engine.running_steps  # what the server waits for a little when it stops
+        self._max_waiting = max_waiting
+        self._patience = patience
         self._waiting: deque[AuditEvent] = deque()
         self._task: asyncio.Task[None] | None = None
         self._log = AuditLog()
@@ -331,7 +295,7 @@ class HandOver:
         self._tell_again = 0.0
 
     def take(self, event: AuditEvent) -> None:
-        if len(self._waiting) >= MAX_WAITING:
+        if len(self._waiting) >= self._max_waiting:
             self._keep(event, None)
             return
         self._waiting.append(event)
@@ -345,7 +309,8 @@ class HandOver:
         try:
             while self._waiting:
                 try:
-                    await self._give(self._waiting[0])
+                    async with asyncio.timeout(self._patience):
+                        await self._give(self._waiting[0])
                 except (Exception, asyncio.CancelledError, *EXITS) as failure:
                     if is_cancelled():
                         raise
@@ -356,25 +321,17 @@ class HandOver:
                 self._keep(self._waiting.popleft(), None)
 
     async def _give(self, event: AuditEvent) -> None:
-        async with asyncio.timeout(PATIENCE):
-            if self._is_async:
-                returned: Any = self._function(event)
-            else:
-                returned = await self._threads.run(functools.partial(self._function, event), label="audit")
-            if inspect.isawaitable(returned):
-                await returned
+        call = functools.partial(self._function, event)
+        returned: Any = call() if self._is_async else await self._threads.run(call, label="audit")
+        if inspect.isawaitable(returned):
+            await returned
 
     def _keep(self, event: AuditEvent, failure: BaseException | None) -> None:
-        """In the log, at a level that is seen even where nobody has set one up."""
+        """In the log, at a level that is seen even where nobody has set one up; once a minute it is said why."""
         self._log.write(event, logging.WARNING)
         self._not_taken += 1
-        now = time.monotonic()
-        if now >= self._tell_again:
-            self._tell_again = now + TELL_AGAIN
+        if time.monotonic() >= self._tell_again:
+            self._tell_again = time.monotonic() + 60.0
             why = "is too slow" if failure is None else "failed"
             words = "the audit function %s; %d events so far are in the log dovetail.audit instead"
             log.error(words, why, self._not_taken, exc_info=failure)
-
-
-def _is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -25,7 +25,7 @@ from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
-    from dovetail.engine.rates import Limiter
+    from dovetail.engine.rate_limits import Limiter
 
 log = logging.getLogger("dovetail")
 

@@ -289,32 +289,28 @@ class Engine:
 
     @asynccontextmanager
     async def _agreeing(self) -> AsyncIterator[None]:
-        state, going_on = self._state, None
+        state = self._state
         if self.options.secret or state is None:  # there is nobody to agree with
             yield
             return
-        listener = state.listen([late.shared_secrets.KEY])
+        await self._agree(state)
+        keeping = asyncio.get_running_loop().create_task(late.secrets.keep_sharing(state, self))
         try:
-            await self._agree(state)
-            work = late.shared_secrets.go_on_agreeing(state, listener, self)
-            going_on = asyncio.get_running_loop().create_task(work)
             yield
         finally:
-            listener.close()
-            if going_on is not None:
-                with suppress(RuntimeError):  # a loop that has died is torn down from elsewhere
-                    going_on.cancel()
+            with suppress(RuntimeError):  # a loop that has died is torn down from elsewhere
+                keeping.cancel()
 
     async def _agree(self, state: "StateBackend") -> None:
         """Waits for a store that is out of reach, but not for ever."""
         for pause in START_PAUSES:
             try:
-                self.secrets = await late.shared_secrets.agree_on_secrets(state, self.secrets)
+                self.secrets = await late.secrets.shared_secrets(state, self.secrets)
                 return
             except late_state.base.StoreTrouble as failure:
                 log.warning("the server can't start yet: %s", failure.message)
                 await asyncio.sleep(pause)
-        self.secrets = await late.shared_secrets.agree_on_secrets(state, self.secrets)
+        self.secrets = await late.secrets.shared_secrets(state, self.secrets)
 
     async def stop(self) -> None:
         """One user less; after the last all listening ends and the lifespan is left. It may be started again."""

@@ -97,7 +97,7 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Step:
     for each in reversed(middleware):
         step = _wrap(each, step)
     if engine.options.rate_limit:
-        step = late.rates.counted(engine, step)
+        step = late.rate_limits.counted(engine, step)
     return step if engine.audit is None else late.audit.audited(engine.audit, step)
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from weakref import WeakSet
 
 import msgspec
 from msgspec import UNSET
@@ -20,9 +21,9 @@ from dovetail import engine as late
 from dovetail.errors import BUSY_SECONDS, Busy, ServerBusy, SetupError, ToolBusy
 
 if TYPE_CHECKING:
-    from dovetail.engine.leases import Leases
+    from dovetail.engine.leases import FleetLimit
     from dovetail.engine.options import Options
-    from dovetail.engine.rates import Limiter, SharedCounts
+    from dovetail.engine.rate_limits import Limiter
     from dovetail.registry.catalog import Catalog
     from dovetail.registry.options import Rate
     from dovetail.registry.tools import Tool
@@ -106,7 +107,7 @@ class Limit:
                 if turn in self._line:
                     self._line.remove(turn)
             elif turn.exception() is None:
-                self.release()  # the slot was ours already
+                Limit.release(self)  # the slot was ours already
             raise
 
     def release(self) -> None:
@@ -157,8 +158,7 @@ class LimitBook:
         self._options = options
         self._state = state
         self._own: dict[str, tuple[Tool, OwnLimits]] = {}
-        self._counts: SharedCounts | None = None
-        self._leases: Leases | None = None
+        self._fleet_limits: WeakSet[FleetLimit] = WeakSet()
         self.rates = self._limiter("server", options.rate_limit)
 
     def of(self, tool: "Tool") -> OwnLimits:
@@ -170,11 +170,7 @@ class LimitBook:
         return known[1]
 
     def _limiter(self, subject: str, rates: "tuple[Rate, ...]") -> "Limiter | None":
-        if not rates:
-            return None
-        if self._state is not None and self._counts is None:
-            self._counts = late.rates.SharedCounts(self._state)
-        return late.rates.Limiter(subject, rates, self._counts)
+        return late.rate_limits.Limiter(subject, rates, self._state) if rates else None
 
     def _slots(self, tool: "Tool") -> Limit | None:
         slots, queue = tool.max_concurrency, self._options.max_queue
@@ -182,16 +178,16 @@ class LimitBook:
             return None
         if self._state is None:
             return Limit(slots, queue, subject=f"The tool {tool.name}", busy=ToolBusy)
-        if self._leases is None:
-            self._leases = late.leases.Leases(self._state)
         timeout = tool.invocation.timeout
         patience = self._options.timeout if timeout is UNSET else timeout
-        return late.leases.FleetLimit(self._leases, tool.name, slots, queue, patience=patience)
+        limit = late.leases.FleetLimit(self._state, tool.name, slots, queue, patience)
+        self._fleet_limits.add(limit)
+        return limit
 
     async def close(self) -> None:
         """Give back what other workers wait for."""
-        if self._leases is not None:
-            await self._leases.close()
+        for limit in tuple(self._fleet_limits):
+            await limit.close()
 
 
 class CallTimeout(TimeoutError):

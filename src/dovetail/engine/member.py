@@ -1,33 +1,34 @@
-"""This process among those that share a state: it shows that it lives, and finds out whether others do.
+"""This process among the workers that share a state: the lease that shows it lives, and those of the others.
 
-Each worker keeps one key alive, its lease. What a worker has left unfinished is lost when its lease has gone, and stays
-gone for a moment in which the store was not out of reach: a worker whose lease only expired, because the store stood
-still, has renewed it by then. Whoever misses a lease first leaves a note of that, so that the moment does not begin
-anew if the one who waits is lost in its turn.
+A worker whose lease is gone is lost, with all that it left unfinished. A lease outlasts a store that is away for some
+seconds; after an outage, in which nobody could renew one, a worker takes no other for lost until one lease has passed.
 """
 
 import asyncio
 import logging
 import secrets
+import time
 
 from dovetail.state.base import StateBackend, StoreTrouble
 
-LEASE_SECONDS = 4.0
-BEAT_SECONDS = 1.0  # between two renewals
-CERTAIN_SECONDS = 2.0  # for which a lease must have been gone
-NOTE_SECONDS = 60.0  # for which it is known since when one is missed
+LEASE_SECONDS = 12.0
+BEAT_SECONDS = 2.0  # between two renewals
 
 log = logging.getLogger("dovetail")
 
 
 class Member:
-    """One for each process and backend. Where nobody shares the state, there is nothing to show."""
+    """One for each process and backend. Where no other process shares the state, there is nothing to show."""
 
-    def __init__(self, state: StateBackend) -> None:
+    def __init__(self, state: StateBackend, *, lease: float | None = None, beat: float | None = None) -> None:
         self.id = secrets.token_hex(6)
         self._state = state
+        self._lease = LEASE_SECONDS if lease is None else lease
+        self._beat = BEAT_SECONDS if beat is None else beat
         self._renewing: asyncio.Task[None] | None = None
-        # Why no session could be opened, when this worker last tried to write; nobody else has to, however many ask.
+        self._outages = state.outages
+        self._judges_from = time.monotonic()
+        # Why no session could be opened when this worker last wrote to the store, so that no request has to find out.
         self.trouble: Exception | None = StoreTrouble() if state.shared else None
 
     def start(self) -> None:
@@ -48,49 +49,41 @@ class Member:
     async def _renew(self) -> None:
         while True:
             try:
-                if not await self._state.touch(_key(self.id), LEASE_SECONDS):
-                    await self._state.put(_key(self.id), b"", ttl=LEASE_SECONDS)
-                    await self._state.delete(_note(self.id))
+                if not await self._state.touch(_key(self.id), self._lease):
+                    await self._state.put(_key(self.id), b"", ttl=self._lease)
                 await self._state.check()
                 self.trouble = None
-            except Exception as failure:  # whatever it is: without a lease, others take this worker for dead
+            except Exception as failure:  # of any kind: without a lease, others take this worker for lost
                 self.trouble = failure
                 log.debug("the lease of this worker can't be renewed, or the store takes no more: %s", failure)
-            await asyncio.sleep(BEAT_SECONDS)
+            self._may_judge()
+            await asyncio.sleep(self._beat)
 
     async def lives(self, worker: str) -> bool:
+        """Whether a worker has a lease."""
         return worker == self.id or (self._state.shared and await self._state.get(_key(worker)) is not None)
+
+    async def is_lost(self, worker: str) -> bool:
+        """Whether a worker is gone for good: what it left unfinished may be answered for."""
+        return not await self.lives(worker) and (not self._state.shared or self._may_judge())
+
+    def _may_judge(self) -> bool:
+        if self._outages != self._state.outages:
+            self._outages = self._state.outages
+            self._judges_from = time.monotonic() + self._lease
+        return time.monotonic() >= self._judges_from
 
 
 class Vigil:
-    """Watches over one worker that somebody waits for."""
+    """Watches over one worker that a stream waits for."""
 
-    def __init__(self, own: Member, watched: str, state: StateBackend) -> None:
+    def __init__(self, own: Member, watched: str, _state: StateBackend) -> None:
         self._own = own
         self._watched = watched
-        self._state = state
-        self._outages = state.outages
 
     async def is_lost(self) -> bool:
-        """To be asked again and again, at least every second."""
-        if await self._own.lives(self._watched):
-            return False
-        return not self._state.shared or await self._missed_for() >= CERTAIN_SECONDS
-
-    async def _missed_for(self) -> float:
-        """Seconds since somebody has noticed it; in an outage nobody could renew a lease, so it counts from its end."""
-        note = _note(self._watched)
-        if self._outages != self._state.outages:
-            self._outages = self._state.outages
-            await self._state.delete(note)
-        await self._state.claim(note, b"", NOTE_SECONDS)
-        remaining = await self._state.remaining(note)
-        return 0.0 if remaining is None else NOTE_SECONDS - remaining
+        return await self._own.is_lost(self._watched)
 
 
 def _key(worker: str) -> str:
     return f"worker/{worker}"
-
-
-def _note(worker: str) -> str:
-    return f"missed/{worker}"

@@ -1,70 +1,150 @@
-"""Runs blocking functions in daemon threads of our own, so that neither the loop nor the exit ever waits for them.
+"""Daemon threads for blocking functions: neither the loop nor the exit of the process ever waits for them.
 
-In: a function without arguments, and a label for the log. Out: its result or its exception, on the caller's loop.
-
-Jobs stand in line. One thread at most is on its way to the line, and a thread that takes a job while others wait behind
-it calls the next one before it begins: so a function that blocks delays nobody, and a row of short ones is done by one
-thread, without waking another for each of them. In the same way a thread that takes one job after another leaves it to
-the thread on its way to call the loop, and calls it only when the line is empty or when nobody is on the way.
+Jobs stand in line. One thread at most is on its way to the line, and a thread that takes a job while others wait calls
+the next one before it begins: a function that blocks delays no other, and a row of short ones is done by one thread.
 
 A thread can't be stopped. When its caller is cancelled, the thread is given up: its place is free at once, what it
-returns is dropped, and it ends when the function comes back. Such threads are counted, and bounded by `max_stuck`.
-One that only waits for the loop (`wait_in_thread`) comes back at once, by `CallEnded`.
-
-Jobs of one label hold at most `share` threads, those given up among them. Others of it wait beside the line, and are
-refused while given-up ones hold all of the share.
+returns is dropped, and it ends when the function comes back. One that only waits for the loop (`wait_in_thread`) comes
+back at once, by `CallEnded`.
 """
 
 import asyncio
+import concurrent.futures
 import contextvars
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
-from itertools import chain, count
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
-from dovetail.engine.thread_jobs import Job, Outcome, Returns, Worker
-from dovetail.engine.thread_waits import (
-    CallEnded,
-    call_has_ended,
-    is_for_thread,
-    resting,
-    wait_in_thread,
-    waiting_thread,
-)
+from msgspec import Struct
+
 from dovetail.errors import BUSY_SECONDS, Busy, SetupError, ToolBusy
-
-__all__ = ["CallEnded", "ThreadPool", "call_has_ended", "is_for_thread", "resting", "wait_in_thread"]
 
 T = TypeVar("T")
 
-IDLE_SECONDS = 30.0
-MAX_RESTING = 200  # threads that may wait for somebody outside besides those of the pool
-# A function that watches for cancellation returns within this time; only one that does not is worth a line in the log.
-GRACE_SECONDS = 1.0
+# These mean something to the loop or to the interpreter: from a thread they are no more than a function that failed.
+CONTROL_EXCEPTIONS = (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 
 logger = logging.getLogger("dovetail.threads")
 
 
-class ThreadPool:
-    """At most `max_threads` functions run at once, `share` of one label; others wait. `max_stuck` may be given up."""
+class CallEnded(RuntimeError):
+    """Raised in a thread that wants to wait for the loop: its call was cancelled or timed out, nobody needs it."""
 
-    def __init__(self, max_threads: int = 40, max_stuck: int = 100, name: str = "dovetail", share: int = 10**9) -> None:
+    def __init__(self) -> None:
+        super().__init__("this call was cancelled or has timed out: there is nothing to wait for any more")
+
+
+class Returns:
+    """The outcomes on their way to one loop. However many there are when it comes for them, it is called once."""
+
+    __slots__ = ("_arrived", "_is_called", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._arrived: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._is_called = False  # and has not come yet
+
+    def add(self, future: "asyncio.Future[Any]", result: Any, failure: BaseException | None) -> None:
+        """From any thread."""
+        self._arrived.append((future, result, failure))
+        if not self._is_called:
+            self._is_called = True
+            with suppress(RuntimeError):  # the loop is closed, nobody waits any more
+                self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_called = False  # first: what arrives from now on may be too late for this round
+        while self._arrived:
+            future, result, failure = self._arrived.popleft()
+            if future.done():
+                continue  # cancelled in the meantime
+            if failure is None:
+                future.set_result(result)
+            else:
+                future.set_exception(failure)
+
+
+class Job(Struct, Generic[T], eq=False):
+    """One function to run, and the caller's future."""
+
+    pool: "ThreadPool"
+    function: Callable[[], T]
+    label: str
+    context: contextvars.Context
+    future: asyncio.Future[T]
+    returns: Returns
+    thread: str = ""  # its name; empty while the job waits
+    host: "WaitingThread | None" = None  # runs it instead of the pool
+    waits_for: "concurrent.futures.Future[Any] | None" = None  # work on the loop
+    holds_place: bool = False  # among the threads of the pool
+    holds_share: bool = False  # of those that its label may hold
+    rests: int = 0  # how many waits for somebody outside are under way
+    is_resting: bool = False  # and another may have its place
+    finished: bool = False
+    given_up: bool = False
+    reported: bool = False
+
+    def perform(self) -> tuple[T | None, BaseException | None]:
+        """Its result or its exception, in this thread."""
+        outer, this_thread.job = this_thread.job, self
+        try:
+            return self.context.run(self.function), None
+        except CONTROL_EXCEPTIONS as error:
+            failure = RuntimeError(f"{self.label} raised {type(error).__name__}")
+            failure.__cause__ = error
+            return None, failure
+        except BaseException as error:
+            return None, error
+        finally:
+            this_thread.job = outer
+            del self  # breaks the cycle of exception, traceback, this frame, future
+
+    def settle(self, result: T | None, failure: BaseException | None) -> None:
+        self.returns.add(self.future, result, failure)
+
+
+class _ThisThread(threading.local):
+    """The job that a thread performs; the innermost one, if it performs one while another waits for the loop."""
+
+    job: Job[Any] | None = None
+
+
+this_thread = _ThisThread()
+
+
+class ThreadPool:
+    """At most `max_threads` functions run at once, `share` of one label; others wait. `max_stuck` may be given up.
+
+    A thread that is `idle` for so many seconds ends. One that is given up has `grace` seconds to notice it before the
+    log names it. `max_resting` more threads may wait for somebody outside.
+    """
+
+    def __init__(
+        self, max_threads: int = 40, max_stuck: int = 100, name: str = "dovetail", share: int = 10**9,
+        *, idle: float = 30.0, grace: float = 1.0, max_resting: int = 200,
+    ) -> None:  # fmt: skip
         if max_threads < 1 or max_stuck < 1:
             raise SetupError("max_threads and max_stuck must be at least 1")
         self._max_threads = max_threads
         self._max_stuck = max_stuck
         self._share = share
         self._name = name
+        self._idle_seconds = idle
+        self._grace = grace
+        self._max_resting = max_resting
         self._numbers = count(1)
+        self._calls: SimpleQueue[bool] = SimpleQueue()  # each wakes one idle thread: True to work, False to end
         self._lock = threading.Lock()  # guards all that follows, and what a job says of its place in the pool
         self._line: deque[Job[Any]] = deque()
-        self._held: dict[str, int] = {}  # of each label: its jobs in line, running and stuck
-        self._beside: dict[str, deque[Job[Any]]] = {}  # those of labels that hold their share, not in line yet
+        self._held: dict[str, int] = {}  # how many threads the jobs of each label hold
         self._threads = 0  # running, idle and coming ones; stuck ones no longer count
+        self._idle = 0
         self._is_coming = False  # a thread is on its way to the line
-        self._idle: list[Worker] = []  # the last one in is the first one out, so that the others may retire
         self._stuck: set[Job[Any]] = set()
         self._resting = 0  # threads that wait for somebody outside, and do not count
         self._closed = False
@@ -78,10 +158,8 @@ class ThreadPool:
     async def run(self, function: Callable[[], T], *, label: str) -> T:
         """Run `function` in a thread, with this task's context variables; `label` names it in the log."""
         loop = asyncio.get_running_loop()
-        returns = self._returns
-        if returns is None or returns.loop is not loop:
-            returns = Returns(loop)
-            self._return_to(returns)
+        if (returns := self._returns) is None or returns.loop is not loop:
+            returns = self._returns = Returns(loop)
         job: Job[T] = Job(self, function, label, contextvars.copy_context(), loop.create_future(), returns)
         waiting = waiting_thread.get()
         if waiting is None or not waiting.offer(job):
@@ -100,19 +178,17 @@ class ThreadPool:
             self._closed = False
 
     def close(self) -> None:
-        """End the idle threads now and the running ones when they are done; refuse those who wait. Never blocks."""
+        """End the idle threads now and the running ones when they are done; refuse jobs that wait. Never blocks."""
         with self._lock:
             self._closed = True
-            self._threads -= len(self._idle)
-            for worker in self._idle:
-                worker.stays = False
-                worker.bell.release()
-            self._idle.clear()
-            refused = self._drop_those_without_place()
-            stuck = list(self._stuck)
-        self._return_to(None)
+            for _ in range(self._idle):
+                self._calls.put(False)
+            self._threads -= self._idle
+            self._idle = 0
+            refused, stuck = list(self._line), list(self._stuck)
+            self._line.clear()
         for job in refused:
-            job.settle((None, _shutting_down(job)))
+            job.settle(None, _shutting_down(job))
         for job in stuck:
             self._report_stuck(job)
 
@@ -120,15 +196,13 @@ class ThreadPool:
         """Its thread waits for somebody outside, maybe for long: another may take its place meanwhile."""
         with self._lock:
             job.rests += 1
-            if not job.holds_place or self._resting >= MAX_RESTING:
+            if not job.holds_place or self._resting >= self._max_resting:
                 return
-            self._leave_place(job)
-            self._leave_share(job)
+            self._count(job, place=False, share=False)
             job.is_resting = True
             self._resting += 1
             is_new = self._call_thread()
-        if is_new:
-            self._start_thread()
+        self._start_thread(is_new)
 
     def go_on(self, job: Job[Any]) -> None:
         """It runs again, unless it was given up; there may be more threads than wanted until one of them is done."""
@@ -139,232 +213,269 @@ class ThreadPool:
             job.is_resting = False
             self._resting -= 1
             if not job.finished:
-                job.holds_share = True
-                self._held[job.label] = self._held.get(job.label, 0) + 1
-                job.holds_place = not job.given_up
-                self._threads += job.holds_place
+                self._count(job, place=not job.given_up, share=True)
 
     # ── under the lock ──
 
+    def _next_in_line(self) -> Job[Any] | None:
+        """The job that waits longest, of those whose label holds less than its share."""
+        return next((job for job in self._line if self._held.get(job.label, 0) < self._share), None)
+
     def _call_thread(self) -> bool:
-        """Jobs in line need a thread that is on its way, if there is one to be had. Tells whether to start it."""
-        if self._is_coming or not self._line:
+        """A job in line needs a thread that is on its way, if there is one to be had. Tells whether to start it."""
+        if self._is_coming or not self._line or self._next_in_line() is None:
             return False
-        if self._idle:
-            self._is_coming = True
-            self._idle.pop().bell.release()
+        is_new = not self._idle
+        if is_new and self._threads >= self._max_threads:
             return False
-        self._is_coming = is_new = self._threads < self._max_threads
-        self._threads += is_new
+        self._is_coming = True
+        if is_new:
+            self._threads += 1
+        else:
+            self._idle -= 1
+            self._calls.put(True)
         return is_new
 
-    def _next_for(self, worker: Worker) -> Job[Any] | None:
-        """The job that this thread, which has a place, does now; else it is idle, or it leaves."""
+    def _next(self) -> Job[Any] | bool:
+        """What this thread, which has a place, does now: a job; else True if it is idle, False if it leaves."""
         if self._threads <= self._max_threads:
-            if self._line:
-                job = self._line.popleft()
-                job.worker = worker
-                job.holds_place = True
+            job = self._next_in_line()
+            if job is not None:
+                self._line.remove(job)
+                job.thread = threading.current_thread().name
+                self._threads -= 1  # from now on it is the job that counts
+                self._count(job, place=True, share=True)
                 return job
             if not self._closed:
-                self._idle.append(worker)
-                return None
+                self._idle += 1
+                return True
         self._threads -= 1  # there is one too many since it rested, or there will be no more jobs
-        worker.stays = False
+        return False
+
+    def _count(self, job: Job[Any], *, place: bool, share: bool) -> None:
+        """Whether its thread counts in the pool, and among those of its label."""
+        self._threads += place - job.holds_place
+        held = self._held.pop(job.label, 0) + share - job.holds_share
+        if held:
+            self._held[job.label] = held
+        job.holds_place, job.holds_share = place, share
+
+    def _refusal(self, label: str) -> Busy | None:
+        """If too many were given up: of all, or of this label alone."""
+        why = "earlier calls were given up but still hold their threads; try again"
+        if (stuck := len(self._stuck)) >= self._max_stuck:
+            return Busy(f"{label} can't run: {stuck} {why} later")
+        if stuck >= self._share <= sum(job.holds_share for job in self._stuck if job.label == label):
+            return ToolBusy(f"The {label} is busy: {self._share} of its {why} in {BUSY_SECONDS} s.")
         return None
 
-    def _join(self, job: Job[Any]) -> None:
-        """It stands in line, or waits beside it until another of its label is done. Raises ToolBusy."""
-        held = self._held.get(job.label, 0)
-        if held < self._share:
-            self._held[job.label] = held + 1
-            job.holds_share = True
-            self._line.append(job)
-        elif self._is_used_up(job.label):
-            raise self._refusal(job)
-        else:
-            self._beside.setdefault(job.label, deque()).append(job)
-
-    def _leave_share(self, job: Job[Any]) -> None:
-        """Its thread counts no more among those of its label, of which another may stand in line now."""
-        if not job.holds_share:
-            return
-        job.holds_share = False
-        held = self._held[job.label] = self._held[job.label] - 1
-        if (beside := self._beside.get(job.label)) and held < self._share:
-            self._join(beside.popleft())
-        elif not held:
-            del self._held[job.label]
-            self._beside.pop(job.label, None)  # empty, if it is there
-
-    def _is_used_up(self, label: str) -> bool:  # by those given up
-        return sum(job.holds_share for job in self._stuck if job.label == label) >= self._share
-
-    def _leave_place(self, job: Job[Any]) -> None:
-        """Its thread counts no more."""
-        if job.holds_place:
-            job.holds_place = False
-            self._threads -= 1
-
-    def _drop_those_without_place(self) -> list[Job[Any]]:
-        """Those who have to wait until others are done, so all but the first few."""
-        running = self._threads - len(self._idle) - self._is_coming
-        return self._drop_all_but(max(0, self._max_threads - running))
-
-    def _drop_all_but(self, first: int) -> list[Job[Any]]:
-        dropped = [*list(self._line)[first:], *chain.from_iterable(self._beside.values())]
-        self._beside.clear()
-        for job in dropped:
-            if job.holds_share:
-                self._line.pop()
-            job.finished = True
-            self._leave_share(job)
-        return dropped
-
     # ── on the loop ──
-
-    def _return_to(self, returns: Returns | None) -> None:
-        """Outcomes for the loop that called before are no longer left to whoever comes next."""
-        with self._lock:
-            before, self._returns = self._returns, returns
-        if before is not None:
-            before.call_loop()
 
     def _place(self, job: Job[Any]) -> None:
         """Put the job in line, and see to it that a thread comes."""
         with self._lock:
             if self._closed:
                 raise _shutting_down(job)
-            if len(self._stuck) >= self._max_stuck:
-                raise self._refusal(job)
-            self._join(job)
+            if self._stuck and (refusal := self._refusal(job.label)) is not None:
+                raise refusal
+            self._line.append(job)
             is_new = self._call_thread()
-        if is_new:
-            self._start_thread()
+        self._start_thread(is_new)
 
     def _give_up(self, job: Job[Any]) -> None:
         """The caller was cancelled: forget a job that waits, leave one that runs to itself."""
-        job.stop_waiting()
-        refused: list[Job[Any]] = []
+        job.given_up = True
+        if (work := job.waits_for) is not None:
+            work.cancel()
         with self._lock:
             if job.finished or job.host is not None:
                 return
-            if job.worker is None:
-                (self._line if job.holds_share else self._beside[job.label]).remove(job)
-                self._leave_share(job)
+            if not job.thread:
+                with suppress(ValueError):  # it was refused already
+                    self._line.remove(job)
                 return
-            job.is_stuck = True
             self._stuck.add(job)
-            if len(self._stuck) >= self._max_stuck:
-                refused = self._drop_those_without_place()
-            elif self._is_used_up(job.label):
-                refused = list(self._beside.pop(job.label, ()))
-            self._leave_place(job)
+            self._count(job, place=False, share=job.holds_share)
+            refused = [(each, refusal) for each in self._line if (refusal := self._refusal(each.label)) is not None]
+            for each, _ in refused:
+                self._line.remove(each)
             is_new = self._call_thread()
-        job.returns.loop.call_later(GRACE_SECONDS, self._report_stuck, job)
-        if is_new:
-            self._start_thread()
-        for other in refused:
-            other.finished = True
-            other.settle((None, self._refusal(other)))
-
-    def _refusal(self, job: Job[Any]) -> Busy:
-        """Too many were given up: of all, or of this one's label alone."""
-        why = "earlier calls were given up but still hold their threads; try again"
-        if (stuck := len(self._stuck)) >= self._max_stuck:
-            return Busy(f"{job.label} can't run: {stuck} {why} later")
-        return ToolBusy(f"The {job.label} is busy: {self._share} of its {why} in {BUSY_SECONDS} s.")
+        job.returns.loop.call_later(self._grace, self._report_stuck, job)
+        self._start_thread(is_new)
+        for each, refusal in refused:
+            each.settle(None, refusal)
 
     def _report_stuck(self, job: Job[Any]) -> None:
         with self._lock:
-            if job.reported or not job.is_stuck or job.worker is None:
+            if job.reported or job not in self._stuck:
                 return
             job.reported = True
-            stuck = len(self._stuck)
-        logger.warning(
-            "%s is stuck: its call has ended, but its thread %s still runs (%d of at most %d stuck threads)",
-            job.label,
-            job.worker.name,
-            stuck,
-            self._max_stuck,
-        )
+            of = f"{len(self._stuck)} of at most {self._max_stuck} stuck threads"
+        text = "%s is stuck: its call has ended, but its thread %s still runs (%s)"
+        logger.warning(text, job.label, job.thread, of)
 
     # ── in any thread ──
 
-    def _start_thread(self) -> None:
-        """The one that is on its way. Not under the lock: this takes a while."""
-        worker = Worker(f"{self._name}-{next(self._numbers)}")
+    def _start_thread(self, is_new: bool) -> None:
+        """The one that is on its way, if it is a new one. Not under the lock: this takes a while."""
+        if not is_new:
+            return
         try:
-            threading.Thread(target=self._serve, args=(worker,), name=worker.name, daemon=True).start()
-        except RuntimeError:  # the system has no more threads to give: those that there are have to do
+            name = f"{self._name}-{next(self._numbers)}"
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        except RuntimeError:
             with self._lock:
                 self._is_coming = False
                 self._threads -= 1
-                refused = [] if self._threads else self._drop_all_but(0)
-                if self._idle:  # since then; nobody called it, for this one was on its way
-                    self._call_thread()
-            self._call_loop()
+                refused, self._line = self._line, deque()
             for job in refused:
-                job.settle((None, Busy(f"{job.label} can't run: the system refuses to start another thread")))
-
-    def _call_loop(self) -> None:
-        """See to it that the loop comes for what is done."""
-        if (returns := self._returns) is not None:
-            returns.call_loop()
+                job.settle(None, Busy(f"{job.label} can't run: the system refuses to start another thread"))
 
     # ── in the threads ──
 
-    def _serve(self, worker: Worker) -> None:
-        """The life of one thread: it is called, and does job after job until the line is empty."""
-        while self._is_called(worker):
-            job = self._begin(worker)
-            while job is not None:
-                job = self._go_on_after(job, job.perform(), worker)
+    def _serve(self) -> None:
+        """The life of one thread, which was called: it does job after job until the line is empty, and again."""
+        following = self._begin()
+        while following is not False:
+            if following is True:
+                following = self._begin() if self._is_called() else False
+            else:
+                following = self._finish(following, *following.perform())
 
-    def _is_called(self, worker: Worker) -> bool:
-        """Sleep until there is something to do. Tells whether there is."""
-        if worker.stays and not worker.bell.acquire(timeout=IDLE_SECONDS):
-            with self._lock:
-                if worker in self._idle:
-                    self._idle.remove(worker)
-                    self._threads -= 1
-                    return False
-            worker.bell.acquire()  # it rang at the last moment
-        return worker.stays
-
-    def _begin(self, worker: Worker) -> Job[Any] | None:
-        """The thread that was on its way is there. Somebody may rely on it to call the loop."""
+    def _begin(self) -> Job[Any] | bool:
+        """The thread that was on its way is there."""
         with self._lock:
             self._is_coming = False
-            job = self._next_for(worker)
+            following = self._next()
             is_new = self._call_thread()
-        self._call_loop()
-        if is_new:
-            self._start_thread()
-        return job
+        self._start_thread(is_new)
+        return following
 
-    def _go_on_after(self, job: Job[T], outcome: Outcome[T], worker: Worker) -> Job[Any] | None:
-        """The job is done: its thread goes on with whoever waits longest, else it is idle, or leaves."""
+    def _is_called(self) -> bool:
+        """Sleep until there is something to do. Tells whether there is."""
+        try:
+            return self._calls.get(timeout=self._idle_seconds)
+        except Empty:
+            with self._lock:
+                if self._idle:
+                    self._idle -= 1
+                    self._threads -= 1
+                    return False
+            return self._calls.get()  # all idle ones were called, at the last moment
+
+    def _finish(self, job: Job[T], result: T | None, failure: BaseException | None) -> Job[Any] | bool:
+        """The job is done: its thread goes on with the one that waits longest, else it is idle, or leaves."""
         with self._lock:
             job.finished = True
-            worker.stays = job.holds_place  # else another thread has its place
-            job.holds_place = False
-            self._leave_share(job)
-            following = self._next_for(worker) if worker.stays else None
-            if job.is_stuck:
-                job.is_stuck = False
-                self._stuck.remove(job)
-            job.returns.add((job.future, outcome))  # only now: the caller's next call shall find this thread idle
+            had_place = job.holds_place  # else another thread has it
+            self._count(job, place=False, share=False)
+            self._stuck.discard(job)
+            self._threads += had_place
+            following = had_place and self._next()
             is_new = self._call_thread()
-            another_calls = self._is_coming and following is not None and job.returns is self._returns
-        if is_new:
-            self._start_thread()
-        if not another_calls:
-            job.returns.call_loop()
+        self._start_thread(is_new)
+        job.settle(result, failure)  # only now: the caller's next call shall find this thread idle
         if job.reported:
-            logger.warning("%s came back: its thread %s is no longer stuck", job.label, worker.name)
+            logger.warning("%s came back: its thread %s is no longer stuck", job.label, job.thread)
         return following
 
 
 def _shutting_down(job: Job[Any]) -> Busy:
     return Busy(f"{job.label} can't run: the server is shutting down")
+
+
+# ── threads that wait for the loop: `ctx.wait` and all that is built on it ──
+
+
+class WaitingThread:
+    """A thread that waits for the loop, and runs what the loop needs a thread for on its behalf."""
+
+    __slots__ = ("_inbox", "_lock", "_waits", "job")
+
+    def __init__(self, job: Job[Any] | None) -> None:
+        self.job = job  # that it waits in; None in a thread that is not ours
+        self._inbox: SimpleQueue[Job[Any] | None] = SimpleQueue()
+        self._waits = True
+        self._lock = threading.Lock()  # nothing may be put behind the end
+
+    def offer(self, job: Job[Any]) -> bool:
+        """Whether it takes the job, which holds no place in the pool then."""
+        with self._lock:
+            if self._waits:
+                job.host = self
+                self._inbox.put(job)
+            return self._waits
+
+    def serve(self) -> None:
+        while (job := self._inbox.get()) is not None:
+            if not job.future.done():
+                job.settle(*job.perform())
+
+    def dismiss(self, _: object) -> None:
+        with self._lock:
+            self._waits = False
+            self._inbox.put(None)
+
+
+waiting_thread: contextvars.ContextVar[WaitingThread | None] = contextvars.ContextVar("waiting", default=None)
+
+
+def wait_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
+    """Start work on the loop and block this worker thread until it is done.
+
+    If that work needs a thread it gets this one: threads that wait for other threads could fill the pool for good.
+    When the caller of this thread's function is gone, the work is cancelled and the waiting ends with `CallEnded`.
+    """
+    job = this_thread.job  # None in a thread that is not ours
+    if job is not None and job.given_up:
+        raise CallEnded
+    waiting = WaitingThread(job)
+    token = waiting_thread.set(waiting)
+    try:
+        work = start()
+    finally:
+        waiting_thread.reset(token)
+    work.add_done_callback(waiting.dismiss)
+    if job is None:
+        waiting.serve()
+        return work.result()
+    job.waits_for = work
+    if job.given_up:  # asked only now, so that this is not missed
+        work.cancel()
+    try:
+        waiting.serve()
+        return work.result()
+    except concurrent.futures.CancelledError:
+        if job.given_up:
+            raise CallEnded from None
+        raise
+    finally:
+        job.waits_for = None
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """On the loop, around a wait for somebody outside: the thread that waits for this takes no place in its pool."""
+    waiting = waiting_thread.get()
+    while waiting is not None and waiting.job is not None and waiting.job.host is not None:
+        waiting = waiting.job.host  # it runs on the thread of another job, which waits too
+    job = None if waiting is None else waiting.job
+    if job is None:
+        yield
+        return
+    job.pool.rest(job)
+    try:
+        yield
+    finally:
+        job.pool.go_on(job)
+
+
+def is_for_thread() -> bool:
+    """On the loop: tell whether a thread waits for what runs here."""
+    return waiting_thread.get() is not None
+
+
+def call_has_ended() -> bool:
+    """Tell whether this thread works for a call that nobody awaits any more."""
+    job = this_thread.job
+    return job is not None and job.given_up

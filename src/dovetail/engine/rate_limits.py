@@ -1,0 +1,195 @@
+"""Rate limits in fixed windows: a call is counted, or told by `TooSoon` when its next window begins.
+
+The windows are the seconds, minutes, hours or days of the clock; in each no more than `count` calls are let through.
+Workers that share a state count together. While the store is in trouble, or has no room for a caller, each worker
+counts on by itself.
+"""
+
+import hashlib
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from dovetail.engine.exchange import Exchange
+from dovetail.engine.networks import caller_of
+from dovetail.errors import RateLimited
+from dovetail.protocol.results import Result
+from dovetail.registry.options import Per, Rate
+from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
+
+if TYPE_CHECKING:
+    from dovetail.engine.core import Engine
+    from dovetail.engine.dispatch import Step
+
+PAUSE = 5.0  # seconds from one try to reach a store that is in trouble to the next
+
+# What counts towards the server's limit: the requests that may run a user's function.
+COUNTED = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
+
+T = TypeVar("T")
+log = logging.getLogger("dovetail")
+
+
+class TooSoon(msgspec.Struct, frozen=True):
+    """A call that comes too early for one of the rates."""
+
+    rate: Rate
+    wait: float  # seconds
+
+    @property
+    def retry_after(self) -> int:
+        return max(1, math.ceil(self.wait))
+
+    def words(self, subject: str, noun: str) -> str:
+        return f"{subject} takes {self.rate.words(noun)}; try again in {self.retry_after} s."
+
+
+class Window(msgspec.Struct, eq=False):
+    """One window of one caller."""
+
+    rate: Rate
+    number: int
+    key: str  # in the store
+    calls: int = 0  # that were let through, as far as this worker knows
+
+    def too_soon(self, now: float) -> TooSoon:
+        return TooSoon(self.rate, max(0.001, (self.number + 1) * self.rate.seconds - now))
+
+
+def _principal(exchange: Exchange) -> str:
+    owner = exchange.owner
+    return caller_of(owner, exchange.address if owner is None else None)
+
+
+WHO: dict[Per, Callable[[Exchange], str]] = {
+    "all": lambda _: "everybody",
+    "principal": _principal,
+    "address": lambda exchange: caller_of(None, exchange.address),
+}
+
+
+class Meter:
+    """One rate of one subject, with the windows of its callers."""
+
+    def __init__(self, subject: str, rate: Rate, most: int) -> None:
+        self._rate = rate
+        self._seconds = rate.seconds
+        self._who = WHO[rate.per]
+        self._place = f"rate/{subject}/{rate.unit}/{rate.per}"
+        self._most = most
+        self._windows: OrderedDict[str, Window] = OrderedDict()  # the caller that came last is at the end
+
+    def window(self, exchange: Exchange, now: float) -> Window:
+        caller = self._who(exchange)
+        number = int(now // self._seconds)
+        window = self._windows.get(caller)
+        if window is None or not window.number - 1 <= number <= window.number:  # a clock may be set back a little
+            key = f"{self._place}/{_digest(caller)}/{number}"  # callers may have long names, and secret ones
+            window = self._windows[caller] = Window(self._rate, number, key)
+            if len(self._windows) > self._most:
+                self._windows.popitem(last=False)
+        self._windows.move_to_end(caller)
+        return window
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class Limiter:
+    """The rates of one subject, the server or a tool. A call that one of them refuses counts for none."""
+
+    def __init__(
+        self,
+        subject: str,
+        rates: Sequence[Rate],
+        state: StateBackend | None = None,
+        clock: Callable[[], float] | None = None,
+        max_callers: int = 10_000,
+    ) -> None:
+        """`state` is what other workers share, if any do. Beyond `max_callers` the one silent longest is forgotten."""
+        self._meters = [Meter(subject, rate, max_callers) for rate in sorted(rates, key=lambda rate: rate.seconds)]
+        self._state = state
+        self._clock = clock or (time.monotonic if state is None else time.time)
+        self._is_away = False  # the store is in trouble
+        self._ask_again = 0.0  # and is left in peace until then
+        self._max_rounds = max_callers
+        self._rounds: OrderedDict[str, None] = OrderedDict()  # states that calls have gone on with
+
+    async def refusal(self, exchange: Exchange) -> TooSoon | None:
+        """Count a call, or say why not."""
+        now = self._clock()
+        windows = [meter.window(exchange, now) for meter in self._meters]
+        for window in windows:
+            if window.calls >= window.rate.count:  # a caller that does not give up costs the store nothing
+                return window.too_soon(now)
+        if self._state is not None:
+            return await self._count_together(self._state, windows, now)
+        for window in windows:
+            window.calls += 1
+        return None
+
+    async def _count_together(self, state: StateBackend, windows: list[Window], now: float) -> TooSoon | None:
+        """One rate after the other, the shortest first; where one refuses, those before it get the call back."""
+        for position, window in enumerate(windows):
+            ttl = window.rate.seconds + 2 * PAUSE
+            number = await self._ask(state.add, window.key, 1, ttl)
+            window.calls = max(window.calls + 1, number or 0)
+            if window.calls > window.rate.count:
+                for earlier in windows[:position]:
+                    earlier.calls -= 1
+                    await self._ask(state.add, earlier.key, -1, ttl)
+                return window.too_soon(now)
+        return None
+
+    async def _ask(self, question: Callable[..., Awaitable[T]], *arguments: Any) -> T | None:
+        """What the store says; None if it is in trouble, or takes no more."""
+        if self._is_away:
+            if self._clock() < self._ask_again:
+                return None
+            self._ask_again = self._clock() + PAUSE  # other calls do not wait for this one
+        answer, trouble = None, None
+        try:
+            answer = await question(*arguments)
+        except NoRoom as full:  # it has answered
+            log.debug("a rate is counted by this worker for itself: %s", full)
+        except StoreTrouble as failure:
+            trouble = failure
+            self._ask_again = self._clock() + PAUSE
+        if (trouble is not None) != self._is_away:
+            self._is_away = trouble is not None
+            log.warning("rates are counted by %s", f"this worker for itself: {trouble}" if trouble else "all again")
+        return answer
+
+    async def goes_on(self, request_state: str) -> bool:
+        """Whether a call that was counted goes on with this state: each state does so once."""
+        key = f"rate/round/{_digest(request_state)}"
+        if self._state is not None:
+            is_first = await self._ask(self._state.claim, key, b"", 86_400.0)
+            if is_first is not None:
+                return is_first
+        if key in self._rounds:
+            return False
+        self._rounds[key] = None
+        if len(self._rounds) > self._max_rounds:
+            self._rounds.popitem(last=False)
+        return True
+
+
+def counted(engine: "Engine", inner: "Step") -> "Step":
+    """The server's own limit, around everything else that a request goes through."""
+
+    async def step(exchange: Exchange) -> Result:
+        limiter = engine.book.rates
+        if limiter is not None and exchange.request.method in COUNTED:
+            refusal = await limiter.refusal(exchange)
+            if refusal is not None:
+                raise RateLimited(refusal.words("This server", "request"), retry_after=refusal.retry_after)
+        return await inner(exchange)
+
+    return step
