@@ -1,6 +1,5 @@
 """Whatever arrives over HTTP is answered with the right status and in JSON, and the next request works."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from asked_server import (
     post,
 )
 
+from http_serving import settle
 from http_wire import MODERN, HttpWire
 
 LIMIT = 1000
@@ -52,7 +52,7 @@ async def roomy() -> AsyncIterator[Any]:
 @pytest.mark.parametrize("pieces", [[], [b""], [PING[:20]], [b"", PING[:5], PING[5:20]], [PING]])
 async def test_who_leaves_within_the_body_is_not_answered(app: Any, pieces: list[bytes]) -> None:
     request = HttpWire(app).raw("POST", pieces, complete=False)
-    await asyncio.sleep(0.01)
+    await settle(50)
     request.leave()
     await request.done()
     assert request.sent == []

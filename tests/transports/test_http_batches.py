@@ -1,6 +1,5 @@
 """Batches over HTTP, which only 2025-03-26 has: in a session, without one, with streams and with cancellations."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -21,6 +20,7 @@ from asked_server import (
 )
 
 from dovetail.protocol.jsonrpc import MAX_BATCH
+from http_serving import settle
 from http_wire import MODERN, HttpWire
 
 VERSION = "2025-03-26"
@@ -154,7 +154,7 @@ async def test_one_call_of_a_batch_is_cancelled_and_the_others_are_answered(app:
     wire = await HttpWire.session(app, VERSION)
     parts = [call(1, "wait", seconds=60), call(2, "wait", seconds=0.1)]
     batch = wire.raw("POST", json.dumps(parts).encode())
-    await asyncio.sleep(0.02)
+    await settle(50)
     assert (await wire.notify("notifications/cancelled", {"requestId": 1})).status == 202
     assert [each["id"] for each in (await batch.done()).answer] == [2]
     assert "result" in (await wire.call("add", {"a": 1}, id=1)).answer, "its id is free again"
@@ -173,6 +173,6 @@ async def test_a_batch_of_which_nothing_is_left_ends_in_silence(app: Any) -> Non
     answer = await post(wire, [call(1, "wait", seconds=60), cancel(1)])
     assert (answer.status, answer.messages) == (200, [])
     running = wire.raw("POST", json.dumps([call(1, "wait", seconds=60), call(2, "wait", seconds=60)]).encode())
-    await asyncio.sleep(0.02)
+    await settle(50)
     assert (await wire.delete()).status == 204
     assert (await running.done()).messages == []

@@ -88,7 +88,7 @@ async def test_calls_finish(version: str) -> None:
         call = wire.start_call("work")
         await stage.entered.wait()
         drain = asyncio.create_task(app.drain())
-        await asyncio.sleep(0.02)
+        await settle(50)
         assert not drain.done()
         stage.go.set()
         await drain

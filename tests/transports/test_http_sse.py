@@ -11,6 +11,7 @@ from old_client import PROMPTLY, OldClient, Serve, Stage, connected
 
 from dovetail.transports import response, sse
 from dovetail.transports.http import HttpApp
+from http_serving import settle
 from http_wire import META, HttpWire
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -235,11 +236,11 @@ async def test_a_message_that_arrives_as_the_stream_ends_starts_nothing(stage: S
         await app(scope, held_back, send)
 
     late = HttpWire(slowly, path="/messages").raw("POST", call, query=client.query)
-    await asyncio.sleep(0.01)
+    await settle(50)
     await client.leave()
     arrives.set()
     assert (await late.done()).status == 404
-    await asyncio.sleep(0.01)
+    await settle(50)
     assert not stage.begun.is_set()
 
 
@@ -263,7 +264,7 @@ async def test_a_drain_lets_calls_finish(stage: Stage, app: HttpApp) -> None:
     await client.begin("wait")
     await stage.begun.wait()
     draining = asyncio.create_task(app.drain())
-    await asyncio.sleep(0.05)
+    await settle(50)
     late = await client.post({"jsonrpc": "2.0", "id": 9, "method": "ping"}).done()
     assert late.status == 503
     stage.go.set()

@@ -20,6 +20,7 @@ from dovetail import Context, Server
 from dovetail.errors import SetupError
 from dovetail.transports.http import HttpApp
 from hosting import hosted
+from http_serving import settle
 from http_wire import MODERN, Exchange, HttpWire
 
 SUM = {"a": 1, "b": 2}
@@ -321,7 +322,7 @@ async def test_a_start_that_fails_is_tried_again(caplog: pytest.LogCaptureFixtur
     lived.slow.clear()
     host = mounted(lived)
     calls = [HttpWire(host, path="/x").start_call("spirit") for _ in range(3)]
-    await asyncio.sleep(0.01)
+    await settle(50)
     lived.slow.set()
     for call in calls:
         await call.done()
@@ -338,9 +339,9 @@ async def test_the_start_outlives_the_client_that_caused_it() -> None:
     lived.slow.clear()
     host = mounted(lived)
     first, second = (HttpWire(host, path="/x").start_call("spirit") for _ in range(2))
-    await asyncio.sleep(0.01)
+    await settle(50)
     first.task.cancel()
-    await asyncio.sleep(0.01)
+    await settle(50)
     lived.slow.set()
     assert (await second.done()).status == 200
     assert lived.notes == ["entering", "entered"]
@@ -533,7 +534,7 @@ async def test_a_session_may_leave_and_come_back(stage: Stage, add: Add) -> None
     primed = await call.event()
     await stage.begun.wait()
     call.leave(quietly=True)
-    await asyncio.sleep(0.1)
+    await settle(100)
     assert not stage.cancelled.is_set()
     stage.go.set()
     rest = await wire.get(primed.id).done()
