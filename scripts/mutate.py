@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -107,7 +106,7 @@ def _of_statement(node: ast.stmt) -> Iterator[str]:
 class Bench:
     """A checkout, and the copy of its source that is changed."""
 
-    def __init__(self, checkout: Path, copy: Path, python: str) -> None:
+    def __init__(self, checkout: Path, copy: Path, python: str, seconds: float) -> None:
         self.src = copy / "src"
         shutil.copytree(checkout / "src", self.src, ignore=shutil.ignore_patterns("__pycache__"))
         self._checkout = checkout
@@ -115,19 +114,22 @@ class Bench:
         self._command += ["-m", "not slow and not soak", "-o", f"pythonpath={self.src} tests scripts ."]
         self._environment = {**os.environ, "PYTHONPATH": str(self.src), "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "h")}
         self._tests = {path: path.read_text() for path in sorted((checkout / "tests").rglob("test_*.py"))}
-        self._sound: dict[str, tuple[list[str], float]] = {}
+        self._seconds = seconds
+        self._deselected: list[str] = []
 
     def kills(self, mutant: Mutant) -> bool:
-        deselected, seconds = self._baseline(mutant.folder)
         path = self.src / mutant.file
         source = path.read_bytes()
-        try:
-            self._write(path, source[: mutant.start] + mutant.new.encode() + source[mutant.end :])
-            code, output = self._run([*deselected, "-x", *self._files(mutant)], 3 * seconds + 60)
-        finally:
-            self._write(path, source)
-        print("SURVIVED" if code == 0 else "killed", mutant, FAILED.findall(output) or f"exit {code}", flush=True)
-        return code != 0
+        while True:
+            try:
+                self._write(path, source[: mutant.start] + mutant.new.encode() + source[mutant.end :])
+                code, failed = self._run([*self._deselected, "-x", *self._files(mutant)])
+            finally:
+                self._write(path, source)
+            if not failed or not self._run(failed)[1]:
+                print("SURVIVED" if code == 0 else "killed", mutant, failed or f"exit {code}", flush=True)
+                return code != 0
+            self._deselected += [f"--deselect={each}" for each in failed]  # it fails without any change as well
 
     def _write(self, path: Path, source: bytes) -> None:
         path.write_bytes(source)
@@ -137,26 +139,13 @@ class Bench:
     def _files(self, mutant: Mutant) -> list[str]:
         """The test files that name the module first, then the rest of its folder."""
         package, _, name = mutant.file.removesuffix(".py").replace("/", ".").rpartition(".")
-        named = rf"\b{package}\.{name}\b|from {package} import .*\b{name}\b"
-        return list(dict.fromkeys([*self._naming(named), *self._of_folder(mutant.folder)]))
+        named = re.compile(rf"\b{package}\.{name}\b|from {package} import .*\b{name}\b")
+        first = [path for path, text in self._tests.items() if named.search(text)]
+        own = [path for path in self._tests if path.is_relative_to(self._checkout / "tests" / mutant.folder)]
+        return [str(path) for path in dict.fromkeys([*first, *own])]
 
-    def _naming(self, pattern: str) -> list[str]:
-        return [str(path) for path, text in self._tests.items() if re.search(pattern, text)]
-
-    def _of_folder(self, folder: str) -> list[str]:
-        return [str(path) for path in self._tests if path.is_relative_to(self._checkout / "tests" / folder)]
-
-    def _baseline(self, folder: str) -> tuple[list[str], float]:
-        """Which tests fail without any change (they prove nothing), and how long they all take."""
-        if folder not in self._sound:
-            begun = time.monotonic()
-            files = [*self._of_folder(folder), *self._naming(rf"\bdovetail\.{folder}\b")]
-            failed = FAILED.findall(self._run(list(dict.fromkeys(files)), 3600)[1])
-            self._sound[folder] = [f"--deselect={each}" for each in failed], time.monotonic() - begun
-            print(f"{folder}: {self._sound[folder][1]:.0f} s unchanged, left out: {failed or 'nothing'}", flush=True)
-        return self._sound[folder]
-
-    def _run(self, arguments: list[str], seconds: float) -> tuple[int | None, str]:
+    def _run(self, arguments: list[str]) -> tuple[int | None, list[str]]:
+        """The exit code, None after a timeout, and which tests failed."""
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
                 [*self._command, *arguments], cwd=self._checkout, env=self._environment,
@@ -165,13 +154,13 @@ class Bench:
             code: int | None = None
             try:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = process.wait(seconds)
+                    code = process.wait(self._seconds)
             finally:
                 if code is None:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
             output.seek(0)
-            return code, output.read()
+            return code, FAILED.findall(output.read())
 
 
 def main() -> None:
@@ -181,12 +170,13 @@ def main() -> None:
     parser.add_argument("--seed", default="1")
     parser.add_argument("--folder", action="append", choices=FOLDERS, help="only this one; may be repeated")
     parser.add_argument("--part", default="1/1", help="2/4: the second quarter of the sample")
+    parser.add_argument("--timeout", type=float, default=900, help="seconds for the tests of one mutant")
     parser.add_argument("--python", default=sys.executable, help="the interpreter of the tests")
     given = parser.parse_args()
     folders, (part, parts) = given.folder or FOLDERS, map(int, given.part.split("/"))
     summary, survivors = [], []
     with tempfile.TemporaryDirectory() as copy:
-        bench = Bench(given.checkout.resolve(), Path(copy), given.python)
+        bench = Bench(given.checkout.resolve(), Path(copy), given.python, given.timeout)
         for folder in folders:
             chosen = mutants_of(bench.src, folder)
             random.Random(f"{given.seed}/{folder}").shuffle(chosen)

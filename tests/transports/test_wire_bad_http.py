@@ -5,8 +5,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from bench_loops import Start, loop_kinds
-from http_bench import PROMPTLY, Bench, benches, eventually, get, post
+from http_bench import PROMPTLY, Bench, Start, benches, eventually, get, loop_kinds, post
 
 
 @pytest.fixture(params=loop_kinds())

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from bench_loops import Start, loop_kinds
-from http_bench import benches, eventually, get, memory, post
+from http_bench import Start, benches, eventually, get, loop_kinds, memory, post
 
 import official
 from dovetail.transports import wire_limits, wire_refusals
