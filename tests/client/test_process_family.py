@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="who is 
 
 
 async def gone(pid: int) -> bool:
-    for _ in range(150):
+    for _ in range(1000):
         if not is_there(pid):
             return True
         await asyncio.sleep(0.02)
