@@ -121,24 +121,6 @@ async def test_it_is_kept_alive() -> None:
         await leave(stream)
 
 
-async def test_a_change_that_comes_often_does_not_pile_up() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        slow, quick = listen(app), listen(app)
-        await slow.message()
-        await quick.message()
-        slow.stall()
-        for number in range(200):
-            stage.change_tools()
-            await until(lambda number=number: len(quick.messages) == number + 2)
-        assert len(slow.messages) == 2
-        (subscription,) = [each for each in stage.server.engine.hub._subscriptions if each._pending]
-        assert len(subscription._pending) == 1
-        slow.read_on()
-        await until(lambda: len(slow.messages) == 3)
-        await leave(slow, quick)
-
-
 # ── how it ends ──
 
 

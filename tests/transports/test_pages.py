@@ -163,21 +163,6 @@ async def test_bad_requests(function: Any, request_parts: dict[str, Any], status
         assert got.error["message"]
 
 
-async def test_a_body_that_does_not_come_is_given_up() -> None:
-    async def never() -> Any:
-        await asyncio.sleep(60)
-
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
-    await page_app(read_body, body_timeout=0.01)(scope, never, send)
-    assert Got(sent).status == 408
-    assert Got(sent).error
-
-
 @pytest.mark.parametrize("method", ["PUT", "OPTIONS", "NONSENSE" * 100])
 async def test_other_methods_are_refused(method: str) -> None:
     got = await ask(page_app(read_body, ["GET", "POST"]), method)

@@ -120,12 +120,6 @@ async def test_what_is_out_already_is_cut_short(case: str) -> None:
     assert not line.said.endswith(b"0\r\n\r\n")
 
 
-async def test_more_than_an_answer(caplog: pytest.LogCaptureFixture) -> None:
-    reply, line = await reply_to(saying(start(200, length(2)), body(b"ok"), body(b"more")))
-    assert (reply.status, reply.body, line.ended) == (200, b"ok", False)
-    assert "a request was not answered to its end" in caplog.text
-
-
 # ── where an answer ends ──
 
 
@@ -267,24 +261,6 @@ async def test_requests_do_not_see_each_others_context() -> None:
 
     await line_to(app, GET + GET, GET)
     assert values == [0, 0, 0]
-
-
-async def test_a_body_arrives_in_pieces_that_are_not_lost_and_not_repeated() -> None:
-    bodies = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        while True:
-            message = await receive()
-            bodies.append((message["body"], message["more_body"]))
-            if not message["more_body"]:
-                break
-        await saying(start(200, length(2)), body(b"ok"))(scope, receive, send)
-
-    line = wire_to(app)
-    for piece in (b"POST / HTTP/1.1\r\nContent-Length: 6\r\n\r\n", b"ab", b"cd", b"ef"):
-        await line.feed([piece])
-        await line.settle()
-    assert bodies == [(b"ab", True), (b"cd", True), (b"ef", False)]
 
 
 async def test_the_access_log_has_one_line_for_a_replaced_answer(caplog: pytest.LogCaptureFixture) -> None:

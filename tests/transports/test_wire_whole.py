@@ -82,19 +82,6 @@ async def test_a_body_that_is_not_all_here_is_received(data: bytes) -> None:
     assert [each.body for each in replies(line.said, ["POST", "POST"])] == [b"ok", b"ok"]
 
 
-async def test_a_body_is_given_once() -> None:
-    found = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        whole = scope["extensions"][WHOLE]
-        found.extend([whole.body(), whole.body()])
-        whole.answer(200, [], b"")
-        found.extend([whole.body(), (await receive())["type"]])
-
-    await line_to(app, POST + b"abcdef")
-    assert found == [b"abcdef", None, None, "http.disconnect"]
-
-
 async def test_reading_goes_on_after_a_large_body() -> None:
     app = answering()
     line = wire_to(app)
@@ -148,23 +135,6 @@ async def test_while_the_client_does_not_read_it_goes_by_send_which_waits() -> N
     await line.hang_up()
 
 
-@pytest.mark.parametrize("first", [True, False])
-async def test_one_answer_is_enough(first: bool) -> None:
-    taken = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        whole = scope["extensions"][WHOLE]
-        if first:
-            taken.append(whole.answer(200, [], b"first"))
-        else:
-            await answer_by_send(send, b"first")
-        taken.append(whole.answer(200, [], b"second"))
-
-    line = await line_to(app, GET)
-    assert taken[-1] is False
-    assert [reply.body for reply in replies(line.said, ["GET"])] == [b"first"]
-
-
 async def test_an_answer_after_the_client_left_goes_nowhere() -> None:
     app_goes_on = asyncio.Event()
     taken = []
@@ -179,22 +149,6 @@ async def test_an_answer_after_the_client_left_goes_nowhere() -> None:
     app_goes_on.set()
     await line.settle()
     assert (taken, line.said, dict(line.protocol.wire.serving)) == ([False], b"", {})
-
-
-async def test_an_answer_after_a_refusal_goes_nowhere() -> None:
-    """The body turns out to be unfit while the app is at work: that is the answer."""
-    app_goes_on = asyncio.Event()
-    taken = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await app_goes_on.wait()
-        taken.append(scope["extensions"][WHOLE].answer(200, [], b"late"))
-
-    line = await line_to(app, CHUNKED, b"nonsense\r\n")
-    app_goes_on.set()
-    await line.settle()
-    assert taken == [False]
-    assert [reply.status for reply in replies(line.said, ["POST"])] == [400]
 
 
 BAD_ANSWERS: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
