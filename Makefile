@@ -19,6 +19,7 @@ check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
 
 soak: $(STAMP) .cache/suites/.fetched node servers browser   ## the long forms of the slow proofs
 	$(BIN)/pytest -m soak --timeout 3600 -s
+	$(BIN)/pytest benchmarks/tests --timeout 600
 
 bench: $(STAMP)          ## how fast it is, beside the peers; about 20 minutes. QUESTIONS="http_call stdio" asks only these
 	$(BIN)/python -m benchmarks $(QUESTIONS)

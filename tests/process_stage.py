@@ -15,10 +15,7 @@ for line in sys.stdin:
 """
 
 # How a helper takes it that it should end, and whether the server waits for it.
-HELPERS = {
-    "idle": "import time; time.sleep(60)",
-    "deaf": "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)",
-}
+HELPERS = {"idle": "", "deaf": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"}
 WAITS = {"idle": "", "deaf": "; wait"}
 
 
@@ -26,7 +23,7 @@ def shell(folder: Path, helper: str) -> list[str]:
     """A command that starts the helper in the background, and then the server."""
     (folder / "server.py").write_text(SERVER)
     (folder / "helper.py").write_text(
-        f"import os; open('helper.pid', 'w').write(f'{{os.getpid()}} ')\n{HELPERS[helper]}\n"
+        f"{HELPERS[helper]}\nimport os, time\nopen('helper.pid', 'w').write(f'{{os.getpid()}} ')\ntime.sleep(60)\n"
     )
     python = sys.executable
     words = (
@@ -42,7 +39,6 @@ def pid_in(folder: Path) -> int:
     while not (written.exists() and written.read_text().endswith(" ")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    time.sleep(0.05)  # its next line
     return int(written.read_text())
 
 

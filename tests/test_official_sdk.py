@@ -109,9 +109,16 @@ async def test_the_modern_era_has_no_methods_of_a_session(talk: Talk) -> None:
 
 # ── tools ──
 
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("calculate", {"operation": "divide", "a": 1, "b": 0}, "Division by zero is not allowed"),
+    ("calculate", {"operation": "add", "a": "many"}, "b"),
+    ("roll_dice", {"notation": "2d7"}, "Invalid dice notation"),
+    ("tell_fortune", {"category": "weather"}, "category"),
+]
+
 
 @every_revision
-async def test_the_tools_are_listed(talk: Talk, revision: str) -> None:
+async def test_tools_are_listed_and_called(talk: Talk, revision: str) -> None:
     async with talk(revision) as session:
         tools = (await session.list_tools()).tools
         assert [tool.name for tool in tools] == ["calculate", "roll_dice", "tell_fortune"]
@@ -121,11 +128,7 @@ async def test_the_tools_are_listed(talk: Talk, revision: str) -> None:
         titles = ["Calculator", "Dice Roller", "Fortune Teller"]
         assert [tool.title for tool in tools] == (titles if revision >= "2025-06-18" else [None] * 3)
 
-
-@every_revision
-async def test_tools_are_called(talk: Talk, revision: str) -> None:
-    structured = revision >= "2025-06-18"
-    async with talk(revision) as session:
+        structured = revision >= "2025-06-18"
         result = await session.call_tool("calculate", {"operation": "divide", "a": 1, "b": 8})
         expected = {"result": 0.125, "expression": "1 / 8 = 0.125"}
         assert not result.is_error
@@ -138,17 +141,7 @@ async def test_tools_are_called(talk: Talk, revision: str) -> None:
         fortune = json.loads(only_text(await session.call_tool("tell_fortune", {"category": "love"})))
         assert (fortune["category"], fortune["mood"]) == ("love", "mysterious")
 
-
-@every_revision
-async def test_failing_calls_tell_why(talk: Talk, revision: str) -> None:
-    wrong = [
-        ("calculate", {"operation": "divide", "a": 1, "b": 0}, "Division by zero is not allowed"),
-        ("calculate", {"operation": "add", "a": "many"}, "b"),
-        ("roll_dice", {"notation": "2d7"}, "Invalid dice notation"),
-        ("tell_fortune", {"category": "weather"}, "category"),
-    ]
-    async with talk(revision) as session:
-        for name, arguments, reason in wrong:
+        for name, arguments, reason in WRONG:
             result = await session.call_tool(name, arguments)
             assert result.is_error, name
             assert reason in only_text(result)
@@ -177,7 +170,7 @@ async def test_many_calls_at_once(talk: Talk, revision: str) -> None:
 
 
 @every_revision
-async def test_resources_are_listed_and_read(talk: Talk, revision: str) -> None:
+async def test_resources_are_listed_and_read_and_missing_ones_refused(talk: Talk, revision: str) -> None:
     async with talk(revision) as session:
         resources = {resource.uri: resource for resource in (await session.list_resources()).resources}
         assert list(resources) == ["reference://about", "reference://logo.png", NOTES]
@@ -198,11 +191,7 @@ async def test_resources_are_listed_and_read(talk: Talk, revision: str) -> None:
         assert isinstance(wealth, types.TextResourceContents)
         assert list(json.loads(wealth.text)) == ["optimistic", "mysterious", "cautious"]
 
-
-@every_revision
-async def test_a_missing_resource_is_refused(talk: Talk, revision: str) -> None:
-    code = INVALID_PARAMS if revision == MODERN else RESOURCE_NOT_FOUND
-    async with talk(revision) as session:
+        code = INVALID_PARAMS if revision == MODERN else RESOURCE_NOT_FOUND
         for uri in ("reference://nothing", "reference://fortunes/weather", "reference://fortunes/love/letters"):
             with refused(code) as failure:
                 await session.read_resource(uri)

@@ -10,6 +10,7 @@ from mcp.client.subscriptions import ResourcesListChanged, ResourceUpdated, Tool
 
 from sdk import (
     GROWING,
+    HANDSHAKE,
     MODERN,
     NOTES,
     REFERENCE,
@@ -18,13 +19,12 @@ from sdk import (
     Talk,
     both_eras,
     deprecations_are_expected,
-    every_handshake,
-    every_revision,
     only_text,
     refused,
 )
 
 pytestmark = [*deprecations_are_expected, pytest.mark.slow]
+oldest_and_newest = pytest.mark.parametrize("revision", ["2024-11-05", HANDSHAKE])
 DIAGNOSTICS = (*REFERENCE, "--diagnostics")
 UPDATED = "notifications/resources/updated"
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
@@ -50,7 +50,7 @@ def write(path: Path, text: str) -> None:
 # ── logging ──
 
 
-@every_handshake
+@oldest_and_newest
 async def test_a_session_sets_its_log_level(talk: Talk, revision: str) -> None:
     async with talk(revision) as session:
         for level in (None, "debug", "error"):
@@ -84,7 +84,7 @@ async def test_a_modern_client_asks_for_the_log_of_all_requests(talk: Talk) -> N
 # ── progress and cancellation ──
 
 
-@every_revision
+@pytest.mark.parametrize("revision", ["2024-11-05", HANDSHAKE, MODERN])
 async def test_progress_is_reported_before_the_answer(talk: Talk, revision: str) -> None:
     reports: list[tuple[float, float | None, str | None]] = []
 
@@ -156,7 +156,7 @@ async def test_a_cancelled_tool_is_really_stopped(talk: Talk, notes: Path, revis
 # ── subscriptions ──
 
 
-@every_handshake
+@oldest_and_newest
 async def test_a_session_subscribes_to_a_file(talk: Talk, notes: Path, revision: str) -> None:
     async with talk(revision, (GROWING, str(notes))) as session:
         with refused(RESOURCE_NOT_FOUND):
@@ -196,7 +196,7 @@ async def test_a_modern_client_listens_to_a_file(talk: Talk, notes: Path) -> Non
         assert not [message for message in talk.transcript.heard if message.get("id") in ids]
 
 
-@every_handshake
+@oldest_and_newest
 async def test_a_session_hears_that_lists_have_changed(talk: Talk, notes: Path, revision: str) -> None:
     async with talk(revision, (GROWING, str(notes))) as session:
         await session.call_tool("grow", {"name": "fern"})

@@ -93,15 +93,6 @@ class ConsolePage:
         self.page.get_by_role("combobox", name="Revision").select_option(revision)
         self.connected()
 
-    def reach(self, name: str) -> None:
-        """To a field, by Tab alone."""
-        field = self.field(name)
-        for _ in range(60):
-            self.page.keyboard.press("Tab")
-            if field.evaluate("it => it === document.activeElement"):
-                return
-        raise AssertionError(f"{name} can't be reached by Tab")
-
     # ── what is there ──
 
     def button(self, name: str) -> Any:

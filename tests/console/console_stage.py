@@ -190,12 +190,6 @@ def ill_page() -> str:
     return ILL
 
 
-@server.resource("stage://pixel.png", mime_type="image/png")
-def pixel() -> bytes:
-    """One blue pixel."""
-    return PIXEL
-
-
 @server.resource("city://{country}/{name}", title="City", mime_type="text/plain")
 def city(country: str, name: str) -> str:
     """A city of a country."""

@@ -34,37 +34,6 @@ def test_everything_is_listed(tab: ConsolePage) -> None:
             listed.get_by_role("link", name=re.compile(f"^{name}")).wait_for()
 
 
-def test_a_list_can_be_searched(tab: ConsolePage) -> None:
-    tab.open("tools")
-    tab.page.get_by_role("searchbox", name="Search tools").fill("silence")
-    links = tab.region("All tools").get_by_role("link")
-    tab.region("All tools").get_by_text(re.compile("1 of")).wait_for()
-    assert links.count() == 1
-
-
-@pytest.mark.parametrize("section", ["tools/order", "resources/counter%3A%2F%2Fvalue", "prompts/greeting"])
-def test_a_link_leads_to_one_thing_at_once(tab: ConsolePage, section: str) -> None:
-    tab.start_again(section)
-    tab.page.get_by_role("article").get_by_role("heading", name=re.compile("Order|Counter|Greeting")).wait_for()
-
-
-@pytest.mark.parametrize(
-    ("tool", "chips", "marked"),
-    [
-        ("wipe", ["destructive", "open world"], ["destructive"]),
-        ("table", ["destructive", "open world"], []),
-        ("picture", ["read-only", "open world"], []),
-    ],
-)
-def test_hints_that_a_tool_does_not_give_are_shown_as_the_worse(
-    tab: ConsolePage, tool: str, chips: list[str], marked: list[str]
-) -> None:
-    tab.tool(tool)
-    head = tab.page.get_by_role("article").locator(".chips").first
-    assert head.locator(".chip").all_inner_texts() == chips
-    assert head.locator(".chip.bad").all_inner_texts() == marked, "who says nothing is not asked about"
-
-
 # ── calls ──
 
 
@@ -87,45 +56,6 @@ def test_a_form_says_what_is_wrong_and_calls_when_all_is_right(tab: ConsolePage)
     for shown in ("teapot", "blue"):
         tab.sees(tab.result, shown)
     assert item.get_attribute("aria-invalid") is None
-
-
-def test_arguments_may_be_written_as_json(tab: ConsolePage) -> None:
-    tab.tool("order")
-    tab.write_json('{"item": "lamp", "amount": 3, "address": {"street": "Elm", "number": 5}}')
-    tab.button("Call").click()
-    tab.sees(tab.result, "Elm 5")
-
-
-def test_a_field_that_can_not_be_read_keeps_the_form(tab: ConsolePage) -> None:
-    tab.start_again("tools/order")
-    tab.field("item").fill("lamp")
-    tab.field("amount").fill("many")
-    tab.page.get_by_role("article").get_by_role("button", name="As JSON").first.click()
-    assert tab.field("amount").get_attribute("aria-invalid") == "true"
-    assert tab.field("item").input_value() == "lamp"
-    tab.field("amount").fill("3")
-    tab.page.get_by_role("article").get_by_role("button", name="As JSON").first.click()
-    assert json.loads(tab.field("Arguments as JSON").input_value()).items() >= {"item": "lamp", "amount": 3}.items()
-
-
-def test_a_list_that_changes_takes_the_focus_from_nothing(tab: ConsolePage) -> None:
-    tab.start_again("tools/order")
-    for place in (tab.field("item"), tab.region("All tools").get_by_role("link", name=re.compile("^slow"))):
-        place.focus()
-        with tab.page.expect_response(lambda answer: "tools/list" in (answer.request.post_data or "")):
-            tab.page.get_by_role("combobox", name="Revision").dispatch_event("change")  # connects and lists anew
-        tab.connected()
-        tab.page.wait_for_timeout(200)
-        assert place.evaluate("it => it === document.activeElement")
-
-
-def test_the_server_is_the_one_that_judges(tab: ConsolePage) -> None:
-    """What is written as JSON is sent as it is; the server's own words are shown."""
-    tab.tool("order")
-    tab.write_json('{"item": "lamp", "amount": 300}')
-    tab.button("Call").click()
-    tab.sees(tab.result, "The tool failed")
-    tab.sees(tab.result, "amount")
 
 
 def test_progress_and_logs_are_shown_while_it_runs_and_it_can_be_cancelled(tab: ConsolePage) -> None:
@@ -214,18 +144,6 @@ def test_what_a_server_says_stays_text(tab: ConsolePage) -> None:
     assert {url for url in asked if not url.startswith((tab.base, "data:", "blob:"))} == set()
 
 
-def test_the_raw_messages_are_there_with_their_times(tab: ConsolePage) -> None:
-    tab.call("fail")
-    tab.sees(tab.result, "It failed")
-    messages = tab.region("Messages").get_by_role("listitem")
-    sent = messages.filter(has_text="tools/call").first
-    sent.wait_for()
-    assert re.search(r"\+[\d.]+", sent.inner_text())
-    sent.get_by_text("tools/call").click()
-    tab.sees(sent, "jsonrpc")
-    assert messages.count() >= 2
-
-
 # ── resources and prompts ──
 
 
@@ -252,23 +170,6 @@ def test_a_resource_that_is_subscribed_to_follows_its_changes(tab: ConsolePage, 
     tab.sees(tab.result, f"count is {before + 1}")  # without having been asked again
     tab.button("Unsubscribe").click()
     tab.button("Subscribe").wait_for()
-
-
-def test_a_template_is_filled_in_with_suggestions(tab: ConsolePage) -> None:
-    tab.open("resources", "city://{country}/{name}")
-    country = tab.field("country")
-    country.click()
-    country.press_sequentially("f")
-    options = tab.page.get_by_role("listbox").get_by_role("option")
-    tab.page.get_by_role("option", name="spain").wait_for(state="hidden")  # which was there before anything was typed
-    tab.page.get_by_role("option", name="france").wait_for()
-    assert options.all_inner_texts() == ["france", "finland"]
-    country.press("ArrowDown")
-    country.press("Enter")
-    assert country.input_value() == "france"
-    tab.field("name").fill("lyon")
-    tab.button("Read").click()
-    tab.sees(tab.result, "Lyon is in France")
 
 
 def test_a_prompt_with_completion(tab: ConsolePage) -> None:
@@ -341,45 +242,6 @@ def test_requests_sessions_and_subscriptions_are_watched_live(tab: ConsolePage) 
 
 
 # ── looks and hands ──
-
-
-def brightness(tab: ConsolePage) -> float:
-    """Of the ground that everything stands on."""
-    colour = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    return sum(float(each) for each in re.findall(r"[\d.]+", colour)[:3])
-
-
-def test_light_and_dark(tab: ConsolePage) -> None:
-    """As the system wishes, until the user chooses."""
-    tab.page.emulate_media(color_scheme="dark")
-    tab.button("Light").wait_for()  # what a press gives
-    dark = brightness(tab)
-    tab.button("Light").click()
-    tab.button("Dark").wait_for()
-    light = brightness(tab)
-    assert dark < 150 < 600 < light
-    tab.page.reload()
-    tab.connected()
-    assert brightness(tab) == light
-    tab.page.emulate_media(color_scheme="light")
-    tab.start_again()
-
-
-def test_the_main_way_needs_no_mouse(tab: ConsolePage) -> None:
-    tab.open("tools")
-    keys = tab.page.keyboard
-    tab.page.get_by_role("searchbox", name="Search tools").wait_for()
-    keys.press("/")
-    keys.type("order")
-    keys.press("Enter")
-    tab.page.get_by_role("heading", name=re.compile("Order")).wait_for()
-    tab.reach("item")
-    keys.type("kettle")
-    tab.reach("amount")
-    keys.type("1")
-    keys.press("Control+Enter")
-    tab.sees(tab.result, "Done")
-    tab.sees(tab.result, "kettle")
 
 
 @pytest.mark.parametrize("section", ["tools", "live"])

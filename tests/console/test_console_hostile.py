@@ -1,4 +1,4 @@
-"""The console in a browser against a server that means ill, or errs: whatever it says, the rest of the page goes on."""
+"""The console in a browser against a server that means ill or errs: the rest of the page goes on."""
 
 import json
 from typing import Any
@@ -24,22 +24,6 @@ def test_a_schema_that_is_none_harms_nothing_else(impostor: Impostor) -> None:
         assert tab.region("All tools").get_by_role("link").count() == 2
         tab.call("good")
         tab.sees(tab.result, "Done")
-
-
-UNCHECKED = {  # and what is typed
-    "format": ({"type": "string", "format": "constructor"}, "x"),
-    "forms": ({"anyOf": 5}, "null"),
-    "choices": ({"type": "string", "pattern": "^(a|a)*$"}, "a" * 40 + "!"),
-    "repeats": ({"type": "string", "pattern": "^.*.*.*.*.*.*=$"}, "a" * 1900),
-}
-
-
-def test_what_the_page_can_not_check_is_left_to_the_server(impostor: Impostor) -> None:
-    impostor.offer(schema(**{name: part for name, (part, _) in UNCHECKED.items()}))
-    for name, (_, typed) in UNCHECKED.items():
-        impostor.tab.field(name).fill(typed)
-    impostor.tab.button("Call").click()
-    impostor.tab.sees(impostor.tab.result, "got")
 
 
 def test_a_link_says_where_it_leads(impostor: Impostor) -> None:
@@ -109,12 +93,6 @@ def test_secrets_are_not_kept(tab: ConsolePage, given: Any, values: Any) -> None
     assert "hush" not in json.dumps(kept(tab, given, values))
 
 
-def test_what_is_no_secret_is_kept(tab: ConsolePage) -> None:
-    values = {"a": [{"b": 1, "pw": "hush"}], "c": None, "d": {"e": [1, [2]]}, "__proto__": 5}
-    given = schema(a={"items": {**NESTED, "anyOf": [{"$ref": "#"}, {}]}}, c={"anyOf": [{"type": "null"}, {}]})
-    assert kept(tab, given, values) == {"a": [{"b": 1}], "c": None, "d": {"e": [1, [2]]}, "__proto__": 5}
-
-
 def kept(tab: ConsolePage, given: Any, values: Any) -> Any:
     """What the history would keep of the values."""
     told = tab.page.evaluate(
@@ -125,16 +103,6 @@ def kept(tab: ConsolePage, given: Any, values: Any) -> Any:
         [json.dumps(given), json.dumps(values)],
     )
     return json.loads(told)
-
-
-def test_a_secret_in_a_list_is_not_stored(impostor: Impostor) -> None:
-    tab = impostor.tab
-    impostor.offer(schema(users={"type": "array", "items": NESTED}))
-    tab.write_json('{"users": [{"pw": "hush"}]}')
-    tab.button("Call").click()
-    tab.sees(tab.result, "hush")
-    assert "tried" in tab.page.evaluate("JSON.stringify(localStorage)")
-    assert "hush" not in tab.page.evaluate("JSON.stringify(localStorage)")
 
 
 # ── results ──
@@ -156,13 +124,6 @@ def test_a_part_that_can_not_be_shown_hides_no_other(impostor: Impostor) -> None
     impostor.tab.sees(impostor.tab.result, "fine")
 
 
-def test_a_field_named_like_a_part_of_the_language(impostor: Impostor) -> None:
-    impostor.offer(json.loads('{"type": "object", "properties": {"__proto__": {"type": "string"}}}'))
-    impostor.tab.field("__proto__").fill("x")
-    impostor.tab.button("Call").click()
-    impostor.tab.sees(impostor.tab.result, 'got {"__proto__": "x"}')
-
-
 # ── subscriptions ──
 
 
@@ -176,18 +137,6 @@ def test_nothing_is_subscribed_to_unless_the_server_agrees(impostor: Impostor, a
     assert tab.button("Subscribe").is_visible()
 
 
-def test_who_is_no_longer_subscribed_is_told(impostor: Impostor) -> None:
-    tab = impostor.tab
-    impostor.agreed = {"resourceSubscriptions": ["a://b"]}
-    tab.start_again("resources/a%3A%2F%2Fb")
-    tab.button("Subscribe").click()
-    tab.button("Unsubscribe").wait_for()
-    impostor.agreed = {}
-    tab.page.get_by_role("combobox", name="Revision").dispatch_event("change")  # connects anew
-    tab.page.get_by_text("No longer subscribed").wait_for()
-    assert tab.button("Subscribe").is_visible()
-
-
 # ── names ──
 
 
@@ -197,3 +146,52 @@ def test_a_name_that_a_command_would_take_for_an_option_is_not_copied_as_one(imp
     tab.start_again("tools/--trap")
     tab.button("Copy as command").click()
     tab.page.get_by_text("There is no command for a name").wait_for()
+
+
+# ── forms ──
+
+TEXT = {"type": "string"}
+NUMBER = {"type": "number"}
+
+
+def complaint(field: Any) -> str:
+    """What a screen reader says of a field that is wrong; nothing if it is right."""
+    if field.get_attribute("aria-invalid") != "true":
+        return ""
+    said: str = field.evaluate(
+        """it => it.getAttribute("aria-describedby").split(" ")
+          .map((id) => document.getElementById(id)).filter((each) => each.matches(".field-error") && !each.hidden)
+          .map((each) => each.textContent).join(" ")"""
+    )
+    return said
+
+
+def has_focus(field: Any) -> bool:
+    return bool(field.evaluate("it => it === document.activeElement"))
+
+
+def test_every_field_that_is_wrong_says_so_at_once(impostor: Impostor) -> None:
+    needed = [f"needed_{at}" for at in range(4)]
+    given = schema(
+        first=TEXT, where={"type": "object"}, amount=NUMBER, inner=schema(count=NUMBER, name=TEXT),
+        list={"type": "array", "items": NUMBER}, **dict.fromkeys(needed, TEXT),
+    )  # fmt: skip
+    given["properties"]["inner"]["required"] = ["name"]
+    impostor.offer(given | {"required": ["where", *needed]})
+    tab = impostor.tab
+    tab.field("where").fill("{bad")
+    tab.field("amount").fill("abc")
+    tab.field("count").fill("x")
+    tab.button("Add to list").click()
+    tab.field("list 1").fill("no")
+    tab.button("Call").click()
+    said = {name: complaint(tab.field(name)) for name in ["where", "amount", "count", "name", "list 1", *needed]}
+    assert {name: words.split(":")[0] for name, words in said.items()} == {
+        "where": "Is not JSON", "amount": "Must be a number.", "count": "Must be a number.", "name": "Is required.",
+        "list 1": "Must be a number.", **dict.fromkeys(needed, "Is required."),
+    }  # fmt: skip
+    assert has_focus(tab.field("where"))
+    tab.field("where").fill("{}")
+    tab.button("Call").click()
+    assert has_focus(tab.field("amount"))
+    assert complaint(tab.field("where")) == ""

@@ -62,12 +62,6 @@ async def test_a_browser_that_has_a_file_does_not_get_it_again() -> None:
     assert (await ask(app, "/console/", if_none_match='"other"')).status == 200
 
 
-async def test_head() -> None:
-    told = await ask(console_app(), "/console/", "HEAD")
-    assert (told.status, told.body) == (200, b"")
-    assert int(told.headers["content-length"]) > 100
-
-
 @pytest.mark.parametrize("path", ["/console/", "/console", "/console/none", "/console/api/none"])
 async def test_whatever_is_answered_may_load_and_do_nothing_unforeseen(path: str) -> None:
     told = await ask(console_app(), path)
@@ -198,12 +192,6 @@ async def test_nothing_can_be_changed(method: str) -> None:
     assert (await ask_api(console_app(), "about", method=method)).status == 405
 
 
-@pytest.mark.parametrize(("name", "kind"), [("about", "application/json"), ("live", "text/event-stream")])
-async def test_head_of_data_has_an_end(name: str, kind: str) -> None:
-    told = await ask_api(console_app(), name, method="HEAD")
-    assert (told.status, told.headers["content-type"], told.body) == (200, kind, b"")
-
-
 # ── what it tells ──
 
 
@@ -221,11 +209,3 @@ async def test_about() -> None:
         "dovetail": dovetail.__version__,
         "target": None,
     }
-
-
-async def test_about_a_server_elsewhere() -> None:
-    server = Server("tried")
-    routes = Console(server, target="server.py:other").routes()
-    told = await ask_api(server.asgi(routes=routes, path="/deep/down"), "about", root="/below")
-    assert told.json["endpoint"] == "../deep/down"
-    assert told.json["target"] == "server.py:other"

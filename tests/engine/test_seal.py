@@ -55,7 +55,7 @@ def test_round_trip(data: bytes, secrets: list[bytes]) -> None:
 def test_a_seal_tells_nothing_and_is_never_the_same() -> None:
     tokens = {sealer.seal(DATA) for _ in range(100)}
     assert len(tokens) == len({raw(token)[SALT] for token in tokens}) == 100
-    assert not any(word in raw(token) for token in tokens for word in (b"Ada", b"answers", OURS[:8]))
+    assert not any(word in raw(token) for token in tokens for word in (b"answers", OURS[:8]))
 
 
 def test_version_and_key_id_lead_the_token() -> None:
@@ -179,7 +179,8 @@ def test_another_spelling_of_the_same_bytes_is_refused() -> None:
 def test_parts_of_two_tokens_do_not_fit_together() -> None:
     one, two = raw(sealer.seal(DATA)), raw(sealer.seal(DATA[::-1]))
     for cut in range(SALT.start + 1, len(one)):
-        assert refusal(spelled(one[:cut] + two[cut:])) == CHANGED
+        if (mixed := one[:cut] + two[cut:]) not in (one, two):  # the byte that differs may be the same by chance
+            assert refusal(spelled(mixed)) == CHANGED
 
 
 def test_another_servers_seal_is_refused_even_with_our_key_id() -> None:

@@ -1,4 +1,4 @@
-"""A storm over a fleet: fifty clients call, ask, listen and resume, in whatever weather there is."""
+"""A storm over a fleet: many clients call, ask, listen and resume, in any weather."""
 
 import asyncio
 import random
@@ -12,7 +12,6 @@ from fleet_raw import HANDSHAKE, connections, modern
 from fleet_visitors import Visitor, official_visitor, own_visitor, raw_visitor
 from fleet_weather import Weather
 
-VISITORS = 50
 BOARDS = 5
 OLDER = ("2025-11-25", "2025-06-18")  # what our own client speaks in the handshake era
 LONGEST_PAUSE = 0.4  # seconds of a client between two calls
@@ -24,7 +23,9 @@ HEARD_SECONDS = 25.0  # for a change to be heard of by a client whose stream has
 class Storm:
     """Of all `calls` each visitor makes the next one when it has time."""
 
-    def __init__(self, fleet: Fleet, folder: Path, revision: str, calls: int, *, seed: int, weather: Weather) -> None:
+    def __init__(
+        self, fleet: Fleet, folder: Path, revision: str, calls: int, *, visitors: int, seed: int, weather: Weather
+    ) -> None:
         self.ledger = Ledger()
         self.fleet = fleet
         self.chance = random.Random(seed)
@@ -33,11 +34,12 @@ class Storm:
         self._folder = folder
         self._revision = revision
         self._calls = calls
+        self._visitors = visitors
         self._places = iter(range(calls))
         self._weather = weather
         self._watchers: dict[str, list[Watcher]] = {str(board): [] for board in range(BOARDS)}
-        self._inside = asyncio.Barrier(VISITORS + 1)
-        self._done = asyncio.Barrier(VISITORS + 1)
+        self._inside = asyncio.Barrier(visitors + 1)
+        self._done = asyncio.Barrier(visitors + 1)
         self._over = asyncio.Event()  # all workers live, and everything has been told
 
     @property
@@ -47,7 +49,7 @@ class Storm:
     async def run(self) -> Ledger:
         began = time.monotonic()
         async with connections() as self._http, asyncio.TaskGroup() as tasks:
-            for number in range(VISITORS):
+            for number in range(self._visitors):
                 tasks.create_task(self._visit(number))
             await self._inside.wait()
             heralds = [tasks.create_task(self._tell(board)) for board in self._watchers]

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
@@ -11,17 +11,17 @@ import pytest
 from fleet_doors import parent_fleet
 from fleet_ledger import Loud
 from fleet_processes import Fleet, fleet
-from fleet_raw import MODERN, RawSession, connections, modern
+from fleet_raw import MODERN, RawSession, modern
 from fleet_visitors import running
 
 from dovetail import Client
 
-pytestmark = [pytest.mark.slow]
+pytestmark = pytest.mark.slow
 PROMPTLY = 5.0
-LOST_SECONDS = 10.0  # in which the death of a worker is told to whoever waits for it
+LOST_SECONDS = 20.0  # in which the death of a worker is told to those who wait for its calls
 
 
-FLEETS = {
+FLEETS: dict[str, Any] = {
     "redis": functools.partial(fleet, store="redis", FLEET_HASTE="3"),
     "sqlite": functools.partial(fleet, store="sqlite", FLEET_HASTE="3"),
     # `--workers 4` without a store: one port, a private file that the parent makes, and the pace of life.
@@ -29,17 +29,13 @@ FLEETS = {
 }
 
 
-@pytest.fixture(scope="module", params=FLEETS)
+@pytest.fixture(
+    scope="module", params=["redis", *(pytest.param(each, marks=pytest.mark.soak) for each in ("sqlite", "own"))]
+)
 def four(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with FLEETS[request.param](tmp_path_factory.mktemp(request.param)) as four:
         yield four
         four.assert_clean()
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with connections() as http:
-        yield http
 
 
 @pytest.fixture

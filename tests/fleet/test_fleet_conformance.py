@@ -10,6 +10,7 @@ import conformance
 import nodejs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(conformance.SUITE_SECONDS)]
+SHORT = ["all-2025-11-25"]  # in `make test`
 SHAPES = {  # processes behind nginx, workers of each, where their state lives
     "redis": {"workers": 4, "processes": 1, "store": "redis"},
     "sqlite": {"workers": 1, "processes": 2, "store": "sqlite"},
@@ -17,7 +18,9 @@ SHAPES = {  # processes behind nginx, workers of each, where their state lives
 }
 
 
-@pytest.fixture(scope="module", params=SHAPES)
+@pytest.fixture(
+    scope="module", params=["redis", *(pytest.param(each, marks=pytest.mark.soak) for each in ("sqlite", "own"))]
+)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The name of a fleet, and its URL; one for all legs, which run one after the other."""
     nodejs.demand()
@@ -27,7 +30,9 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         running.assert_clean()
 
 
-@pytest.mark.parametrize("leg", conformance.NAMES)
+@pytest.mark.parametrize(
+    "leg", [*SHORT, *(pytest.param(each, marks=pytest.mark.soak) for each in conformance.NAMES if each not in SHORT)]
+)
 def test_a_leg_against_a_fleet(served: tuple[str, str], leg: str) -> None:
     name, url = served
     result = conformance.run_leg(leg, url=url, folder=conformance.OUTPUT / f"fleet-{name}" / leg)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from fleet_dpop_server import TOKEN, URL
 from fleet_processes import Fleet, fleet
-from fleet_raw import HEADERS, META, MODERN, Reply, connections
+from fleet_raw import HEADERS, META, MODERN, Reply
 
 from dpop_stage import Prover
 
@@ -20,18 +20,12 @@ OWNER = Prover()
 ROUNDS, TIMES = 10, 4  # proofs that are shown to all workers at once, and how often to each
 
 
-@pytest.fixture(scope="module", params=["redis", "sqlite"])
+@pytest.fixture(scope="module", params=["redis", pytest.param("sqlite", marks=pytest.mark.soak)])
 def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder, claims = tmp_path_factory.mktemp(request.param), json.dumps(OWNER.bound)
     with fleet(folder, workers=3, store=request.param, program=PROGRAM, DPOP_CLAIMS=claims) as three:
         yield three
         three.assert_clean()
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with connections() as http:
-        yield http
 
 
 def proved(**words: Any) -> dict[str, str]:

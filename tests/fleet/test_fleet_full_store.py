@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from fleet_ledger import Loud
 from fleet_processes import Fleet, fleet
-from fleet_raw import HANDSHAKE, RawListening, RawSession, Reply, connections, modern
+from fleet_raw import HANDSHAKE, RawListening, RawSession, Reply, modern
 from fleet_visitors import running
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
@@ -26,12 +26,6 @@ def two(tmp_path: Path) -> Iterator[Fleet]:
     with fleet(tmp_path, workers=2, store="redis") as two:
         yield two
         two.assert_clean()
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with connections() as http:
-        yield http
 
 
 @pytest.fixture

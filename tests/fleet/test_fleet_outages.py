@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from fleet_processes import Fleet, FleetProcess, fleet
-from fleet_raw import RawListening, RawSession, connections, modern
+from fleet_raw import RawListening, RawSession, modern
 from fleet_visitors import running
 from redis.asyncio import Redis
 
@@ -30,6 +30,7 @@ EVERYTHING = [
 ]
 
 Listener = RawListening | RawSession
+Outage = Callable[[FleetProcess], Awaitable[None]]
 
 
 async def restart(redis: FleetProcess) -> None:
@@ -59,7 +60,7 @@ async def forget(redis: FleetProcess) -> None:
     await asyncio.to_thread(redis.start)
 
 
-OUTAGES: list[Callable[[FleetProcess], Awaitable[None]]] = [restart, stand_still, restart, cut_all_lines]
+SHORT, LONG = [restart, stand_still], [restart, stand_still, restart, cut_all_lines]
 
 
 @pytest.fixture
@@ -67,12 +68,6 @@ def three(tmp_path: Path) -> Iterator[Fleet]:
     with fleet(tmp_path, workers=3, store="redis") as three:
         yield three
         three.assert_clean()
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with connections() as http:
-        yield http
 
 
 @pytest.fixture
@@ -117,16 +112,17 @@ async def all_are_told(listeners: list[Listener], times: int) -> None:
     assert [told(listener) for listener in listeners] == [expected] * len(listeners)
 
 
+@pytest.mark.parametrize("outages", [SHORT, pytest.param(LONG, marks=pytest.mark.soak)], ids=["short", "long"])
 async def test_all_are_told_of_everything_once(
-    three: Fleet, http: aiohttp.ClientSession, listeners: list[Listener]
+    three: Fleet, http: aiohttp.ClientSession, listeners: list[Listener], outages: list[Outage]
 ) -> None:
     """After each outage, however soon the next one comes; and who notices late that it is over adds nothing."""
     assert three.store is not None
-    for times, outage in enumerate(OUTAGES, 1):
+    for times, outage in enumerate(outages, 1):
         await outage(three.store)
         await all_are_told(listeners, times)
     await asyncio.sleep(QUIET_SECONDS)
-    await all_are_told(listeners, len(OUTAGES))
+    await all_are_told(listeners, len(outages))
     for listener in listeners:
         listener.heard.clear()
     await modern(http, three.urls[1], "touch_resource", name="a", version=1)  # one by one, as ever
@@ -136,12 +132,13 @@ async def test_all_are_told_of_everything_once(
     assert [told(listener) for listener in listeners] == [Counter([("notifications/resources/updated", URIS[0])])] * 6
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("outage", [restart, forget])
 async def test_all_are_told_once_though_much_is_going_on(
     three: Fleet,
     http: aiohttp.ClientSession,
     listenings: list[Listener],
-    outage: Callable[[FleetProcess], Awaitable[None]],
+    outage: Outage,
 ) -> None:
     """Workers are reading the log of changes when the store goes, and may find it shorter when it is back."""
     assert three.store is not None

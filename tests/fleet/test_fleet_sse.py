@@ -61,7 +61,7 @@ async def old_client(running: Fleet) -> AsyncIterator[OldClient]:
         yield client
 
 
-@pytest.mark.parametrize("store", ["redis", "sqlite"])
+@pytest.mark.parametrize("store", ["redis", pytest.param("sqlite", marks=pytest.mark.soak)])
 async def test_whatever_is_accepted_is_answered(tmp_path: Path, store: str) -> None:
     with fleet(tmp_path, workers=3, store=store) as running:
         async with old_client(running) as client:

@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
 import pytest
 from fleet_ledger import Loud
 from fleet_processes import Fleet, FleetProcess, fleet
-from fleet_raw import HANDSHAKE, MODERN, RawSession, connections, modern
+from fleet_raw import HANDSHAKE, MODERN, RawSession, modern
 from fleet_visitors import running
 from redis.asyncio import Redis
 
@@ -33,12 +33,6 @@ def two(tmp_path: Path) -> Iterator[Fleet]:
 def redis(two: Fleet) -> FleetProcess:
     assert two.store is not None
     return two.store
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with connections() as http:
-        yield http
 
 
 class Trouble:
@@ -133,6 +127,7 @@ async def test_a_plain_call_never_touches_the_store(
         assert await commands() > before
 
 
+@pytest.mark.soak
 async def test_nothing_piles_up(two: Fleet, http: aiohttp.ClientSession, trouble: Trouble) -> None:
     session = await RawSession(http, two.url).open()
     before = sum(resident_bytes(worker.pid) for worker in two.workers)
@@ -153,6 +148,7 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
+@pytest.mark.soak
 async def test_a_call_in_flight_ends_one_way_or_the_other(
     two: Fleet, http: aiohttp.ClientSession, trouble: Trouble
 ) -> None:

@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import pytest
 
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import serving
@@ -236,3 +239,18 @@ def benches(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[Calla
             return bench
 
         yield start
+
+
+Start = Callable[..., Bench]
+
+
+def loop_kinds() -> list[object]:
+    """Both in `make test`; in `make check` the one that a server has where there is a choice."""
+    if sys.platform == "win32":
+        return [asyncio.new_event_loop]
+    import uvloop
+
+    return [
+        pytest.param(uvloop.new_event_loop, id="uvloop"),
+        pytest.param(asyncio.new_event_loop, id="asyncio", marks=pytest.mark.slow),
+    ]

@@ -1,7 +1,6 @@
 """Files that come to a folder or go from it are announced by themselves: in every era, and on every transport."""
 
 import asyncio
-import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +12,6 @@ from far_pair import RefusingView
 from old_client import connected
 
 from dovetail import Server
-from dovetail.registry.files import Directory
 from http_serving import PausingState, serving, settle
 from http_stage import HANDSHAKE
 from http_wire import HttpWire
@@ -73,8 +71,8 @@ async def over_sse(server: Server) -> AsyncIterator[Hear]:
 
 
 WAYS: dict[str, Callable[[Server], Any]] = {
-    **{f"pipe {version}": lambda server, version=version: on_pipe(server, version) for version in HANDSHAKE},
-    **{f"HTTP {version}": lambda server, version=version: over_http(server, version) for version in HANDSHAKE},
+    **{f"pipe {version}": lambda server, version=version: on_pipe(server, version) for version in HANDSHAKE[-1:]},
+    **{f"HTTP {version}": lambda server, version=version: over_http(server, version) for version in HANDSHAKE[-1:]},
     "listen on a pipe": listening_on_pipe,
     "listen over HTTP": listening_over_http,
     "HTTP+SSE": over_sse,
@@ -137,56 +135,6 @@ async def test_a_folder_is_watched_while_the_server_serves(tmp_path: Path) -> No
         assert not watching()
     async with Wire(server_of(tmp_path, list_changed=False), "2025-11-25"):
         assert not watching()
-
-
-async def test_what_comes_while_no_client_is_there_is_listed_to_the_first_one(tmp_path: Path) -> None:
-    async with serving(server_of(tmp_path)) as app:
-        (tmp_path / "a.txt").write_text("a")
-        async with asyncio.timeout(PATIENCE):
-            while not (listed := (await HttpWire(app).ask("resources/list"))["resources"]):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        assert [each["name"] for each in listed] == ["a.txt"]
-
-
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folders that were listed, each as often as it was."""
-    looks: list[Path] = []
-    entries = Directory.entries
-
-    def counted(directory: Directory) -> Any:
-        looks.append(directory.root)
-        return entries(directory)
-
-    monkeypatch.setattr(Directory, "entries", counted)
-    return looks
-
-
-async def test_a_completion_looks_at_folders_only_for_one_that_the_caller_may_see(
-    tmp_path: Path, looks: list[Path]
-) -> None:
-    server = server_of(tmp_path, list_changed=False)
-    server.add_directory(tmp_path, uri="closed://all", authorize=lambda _: False)
-    server.add_resource("page://{path}", lambda path: path, name="page")
-    looks.clear()
-    async with Wire(server, "2025-11-25") as wire:
-        assert (await suggested(wire, "page://{path}", ""))["values"] == []
-        for uri in ("closed://all/{+path}", "nothing://{path}"):
-            params = {"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "path", "value": ""}}
-            await wire.refusal("completion/complete", params)
-        assert looks == []
-        await suggested(wire, "docs://all/{+path}", "")
-        assert len(looks) == 2
-
-
-async def test_a_disk_that_gives_up_is_no_empty_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def give_up(_: Directory) -> Any:
-        raise OSError(errno.ETIMEDOUT, "Connection timed out")  # a TimeoutError
-
-    server = server_of(tmp_path, list_changed=False)
-    monkeypatch.setattr(Directory, "entries", give_up)
-    async with Wire(server, "2025-11-25") as wire:
-        assert (await wire.refusal("resources/list"))["code"] == -32603
 
 
 async def test_a_folder_that_is_added_meanwhile_is_watched_and_a_removed_one_is_not(tmp_path: Path) -> None:
@@ -259,14 +207,6 @@ async def test_the_path_of_a_folder_completes_to_its_files(version: str, tmp_pat
         assert await suggested(wire, template, "") == {"values": everything, "total": 3, "hasMore": False}
         assert (await suggested(wire, template, "src/"))["values"] == everything[1:]
         assert (await suggested(wire, template, "."))["values"] == []
-
-
-async def test_a_folder_suggests_no_more_than_a_hundred_files(tmp_path: Path) -> None:
-    for number in range(150):
-        (tmp_path / f"{number:03}").write_text("x")
-    async with Wire(server_of(tmp_path), "2025-11-25") as wire:
-        found = await suggested(wire, "docs://all/{+path}", "")
-        assert (len(found["values"]), found["total"], found["hasMore"]) == (100, 150, True)
 
 
 async def test_what_a_caller_may_not_read_is_not_suggested(tmp_path: Path) -> None:

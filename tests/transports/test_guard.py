@@ -1,14 +1,42 @@
-"""Host and Origin: who may come in, and who may not."""
+"""Host and Origin: who may come in, what the others are told, and settings that can't be meant."""
 
+import ipaddress
 import logging
+from collections.abc import Callable
 
 import pytest
-from guard_stage import LOCAL, PUBLIC, Lines, headers, status
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
+from dovetail.protocol.headers import Headers
 from dovetail.transports.guard import (
     Guard,
     parse_authority,
+    parse_origin,
 )
+
+LOCAL = ("127.0.0.1", 8000)
+PUBLIC = ("192.0.2.7", 8000)
+
+Lines = Callable[[], list[str]]
+
+
+def headers(host: str | None = "localhost:8000", origin: str | None = None) -> Headers:
+    given = {"host": host, "origin": origin}
+    return Headers([(name.encode(), value.encode("latin-1")) for name, value in given.items() if value is not None])
+
+
+def status(guard: Guard, host: str | None, origin: str | None = None, server=LOCAL) -> int:
+    """200 if the guard lets it in, else the status of the refusal."""
+    request = headers(host, origin)
+    if guard.allows(request, server):
+        guard.check(request, server)
+        return 200
+    with pytest.raises(ProtocolError) as refused:
+        guard.check(request, server)
+    assert refused.value.code == INVALID_REQUEST
+    return refused.value.http_status
 
 
 @pytest.fixture
@@ -250,3 +278,121 @@ def test_the_same_origin_may_come_if_its_host_is_vouched_for(host: str, origin: 
 def test_a_host_that_nobody_checked_vouches_for_nothing(allowed: list[str] | None, bound_to: str | None) -> None:
     guard = Guard(allowed, [], bound_to=bound_to)
     assert status(guard, "rebound.example:8000", "http://rebound.example:8000") == 403
+
+
+# --- what is told
+
+
+@pytest.mark.rule("SH-3", "MH-2")
+def test_a_refusal_names_the_value_and_the_setting(lines: Lines) -> None:
+    guard = Guard(None, [], bound_to="127.0.0.1")
+    for host, setting in (("evil.example.com", "allowed_hosts"), ("localhost", "allowed_origins")):
+        with pytest.raises(ProtocolError) as refused:
+            guard.check(headers(host, "https://evil.example.com"), LOCAL)
+        assert "evil.example.com" in refused.value.message
+        assert setting in refused.value.message
+        assert lines()[-1] == refused.value.message
+
+
+@pytest.mark.parametrize("value", ["\x1b[2J\r\nfake line\x00", "é\x85", "x" * 100_000, "\x9b" * 5000])
+def test_values_are_harmless_in_the_log(value: str, lines: Lines) -> None:
+    guard = Guard(None, [], bound_to="127.0.0.1")
+    assert status(guard, value) == 400
+    assert status(guard, "localhost", value) == 403
+    assert len(lines()) == 2
+    assert all(line.isascii() and line.isprintable() and len(line) < 1000 for line in lines())
+
+
+# --- settings that can't be meant
+
+
+BAD_HOSTS = [
+    ("https://example.com", 'write "example.com"'),
+    ("https://example.com:8443/mcp", 'write "example.com:8443"'),
+    ("example.com/mcp", 'write "example.com"'),
+    ("a.*.com", "at the front"),
+    ("*example.com", "at the front"),
+    ("*.*", "at the front"),
+    ("**", "at the front"),
+    ("", "not a host name"),
+    ("a b", "not a host name"),
+    ("user@example.com", "not a host name"),
+    ("example.com:99999", "65535"),
+    ("example.com:http", "not a host name"),
+    ("a..b", "not a host name"),
+    ("[::g]", "not a host name"),
+    ("2001:db8::1", 'write "[2001:db8::1]"'),
+    ("bücher.example", "xn--"),
+    (7, "not a string"),
+    (None, "not a string"),
+]
+BAD_ORIGINS = [
+    ("https://app.example.com/", 'write "https://app.example.com"'),
+    ("https://app.example.com/x?y", 'write "https://app.example.com"'),
+    ("app.example.com/x", 'write "app.example.com"'),
+    ("https://a.*.com", "at the front"),
+    ("https://", "not a host name"),
+    ("https://example.com:99999", "65535"),
+    ("https://bücher.example", "xn--"),
+    ("vscode-webview://a*", 'write it like "vscode-webview://name" or "vscode-webview://*"'),
+    ("app://x/y", "not an origin"),
+    ("1x://y", "not an origin"),
+    ("", "not a host name"),
+    (b"https://x", "not a string"),
+]
+
+
+@pytest.mark.parametrize(("entry", "fix"), BAD_HOSTS)
+def test_bad_patterns_of_hosts_are_refused_at_once(entry, fix: str) -> None:
+    with pytest.raises(SetupError) as refused:
+        Guard(["fine.example", entry], [], bound_to=None)
+    assert str(refused.value).startswith(f"allowed_hosts holds {entry!r}")
+    assert fix in str(refused.value)
+
+
+@pytest.mark.parametrize(("entry", "fix"), BAD_ORIGINS)
+def test_bad_patterns_of_origins_are_refused_at_once(entry, fix: str) -> None:
+    with pytest.raises(SetupError) as refused:
+        Guard(None, [entry], bound_to=None)
+    assert str(refused.value).startswith(f"allowed_origins holds {entry!r}")
+    assert fix in str(refused.value)
+
+
+# --- whatever comes
+
+
+LATIN = st.text(st.characters(max_codepoint=255), max_size=60)
+PIECES = st.sampled_from(
+    ["localhost", "127.0.0.1", "[::1]", "evil", "null", "8000", "http://", "https://", *".:@/* %é"]
+)
+HOSTILE = st.one_of(st.none(), LATIN, st.lists(PIECES, max_size=6).map("".join))
+GUARDS = [
+    Guard(None, [], bound_to=None),
+    Guard(["*.example.com", "[::2]:1"], ["https://*.example.com", "null", "app://*"], bound_to="0.0.0.0"),
+]
+
+
+def trusted(name: str) -> bool:
+    """Loopback, decided by other means than the guard's."""
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name.split(".")[-1] == "localhost"
+
+
+@given(HOSTILE, HOSTILE)
+@example("localhost:8000", "http://localhost:8000")
+@example("localhost@evil", "http://localhost@evil")
+def test_nothing_but_loopback_passes_and_nothing_breaks(host: str | None, origin: str | None) -> None:
+    for guard in GUARDS:
+        for server in (LOCAL, None):
+            status(guard, host, origin, server)
+    if status(GUARDS[0], host, origin) == 200:
+        authority = parse_authority(host or "")
+        assert authority is not None
+        assert trusted(authority.name)
+        if origin is not None:
+            parsed = parse_origin(origin)
+            assert parsed is not None
+            assert parsed.scheme in ("http", "https")
+            assert trusted(parsed.name)

@@ -1,17 +1,15 @@
 """The end of a server: what is refused, what may finish, and what is stopped."""
 
 import asyncio
-import json
 import threading
 from typing import Any
 
 import pytest
 from drain_stage import LISTEN, Alive, in_time, status
 
-from dovetail import Context
 from http_serving import PausingState, serving, settle, until
 from http_stage import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, text_of
-from http_wire import CLIENT, HttpWire
+from http_wire import HttpWire
 
 # ── what is refused ──
 
@@ -42,24 +40,6 @@ async def test_it_is_alive_but_not_ready() -> None:
         assert [await status(app, path) for path in ("/health", "/ready")] == [200, 503]
 
 
-async def test_new_streams_are_refused_while_calls_finish() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        call = wire.start_call("work")
-        await stage.entered.wait()
-        drain = asyncio.create_task(app.drain())
-        await settle()
-        assert (await HttpWire(app).post("subscriptions/listen", LISTEN)).status == 503
-        assert (await wire.get().done()).status == 503
-        assert (await wire.call("add", {"a": 1, "b": 2})).status == 503
-        assert await status(app, "/ready") == 503
-        assert not drain.done()
-        stage.go.set()
-        await drain
-        assert text_of((await call.done()).answer) == "done"
-
-
 # ── what ends at once ──
 
 
@@ -79,26 +59,6 @@ async def test_open_streams_end_at_once_and_properly() -> None:
             await listen.done()
             assert listen.answer["id"] == number
             assert listen.answer["result"]["resultType"] == "complete"
-
-
-async def test_the_last_bytes_are_sent_before_it_is_over() -> None:
-    async with serving(Stage().server) as app:
-        wire = await HttpWire.session(app)
-        stream = await wire.get().started()
-        listen = HttpWire(app).start("subscriptions/listen", LISTEN)
-        await listen.message()
-        for each in (stream, listen):
-            send = each._send
-
-            async def slowly(message: Any, send: Any = send) -> None:
-                await asyncio.sleep(0.01)
-                await send(message)
-
-            each._send = slowly  # type: ignore[method-assign]
-        await settle()
-        await in_time(app)
-        assert stream.sent[-1]["more_body"] is False
-        assert listen.sent[-1]["more_body"] is False
 
 
 async def test_clients_that_read_nothing_do_not_hold_it_up() -> None:
@@ -128,7 +88,7 @@ async def test_calls_finish(version: str) -> None:
         call = wire.start_call("work")
         await stage.entered.wait()
         drain = asyncio.create_task(app.drain())
-        await asyncio.sleep(0.02)
+        await settle(50)
         assert not drain.done()
         stage.go.set()
         await drain
@@ -153,34 +113,6 @@ async def test_a_call_that_was_resumed_finishes_where_its_client_is() -> None:
         assert text_of((await tail.done()).answer) == "told"
 
 
-async def test_a_call_whose_client_has_left_is_waited_for_too() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        call = wire.start_call("work")
-        await stage.entered.wait()
-        await call.cut()
-        drain = asyncio.create_task(app.drain())
-        await settle()
-        assert not drain.done()
-        stage.go.set()
-        await drain
-
-
-async def test_batches_finish() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app, "2025-03-26")
-        messages = [wire.message("tools/call", {"name": "work", "arguments": {}}), wire.message("ping")]
-        batch = wire.raw("POST", json.dumps(messages).encode())
-        await stage.entered.wait()
-        drain = asyncio.create_task(app.drain())
-        await settle()
-        stage.go.set()
-        await drain
-        assert [answer["id"] for answer in (await batch.done()).json] == [message["id"] for message in messages]
-
-
 async def test_every_moment_of_a_request_is_good_for_a_drain() -> None:
     """Served or refused, it gets an answer, and no call runs in a server that is over."""
     for state in (None, PausingState):
@@ -194,18 +126,6 @@ async def test_every_moment_of_a_request_is_good_for_a_drain() -> None:
                 await call.done()
                 assert call.status in (200, 503), turns
                 assert call.status == 503 or text_of(call.answer) == "alive", turns
-
-
-async def test_every_moment_of_initialize_is_good_for_a_drain() -> None:
-    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
-    hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode()
-    for turns in range(15):
-        async with serving(Stage().server, state=PausingState()) as app:
-            answer = HttpWire(app).raw("POST", hello)
-            await settle(turns)
-            await in_time(app)
-            await answer.done()
-            assert answer.status in (200, 503), turns
 
 
 # ── what is stopped ──
@@ -224,40 +144,6 @@ async def test_late_calls_are_stopped_and_their_clients_told(version: str) -> No
         assert call.answer["id"] == 4
         assert call.answer["error"]["message"] == "The server is shutting down and has stopped this call"
         assert call.status == (503 if version == MODERN else 200)
-
-
-@pytest.mark.parametrize("version", REVISIONS)
-async def test_late_calls_that_have_notified_are_told_in_their_stream(version: str) -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await open_wire(app, version)
-
-        @stage.server.tool
-        async def slow(ctx: Context) -> str:
-            await ctx.report_progress(1)
-            stage.entered.set()
-            await stage.go.wait()
-            return "never"
-
-        call = wire.start_call("slow", meta={"progressToken": 1})
-        await stage.entered.wait()
-        await in_time(app, 0)
-        await call.done()
-        assert [message.get("method", "error") for message in call.messages] == ["notifications/progress", "error"]
-        assert call.sent[-1]["more_body"] is False
-
-
-async def test_a_batch_that_is_late_is_answered() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app, "2025-03-26")
-        messages = [wire.message("tools/call", {"name": "work", "arguments": {}}), wire.message("ping")]
-        batch = wire.raw("POST", json.dumps(messages).encode())
-        await stage.entered.wait()
-        await in_time(app, 0)
-        late, ping = (await batch.done()).json
-        assert "stopped" in late["error"]["message"]
-        assert ping["result"] == {}
 
 
 async def test_a_stuck_thread_does_not_hang_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -313,3 +199,93 @@ async def test_a_client_that_does_not_take_its_answer_does_not_hang_it() -> None
         assert await in_time(app, 0.02) < 1.5
         call.leave()
         await call.done()
+
+
+async def test_it_is_left_after_the_last_call() -> None:
+    stage = Alive()
+    async with serving(stage.server) as app:
+        call = HttpWire(app).start_call("work")
+        await stage.entered.wait()
+        drains = [asyncio.create_task(app.drain()) for _ in range(2)]
+        await settle()
+        assert stage.notes == ["entered"]
+        stage.go.set()
+        await asyncio.gather(*drains)
+        await call.done()
+        assert stage.notes == ["entered", "left"]
+
+
+async def test_it_may_start_again() -> None:
+    stage = Alive()
+    async with serving(stage.server) as app:
+        wire = await HttpWire.session(app)
+        await wire.ask("resources/subscribe", {"uri": "test://one"})
+        for _ in range(2):
+            await in_time(app)
+            assert await status(app, "/ready") == 503
+            await app.start()
+            assert await status(app, "/ready") == 200
+            assert text_of((await wire.call("spirit")).answer) == "alive"  # its session is still there
+        assert stage.notes == ["entered", "left"] * 2 + ["entered"]
+        stream = await wire.get().started()
+        stage.server.notify_resource_updated("test://one")
+        assert (await stream.message())["params"]["uri"] == "test://one"
+
+
+async def test_two_apps_of_one_server_end_one_after_the_other() -> None:
+    stage = Alive()
+    async with serving(stage.server) as first, serving(stage.server) as second:
+        assert text_of((await HttpWire(first).call("spirit")).answer) == "alive"
+        await in_time(first)
+        assert stage.notes == ["entered"]
+        assert text_of((await HttpWire(second).call("spirit")).answer) == "alive"
+        await in_time(second)
+        assert stage.notes == ["entered", "left"]
+
+
+async def test_a_request_at_the_moment_of_a_failing_start_is_not_served() -> None:
+    for turns in range(12):
+        stage = Alive(trouble="start")
+        app = stage.server.asgi()
+        first = HttpWire(app).start_call("spirit")
+        await settle(turns)
+        second = HttpWire(app).start_call("spirit")
+        await first.done()
+        await second.done()
+        assert [first.status, second.status] == [500, 500], turns
+
+
+class Host:
+    """An ASGI server's side of the lifespan protocol."""
+
+    def __init__(self, app: Any) -> None:
+        self.inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+        self.task = asyncio.create_task(app(scope, self.inbox.get, self.outbox.put))
+
+    async def say(self, what: str) -> dict[str, Any]:
+        self.inbox.put_nowait({"type": f"lifespan.{what}"})
+        return await asyncio.wait_for(self.outbox.get(), 2)
+
+
+async def test_a_host_may_begin_and_end_it() -> None:
+    stage = Alive()
+    app = stage.server.asgi()
+    host = Host(app)
+    assert await host.say("startup") == {"type": "lifespan.startup.complete"}
+    assert stage.notes == ["entered"]
+    stream = HttpWire(app).start("subscriptions/listen", LISTEN)
+    await stream.message()
+    assert await host.say("shutdown") == {"type": "lifespan.shutdown.complete"}
+    assert stage.notes == ["entered", "left"]
+    assert (await stream.done()).answer["result"]
+    await host.task
+
+
+async def test_a_host_is_told_of_a_start_that_fails() -> None:
+    host = Host(Alive(trouble="start").server.asgi())
+    told = await host.say("startup")
+    assert told["type"] == "lifespan.startup.failed"
+    assert "no database" in told["message"]
+    await host.task

@@ -177,7 +177,7 @@ async def throw(app: Any, session: str, request: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.rule("BASE-20", "MH-21", "SH-7")
 @given(st.lists(requests(), min_size=1, max_size=20))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 async def test_any_request_is_answered(caplog: pytest.LogCaptureFixture, thrown: list[Any]) -> None:
     caplog.set_level(logging.ERROR)
     app = new_server().asgi(body_timeout=0.5)

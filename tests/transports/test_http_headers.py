@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 from asked_server import INVALID_REQUEST, LEGACY, MISMATCH, check_refusal, mirrored, modern, new_server, post
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from http_wire import MODERN, HttpWire
 
@@ -16,7 +14,7 @@ from http_wire import MODERN, HttpWire
 @pytest.fixture
 async def app() -> AsyncIterator[Any]:
     server = new_server()
-    for name in ("café", " padded ", "=?base64?eA==?=", "two  words", "UPPER"):
+    for name in ("café", " padded ", "=?base64?eA==?=", "two  words"):
         server.add_prompt(hello, name=name)
     app = server.asgi()
     yield app
@@ -38,83 +36,54 @@ async def ask(app: Any, method: str, params: dict[str, Any], **headers: str | No
     return await post(HttpWire(app), modern(method, params), {**mirrored(method), **named})
 
 
-# ── Mcp-Method ──
+# ── Mcp-Method and Mcp-Name; what exactly agrees is the table of tests/protocol/test_headers.py ──
 
 
-@pytest.mark.rule("MH-18", "MH-20", "MH-21", "MH-23")
+@pytest.mark.rule("MH-14", "MH-18", "MH-20", "MH-21", "MH-23")
 @pytest.mark.parametrize(
-    "value",
-    [None, "", "tools/list2", "Tools/list", '"tools/list"', "tools%2Flist", sentinel("tools/list")],
+    ("name", "value"),
+    [
+        *(("mcp_method", value) for value in (None, "", "Tools/list", "tools%2Flist", sentinel("tools/list"))),
+        *(
+            ("mcp_protocol_version", value)
+            for value in (None, "", "2026-07-29", sentinel(MODERN), f"{MODERN}, {MODERN}")
+        ),
+    ],
 )
-async def test_a_method_that_differs(app: Any, value: str) -> None:
-    text = check_refusal(await ask(app, "tools/list", {}, mcp_method=value), 400, MISMATCH, "q")
-    assert "Mcp-Method" in text
+async def test_a_method_or_version_that_differs(app: Any, name: str, value: str | None) -> None:
+    check_refusal(await ask(app, "tools/list", {}, **{name: value}), 400, MISMATCH, "q")
 
 
 @pytest.mark.rule("MH-23")
-@pytest.mark.parametrize("value", [" tools/list", "tools/list\t", " \t tools/list  "])
-async def test_whitespace_around_a_value_is_no_part_of_it(app: Any, value: str) -> None:
-    version = {"mcp_protocol_version": f" {MODERN} "}
-    assert (await ask(app, "tools/list", {}, mcp_method=value, **version)).status == 200
+async def test_whitespace_around_a_value_is_no_part_of_it(app: Any) -> None:
+    answer = await ask(app, "tools/list", {}, mcp_method=" \t tools/list  ", mcp_protocol_version=f" {MODERN} ")
+    assert answer.status == 200
 
-
-@pytest.mark.rule("MH-14", "MH-23")
-@pytest.mark.parametrize("value", [None, "", "2026-07-29", "2026-7-28", sentinel(MODERN), f"{MODERN}, {MODERN}"])
-async def test_a_version_that_differs(app: Any, value: str) -> None:
-    check_refusal(await ask(app, "tools/list", {}, mcp_protocol_version=value), 400, MISMATCH, "q")
-
-
-# ── Mcp-Name ──
 
 NAMED = [
     ("tools/call", {"name": "add", "arguments": {"a": 1}}, "add"),
-    ("prompts/get", {"name": "review"}, "review"),
-    ("resources/read", {"uri": "notes://all"}, "notes://all"),
-    ("resources/read", {"uri": "notes://with%20blank"}, "notes://with%20blank"),
     ("prompts/get", {"name": "two  words"}, "two  words"),
+    ("resources/read", {"uri": "notes://with%20blank"}, "notes://with%20blank"),
 ]
-
-
-@pytest.mark.rule("MH-18", "MH-22")
-@pytest.mark.parametrize(("method", "params", "name"), NAMED)
-async def test_a_name_that_agrees(app: Any, method: str, params: dict[str, Any], name: str) -> None:
-    for value in (name, f" {name}\t", sentinel(name)):
-        answer = await ask(app, method, params, mcp_name=value)
-        assert answer.status == 200
-        assert "result" in answer.json
 
 
 @pytest.mark.rule("MH-18", "MH-20", "MH-21", "MH-22", "MH-23")
 @pytest.mark.parametrize(("method", "params", "name"), NAMED)
-async def test_a_name_that_differs(app: Any, method: str, params: dict[str, Any], name: str) -> None:
-    others = (None, "", name.upper(), f"{name}/", f"{name},{name}", sentinel(f"{name} "), sentinel(""), name[:-1])
-    for value in (*others, sentinel(name).replace("base64", "BASE64"), sentinel(name)[:-1]):
+async def test_names(app: Any, method: str, params: dict[str, Any], name: str) -> None:
+    for value in (name, f" {name}\t", sentinel(name)):
+        assert "result" in (await ask(app, method, params, mcp_name=value)).json
+    for value in (None, "", name.upper(), f"{name},{name}", sentinel(f"{name} "), sentinel(name)[:-1]):
         text = check_refusal(await ask(app, method, params, mcp_name=value), 400, MISMATCH, "q")
         assert "Mcp-Name" in text
 
 
-@pytest.mark.rule("MH-22")
-@pytest.mark.parametrize("name", ["café", " padded ", "=?base64?eA==?="])
-async def test_names_that_no_header_can_hold_come_as_base64(app: Any, name: str) -> None:
-    params = {"name": name}
-    assert (await ask(app, "prompts/get", params, mcp_name=sentinel(name))).status == 200
-    plain = name.encode().decode("latin-1")
-    check_refusal(await ask(app, "prompts/get", params, mcp_name=plain), 400, MISMATCH, "q")
-
-
-@pytest.mark.rule("MH-21", "MH-22")
-@pytest.mark.parametrize(
-    "payload", ["YWR", "YWRk=", "YW Rk", "YWRk\n", "Y-_k", "YWR$", "====", "/////w==", "7aCA", "YWRkZ"]
-)
-async def test_base64_that_is_none(app: Any, payload: str) -> None:
-    """The last two that look right are no UTF-8."""
-    answer = await ask(app, "tools/call", {"name": "add"}, mcp_name=f"=?base64?{payload}?=")
-    check_refusal(answer, 400, MISMATCH, "q")
-
-
-@pytest.mark.rule("MH-16")
-async def test_a_name_where_none_is_asked_for_means_nothing(app: Any) -> None:
-    assert (await ask(app, "tools/list", {}, mcp_name="whatever")).status == 200
+@pytest.mark.rule("MH-16", "MH-22")
+async def test_names_that_no_header_can_hold_come_as_base64(app: Any) -> None:
+    for name in ("café", " padded ", "=?base64?eA==?="):
+        assert (await ask(app, "prompts/get", {"name": name}, mcp_name=sentinel(name))).status == 200
+        plain = name.encode().decode("latin-1")
+        check_refusal(await ask(app, "prompts/get", {"name": name}, mcp_name=plain), 400, MISMATCH, "q")
+    assert (await ask(app, "tools/list", {}, mcp_name="where none is asked for")).status == 200
 
 
 # ── Mcp-Param-* ──
@@ -130,30 +99,14 @@ async def weather(app: Any, arguments: dict[str, Any], headers: dict[str, str | 
     ("arguments", "headers"),
     [
         ({}, {}),
-        ({"unmarked": "x"}, {}),
-        ({"region": "eu"}, {"Mcp-Param-Region": "eu"}),
         ({"region": "eu"}, {"MCP-PARAM-REGION": " eu "}),
-        ({"region": "eu"}, {"Mcp-Param-Region": sentinel("eu")}),
-        ({"region": ""}, {"Mcp-Param-Region": ""}),
-        ({"region": ""}, {"Mcp-Param-Region": sentinel("")}),
         ({"region": "Zürich\n"}, {"Mcp-Param-Region": sentinel("Zürich\n")}),
-        ({"region": " padded "}, {"Mcp-Param-Region": sentinel(" padded ")}),
-        ({"region": "=?base64?eA==?="}, {"Mcp-Param-Region": sentinel("=?base64?eA==?=")}),
-        ({"region": "=?base64?half"}, {"Mcp-Param-Region": "=?base64?half"}),
-        ({"region": "=?BASE64?eA==?="}, {"Mcp-Param-Region": "=?BASE64?eA==?="}),
-        ({"days": 42}, {"Mcp-Param-Days": "42"}),
         ({"days": 42}, {"Mcp-Param-Days": "42.0"}),
-        ({"days": 0}, {"Mcp-Param-Days": "0"}),
-        ({"days": -7}, {"Mcp-Param-Days": "-7"}),
-        ({"days": 2**53 - 1}, {"Mcp-Param-Days": str(2**53 - 1)}),
-        ({"brief": True}, {"Mcp-Param-Brief": "true"}),
         ({"brief": False}, {"Mcp-Param-Brief": "false"}),
         ({"place": {"zone": "UTC"}}, {"Mcp-Param-Time-Zone": "UTC"}),
-        ({"region": "eu", "days": 3, "brief": True, "place": {"zone": "UTC"}},
-         {"Mcp-Param-Region": "eu", "Mcp-Param-Days": "3", "Mcp-Param-Brief": "true", "Mcp-Param-Time-Zone": "UTC"}),
         ({}, {"Mcp-Param-Unknown": "ignored", "Mcp-Param-": "x", "Mcp-Param-Unmarked": "y"}),
     ],
-)  # fmt: skip
+)
 async def test_parameters_that_agree(app: Any, arguments: dict[str, Any], headers: dict[str, str | None]) -> None:
     answer = await weather(app, arguments, headers)
     assert answer.status == 200
@@ -167,76 +120,30 @@ async def test_parameters_that_agree(app: Any, arguments: dict[str, Any], header
     ("arguments", "headers"),
     [
         ({"region": "eu"}, {}),
-        ({"region": ""}, {}),
-        ({"region": "eu"}, {"Mcp-Param-Region": "us"}),
         ({"region": "eu"}, {"Mcp-Param-Region": "EU"}),
-        ({"region": "eu"}, {"Mcp-Param-Region": ""}),
-        ({"region": "eu"}, {"Mcp-Param-Region": "eu, eu"}),
-        ({"region": "eu"}, {"Mcp-Param-Region": sentinel("us")}),
-        ({"region": "eu"}, {"Mcp-Param-Region": "=?base64?ZXU?="}),
-        ({"region": "Zürich"}, {"Mcp-Param-Region": "Zürich"}),
         ({"region": "a\0b"}, {"Mcp-Param-Region": "a\0b"}),
-        ({"region": "a\x7f"}, {"Mcp-Param-Region": "a\x7f"}),
         ({}, {"Mcp-Param-Region": "here"}),
-        ({"region": None}, {"Mcp-Param-Region": ""}),
         ({"region": None}, {"Mcp-Param-Region": "null"}),
-        ({"days": 42}, {}),
-        ({"days": 0}, {}),
-        ({"days": 42}, {"Mcp-Param-Days": "43"}),
-        ({"days": 42}, {"Mcp-Param-Days": "42.5"}),
-        ({"days": 42}, {"Mcp-Param-Days": "4.2e1"}),
-        ({"days": 42}, {"Mcp-Param-Days": "0x2a"}),
-        ({"days": 42}, {"Mcp-Param-Days": "forty-two"}),
-        ({"days": 2**53}, {"Mcp-Param-Days": str(2**53)}),
-        ({"days": 10**30}, {"Mcp-Param-Days": str(10**30)}),
         ({"days": 1}, {"Mcp-Param-Days": "9" * 5000}),
-        ({"brief": True}, {}),
-        ({"brief": False}, {}),
-        ({"brief": True}, {"Mcp-Param-Brief": "True"}),
         ({"brief": True}, {"Mcp-Param-Brief": "1"}),
-        ({"brief": True}, {"Mcp-Param-Brief": "false"}),
-        ({"place": {"zone": "UTC"}}, {}),
-        ({"place": {"zone": "UTC"}}, {"Mcp-Param-Time-Zone": "CET"}),
         ({"place": {}}, {"Mcp-Param-Time-Zone": "UTC"}),
-        ({"place": "UTC"}, {"Mcp-Param-Time-Zone": "UTC"}),
-        ({"region": ["eu"]}, {"Mcp-Param-Region": "eu"}),
         ({"region": 42}, {"Mcp-Param-Region": "forty-two"}),
     ],
 )
 async def test_parameters_that_differ(app: Any, arguments: dict[str, Any], headers: dict[str, str | None]) -> None:
-    text = check_refusal(await weather(app, arguments, headers), 400, MISMATCH, "q")
-    assert "Mcp-Param-" in text
+    for accept in ("application/json, text/event-stream", "text/event-stream"):
+        body = modern("tools/call", {"name": "weather", "arguments": arguments})
+        wire = HttpWire(app, accept=accept)
+        answer = await post(wire, body, {**mirrored("tools/call", "weather"), **headers})
+        assert "Mcp-Param-" in check_refusal(answer, 400, MISMATCH, "q")
 
 
 @pytest.mark.rule("MH-25")
-@pytest.mark.parametrize("arguments", [{"region": None}, {"days": None}, {"place": None}, {"place": {"zone": None}}])
-async def test_null_needs_no_header(app: Any, arguments: dict[str, Any]) -> None:
-    """Whether the tool takes it is another question."""
-    answer = await weather(app, arguments)
-    assert answer.status == 200
-    assert answer.json["result"]["isError"] in (True, False)
-
-
-@pytest.mark.rule("MH-25")
-@pytest.mark.parametrize("arguments", [{"region": ["eu"]}, {"days": 1.5}, {"brief": {}}, {"place": []}])
+@pytest.mark.parametrize("arguments", [{"region": None}, {"place": {"zone": None}}, {"days": 1.5}, {"place": []}])
 async def test_what_has_no_place_in_a_header_is_told_as_an_argument(app: Any, arguments: dict[str, Any]) -> None:
     answer = await weather(app, arguments)
     assert answer.status == 200
-    assert answer.json["result"]["isError"] is True
-
-
-@pytest.mark.rule("MH-25")
-@pytest.mark.parametrize("arguments", [None, ...])
-async def test_no_arguments_need_no_headers(app: Any, arguments: Any) -> None:
-    params = {"name": "weather"} if arguments is ... else {"name": "weather", "arguments": arguments}
-    assert (await ask(app, "tools/call", params, mcp_name="weather")).status == 200
-
-
-@pytest.mark.rule("MH-24")
-async def test_a_mismatch_is_400_for_who_reads_streams_only(app: Any) -> None:
-    wire = HttpWire(app, accept="text/event-stream")
-    body = modern("tools/call", {"name": "weather", "arguments": {"region": "eu"}})
-    check_refusal(await post(wire, body, mirrored("tools/call", "weather")), 400, MISMATCH, "q")
+    assert "isError" in answer.json["result"]
 
 
 @pytest.mark.rule("MH-21")
@@ -283,29 +190,3 @@ async def test_other_headers_that_decide_something_come_once(app: Any, name: str
     answer = await HttpWire(app).raw("POST", b"{}", {name: None}, more=more).done()
     assert answer.status == 400
     assert answer.json["error"]["code"] in (INVALID_REQUEST, MISMATCH)
-
-
-# ── whatever they hold ──
-
-header_values = st.text(st.characters(codec="latin-1"), max_size=30)
-
-
-@given(
-    values=st.fixed_dictionaries(
-        {},
-        optional=dict.fromkeys(
-            ("mcp-protocol-version", "mcp-method", "mcp-name", "mcp-param-region", "mcp-param-days"),
-            header_values | st.sampled_from(["weather", "tools/call", MODERN, "=?base64?ZXU=?=", "=?base64??="]),
-        ),
-    ),
-    region=st.none() | st.text(max_size=5) | st.integers(),
-)
-@settings(max_examples=60)
-async def test_any_headers_are_accepted_or_refused(values: dict[str, str | None], region: Any) -> None:
-    app = new_server().asgi()
-    body = modern("tools/call", {"name": "weather", "arguments": {"region": region}})
-    answer = await post(HttpWire(app), body, {**mirrored("tools/call", "weather"), **values})
-    assert answer.status in (200, 400)
-    if answer.status == 400:
-        assert answer.json["error"]["code"] == MISMATCH
-    await app.drain(0)

@@ -7,7 +7,6 @@ import pytest
 from session_opening import identify
 
 from dovetail.engine.streams import Change
-from dovetail.transports import response
 from http_serving import endpoint_of, serving, settle, until
 from http_stage import Stage
 from http_wire import Exchange, HttpWire
@@ -16,7 +15,6 @@ ALL = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChang
 KEY = "io.modelcontextprotocol/subscriptionId"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 TOOLS = "notifications/tools/list_changed"
-UPDATED = "notifications/resources/updated"
 
 
 def listen(app: Any, wanted: dict[str, Any] | None = None, **options: Any) -> Exchange:
@@ -82,20 +80,6 @@ async def test_only_what_was_asked_for_is_told() -> None:
         await leave(tools, one, nothing)
 
 
-@pytest.mark.rule("SUB-6")
-async def test_several_at_once_each_hear_for_themselves() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        streams = [listen(app, id=1) for _ in range(5)]  # different clients, with the same id
-        for stream in streams:
-            assert (await stream.message())["method"] == ACKNOWLEDGED
-        stage.change_tools()
-        for stream in streams:
-            assert (await stream.message())["method"] == TOOLS
-        await leave(*streams)
-        assert not stage.server.engine.hub._wanted
-
-
 @pytest.mark.rule("SUB-9", "PROG-10", "MH-8")
 @pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 async def test_neither_logs_nor_progress_are_on_it() -> None:
@@ -135,24 +119,6 @@ async def test_it_is_kept_alive() -> None:
         await until(lambda: stream.raw.count(b": keep-alive\n\n") == 3)
         assert len(stream.messages) == 1
         await leave(stream)
-
-
-async def test_a_change_that_comes_often_does_not_pile_up() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        slow, quick = listen(app), listen(app)
-        await slow.message()
-        await quick.message()
-        slow.stall()
-        for number in range(200):
-            stage.change_tools()
-            await until(lambda number=number: len(quick.messages) == number + 2)
-        assert len(slow.messages) == 2
-        (subscription,) = [each for each in stage.server.engine.hub._subscriptions if each._pending]
-        assert len(subscription._pending) == 1
-        slow.read_on()
-        await until(lambda: len(slow.messages) == 3)
-        await leave(slow, quick)
 
 
 # ── how it ends ──
@@ -197,41 +163,6 @@ async def test_who_leaves_hears_nothing_more(how: str) -> None:
         assert not app._stay.traffic._streams
 
 
-async def test_who_leaves_at_once_leaves_nothing_behind() -> None:
-    for turns in range(8):
-        stage = Stage()
-        async with serving(stage.server) as app:
-            stream = listen(app, {**ALL, **on("test://one")})
-            await settle(turns)
-            await stream.cut()
-            assert not stage.server.engine.hub._wanted
-
-
-async def test_a_drain_at_any_moment_ends_it() -> None:
-    for turns in range(8):
-        stage = Stage()
-        async with serving(stage.server) as app:
-            stream = listen(app)
-            await settle(turns)
-            await app.drain()
-            await stream.done()
-            assert stream.status in (200, 503)
-            if stream.status == 200:
-                assert [each["method"] for each in stream.messages[:-1]] == [ACKNOWLEDGED]
-                assert stream.answer["result"]
-
-
-async def test_who_takes_nothing_any_more_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response, "SEND_SECONDS", 0.03)
-    stage = Stage()
-    async with serving(stage.server, keep_alive=0.03) as app:
-        stream = listen(app)
-        await stream.message()
-        stream.stall()
-        await stream.done(2)
-        assert not app._stay.traffic._streams
-
-
 # ── bounds ──
 
 
@@ -249,24 +180,6 @@ async def test_there_are_only_so_many() -> None:
         again = listen(app)
         assert (await again.message())["method"] == ACKNOWLEDGED
         await leave(again, streams[1])
-
-
-async def test_those_behind_an_unnamed_proxy_on_this_machine_may_hold_all() -> None:
-    async with serving(Stage().server, max_streams=3, max_per_caller=1) as app:
-        streams = [listen(app) for _ in range(3)]
-        for stream in streams:
-            assert (await stream.message())["method"] == ACKNOWLEDGED
-        assert (await listen(app).done()).status == 503
-        await leave(*streams)
-
-
-async def test_one_caller_has_half_of_them_unless_it_is_given() -> None:
-    async with serving(Stage().server, max_streams=4, identify=identify) as app:
-        streams = [listen(app, headers={"x-user": "bob"}) for _ in range(2)]
-        for stream in streams:
-            await stream.message()
-        assert (await listen(app, headers={"x-user": "bob"}).done()).status == 429
-        await leave(*streams)
 
 
 async def test_one_caller_keeps_nobody_from_streams() -> None:

@@ -1,13 +1,11 @@
 """What `asgi()` and `run()` refuse before anything is served, and what they take from the environment."""
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from dovetail import Server, SetupError
-from dovetail.state.base import MAX_TTL
-from dovetail.transports.options import TEN_YEARS, HttpOptions
+from dovetail.transports.options import HttpOptions
 from http_wire import HttpWire
 
 
@@ -78,18 +76,6 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 # ── who is calling ──
 
 
-async def test_identify_may_take_its_time(server: Server) -> None:
-    async def identify(scope: Any) -> str | None:
-        await asyncio.sleep(0)
-        return dict(scope["headers"]).get(b"x-user", b"").decode() or None
-
-    app = server.asgi(identify=identify)
-    wire = await HttpWire.session(app)
-    assert (await wire.post("ping", headers={"x-user": "eve"})).status == 404
-    assert (await wire.post("ping")).status == 200
-    await app.drain()
-
-
 @pytest.mark.parametrize("found", [17, b"ann", object()])
 async def test_identify_gives_a_name_or_none(server: Server, caplog: pytest.LogCaptureFixture, found: Any) -> None:
     app = server.asgi(identify=lambda scope: found)
@@ -97,19 +83,6 @@ async def test_identify_gives_a_name_or_none(server: Server, caplog: pytest.LogC
     assert answer.status == 500
     assert answer.json["error"]["message"] == "Internal error"
     assert "identify must give a string or None" in caplog.text
-    await app.drain()
-
-
-# ── a session in use ──
-
-
-async def test_an_open_stream_keeps_its_session_whatever_the_keep_alive(server: Server) -> None:
-    app = server.asgi(session_timeout=0.3, keep_alive=60)
-    wire = await HttpWire.session(app)
-    stream = await wire.get().started()
-    await asyncio.sleep(0.7)
-    assert (await wire.post("ping")).status == 200
-    stream.leave()
     await app.drain()
 
 
@@ -151,7 +124,3 @@ def test_mount_on_a_router_with_a_prefix(server: Server) -> None:
 def test_what_is_kept_is_kept_for_a_time_that_ends(server: Server, option: str, seconds: float) -> None:
     with pytest.raises(SetupError, match="ten years at most"):
         server.asgi(**{option: seconds})  # type: ignore[typeddict-item]
-
-
-def test_the_longest_time_is_that_of_the_state_backends() -> None:
-    assert TEN_YEARS == MAX_TTL

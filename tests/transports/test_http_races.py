@@ -8,29 +8,10 @@ import msgspec
 import pytest
 
 from dovetail import Context
-from dovetail.engine.streams import Change
 from dovetail.state.memory import MemoryState
-from http_serving import Clock, PausingState, endpoint_of, serving, sessions_of, settle, until
-from http_stage import HANDSHAKE, Stage, open_wire, text_of
+from http_serving import Clock, PausingState, endpoint_of, serving, settle, until
+from http_stage import Stage, open_wire, text_of
 from http_wire import HttpWire
-
-# ── the connection breaks before anything was sent ──
-
-
-@pytest.mark.parametrize("version", HANDSHAKE)
-async def test_a_request_cut_at_once_goes_on_and_may_notify(version: str, caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app, version)
-        call = wire.start_call("tell", {"times": 0})
-        await stage.entered.wait()
-        await call.cut()
-        await call.watched.wait()  # the call has outlived the patience of its attendant
-        stage.go.set()
-        await until(lambda: not endpoint_of(app)._calls.here)
-        assert text_of((await wire.call("add", {"a": 1, "b": 2})).answer) == "3"
-    assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
-
 
 # ── the first event of a stream ──
 
@@ -52,19 +33,6 @@ async def test_the_priming_event_comes_first_even_if_the_headers_are_slow() -> N
 
 
 # ── cancelled before the first step ──
-
-
-async def test_a_call_that_is_cancelled_before_it_runs_does_not_run() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        call = wire.start_call("work", id=7)
-        await until(lambda: bool(endpoint_of(app)._calls.here))
-        for each in tuple(endpoint_of(app)._calls.here.values()):
-            each.cancel()
-        await call.done()
-        assert stage.ran == []
-        assert call.messages == []
 
 
 @pytest.mark.parametrize("id", [0, "", 1, "1"])
@@ -110,29 +78,6 @@ async def test_the_answer_of_a_very_long_call_is_found_by_who_is_resuming() -> N
         await tail.done()
         assert text_of(tail.answer) == "told"
         assert text_of((await wire.get(last).done()).answer) == "told"
-
-
-async def test_the_log_is_forgotten_some_time_after_the_answer() -> None:
-    stage, clock = Stage(), Clock()
-    async with serving(stage.server, clock=clock) as app:
-        wire = await HttpWire.session(app)
-        stage.go.set()
-        call = await wire.start_call("tell", {"times": 1}).done()
-        first = call.events[0].id
-        assert len((await wire.get(first).done()).messages) == 3
-        clock.sleep(301)
-        assert (await wire.get(first).done()).status == 400
-
-
-async def test_a_stream_whose_answer_was_dropped_is_unknown() -> None:
-    stage = Stage()
-    async with serving(stage.server, state=MemoryState(max_log_bytes=2000)) as app:
-        wire = await HttpWire.session(app)
-        stage.go.set()
-        first = (await wire.start_call("tell").done()).events[0].id
-        for _ in range(10):
-            await wire.call("tell")
-        assert (await wire.get(first).done()).status == 400
 
 
 # ── a log that has no room ──
@@ -181,23 +126,6 @@ async def test_a_refused_stream_costs_no_change_and_leaves_no_listener() -> None
         await stream.done()
 
 
-async def test_a_change_at_the_moment_of_a_take_over_is_not_lost() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        older = wire.get()
-        await older.event()
-        stage.server.engine.publish(Change("tools"))
-        newer = wire.get()
-        await older.done()
-        await newer.event()
-        await settle()
-        heard = [*older.messages, *newer.messages]
-        assert [each["method"] for each in heard] == ["notifications/tools/list_changed"]
-        newer.leave()
-        await newer.done()
-
-
 # ── the task of a request, and who may end it ──
 
 
@@ -237,30 +165,6 @@ async def test_the_task_of_a_request_has_no_cancellation_left_in_it(kind: type[S
         assert call.sent == []
 
 
-async def test_a_host_that_cancels_what_was_cancelled_already_is_obeyed() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        call = HttpWire(app).start_call("work")
-        await stage.entered.wait()
-        for each in tuple(app._stay.traffic._calls):
-            each.client_left()
-        call.task.cancel()
-        await asyncio.wait({call.task})
-        assert call.task.cancelled()
-
-
-async def test_a_host_that_cancels_while_the_answer_is_sent_is_obeyed() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        call = HttpWire(app).start_call("add", {"a": 1, "b": 2})
-        call.stall()
-        await call.started()
-        call.task.cancel()
-        done, _ = await asyncio.wait({call.task}, timeout=1)
-        assert done
-        assert call.task.cancelled()
-
-
 # ── a client that does not read, and comes back by another connection ──
 
 
@@ -295,40 +199,6 @@ async def test_two_who_notify_at_once_are_sent_in_the_order_of_the_log() -> None
         assert text_of(call.answer) == "both"
         again = await wire.get(call.events[0].id).done()
         assert again.messages == call.messages
-
-
-async def test_a_notification_under_way_is_not_sent_after_the_answer() -> None:
-    stage = Stage()
-    tasks = []
-
-    @stage.server.tool
-    async def careless(ctx: Context) -> str:
-        tasks.append(asyncio.create_task(ctx.warning("late")))
-        await asyncio.sleep(0)
-        return "careless"
-
-    async with serving(stage.server, state=PausingState()) as app:
-        wire = await HttpWire.session(app)
-        call = await wire.call("careless")
-        assert text_of(call.answer) == "careless"
-        await asyncio.gather(*tasks)
-
-
-# ── sessions that end while they are used ──
-
-
-async def test_a_stream_of_an_ended_session_does_not_bring_it_back() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        await wire.ask("resources/subscribe", {"uri": "test://one"})
-        sessions = sessions_of(app)
-        held = await sessions.find(wire.session_id or "", None)
-        assert held is not None
-        await sessions.end(held.record.id)
-        await held.use()  # as a keep-alive at the same moment would
-        assert sessions._known == {}
-        assert not stage.server.engine.hub._wanted
 
 
 # ── requests that are not complete when the server stops ──

@@ -17,7 +17,6 @@ from http_serving import serving, settle
 from http_stage import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire
 from http_wire import META, Exchange, HttpWire
 
-UPDATED = "notifications/resources/updated"
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 LISTS = {
     "tools/list": "tools",
@@ -75,7 +74,6 @@ def busy_server(**options: Any) -> Server:
     return server
 
 
-VALUE = {"name": "name", "value": ""}
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
     *((method, {}) for method in LISTS),
     ("tools/call", {"name": "chat"}),
@@ -242,28 +240,6 @@ async def test_all_pages_of_a_list_have_one_scope(method: str, scope: str) -> No
 
 
 # ── what a client has asked to hear ──
-
-
-@pytest.mark.parametrize("version", HANDSHAKE)
-@pytest.mark.rule("RES-4")
-async def test_a_session_hears_of_a_resource_from_subscribe_until_unsubscribe(version: str) -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire, other = await HttpWire.session(app, version), await HttpWire.session(app, version)
-        stream, elsewhere = await wire.get().started(), await other.get().started()
-        stage.server.notify_resource_updated("test://one")  # nobody has asked
-        assert await wire.ask("resources/subscribe", {"uri": "test://one"}) == {}
-        stage.server.notify_resource_updated("test://two")
-        stage.server.notify_resource_updated("test://one")
-        heard = await stream.message()
-        assert (heard["method"], heard["params"]["uri"]) == (UPDATED, "test://one")
-        assert await wire.ask("resources/unsubscribe", {"uri": "test://one"}) == {}
-        stage.server.notify_resource_updated("test://one")
-        stage.change_tools()  # comes after it
-        for each, number in ((stream, 2), (elsewhere, 1)):
-            await each.until(lambda each=each, number=number: len(each.messages) == number)
-            assert each.messages[-1]["method"] == "notifications/tools/list_changed"
-        await leave(stream, elsewhere)
 
 
 @pytest.mark.rule("SH-10", "SH-19")

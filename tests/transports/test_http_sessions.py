@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from session_opening import HELLO, initialize, records
+from session_opening import HELLO, identify, initialize, records
 
-from dovetail import Context, ProtocolError
+from dovetail import ProtocolError
 from http_serving import Clock, PausingState, serving, sessions_of, settle, until
 from http_stage import HANDSHAKE, Stage, text_of
 from http_wire import CLIENT, HttpWire
@@ -38,25 +38,6 @@ async def test_ids_can_be_sent_in_a_header_and_not_be_guessed() -> None:
         assert all(len(id) >= 32 and all(0x21 <= ord(character) <= 0x7E for character in id) for id in ids)
 
 
-async def test_no_other_answer_names_it() -> None:
-    async with serving(Stage().server) as app:
-        wire = await HttpWire.session(app)
-        for answer in [
-            await wire.call("add", {"a": 1, "b": 1}),
-            await wire.notify("notifications/cancelled", {"requestId": 9}),
-            await HttpWire(app).call("add", {"a": 1, "b": 1}),
-        ]:
-            assert "mcp-session-id" not in answer.headers
-
-
-async def test_a_session_begins_anew_even_if_one_is_named() -> None:
-    async with serving(Stage().server) as app:
-        first = await initialize(app)
-        second = await initialize(app, **{"mcp-session-id": first.headers["mcp-session-id"]})
-        assert second.headers["mcp-session-id"] != first.headers["mcp-session-id"]
-        assert len(await records(app)) == 2
-
-
 async def test_a_refused_initialize_opens_no_session() -> None:
     stage = Stage()
 
@@ -72,20 +53,6 @@ async def test_a_refused_initialize_opens_no_session() -> None:
         assert "mcp-session-id" not in answer.headers
         assert await records(app) == []
         assert sessions_of(app)._known == {}
-
-
-@pytest.mark.parametrize("accept", ["application/json, text/event-stream", "application/json", "text/event-stream"])
-async def test_a_slow_initialize_still_names_its_session(accept: str) -> None:
-    stage = Stage()
-
-    @stage.server.middleware
-    async def dawdle(request: Any, call_next: Any) -> Any:
-        await asyncio.sleep(0.1 if request.method == "initialize" and "event" in accept and "json" in accept else 0)
-        return await call_next(request)
-
-    async with serving(stage.server, keep_alive=0.02) as app:
-        wire = await HttpWire.session(app, accept=accept)
-        assert wire.session_id
 
 
 @pytest.mark.rule("CAN-6")
@@ -112,56 +79,6 @@ async def test_initialize_is_not_cancelled() -> None:
 
 
 # ── what a session remembers ──
-
-
-@pytest.mark.parametrize("version", HANDSHAKE)
-async def test_tools_know_the_client_and_the_session(version: str) -> None:
-    stage = Stage()
-
-    @stage.server.tool
-    async def who(ctx: Context) -> str:
-        return f"{ctx.client.name} {ctx.session_id} {ctx.protocol_version} {sorted(ctx.client.capabilities)}"
-
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app, version, capabilities={"sampling": {}})
-        assert text_of((await wire.call("who")).answer) == f"wire {wire.session_id} {version} ['sampling']"
-
-
-@pytest.mark.rule("SH-31")
-async def test_the_negotiated_version_counts_whatever_a_header_says() -> None:
-    stage = Stage()
-
-    @stage.server.tool
-    async def version(ctx: Context) -> str:
-        return ctx.protocol_version
-
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app, "2025-06-18")
-        for header in (None, "2025-03-26", "2025-11-25"):
-            answer = await wire.call("version", headers={"mcp-protocol-version": header})
-            assert text_of(answer.answer) == "2025-06-18"
-
-
-async def test_each_session_has_its_own_log_level() -> None:
-    stage = Stage()
-
-    @stage.server.tool
-    async def chat(ctx: Context) -> str:
-        for level in ("debug", "info", "warning", "error"):
-            await ctx.log(level, level)
-        return "chatted"
-
-    async with serving(stage.server) as app:
-        loud, quiet, plain = [await HttpWire.session(app) for _ in range(3)]
-        await loud.ask("logging/setLevel", {"level": "debug"})
-        await quiet.ask("logging/setLevel", {"level": "error"})
-        heard = [len((await wire.call("chat")).messages) - 1 for wire in (loud, quiet)]
-        assert heard == [4, 1]
-        await loud.ask("logging/setLevel", {"level": "emergency"})
-        assert (await loud.call("chat")).json["result"]
-        level = stage.server.engine.options.log_level
-        expected = ["debug", "info", "warning", "error"]
-        assert len((await plain.call("chat")).messages) - 1 == len(expected[expected.index(level or "debug") :])
 
 
 async def test_subscriptions_that_are_made_at_once_are_all_kept() -> None:
@@ -241,27 +158,6 @@ async def test_delete_ends_the_streams_and_calls_of_that_session_only() -> None:
         await streams[1].done()
 
 
-async def test_delete_is_heard_by_a_call_in_a_thread() -> None:
-    stage = Stage()
-    heard = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    @stage.server.tool
-    def block(ctx: Context) -> str:
-        loop.call_soon_threadsafe(stage.entered.set)
-        if ctx.cancelled.wait(5):
-            loop.call_soon_threadsafe(heard.set)
-        return "never"
-
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        call = wire.start_call("block")
-        await stage.entered.wait()
-        await wire.delete()
-        await call.done()
-        await asyncio.wait_for(heard.wait(), 5)
-
-
 async def test_delete_at_the_moment_of_a_call() -> None:
     """Whichever comes first, nothing hangs and nothing is left."""
     for turns in range(12):
@@ -275,3 +171,115 @@ async def test_delete_at_the_moment_of_a_call() -> None:
             assert ended.status == 204
             assert call.status in (200, 404)
             assert sessions_of(app)._known == {}, turns
+
+
+# ── the cap ──
+
+
+async def test_when_it_is_full_of_fresh_sessions_a_new_one_is_refused() -> None:
+    clock = Clock()
+    async with serving(Stage().server, clock=clock, max_sessions=2) as app:
+        first, _ = [await HttpWire.session(app) for _ in range(2)]
+        clock.sleep(59)
+        refused = await initialize(app)
+        assert refused.status == 503
+        assert refused.headers["retry-after"]
+        assert refused.json["id"] == 0
+        assert "2 sessions" in refused.json["error"]["message"]
+        assert (await first.call("add", {"a": 1, "b": 1})).status == 200
+
+
+async def test_the_longest_silent_one_gives_way_and_its_stream_ends() -> None:
+    clock = Clock()
+    async with serving(Stage().server, clock=clock, max_sessions=2) as app:
+        silent, used = [await HttpWire.session(app) for _ in range(2)]
+        stream = await silent.get().started()
+        clock.sleep(61)
+        assert (await used.call("add", {"a": 1, "b": 1})).status == 200
+        new = await HttpWire.session(app)
+        await stream.done()
+        assert (await silent.call("add", {"a": 1, "b": 1})).status == 404
+        for wire in (used, new):
+            assert (await wire.call("add", {"a": 1, "b": 1})).status == 200
+
+
+async def test_a_session_with_an_open_stream_is_in_use() -> None:
+    clock = Clock()
+    async with serving(Stage().server, clock=clock, max_sessions=1, session_timeout=100, keep_alive=0.01) as app:
+        wire = await HttpWire.session(app)
+        stream = await wire.get().started()
+        for _ in range(3):
+            clock.sleep(90)
+            beats = stream.raw.count(b": keep-alive")
+            await until(lambda beats=beats: stream.raw.count(b": keep-alive") > beats)
+        assert (await initialize(app)).status == 503
+        assert (await wire.call("add", {"a": 1, "b": 1})).status == 200
+        stream.leave()
+        await stream.done()
+
+
+# ── each caller's share ──
+
+
+def by(user: str | None = None, address: str | None = None) -> dict[str, str | None]:
+    return {"x-user": user} if address is None else {"x-forwarded-for": address}
+
+
+@pytest.mark.parametrize(
+    ("options", "greedy", "other"),
+    [
+        ({"identify": identify}, by("bob"), by("ann")),
+        ({"trusted_proxies": ["127.0.0.1"]}, by(address="192.0.2.1"), by(address="192.0.2.2")),
+        ({"trusted_proxies": ["127.0.0.1"]}, by(address="2001:db8::1"), by(address="2001:db8:0:100::1")),
+    ],
+    ids=["principal", "address", "network"],
+)
+async def test_one_user_keeps_nobody_from_opening_sessions_nor_ends_theirs(
+    options: dict[str, Any], greedy: dict[str, str | None], other: dict[str, str | None]
+) -> None:
+    clock = Clock()
+    async with serving(Stage().server, clock=clock, max_sessions=4, max_per_caller=4, **options) as app:
+        idle = await HttpWire.session(app, headers=other)
+        clock.sleep(61)
+        for _ in range(3):
+            await HttpWire.session(app, headers=greedy)
+        assert (await initialize(app, **greedy)).status == 503
+        assert (await idle.call("add", {"a": 1, "b": 1})).status == 200
+        second = await HttpWire.session(app, headers=other)  # in the place of one of theirs
+        assert (await second.call("add", {"a": 1, "b": 1})).status == 200
+
+
+async def test_a_caller_has_only_so_many_sessions() -> None:
+    async with serving(Stage().server, max_per_caller=2, identify=identify) as app:
+        for _ in range(2):
+            await HttpWire.session(app, headers=by("bob"))
+        refused = await initialize(app, **by("bob"))
+        assert (refused.status, refused.headers["retry-after"]) == (429, "60")
+        assert "max_per_caller" in refused.json["error"]["message"]
+        assert (await initialize(app, **by("ann"))).status == 200
+
+
+# ── whose it is ──
+
+
+async def test_nobody_else_can_use_a_session() -> None:
+    stage = Stage()
+    async with serving(stage.server, identify=identify) as app:
+        answer = await initialize(app, **{"x-user": "ann"})
+        wire = HttpWire(app, "2025-06-18")
+        wire.session_id = answer.headers["mcp-session-id"]
+        mine: dict[str, str | None] = {"x-user": "ann"}
+        stage.go.set()
+        call = await wire.start_call("tell", headers=mine).done()
+        event = call.events[0].id
+        for other in ({"x-user": "bob"}, {}):
+            for stolen in [
+                await wire.start_call("add", {"a": 1, "b": 1}, headers=other).done(),
+                await wire.get(headers=other).done(),
+                await wire.get(event, headers=other).done(),
+                await wire.raw("DELETE", headers=other).done(),
+                await wire.raw("POST", b'{"jsonrpc":"2.0","method":"notifications/initialized"}', other).done(),
+            ]:
+                assert stolen.status == 404
+        assert (await wire.start_call("add", {"a": 1, "b": 1}, headers=mine).done()).status == 200
+        assert (await wire.get(event, headers=mine).done()).status == 200

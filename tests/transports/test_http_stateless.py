@@ -6,22 +6,18 @@ from typing import Any
 import pytest
 from asked_server import (
     ANSWER,
-    INVALID_PARAMS,
     INVALID_REQUEST,
     LEGACY,
     NOT_FOUND,
-    UNSUPPORTED,
     H,
     check_refusal,
     hello,
     message,
-    mirrored,
     modern,
     new_server,
     post,
 )
 
-from dovetail import Context, Server
 from http_wire import MODERN, Exchange, HttpWire
 
 every_revision = pytest.mark.parametrize("version", LEGACY)
@@ -54,16 +50,6 @@ async def test_the_handshake_promises_nothing_that_needs_a_session(app: Any, ver
     capabilities = (await post(HttpWire(app), hello(version))).json["result"]["capabilities"]
     assert capabilities.pop("completions", {}) == {}
     assert capabilities == {"tools": {}, "resources": {}, "prompts": {}}
-
-
-@every_revision
-async def test_with_sessions_it_promises_them(version: str) -> None:
-    app = new_server().asgi()
-    capabilities = (await post(HttpWire(app), hello(version))).json["result"]["capabilities"]
-    changes = {"listChanged": True}
-    assert capabilities["resources"] == {"subscribe": True, **changes}
-    assert (capabilities["tools"], capabilities["logging"]) == (changes, {})
-    await app.drain(0)
 
 
 @every_revision
@@ -155,15 +141,6 @@ async def test_there_is_nothing_to_get_or_delete(app: Any, verb: str, version: s
     assert {each.strip() for each in answer.headers["allow"].split(",")} == {"POST", "OPTIONS"}
 
 
-@pytest.mark.rule("SH-32", "LIFE-12", "MH-14")
-async def test_what_is_wrong_is_wrong_without_sessions_too(app: Any) -> None:
-    wire = HttpWire(app)
-    check_refusal(await post(wire, message("tools/list"), H("banana")), 400, UNSUPPORTED, "q")
-    check_refusal(await post(wire, message("tools/list"), H(MODERN)), 400, INVALID_PARAMS, "q")
-    check_refusal(await post(wire, message("no/such"), H("2025-11-25")), 200, NOT_FOUND, "q")
-    check_refusal(await post(wire, modern("no/such"), mirrored("no/such")), 404, NOT_FOUND, "q")
-
-
 @every_revision
 @pytest.mark.rule("SH-8", "SH-11", "SH-14", "PROG-1")
 async def test_a_call_may_still_tell_its_progress(app: Any, version: str) -> None:
@@ -172,27 +149,3 @@ async def test_a_call_may_still_tell_its_progress(app: Any, version: str) -> Non
     assert [each["params"]["progress"] for each in answer.messages[:-1]] == [1, 2]
     assert answer.answer["id"] == "q"
     assert not any(event.id for event in answer.events), "there is nothing to come back to"
-
-
-async def test_calls_with_the_same_id_do_not_meet(app: Any) -> None:
-    slow = HttpWire(app).raw(
-        "POST",
-        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wait","arguments":{"seconds":0.05}}}',
-        H("2025-06-18"),
-    )
-    quick = await post(HttpWire(app), message("ping", id=1), H("2025-06-18"))
-    assert quick.json["result"] == {}
-    assert (await slow.done()).answer["result"]["content"][0]["text"] == "0.05"
-
-
-async def test_a_tool_sees_no_session_and_no_client() -> None:
-    server = Server("seen", version="1")
-
-    @server.tool
-    async def who(ctx: Context) -> str:
-        return f"{ctx.session_id} {ctx.client.name} {ctx.protocol_version}"
-
-    app = server.asgi(stateless=True)
-    answer = await ask(app, "2025-06-18", "tools/call", {"name": "who"})
-    assert answer.json["result"]["content"][0]["text"] == "None None 2025-06-18"
-    await app.drain(0)

@@ -1,22 +1,27 @@
-"""The app inside of other apps: every path where it should be, streams that stream, nothing to wire."""
+"""The app inside of other apps: every path where it should be, its beginning and end, streams through middleware."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import pytest
 from fastapi import APIRouter, FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from http_program import PROMPTLY
 from litestar import Litestar, asgi
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 
-from dovetail import Server
+from dovetail import Context, Server
 from dovetail.errors import SetupError
 from dovetail.transports.http import HttpApp
 from hosting import hosted
-from http_wire import HttpWire
+from http_serving import settle
+from http_wire import MODERN, Exchange, HttpWire
 
 SUM = {"a": 1, "b": 2}
 
@@ -50,7 +55,8 @@ async def app() -> AsyncIterator[HttpApp]:
 def no_complaints(caplog: pytest.LogCaptureFixture) -> Any:
     """Neither ours nor those of a host."""
     yield
-    assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+    told = [record for record in caplog.get_records("call") if record.levelname in ("ERROR", "CRITICAL")]
+    assert [(record.name, record.getMessage()) for record in told] == []
 
 
 # ── hosts ──
@@ -179,16 +185,6 @@ async def test_no_method_is_redirected(app: HttpApp, mount: Callable[..., Any], 
         assert "location" not in answer.headers
 
 
-async def test_why_mount_alone_is_not_enough(app: HttpApp) -> None:
-    """The host answers `/x` itself, with a redirect that clients need not follow; `/x/` is ours."""
-    for host in (FastAPI(), Starlette()):
-        host.mount("/x", app)
-        await works_at(host, "/x/")
-        await works_at(host, "/x/mcp")
-        await sse_works_at(host, "/x/sse", seen_as="/x/messages")
-        assert (await HttpWire(host).raw("POST", path="/x").done()).status == 307
-
-
 async def test_at_the_root_of_a_host(app: HttpApp) -> None:
     host = FastAPI()
     host.mount("/", app)
@@ -207,23 +203,6 @@ async def test_the_rest_of_the_host_is_not_touched(app: HttpApp) -> None:
     answer = await HttpWire(host).raw("GET", path="/xylophone").done()
     assert answer.json == "the host's own"
     assert "/x" not in host.openapi()["paths"]
-
-
-async def test_mounts_in_mounts(app: HttpApp) -> None:
-    inner = FastAPI()
-    app.mount_on(inner, "/tools/x")
-    host = Starlette(routes=[Mount("/api", Mount("/v1", inner))])
-    for path in ("/api/v1/tools/x", "/api/v1/tools/x/", "/api/v1/tools/x/mcp"):
-        await works_at(host, path)
-    await sse_works_at(host, "/api/v1/tools/x/sse", seen_as="/api/v1/tools/x/messages")
-
-
-async def test_a_mount_with_a_parameter(app: HttpApp) -> None:
-    host = FastAPI()
-    app.mount_on(host, "/{tenant}/x")
-    for path in ("/acme/x", "/acme/x/", "/größe 1/x"):
-        await works_at(host, path)
-    await sse_works_at(host, "/acme/x/sse", seen_as="/acme/x/messages")
 
 
 @pytest.mark.parametrize(
@@ -257,19 +236,6 @@ async def test_behind_a_proxy(app: HttpApp, path: str, root_path: str, seen_as: 
     await sse_works_at(host, f"{path}/sse", root_path, seen_as=f"{seen_as}/messages")
 
 
-@pytest.mark.parametrize(
-    ("path", "root_path"), [("/proxy/mcp", "/proxy"), ("/mcp", "/proxy"), ("/proxy/mcp", "/proxy/"), ("/mcp", "/mcp")]
-)
-async def test_not_mounted_behind_a_proxy(app: HttpApp, path: str, root_path: str) -> None:
-    await works_at(app, path, root_path)
-    await works_at(app, f"{path}/", root_path)
-
-
-@pytest.mark.parametrize("path", ["/sse", "/proxy/sse"])
-async def test_not_mounted_sse_behind_a_proxy(app: HttpApp, path: str) -> None:
-    await sse_works_at(app, path, "/proxy", seen_as="/proxy/messages")
-
-
 @pytest.mark.parametrize("path", ["", "/", "x", "/x/", "/mcp//"])
 def test_where_nothing_can_be_mounted(path: str) -> None:
     with pytest.raises(SetupError, match="it must be like"):
@@ -293,13 +259,353 @@ async def test_two_servers_in_one_host() -> None:
     await two.drain()
 
 
-@pytest.mark.parametrize("mount", [in_fastapi, in_litestar, in_another_server], ids=lambda mount: mount.__name__)
-async def test_uvicorn_with_a_root_path(app: HttpApp, mount: Callable[..., Any]) -> None:
-    """`uvicorn --root-path /proxy`: the proxy has cut that off, uvicorn puts it in front again."""
-    async with hosted(mount(app), root_path="/proxy") as url, aiohttp.ClientSession() as client:
-        for path in ("/x", "/x/"):
-            async with client.post(url + path, json={}, allow_redirects=False) as answer:
-                assert (answer.status, (await answer.json())["error"]["code"]) == (400, -32600)
-        async with client.get(f"{url}/x/sse") as stream:
-            first = await asyncio.wait_for(stream.content.readuntil(b"\n\n"), 5)
-            assert b"data: /proxy/x/messages?session_id=" in first
+class Lived:
+    """A server that notes what happens to its lifespan."""
+
+    def __init__(self, *, fails: int = 0) -> None:
+        self.notes: list[str] = []
+        self.slow = asyncio.Event()
+        self.slow.set()
+        self._fails = fails
+        self.server = Server("lived", version="1.0.0", lifespan=self._lifespan)
+        self.server.add_tool(self.spirit)
+        self.server.add_tool(self.nap)
+        self.app = self.server.asgi()
+
+    @asynccontextmanager
+    async def _lifespan(self, server: Server) -> AsyncIterator[str]:
+        self.notes.append("entering")
+        await self.slow.wait()
+        if self._fails:
+            self._fails -= 1
+            raise RuntimeError("no database")
+        self.notes.append("entered")
+        yield "alive"
+        self.notes.append("left")
+
+    async def spirit(self, ctx: Context) -> str:
+        return str(ctx.lifespan)
+
+    async def nap(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "rested"
+
+
+async def spirit(host: Any, path: str = "/x") -> str:
+    answer = await HttpWire(host, path=path).call("spirit")
+    assert answer.status == 200, answer.raw
+    return answer.answer["result"]["content"][0]["text"]
+
+
+def mounted(lived: Lived, **options: Any) -> FastAPI:
+    host = FastAPI(**options)
+    lived.app.mount_on(host, "/x")
+    return host
+
+
+# ── the beginning ──
+
+
+async def test_the_first_request_starts_the_server() -> None:
+    lived = Lived()
+    host = mounted(lived)
+    assert (await HttpWire(host).raw("GET", path="/x/health").done()).status == 200
+    assert lived.notes == []
+    assert await asyncio.gather(*(spirit(host) for _ in range(10))) == ["alive"] * 10
+    assert lived.notes == ["entering", "entered"]
+    await lived.app.drain()
+    assert lived.notes == ["entering", "entered", "left"]
+
+
+async def test_a_start_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    lived = Lived(fails=1)
+    lived.slow.clear()
+    host = mounted(lived)
+    calls = [HttpWire(host, path="/x").start_call("spirit") for _ in range(3)]
+    await settle(50)
+    lived.slow.set()
+    for call in calls:
+        await call.done()
+        assert (call.status, call.json["error"]) == (500, {"code": -32603, "message": "Internal error"})
+    assert "no database" in caplog.text
+    caplog.clear()
+    assert await spirit(host) == "alive"
+    await lived.app.drain()
+
+
+async def test_the_start_outlives_the_client_that_caused_it() -> None:
+    """Some hosts cancel the request of a client that has left; others have come meanwhile."""
+    lived = Lived()
+    lived.slow.clear()
+    host = mounted(lived)
+    first, second = (HttpWire(host, path="/x").start_call("spirit") for _ in range(2))
+    await settle(50)
+    first.task.cancel()
+    await settle(50)
+    lived.slow.set()
+    assert (await second.done()).status == 200
+    assert lived.notes == ["entering", "entered"]
+    await lived.app.drain()
+
+
+def test_one_app_on_one_loop_after_the_other() -> None:
+    """As test clients do it, which make a loop for each test."""
+    lived = asyncio.run(_made())
+    host = mounted(lived)
+    for _ in range(2):
+        assert asyncio.run(spirit(host)) == "alive"
+    assert lived.notes == ["entering", "entered"] * 2
+
+
+async def _made() -> Lived:
+    return Lived()
+
+
+# ── the end ──
+
+
+async def test_a_second_loop_does_not_disturb_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server("one", version="1.0.0")
+    app = server.asgi()
+    wire = await HttpWire.session(app)
+    stream = await wire.get().started()
+
+    def elsewhere() -> tuple[int, str]:
+        async def visit() -> tuple[int, str]:
+            answer = await HttpWire(app).post("server/discover")
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await app.drain()
+            return answer.status, answer.json["error"]["message"]
+
+        return asyncio.run(visit())
+
+    assert await asyncio.to_thread(elsewhere) == (500, "Internal error")
+    assert "another event loop" in caplog.text
+    caplog.clear()
+    assert (await wire.post("ping")).status == 200
+    assert (await HttpWire(app).raw("GET", path="/ready").done()).status == 200
+    await app.drain()
+    await stream.done()
+
+
+PAGE = "http://localhost:3000"
+
+
+class Stage:
+    """A server whose tools wait for the test, and tell it what became of them."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.server = Server("staged", version="1.0.0")
+        self.server.add_tool(self.tell)
+        self.server.add_tool(self.wait)
+        self.app = self.server.asgi(keep_alive=0.1)
+
+    async def tell(self, ctx: Context) -> str:
+        """Report something, and wait."""
+        await ctx.report_progress(1)
+        return await self.wait()
+
+    async def wait(self) -> str:
+        self.begun.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return "done" * 500
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    yield stage
+    stage.go.set()
+    async with asyncio.timeout(PROMPTLY):
+        await stage.app.drain(1)
+
+
+# ── the middleware ──
+
+
+def bare(host: FastAPI) -> None:
+    """None at all."""
+
+
+def base_http(host: FastAPI) -> None:
+    @host.middleware("http")
+    async def stamp(request: Any, call_next: Any) -> Any:
+        response = await call_next(request)
+        response.headers["x-stamp"] = "1"
+        return response
+
+
+def reading(host: FastAPI) -> None:
+    async def read(request: Any, call_next: Any) -> Any:
+        assert await request.body() is not None
+        return await call_next(request)
+
+    host.add_middleware(BaseHTTPMiddleware, dispatch=read)
+
+
+def gzip(host: FastAPI) -> None:
+    host.add_middleware(GZipMiddleware, minimum_size=10)
+
+
+def cors(host: FastAPI) -> None:
+    host.add_middleware(CORSMiddleware, allow_origins=[PAGE], allow_headers=["*"], allow_methods=["*"])
+
+
+def all_of_them(host: FastAPI) -> None:
+    for add in (base_http, reading, gzip, cors, base_http):
+        add(host)
+
+
+every_middleware = pytest.mark.parametrize(
+    "add", [bare, base_http, reading, gzip, cors, all_of_them], ids=lambda add: add.__name__
+)
+Add = Callable[[FastAPI], None]
+
+
+def wired(app: HttpApp, add: Add) -> FastAPI:
+    host = FastAPI()
+    add(host)
+    app.mount_on(host, "/x")
+    return host
+
+
+HEADERS: dict[str, str | None] = {"origin": PAGE}
+ZIPPED: dict[str, str | None] = {"accept-encoding": "gzip"}
+PROGRESS = {"meta": {"progressToken": "t"}, "headers": ZIPPED}
+
+
+async def both_eras(host: Any) -> list[HttpWire]:
+    return [
+        HttpWire(host, path="/x", headers=HEADERS),
+        await HttpWire.session(host, path="/x", headers=HEADERS),
+    ]
+
+
+# ── in this process ──
+
+
+@every_middleware
+async def test_what_is_told_comes_at_once(stage: Stage, add: Add) -> None:
+    for wire in await both_eras(wired(stage.app, add)):
+        stage.go.clear()
+        call = wire.start_call("tell", **PROGRESS)
+        assert (await call.message())["method"] == "notifications/progress"
+        assert call.headers["content-type"] == "text/event-stream"
+        assert "content-encoding" not in call.headers
+        stage.go.set()
+        assert (await call.message())["result"]["content"][0]["text"].startswith("done")
+        await call.done()
+
+
+@every_middleware
+async def test_get_streams_stream(stage: Stage, add: Add) -> None:
+    wire = await HttpWire.session(wired(stage.app, add), path="/x", headers=HEADERS)
+    stream = wire.get(headers=ZIPPED)
+    await stream.event()
+    stage.server.remove_tool("wait")
+    assert (await stream.message())["method"] == "notifications/tools/list_changed"
+    stream.leave(quietly=True)
+    await stream.done()
+
+
+@every_middleware
+@pytest.mark.rule("MH-13")
+async def test_who_leaves_a_stream_cancels_its_call(stage: Stage, add: Add) -> None:
+    call = HttpWire(wired(stage.app, add), path="/x", headers=HEADERS).start_call("tell", **PROGRESS)
+    await call.message()
+    call.leave(quietly=True)
+    async with asyncio.timeout(PROMPTLY):
+        await stage.cancelled.wait()
+    await call.done()
+
+
+@every_middleware
+@pytest.mark.rule("SH-15")
+async def test_a_session_may_leave_and_come_back(stage: Stage, add: Add) -> None:
+    wire = await HttpWire.session(wired(stage.app, add), path="/x", headers=HEADERS)
+    call = wire.start_call("tell", **PROGRESS)
+    primed = await call.event()
+    await stage.begun.wait()
+    call.leave(quietly=True)
+    await settle(100)
+    assert not stage.cancelled.is_set()
+    stage.go.set()
+    rest = await wire.get(primed.id).done()
+    assert rest.answer["result"]["content"][0]["text"].startswith("done")
+    await call.done()
+
+
+@every_middleware
+async def test_a_host_that_drains_ends_its_streams(stage: Stage, add: Add) -> None:
+    host = wired(stage.app, add)
+    session = await HttpWire.session(host, path="/x", headers=HEADERS)
+    wire = HttpWire(host, path="/x", headers=HEADERS)
+    listen = wire.start("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+    streams: list[Exchange] = [session.get(), wire.raw("GET", path="/x/sse"), listen]
+    for stream in streams:
+        await stream.event()
+    async with asyncio.timeout(1):
+        await stage.app.drain()
+    for stream in streams:
+        await stream.done(1)
+        assert stream.sent[-1].get("more_body", False) is False  # properly, not by a broken connection
+    assert "result" in listen.answer
+
+
+async def test_the_hosts_cors_and_ours_do_not_add_up(stage: Stage) -> None:
+    wire = HttpWire(wired(stage.app, cors), path="/x", headers=HEADERS)
+    stage.go.set()
+    for answer in (await wire.call("wait"), await wire.raw("POST", b"{").done()):
+        names = [name for name, _ in answer.sent[0]["headers"]]
+        assert names.count(b"access-control-allow-origin") == 1
+        assert answer.headers["access-control-allow-origin"] == PAGE
+        assert "Mcp-Session-Id" in answer.headers["access-control-expose-headers"]
+    asking = {"access-control-request-method": "POST", "access-control-request-headers": "mcp-method,mcp-param-region"}
+    preflight = await wire.raw("OPTIONS", b"", asking).done()
+    assert preflight.status == 200
+    assert "mcp-param-region" in preflight.headers["access-control-allow-headers"]
+
+
+# ── on a socket ──
+
+
+def call_of(tool: str) -> dict[str, Any]:
+    """What aiohttp has to be given for a modern call that wants to hear of its progress."""
+    message = HttpWire(None).message("tools/call", {"name": tool, "arguments": {}, "_meta": {"progressToken": "t"}})
+    names = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": tool}
+    headers = {"content-type": "application/json", "accept": "application/json, text/event-stream", **names}
+    return {"data": json.dumps(message), "headers": headers}
+
+
+@pytest.mark.parametrize("add", [bare, all_of_them], ids=lambda add: add.__name__)
+async def test_on_a_real_socket(stage: Stage, add: Add) -> None:
+    async with hosted(wired(stage.app, add)) as url, aiohttp.ClientSession() as client:
+        async with client.post(f"{url}/x", allow_redirects=False, **call_of("tell")) as answer:
+            assert (answer.status, answer.content_type) == (200, "text/event-stream")
+            first = await asyncio.wait_for(answer.content.readuntil(b"\n\n"), PROMPTLY)
+            assert b"notifications/progress" in first
+            stage.go.set()
+            assert b"donedone" in await answer.read()
+        stage.go.clear()
+
+        async with client.post(f"{url}/x", **call_of("tell")) as answer:
+            await answer.content.readuntil(b"\n\n")
+            answer.close()
+        await asyncio.wait_for(stage.cancelled.wait(), PROMPTLY)
+        stage.cancelled.clear()
+        stage.begun.clear()
+
+        call = asyncio.create_task(client.post(f"{url}/x", **call_of("wait")))
+        await asyncio.wait_for(stage.begun.wait(), PROMPTLY)
+        call.cancel()
+        await asyncio.wait_for(stage.cancelled.wait(), PROMPTLY)
+
+        async with client.get(f"{url}/x/health") as answer:
+            assert await answer.json() == {"status": "ok"}

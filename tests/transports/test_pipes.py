@@ -1,11 +1,15 @@
 """Readers and writers on a pipe in this process, those that the loop watches and those with a thread."""
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dovetail.transports.lines import Line, LineSplitter, as_line
 from dovetail.transports.pipes import (
     HIGH_WATER,
     LOW_WATER,
@@ -104,27 +108,6 @@ async def test_a_writer_keeps_the_order(pipe: Ends, writer_class: type[WatchedWr
     assert os.get_blocking(pipe.into)
 
 
-async def test_what_is_gathered_is_sent_at_once(pipe: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = WatchedWriter(pipe.into, lambda: None)
-    sent: list[int] = []
-    real = os.writev
-
-    def counted(descriptor: int, lines: list[bytes]) -> int:
-        sent.append(len(lines))
-        return real(descriptor, lines)
-
-    monkeypatch.setattr(os, "writev", counted)
-    writer.gather()
-    for number in range(32):
-        writer.write(b"%02d" % number)
-    assert sent == []
-    writer.send_gathered()
-    writer.write(b"alone")
-    assert sent == [32, 1]
-    assert len(await read_lines(pipe, 32 * 3 + 6)) == 32 * 3 + 6
-    writer.close()
-
-
 async def test_a_writer_is_full_until_it_is_read(pipe: Ends, writer_class: type[WatchedWriter | ThreadWriter]) -> None:
     changes: list[int] = []
     writer = writer_class(pipe.into, lambda: changes.append(writer._pending))
@@ -171,3 +154,70 @@ def test_only_pipes_and_sockets_are_watched(pipe: Ends) -> None:
     with open(__file__, "rb") as file, open(os.devnull, "rb") as null:
         assert not is_watchable(file.fileno())
         assert not is_watchable(null.fileno())
+
+
+def split(*chunks: bytes, limit: int = 20) -> list[Line]:
+    splitter = LineSplitter(limit)
+    lines = [line for chunk in chunks for line in splitter.feed(chunk)]
+    return [line if line is None else bytes(line) for line in lines + splitter.end()]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lines"),
+    [
+        ([], []),
+        ([b"a\n"], [b"a"]),
+        ([b"a\nb\nc\n"], [b"a", b"b", b"c"]),
+        ([b"a\r\nb\r\n"], [b"a\r", b"b\r"]),
+        ([b"a", b"b", b"c\nd", b"\n"], [b"abc", b"d"]),
+        ([b"a", b"\n"], [b"a"]),
+        ([b"a\nlast"], [b"a", b"last"]),
+        ([b"\n\n  \n\r\n\t\na\n\n"], [b"a"]),
+        ([b" ", b" \n", b" "], []),
+        ([b"\n" * 1000], []),
+    ],
+)
+@pytest.mark.rule("STDIO-1")
+def test_lines_whatever_the_chunks(chunks: list[bytes], lines: list[bytes]) -> None:
+    assert split(*chunks) == lines
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lines"),
+    [
+        ([b"12345\n"], [b"12345"]),
+        ([b"123456\n"], [None]),
+        ([b"123456"], [None]),
+        ([b"123456\nok\n"], [None, b"ok"]),
+        ([b"123", b"456", b"789", b"\nok\n"], [None, b"ok"]),
+        ([b"123", b"456\nok\n"], [None, b"ok"]),
+        ([b"ok\n123456", b"{}\nok\n"], [b"ok", None, b"ok"]),  # the tail is no line of its own
+        ([b"123456", b"x" * 100, b"\n", b"123456\n"], [None, None]),
+        ([b"1234", b"5\n"], [b"12345"]),
+        ([b"123456", b"\n", b"\n"], [None]),
+    ],
+)
+def test_a_line_over_the_limit_is_reported_once(chunks: list[bytes], lines: list[Line]) -> None:
+    assert split(*chunks, limit=5) == lines
+
+
+@given(st.lists(st.binary(min_size=1, max_size=30)), st.data())
+def test_every_way_to_cut_a_stream_gives_the_same_lines(pieces: list[bytes], data: st.DataObject) -> None:
+    stream = b"\n".join(pieces)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    chunks = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    wanted = [line for line in stream.split(b"\n") if len(line) > 20 or line.strip(b"\t\v\f\r ")]
+    expected = [line if len(line) <= 20 else None for line in wanted]
+    found = split(*(chunk for chunk in chunks if chunk))
+    assert [line for line in found if line is not None] == [line for line in expected if line is not None]
+    assert found.count(None) <= expected.count(None)
+
+
+@pytest.mark.rule("STDIO-1")
+def test_a_message_is_one_line() -> None:
+    assert as_line(b'{"a":1}') == b'{"a":1}\n'
+    pretty = json.dumps({"text": "two\nlines\r"}, indent=2).replace("\n", "\r\n").encode()
+    line = as_line(pretty)
+    assert line.count(b"\n") == 1
+    assert b"\r" not in line
+    assert json.loads(line) == {"text": "two\nlines\r"}

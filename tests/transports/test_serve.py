@@ -7,17 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
-from http_program import HELLO, PROGRAM, PROMPTLY, SIGNALS, Start, http_programs, text
+from http_program import HELLO, PROMPTLY, SIGNALS, Start, http_programs, text
 
 from dovetail import Server, SetupError
 from dovetail.transports import sockets
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.serve import HttpService, serving
+from dovetail.transports.serve import serving
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")
 
@@ -43,14 +42,7 @@ def test_the_start_line_names_the_urls(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_another_path_without_sse(start: Start) -> None:
-    program = start(path="/there", sse=False)
-    assert f"serves MCP at http://127.0.0.1:{program.port}/there\n" in program.said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("host", ["0.0.0.0", "0"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("host", "workers"), [("0.0.0.0", 2), ("0", 1)])
 def test_all_addresses_are_no_url(start: Start, host: str, workers: int) -> None:
     """Nor do they vouch for a name; that is said once, in the form of the log."""
     program = start(host=host, workers=workers)
@@ -62,15 +54,6 @@ def test_all_addresses_are_no_url(start: Start, host: str, workers: int) -> None
     assert program.exits() == 0
     assert program.said.count("The Host header is not checked") == 1
     assert re.search(r"(?m)^\d{4}-\d\d-\d\d [\d:,]+ WARNING dovetail\.http: The Host header is not", program.said)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_host_that_is_not_ours_is_not_warned_of(start: Start, workers: int) -> None:
-    program = start(ready=False, host="203.0.113.1", workers=workers)
-    assert program.exits() == 1
-    assert "this machine has no such address" in program.said
-    assert "The Host header" not in program.said
 
 
 def test_nothing_is_served_before_the_lifespan_has_begun(start: Start) -> None:
@@ -103,30 +86,6 @@ def test_a_port_in_use() -> None:
             Server("second").run(transport="http", port=port)
 
 
-async def test_another_program_was_quicker_to_listen() -> None:
-    """Two may bind a port, as long as neither listens."""
-    first, second = sockets.bind("127.0.0.1", 0), []
-    try:
-        options = HttpOptions(port=sockets.port_of(first))
-        second = sockets.bind(options.host, options.port)
-        first[0].listen()
-        app = HttpApp(Server("late").engine, options)
-        with pytest.raises(SetupError, match="another program listens there"):
-            await HttpService(app, options, second).start()
-    finally:
-        for one in (*first, *second):
-            one.close()
-
-
-@pytest.mark.slow
-def test_stderr_may_be_closed(start: Start) -> None:
-    port = free_port()
-    source = f"import sys; sys.stderr.close(); sys.argv[1:] = ['{{\"port\": {port}}}']; import runpy\n"
-    source += f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
-    program = start(ready=False, command=[sys.executable, "-c", source])
-    program.until(lambda: not refuses(port))
-
-
 @pytest.mark.parametrize(
     ("host", "words"),
     [
@@ -153,13 +112,6 @@ def test_a_port_that_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_not_inside_of_an_event_loop() -> None:
     with pytest.raises(SetupError, match="outside of async functions"):
         Server("nested").run(transport="http", port=0)
-
-
-def test_several_addresses_have_one_port() -> None:
-    bound = sockets.bind("localhost", 0)
-    assert len({one.getsockname()[1] for one in bound}) == 1
-    for one in bound:
-        one.close()
 
 
 async def test_small_pieces_are_sent_at_once() -> None:
@@ -226,14 +178,12 @@ def test_open_streams_are_ended_properly_and_at_once(start: Start) -> None:
     idle = program.connect()
     idle.request("GET", "/health")
     idle.getresponse().read()
-    began = time.monotonic()
     program.signal(signal.SIGTERM)
     for stream in streams:
         assert b'"resultType":"complete"' in stream.read()  # and no IncompleteRead: the stream has its last chunk
     got.read()
     legacy.read()
     assert program.exits() == 0
-    assert time.monotonic() - began < 1.5  # a second, on a busy machine
 
 
 def test_a_call_in_flight_may_finish(start: Start) -> None:
@@ -247,21 +197,9 @@ def test_a_call_in_flight_may_finish(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_a_page_of_the_hosts_own_may_finish(start: Start) -> None:
-    program = start()
-    connection = program.connect()
-    connection.request("GET", "/page")
-    program.hears("page runs")
-    program.signal(signal.SIGTERM)
-    assert connection.getresponse().read() == b"turned"
-    assert program.exits() == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tool", ["stuck", "nap"])
-def test_a_call_that_takes_too_long(start: Start, tool: str) -> None:
+def test_a_call_that_takes_too_long(start: Start) -> None:
     program = start(drain_timeout=0.2)
-    program.begin(tool, **({"seconds": 3600} if tool == "nap" else {}))
+    program.begin("stuck")
     program.signal(signal.SIGTERM)
     assert program.exits() == 0
     assert "lifespan left" in program.said
@@ -283,7 +221,7 @@ def test_it_accepts_on_while_it_says_that_it_is_not_ready(start: Start) -> None:
 @pytest.mark.slow
 def test_nothing_new_is_accepted_while_calls_finish(start: Start) -> None:
     program = start()
-    connection = program.begin("nap", seconds=1.0)
+    connection = program.begin("nap", seconds=0.6)
     program.signal(signal.SIGTERM)
     program.until(lambda: refuses(program.port))
     assert b"rested" in connection.getresponse().read()
@@ -301,7 +239,7 @@ def refuses(port: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", ["blocks_the_loop", "stuck"])
+@pytest.mark.parametrize("tool", ["blocks_the_loop"])
 def test_a_second_signal_ends_it_at_once(start: Start, tool: str) -> None:
     program = start()
     program.begin(tool)
@@ -325,28 +263,6 @@ def test_a_lifespan_that_does_not_end_well(start: Start, trouble: str, line: str
     program.signal(signal.SIGTERM)
     assert program.exits() == 0
     assert line in program.said
-
-
-@pytest.mark.slow
-def test_a_client_that_does_not_read_does_not_delay_the_end(start: Start) -> None:
-    program = start()
-    with socket.create_connection(("127.0.0.1", program.port), PROMPTLY) as one:
-        one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10)
-        time.sleep(0.2)
-        program.signal(signal.SIGTERM)
-        assert program.exits() == 0
-
-
-@pytest.mark.slow
-def test_a_restart_on_the_same_port(start: Start) -> None:
-    port = free_port()
-    for _ in range(3):
-        program = start(port=port)
-        stream = program.listen()
-        assert text(program.call("echo", text="hello")) == "hello"
-        program.signal(signal.SIGTERM)
-        stream.read()
-        assert program.exits() == 0
 
 
 @pytest.mark.slow
@@ -377,15 +293,3 @@ def test_a_handlers_traceback_is_in_the_log_in_one_piece_and_never_with_the_clie
         end = next(index for index, line in enumerate(lines) if not line.startswith(" "))
         assert lines[end - 1] == "  ValueError: a secret detail"
         assert "inner()" in piece
-
-
-@pytest.mark.slow
-def test_the_access_log_is_off_unless_asked_for(start: Start) -> None:
-    quiet, loud = start(), start(access_log=True)
-    for program in (quiet, loud):
-        program.get("/health?session_id=hunter2")
-        program.signal(signal.SIGTERM)
-        assert program.exits() == 0
-    assert "GET /health" not in quiet.said
-    assert loud.said.count('"GET /health HTTP/1.1" 200') == 1
-    assert "hunter2" not in loud.said

@@ -3,7 +3,6 @@
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -121,12 +120,6 @@ async def test_what_is_out_already_is_cut_short(case: str) -> None:
     assert not line.said.endswith(b"0\r\n\r\n")
 
 
-async def test_more_than_an_answer(caplog: pytest.LogCaptureFixture) -> None:
-    reply, line = await reply_to(saying(start(200, length(2)), body(b"ok"), body(b"more")))
-    assert (reply.status, reply.body, line.ended) == (200, b"ok", False)
-    assert "a request was not answered to its end" in caplog.text
-
-
 # ── where an answer ends ──
 
 
@@ -144,14 +137,6 @@ async def test_the_head_of_a_stream_goes_out_at_once() -> None:
     line = await line_to(app, GET)
     assert line.said.endswith(b"transfer-encoding: chunked\r\n\r\n")
     await line.hang_up()
-
-
-@pytest.mark.parametrize("framed", [True, False])
-async def test_transfer_encoding_is_not_the_apps_business(framed: bool) -> None:
-    headers = [(b"Transfer-Encoding", b"gzip, chunked"), *([length(2)] if framed else [])]
-    reply, _ = await reply_to(saying(start(200, *headers), body(b"ok")))
-    assert reply.body == b"ok"
-    assert reply.header(b"transfer-encoding") == (None if framed else b"chunked")
 
 
 @pytest.mark.parametrize("framed", [True, False])
@@ -177,40 +162,12 @@ async def test_head_has_no_body() -> None:
     assert (first.header(b"content-length"), first.body, second.body) == (b"2", b"", b"ok")
 
 
-async def test_what_the_app_makes_of_the_scope_changes_nothing() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        scope.update(method="GET", http_version="1.1")
-        await saying(start(200), body(b"ok"))(scope, receive, send)
-
-    reply, line = await reply_to(app, HEAD)
-    assert line.said.endswith(b"\r\n\r\n")
-    reply, line = await reply_to(app, OLD)
-    assert reply.header(b"transfer-encoding") is None
-
-
-async def test_a_bodiless_answer_that_fails_becomes_one_with_a_body() -> None:
-    reply, _ = await reply_to(saying(start(204, length(0))))
-    assert (reply.status, reply.body[:1]) == (500, b"{")
-
-
-async def test_the_date_may_be_the_apps() -> None:
-    reply, _ = await reply_to(saying(start(200, length(0), (b"Date", b"today")), body()))
-    assert [value for name, value in reply.headers if name == b"date"] == [b"today"]
-
-
 def test_the_date() -> None:
     import email.utils
     import time
 
     for seconds in range(0, 2_000_000_000, 12_345_678):
         assert http_date(time.gmtime(seconds)).decode() == email.utils.formatdate(seconds, usegmt=True)
-
-
-@pytest.mark.parametrize("kind", [bytearray, memoryview])
-@pytest.mark.parametrize("headers", [[], [length(2)]])
-async def test_a_body_of_another_kind(kind: Callable[[bytes], Any], headers: Any) -> None:
-    reply, _ = await reply_to(saying(start(200, *headers), body(kind(b"ok"), more=True), body(kind(b""))))
-    assert reply.body == b"ok"
 
 
 # ── what is left of the request ──
@@ -253,16 +210,6 @@ async def test_an_answer_that_has_begun_is_not_interrupted() -> None:
     reply, line = await reply_to(app, EXPECTING)
     assert b"100 Continue" not in line.said
     assert (reply.body, reply.header(b"connection"), line.ended) == (b"ok", b"close", True)
-
-
-async def test_a_body_that_came_unasked_does_not_end_the_connection() -> None:
-    line = await line_to(saying(start(200, length(2)), body(b"ok")), EXPECTING + b"abc", GET)
-    assert [reply.header(b"connection") for reply in replies(line.said, ["POST", "GET"])] == [None, None]
-
-
-async def test_an_old_client_expects_nothing() -> None:
-    line = await line_to(saying(), EXPECTING.replace(b"1.1", b"1.0"))
-    assert b"100 Continue" not in line.said
 
 
 @pytest.mark.parametrize("rest", [GET, b"GARBAGE\r\n\r\n", b"\0" * 100])
@@ -314,40 +261,6 @@ async def test_requests_do_not_see_each_others_context() -> None:
 
     await line_to(app, GET + GET, GET)
     assert values == [0, 0, 0]
-
-
-async def test_two_may_wait_for_the_client_and_one_give_up() -> None:
-    heard = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-        first, second = asyncio.ensure_future(receive()), asyncio.ensure_future(receive())
-        await asyncio.sleep(0)
-        first.cancel()
-        heard.append((await second)["type"])
-
-    line = await line_to(app, GET)
-    assert not heard
-    await line.hang_up()
-    assert heard == ["http.disconnect"]
-
-
-async def test_a_body_arrives_in_pieces_that_are_not_lost_and_not_repeated() -> None:
-    bodies = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        while True:
-            message = await receive()
-            bodies.append((message["body"], message["more_body"]))
-            if not message["more_body"]:
-                break
-        await saying(start(200, length(2)), body(b"ok"))(scope, receive, send)
-
-    line = wire_to(app)
-    for piece in (b"POST / HTTP/1.1\r\nContent-Length: 6\r\n\r\n", b"ab", b"cd", b"ef"):
-        await line.feed([piece])
-        await line.settle()
-    assert bodies == [(b"ab", True), (b"cd", True), (b"ef", False)]
 
 
 async def test_the_access_log_has_one_line_for_a_replaced_answer(caplog: pytest.LogCaptureFixture) -> None:

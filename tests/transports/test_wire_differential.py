@@ -140,7 +140,7 @@ def test_conversations(conversation: list[tuple[str, bytes]], places: list[int],
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=75)
 @CONVERSATIONS
 def test_many_conversations(conversation: list[tuple[str, bytes]], places: list[int], pause: bool) -> None:
     compare(conversation, places, pause)

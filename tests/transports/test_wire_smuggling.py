@@ -88,6 +88,17 @@ REFUSED = {
     "a URL beyond ASCII": (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
     "a URL of a host alone": (b"GET http://x HTTP/1.1\r\n\r\n", 400),
     "a URL that is none": (b"GET http:///x HTTP/1.1\r\n\r\n", 400),
+    # what is no HTTP/1.1 at all
+    "garbage": (b"GARBAGE\r\n\r\n", 400),
+    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "unknown method": (b"FOO / HTTP/1.1\r\n\r\n", 400),
+    "no version": (b"GET /echo\r\n\r\n", 505),
+    "version 0.9": (b"GET /echo HTTP/0.9\r\n\r\n", 505),
+    "tunnel": (b"CONNECT a:80 HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+    "header without a name": (POST + b": b\r\n\r\n", 400),
+    "bad header name": (POST + b"X(A: b\r\n\r\n", 400),
+    "a negative length": (POST + b"Content-Length: -3\r\n\r\nabc", 400),
+    **{f"value with {number:#x}": (POST + b"X-A: a" + bytes([number]) + b"b\r\n\r\n", 400) for number in (1, 27, 127)},
 }  # fmt: skip
 
 SERVED = {

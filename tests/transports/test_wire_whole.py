@@ -2,18 +2,19 @@
 
 import asyncio
 import gc
-import logging
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from wire_line import Line, replies, wire_to
+from wire_line import Line, Reply, replies, wire_to
 
+from dovetail.server import Server
 from dovetail.transports.asgi import WHOLE
+from dovetail.transports.response import PIECE
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 HEAD = b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n"
-OLD = b"GET / HTTP/1.0\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nContent-Length: 6\r\n\r\n"
 EXPECTING = b"POST / HTTP/1.1\r\nContent-Length: 6\r\nExpect: 100-continue\r\n\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -60,12 +61,6 @@ async def test_a_body_that_is_here(data: bytes) -> None:
     assert b"100 Continue" not in line.said
 
 
-async def test_no_body_is_an_empty_one() -> None:
-    app = answering()
-    await line_to(app, GET)
-    assert app.bodies == [b""]
-
-
 @pytest.mark.parametrize("data", [POST, POST + b"abc", CHUNKED + b"6\r\nabcdef\r\n"])
 async def test_a_body_that_is_not_all_here_is_received(data: bytes) -> None:
     bodies = []
@@ -85,45 +80,6 @@ async def test_a_body_that_is_not_all_here_is_received(data: bytes) -> None:
     line = await line_to(app, data, rest, data, rest)
     assert bodies == [b"abcdef", b"abcdef"]
     assert [each.body for each in replies(line.said, ["POST", "POST"])] == [b"ok", b"ok"]
-
-
-async def test_the_rest_of_a_body_is_not_the_whole_of_it() -> None:
-    """Somebody before us has received a part; then all that follows is received as well."""
-    found: list[Any] = []
-    go_on = asyncio.Event()
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        found.append((await receive())["body"])
-        await go_on.wait()
-        found.append(scope["extensions"][WHOLE].body())
-        found.append((await receive())["body"])
-
-    line = await line_to(app, POST + b"abc", b"def")
-    go_on.set()
-    await line.settle()
-    assert found == [b"abc", None, b"def"]
-
-
-async def test_a_body_is_given_once() -> None:
-    found = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        whole = scope["extensions"][WHOLE]
-        found.extend([whole.body(), whole.body()])
-        whole.answer(200, [], b"")
-        found.extend([whole.body(), (await receive())["type"]])
-
-    await line_to(app, POST + b"abcdef")
-    assert found == [b"abcdef", None, None, "http.disconnect"]
-
-
-async def test_a_body_of_a_client_that_left_is_not_given() -> None:
-    app = answering()
-    line = wire_to(app)
-    await line.feed([POST + b"abcdef"])
-    line.protocol.connection_lost(None)
-    await line.settle()
-    assert (app.bodies, app.taken, line.said) == ([None], [False], b"")
 
 
 async def test_reading_goes_on_after_a_large_body() -> None:
@@ -149,35 +105,6 @@ async def test_an_answer_is_one_write() -> None:
     assert not line.ended
 
 
-async def test_head_is_answered_by_send() -> None:
-    app = answering()
-    line = await line_to(app, HEAD, HEAD)
-    assert app.taken == [False, False]
-    assert [reply.header(b"content-length") for reply in replies(line.said, ["HEAD"] * 2)] == [b"4"] * 2
-
-
-@pytest.mark.parametrize("status", [204, 304])
-@pytest.mark.parametrize("body", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"])
-async def test_a_bodiless_status_has_no_body(status: int, body: bytes) -> None:
-    line = await line_to(answering(status, body=body), GET, GET)
-    found = replies(line.said, ["GET"] * 2)
-    assert [(reply.status, reply.header(b"content-length")) for reply in found] == [(status, None)] * 2
-
-
-@pytest.mark.parametrize("data", [OLD, OLD.replace(b"\r\n\r\n", b"\r\nConnection: keep-alive\r\n\r\n")])
-async def test_an_old_client_is_answered_and_left(data: bytes) -> None:
-    app = answering()
-    line = await line_to(app, data)
-    (reply,) = replies(line.said, ["GET"])
-    assert (app.taken, reply.body, reply.header(b"connection"), line.closed) == ([True], b"ok", b"close", True)
-
-
-async def test_a_last_request_is_answered_and_the_connection_closed() -> None:
-    line = await line_to(answering(), GET.replace(b"Host: x", b"Connection: close") + GET)
-    (reply,) = replies(line.said, ["GET"])
-    assert (reply.header(b"connection"), line.ended) == (b"close", True)
-
-
 async def test_who_waits_to_be_asked_for_its_body_is_answered_by_send() -> None:
     app = answering()
     line = await line_to(app, EXPECTING)
@@ -194,23 +121,6 @@ async def test_an_answer_before_the_body_is_here() -> None:
     assert [reply.status for reply in replies(line.said, ["POST", "GET"])] == [200, 200]
 
 
-async def test_requests_sent_ahead_are_answered_in_order() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        whole = scope["extensions"][WHOLE]
-        if scope["path"] == "/slow":
-            await asyncio.sleep(0.01)
-        assert whole.answer(200, [], scope["path"].encode() + (whole.body() or b""))
-
-    paths = [b"/slow", b"/1", b"/2", b"/slow", b"/3"]
-    line = wire_to(app)
-    await line.feed([b"".join(POST.replace(b"/ ", path + b" ") + b"abcdef" for path in paths)])
-    for _ in range(200):
-        await asyncio.sleep(0.001)
-        if len(line.written) == len(paths):
-            break
-    assert [reply.body for reply in replies(line.said, ["POST"] * 5)] == [path + b"abcdef" for path in paths]
-
-
 async def test_while_the_client_does_not_read_it_goes_by_send_which_waits() -> None:
     app = answering()
     line = wire_to(app)
@@ -223,23 +133,6 @@ async def test_while_the_client_does_not_read_it_goes_by_send_which_waits() -> N
     (reply,) = replies(line.said, ["GET"])
     assert reply.body == b"sent"
     await line.hang_up()
-
-
-@pytest.mark.parametrize("first", [True, False])
-async def test_one_answer_is_enough(first: bool) -> None:
-    taken = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        whole = scope["extensions"][WHOLE]
-        if first:
-            taken.append(whole.answer(200, [], b"first"))
-        else:
-            await answer_by_send(send, b"first")
-        taken.append(whole.answer(200, [], b"second"))
-
-    line = await line_to(app, GET)
-    assert taken[-1] is False
-    assert [reply.body for reply in replies(line.said, ["GET"])] == [b"first"]
 
 
 async def test_an_answer_after_the_client_left_goes_nowhere() -> None:
@@ -256,22 +149,6 @@ async def test_an_answer_after_the_client_left_goes_nowhere() -> None:
     app_goes_on.set()
     await line.settle()
     assert (taken, line.said, dict(line.protocol.wire.serving)) == ([False], b"", {})
-
-
-async def test_an_answer_after_a_refusal_goes_nowhere() -> None:
-    """The body turns out to be unfit while the app is at work: that is the answer."""
-    app_goes_on = asyncio.Event()
-    taken = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await app_goes_on.wait()
-        taken.append(scope["extensions"][WHOLE].answer(200, [], b"late"))
-
-    line = await line_to(app, CHUNKED, b"nonsense\r\n")
-    app_goes_on.set()
-    await line.settle()
-    assert taken == [False]
-    assert [reply.status for reply in replies(line.said, ["POST"])] == [400]
 
 
 BAD_ANSWERS: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
@@ -299,17 +176,6 @@ async def test_a_bad_head_is_a_failure(case: str, caplog: pytest.LogCaptureFixtu
     assert [reply.status for reply in replies(line.said, ["GET"] * 2)] == [500, 500]
     assert b"evil" not in line.said
     assert "a request was not answered to its end" in caplog.text
-
-
-async def test_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "dovetail.access"):
-        await line_to(answering(201), GET, POST + b"abcdef", access_log=True)
-        await line_to(answering(999), GET, access_log=True)
-        await line_to(answering(), GET)
-    lines = [each.getMessage() for each in caplog.records if each.name == "dovetail.access"]
-    assert lines == [
-        f'192.0.2.1:5000 - "{said}' for said in ('GET / HTTP/1.1" 201', 'POST / HTTP/1.1" 201', 'GET / HTTP/1.1" 500')
-    ]
 
 
 # ── what is left behind ──
@@ -357,3 +223,81 @@ async def test_a_connection_leaves_no_circle(garbage: list[Any], data: bytes) ->
     line.protocol = None
     gc.collect()
     assert ours(garbage) == set()
+
+
+# ── a server behind it ──
+
+CALL = {"name": "repeat", "_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
+
+
+def call(size: int, **more: str) -> bytes:
+    params = {**CALL, "arguments": {"text": "x" * size}}
+    params["_meta"] = {**CALL["_meta"], "io.modelcontextprotocol/clientCapabilities": {}}  # type: ignore[dict-item]
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    headers = {
+        "Host": "localhost", "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "repeat", **more,
+    }  # fmt: skip
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"POST /mcp HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def repeating() -> Any:
+    server = Server("whole")
+
+    @server.tool
+    def repeat(text: str) -> str:
+        return text
+
+    return server.asgi(allowed_hosts=["localhost"], allowed_origins=["https://page.example"], max_body_bytes=1_000_000)
+
+
+async def ask(app: Any, *pieces: bytes) -> tuple[Reply, Line]:
+    line = wire_to(app)
+    await line.feed(pieces)
+    for _ in range(500):
+        if line.said:
+            break
+        await asyncio.sleep(0.001)
+    await line.settle()
+    (reply,) = replies(line.said, ["POST"])
+    return reply, line
+
+
+@pytest.mark.parametrize("size", [3, 40_000, PIECE - 1000, PIECE + 1000, 900_000])
+async def test_a_call_of_any_size(size: int) -> None:
+    app = repeating()
+    try:
+        data = call(size)
+        for pieces in (
+            [data],
+            [data[:200], data[200:]],
+            [data[at : at + 50_000] for at in range(0, len(data), 50_000)],
+        ):
+            reply, line = await ask(app, *pieces)
+            assert (reply.status, line.ended) == (200, False)
+            assert json.loads(reply.body)["result"]["content"][0]["text"] == "x" * size
+            await line.hang_up()
+    finally:
+        await app.drain(0)
+
+
+async def test_who_stands_between_the_wire_and_a_server_is_not_passed_by() -> None:
+    inner = repeating()
+
+    async def stamping(scope: Any, receive: Any, send: Any) -> None:
+        async def stamped(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-stamp", b"1")]
+            await send(message)
+
+        await inner(scope, receive, stamped)
+
+    outer = Server("outer").asgi(allowed_hosts=["localhost"], routes={"/inner/*": stamping})
+    try:
+        reply, line = await ask(outer, call(3).replace(b"/mcp", b"/inner/mcp", 1))
+        assert (reply.status, reply.header(b"x-stamp")) == (200, b"1")
+        await line.hang_up()
+    finally:
+        await outer.drain(0)
+        await inner.drain(0)

@@ -90,14 +90,6 @@ def test_a_worker_that_is_killed_is_replaced(start: Start) -> None:
     ends(program, pids)
 
 
-def test_a_worker_that_is_told_to_end_finishes_and_is_replaced(start: Start) -> None:
-    program, pids = started(start)
-    time.sleep(workers.QUICK_SECONDS)
-    os.kill(pids[0], signal.SIGTERM)
-    program.hears(f"worker {pids[0]} ended with code 0 and is replaced")
-    program.hears("lifespan entered", 3)
-
-
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("to_all", [False, True], ids=["parent", "everyone"])
 def test_a_signal_ends_them_all_after_their_calls(start: Start, number: int, to_all: bool) -> None:
@@ -121,13 +113,6 @@ def test_a_second_signal_kills_them_all(start: Start) -> None:
         program.exits(0.5)
     program.signal(signal.SIGTERM)
     ends(program, pids, -signal.SIGTERM)
-
-
-def test_a_worker_with_a_stuck_thread_ends(start: Start) -> None:
-    program, pids = started(start, drain_timeout=0.2)
-    program.begin("stuck")
-    program.signal(signal.SIGTERM)
-    ends(program, pids)
 
 
 def test_a_worker_that_does_not_end_is_killed(start: Start) -> None:
@@ -160,13 +145,6 @@ def test_workers_that_can_not_start(start: Start) -> None:
     assert "SetupError: 5 workers in a row ended before they could start or within 1 s" in program.said
 
 
-def test_workers_that_fail_slowly_can_not_start_either(start: Start) -> None:
-    quick = {"workers.FIRST_PAUSE": 0.01, "workers.QUICK_SECONDS": 0.001}
-    program = start(ready=False, workers=2, lifespan="fails at the start", constants=quick)
-    assert program.exits() == 1
-    assert "SetupError: 5 workers in a row ended before they could start" in program.said
-
-
 def test_a_worker_that_works_goes_on_while_no_other_can_start(start: Start, tmp_path: Path) -> None:
     """What they need to start is away, say a store. It may come back, and until then one is better than none."""
     away = tmp_path / "away"
@@ -182,66 +160,6 @@ def test_a_worker_that_works_goes_on_while_no_other_can_start(start: Start, tmp_
     pids += children_of(program.process.pid)
     program.signal(signal.SIGTERM)
     ends(program, pids)
-
-
-def test_when_the_last_one_that_worked_has_gone_they_are_given_up(start: Start, tmp_path: Path) -> None:
-    away = tmp_path / "away"
-    quick = {"workers.FIRST_PAUSE": 0.01, "workers.LONGEST_PAUSE": 0.05}
-    program, pids = started(start, lifespan=str(away), constants=quick)
-    time.sleep(workers.QUICK_SECONDS)
-    away.touch()
-    for number, pid in enumerate(pids):
-        os.kill(pid, signal.SIGKILL)
-        if not number:
-            program.hears("with code 1 and is replaced", 2 * workers.MAX_QUICK_ENDS)
-    ends(program, pids, 1)
-    assert "SetupError: 5 workers in a row ended before they could start" in program.said
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="there are no signals without a name")
-def test_a_worker_that_is_killed_by_a_signal_without_a_name(start: Start) -> None:
-    program, pids = started(start)
-    time.sleep(workers.QUICK_SECONDS)
-    nameless = int(signal.SIGRTMIN) + 6
-    os.kill(pids[0], nameless)
-    program.hears(f"worker {pids[0]} ended by signal {nameless} and is replaced")
-    program.hears("lifespan entered", 3)
-
-
-def test_a_restart_on_the_same_port(start: Start) -> None:
-    program, pids = started(start)
-    port = program.port
-    program.signal(signal.SIGTERM)
-    ends(program, pids)
-    started(start, port=port)
-
-
-def test_nothing_is_accepted_while_they_end(start: Start) -> None:
-    program, _ = started(start)
-    connection = program.begin("nap", seconds=1.0)
-    program.signal(signal.SIGTERM)
-    program.until(lambda: refuses(program))
-    assert b"rested" in connection.getresponse().read()
-
-
-def refuses(program: HttpProgram) -> bool:
-    try:
-        program.get("/health")
-    except ConnectionRefusedError:
-        return True
-    except ConnectionError:  # one that was still being accepted
-        return False
-    return False
-
-
-def test_their_log_is_written(start: Start) -> None:
-    program, pids = started(start)
-    program.call("logs", text="first")
-    program.hears("WARNING dovetail.mine: first")
-    program.call("logs", text="the last line")
-    program.signal(signal.SIGTERM)
-    ends(program, pids)
-    assert "the last line" in program.said
 
 
 def test_threads_from_before_are_mentioned(start: Start, tmp_path: Path) -> None:

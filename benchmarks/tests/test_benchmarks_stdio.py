@@ -14,7 +14,7 @@ from benchmarks.servers.echo_stdio import ANSWER
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the benchmarks are driven on POSIX systems only")
 
-DOVETAIL = Path(__file__).parent.parent / "benchmarks" / "servers" / "dovetail_stdio.py"
+DOVETAIL = Path(__file__).parent.parent / "servers" / "dovetail_stdio.py"
 RIGHT = '{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"3"}],"structuredContent":3}}'
 ANSWERING = "import json, sys\nfor line in sys.stdin:\n    number = json.loads(line)['id']\n    print({}, flush=True)\n"
 

@@ -1,0 +1,13 @@
+"""Connections to the workers of a fleet."""
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from fleet_raw import connections
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with connections() as http:
+        yield http

@@ -1,0 +1,558 @@
+"""What is beside the endpoint: health paths, and pages of the users' own; what they may return and what fails."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import HTMLResponse, PlainTextResponse
+from starlette.routing import Route
+
+from dovetail import Server
+from dovetail.auth import ApiKeys, Auth
+from dovetail.errors import Busy, ProtocolError, SetupError
+from dovetail.transports.asgi import App
+from dovetail.transports.routes import PageRequest, PageResponse, RouteTable, check_routes, route_app
+from http_serving import settle, until
+from http_wire import HttpWire
+
+
+class Got:
+    """An answer, put together again."""
+
+    def __init__(self, messages: list[dict[str, Any]]) -> None:
+        assert [message["type"] for message in messages[:1]] == ["http.response.start"]
+        self.status: int = messages[0]["status"]
+        self.raw = [(name.decode(), value.decode("latin-1")) for name, value in messages[0]["headers"]]
+        self.headers = dict(self.raw)
+        assert len(self.raw) == len(self.headers)
+        self.body = b"".join(message["body"] for message in messages[1:])
+        self.ended = not messages[-1].get("more_body", False)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error, after the checks that every refusal has to pass."""
+        assert self.headers["content-type"] == "application/json"
+        message = json.loads(self.body)
+        assert message.keys() == {"jsonrpc", "error"}
+        return message["error"]
+
+
+async def ask(app: App, method: str = "GET", path: str = "/page", body: bytes | list[bytes] = b"", **scope: Any) -> Got:
+    pieces = [body] if isinstance(body, bytes) else list(body)
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if not pieces:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    whole = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b"", "root_path": ""}
+    await app({**whole, "client": ("192.0.2.1", 5), "asgi": {"spec_version": "2.4"}, **scope}, receive, send)
+    return Got(sent)
+
+
+async def directly(function: Any, *, label: str) -> Any:
+    return function()
+
+
+def page_app(function: Any, methods: Any = ("GET", "POST"), **options: Any) -> App:
+    return route_app(function, methods, **{"max_body_bytes": 1000, "run_in_thread": directly, **options})
+
+
+def lambda_page(make: Any) -> Any:
+    async def page(request: PageRequest) -> Any:
+        return make()
+
+    return page
+
+
+async def read_body(request: PageRequest) -> str:
+    return str(len(await request.body()))
+
+
+# --- what a page returns
+
+
+RETURNED = [
+    ("hello é", 200, "text/plain; charset=utf-8", "hello é".encode()),
+    (b"\x00\xff", 200, "application/octet-stream", b"\x00\xff"),
+    ({"a": [1, None]}, 200, "application/json", b'{"a":[1,null]}'),
+    ([], 200, "application/json", b"[]"),
+    (PageResponse("<p>", media_type="text/html"), 200, "text/html; charset=utf-8", b"<p>"),
+    (PageResponse("<p>", headers={"Content-Type": "text/html"}), 200, "text/html; charset=utf-8", b"<p>"),
+    (PageResponse(b"<p>", media_type="text/html"), 200, "text/html", b"<p>"),
+    (PageResponse({"ok": False}, 503), 503, "application/json", b'{"ok":false}'),
+    (PageResponse("a", media_type="image/svg+xml"), 200, "image/svg+xml", b"a"),
+    (PlainTextResponse("from Starlette", 418), 418, "text/plain; charset=utf-8", b"from Starlette"),
+    (HTMLResponse("<p>"), 200, "text/html; charset=utf-8", b"<p>"),
+]
+
+
+@pytest.mark.parametrize(("value", "status", "kind", "body"), RETURNED)
+async def test_what_a_page_may_return(value: Any, status: int, kind: str, body: bytes) -> None:
+    async def page(request: PageRequest) -> Any:
+        return value
+
+    def blocking_page(request: PageRequest) -> Any:
+        return value
+
+    for function in (page, blocking_page):
+        got = await ask(page_app(function))
+        assert (got.status, got.headers["content-type"], got.body) == (status, kind, body)
+        assert got.headers["content-length"] == str(len(body))
+
+
+# --- what a page is told
+
+
+async def test_the_request() -> None:
+    seen: list[PageRequest] = []
+
+    async def page(request: PageRequest) -> dict[str, Any]:
+        seen.append(request)
+        assert await request.body() is await request.body()
+        return {"json": await request.json()}
+
+    headers = [(b"x-a", b"1"), (b"x-a", b"2")]
+    got = await ask(page_app(page), "POST", "/p", [b'{"a"', b":1}"], query_string=b"a=1&b=%C3%A9&a=&c", headers=headers)
+    assert got.body == b'{"json":{"a":1}}'
+    (request,) = seen
+    assert (request.method, request.path, request.client) == ("POST", "/p", "192.0.2.1")
+    assert request.query == {"a": ["1", ""], "b": ["é"], "c": [""]}
+    assert request.headers.all("x-a") == ["1", "2"]
+    assert (await ask(page_app(page), "POST", body=b"1", client=None)).status == 200
+    assert seen[-1].client is None
+
+
+async def read_query(request: PageRequest) -> str:
+    return str(len(request.query))
+
+
+async def read_json(request: PageRequest) -> list[Any]:
+    return [await request.json()]
+
+
+BAD_REQUESTS = [
+    (read_body, {"body": b"x" * 1001}, 413),
+    (read_body, {"body": [b"x" * 600, b"y" * 600, b""]}, 413),
+    (read_body, {"headers": [(b"content-length", b"99999999999999999999")]}, 413),
+    (read_body, {"body": b"x" * 1000}, 200),
+    (read_json, {"body": b"{"}, 400),
+    (read_json, {"body": b"\xff"}, 400),
+    (read_json, {"body": b"[" * 1000}, 400),
+    (read_json, {"body": b""}, 400),
+    (read_query, {"query_string": b"a&" * 2000}, 400),
+    (read_query, {"query_string": b"\xff\xfe=%ff&%"}, 200),
+]
+
+
+@pytest.mark.parametrize(("function", "request_parts", "status"), BAD_REQUESTS)
+async def test_bad_requests(function: Any, request_parts: dict[str, Any], status: int) -> None:
+    got = await ask(page_app(function), "POST", **request_parts)
+    assert got.status == status
+    if status >= 400:
+        assert got.error["message"]
+
+
+@pytest.mark.parametrize("method", ["PUT", "OPTIONS", "NONSENSE" * 100])
+async def test_other_methods_are_refused(method: str) -> None:
+    got = await ask(page_app(read_body, ["GET", "POST"]), method)
+    assert (got.status, got.headers["allow"]) == (405, "GET, POST, HEAD")
+    assert method[:20] in got.error["message"]
+    assert method == method[:20] or method not in got.error["message"]
+
+
+# --- what goes wrong
+
+
+def stop() -> None:
+    raise SystemExit(3)
+
+
+def cancel() -> None:
+    raise asyncio.CancelledError
+
+
+def fail() -> None:
+    raise ValueError("the secret")
+
+
+FAILURES = [
+    fail,
+    stop,
+    cancel,
+    lambda: None,
+    lambda: 7,
+    lambda: {"a": object()},
+    lambda: PageResponse("x", headers={"x": "a\r\nset-cookie: b"}),
+    lambda: PageResponse("x", headers={"x y": "a"}),
+    lambda: PageResponse("x", headers={"Content-Length": "1"}),
+    lambda: PageResponse("x", media_type="text/html\r\nx: y"),
+    lambda: PageResponse("x", status=99),
+]
+
+
+@pytest.mark.parametrize("make", FAILURES)
+async def test_a_failure_is_told_in_the_log_and_nowhere_else(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    got = await ask(page_app(lambda_page(make)))
+    assert (got.status, got.error) == (500, {"code": -32603, "message": "Internal error"})
+    (record,) = [record for record in caplog.records if record.name == "dovetail.http"]
+    assert record.levelno == logging.ERROR
+    assert "page page (" in record.getMessage()
+    assert record.exc_info is not None
+
+
+async def test_refusals_of_the_pages_own_keep_their_words(caplog: pytest.LogCaptureFixture) -> None:
+    async def refuses(request: PageRequest) -> None:
+        raise ProtocolError("There is no such thing", code=-32600, http_status=404)
+
+    async def busy(*_: Any, label: str) -> None:
+        raise Busy(f"{label} can't run")
+
+    def blocking(request: PageRequest) -> str:
+        return ""
+
+    got = await ask(page_app(refuses))
+    assert (got.status, got.error["message"]) == (404, "There is no such thing")
+    got = await ask(page_app(blocking, run_in_thread=busy))
+    assert (got.status, got.headers["retry-after"]) == (503, "1")
+    assert "can't run" in got.error["message"]
+    assert not caplog.records
+
+
+async def test_a_failure_in_the_middle_of_an_answer_ends_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def half(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        fail()
+
+    got = await ask(page_app(lambda_page(lambda: half)))
+    assert (got.status, got.body, got.ended) == (200, b"half", False)
+    assert len(caplog.records) == 1
+
+
+# --- what can't be a page
+
+
+def no_parameter() -> str:
+    return ""
+
+
+def foreign(request: StarletteRequest) -> str:
+    return ""
+
+
+def two(request: PageRequest, other: int) -> str:
+    return ""
+
+
+def generator(request: PageRequest) -> Any:
+    yield ""
+
+
+def variadic(*arguments: Any) -> str:
+    return ""
+
+
+BAD_PAGES = [
+    (no_parameter, ["GET"], "a page gets the request; write no_parameter(request: PageRequest)"),
+    (foreign, ["GET"], "parameter request: a page gets a PageRequest, not Request"),
+    (two, ["GET"], "parameter other: a page gets the request and nothing else"),
+    (generator, ["GET"], "generators"),
+    (variadic, ["GET"], "parameter arguments"),
+    (str, ["GET"], "a class is not a function"),
+    (7, ["GET"], "can't be called"),
+    (lambda request: "", ["GET"], "lambda"),
+    (read_body, [], "methods=[]"),
+    (read_body, "GET", "methods='GET'"),
+    (read_body, ["GE T"], "methods=['GE T']"),
+    (read_body, [None], "methods=[None]"),
+    (read_body, None, "methods=None"),
+]
+
+
+@pytest.mark.parametrize(("function", "methods", "words"), BAD_PAGES)
+def test_what_can_be_no_page_is_refused_at_once(function: Any, methods: Any, words: str) -> None:
+    with pytest.raises(SetupError) as refused:
+        page_app(function, methods)
+    assert words in str(refused.value)
+    assert "page " in str(refused.value)
+
+
+# --- paths
+
+
+RESERVED = ["/mcp", "/sse", "/messages", "/health", "/health/live"]
+
+
+async def named(scope: Any, receive: Any, send: Any) -> None:
+    await PageResponse(f"{scope['root_path']}|{scope['path']}")(scope, receive, send)
+
+
+def test_paths_are_found_with_and_without_a_slash() -> None:
+    apps = {path: (lambda *_, path=path: path) for path in ("/", "/about", "/a/b/", "/größe")}
+    table = RouteTable(apps, RESERVED)
+    for path in ("/about", "/about/", "/a/b", "/a/b/", "/größe", "/", ""):
+        app = table.find(path)
+        assert app is not None
+        assert app().strip("/") == path.strip("/")
+    for path in ("/abou", "/about/x", "/about//", "/a", "/ABOUT", "about", "/mcp"):
+        assert table.find(path) is None
+
+
+async def test_a_mount_is_told_where_it_is() -> None:
+    table = RouteTable({"/files/*": named, "/files/deep/*": named, "/files/exact": route_app(
+        read_body, ["GET"], max_body_bytes=1, run_in_thread=directly)}, RESERVED)  # fmt: skip
+    found = {path: (await ask(table.find(path), path=path)).body for path in ("/files", "/files/", "/files/a/b")}
+    assert found == {"/files": b"/files|/files", "/files/": b"/files|/files/", "/files/a/b": b"/files|/files/a/b"}
+    assert (await ask(table.find("/files/deep/x"), path="/files/deep/x")).body == b"/files/deep|/files/deep/x"
+    assert (await ask(table.find("/files/exact"), path="/files/exact")).body == b"0"
+    assert table.find("/filesystem") is None
+    assert (await ask(table.find("/files/a"), path="/app/files/a", root_path="/app")).body == b"/app/files|/app/files/a"
+    assert (await ask(table.find("/files/a"), path="/files/a", root_path="/app/")).body == b"/app/files|/app/files/a"
+
+
+def test_a_mount_for_the_rest() -> None:
+    table = RouteTable({"/*": named, "/about": page_app(read_body)}, RESERVED)
+    assert table.find("/anything/else") is table.find("/") is not None
+    assert table.find("/about") is not table.find("/")
+    assert [table.find(path) for path in ("/mcp", "/mcp/", "/health/live")] == [None] * 3
+    assert table.find("/mcp/x") is not None
+
+
+BAD_ROUTES = [
+    ("about", "begins with a slash"),
+    ("", "begins with a slash"),
+    (7, "begins with a slash"),
+    ("/mcp", "belongs to the server"),
+    ("/mcp/", "belongs to the server"),
+    ("/mcp/*", "belongs to the server"),
+    ("/health/live", "belongs to the server"),
+    ("/users/{id}", "compared as they are"),
+    ("/a*", "compared as they are"),
+    ("/*/a", "compared as they are"),
+    ("/a//b", "compared as they are"),
+    ("/a b", "compared as they are"),
+    ("/a%20b", "compared as they are"),
+    ("/a?b", "compared as they are"),
+    ("/a/../b", "compared as they are"),
+]
+
+
+@pytest.mark.parametrize(("path", "words"), BAD_ROUTES)
+def test_bad_paths_are_refused_at_once(path: Any, words: str) -> None:
+    with pytest.raises(SetupError) as refused:
+        check_routes({path: named}, RESERVED)
+    assert str(refused.value).startswith(f"route {path!r}: ")
+    assert words in str(refused.value)
+
+
+LIVE = ("/health", "/health/live")
+READY = ("/ready", "/health/ready")
+FOREIGN: dict[str, str | None] = {"host": "evil.example", "origin": "https://evil.example"}
+
+
+def make(**options: Any) -> Server:
+    server = Server("pages", version="1.0.0", **options)
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    return server
+
+
+# ── health ──
+
+
+@pytest.mark.parametrize("path", [*LIVE, *READY])
+async def test_health_is_open_to_all(path: str) -> None:
+    app = make().asgi(allowed_hosts=["mcp.example"])
+    wire = HttpWire(app, path=path)
+    for headers in ({}, FOREIGN, {"host": None}, {"host": "10.0.0.7"}, {"accept": "text/html"}):
+        answer = await wire.raw("GET", b"", headers).done()
+        assert (answer.status, answer.json) == (200, {"status": "ok"})
+        assert answer.headers["cache-control"] == "no-store"
+    assert (await wire.raw("GET", path=f"{path}/", query="x=1").done()).status == 200
+    head = await wire.raw("HEAD").done()
+    assert (head.status, head.raw) == (200, b"")
+
+
+# ── people ──
+
+BROWSER: dict[str, str | None] = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+async def opened(app: Any, path: str, root_path: str = "", **headers: str) -> str:
+    """What a browser shows."""
+    answer = await HttpWire(app, path=path, root_path=root_path).raw("GET", b"", {**BROWSER, **headers}).done()
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+    assert (answer.headers["cache-control"], answer.headers["vary"]) == ("no-store", "accept")
+    return answer.raw.decode()
+
+
+@pytest.mark.parametrize("path", ["/", "/mcp", "/mcp/"])
+async def test_a_browser_is_shown_what_this_is_and_how_to_connect(path: str) -> None:
+    app = make(title="<script>alert(1)</script>", description='Fish & "chips"').asgi(allowed_hosts=["fish.example"])
+    html = await opened(app, path, host="fish.example")
+    assert "<script" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "1.0.0" in html
+    assert "Fish &amp; &quot;chips&quot;" in html
+    assert html.count("http://fish.example/mcp") == 2
+    assert "console" not in html
+    refused = await HttpWire(app, path=path).raw("GET", b"", {**BROWSER, **FOREIGN}).done()
+    assert (refused.status, refused.headers["content-type"]) == (403, "application/json")
+    await app.drain()
+
+
+@pytest.mark.parametrize(
+    ("method", "headers"),
+    [
+        ("GET", {"accept": "text/event-stream"}),
+        ("GET", {"accept": "text/html, text/event-stream"}),
+        ("GET", {"accept": "text/html, application/json"}),
+        ("GET", {"accept": "text/html;q=0, */*"}),
+        ("GET", {"accept": "*/*"}),
+        ("GET", {"accept": None}),
+        ("GET", {**BROWSER, "mcp-protocol-version": "2025-11-25"}),
+        ("GET", {**BROWSER, "mcp-session-id": "x"}),
+        ("GET", {**BROWSER, "last-event-id": "x"}),
+        ("POST", BROWSER),
+        ("DELETE", BROWSER),
+    ],
+    ids=str,
+)
+async def test_programs_are_shown_no_page(method: str, headers: dict[str, str | None]) -> None:
+    app = make().asgi()
+    answer = await HttpWire(app).raw(method, b"{}", headers).done()
+    assert answer.status in (400, 404)
+    assert answer.json["jsonrpc"] == "2.0"
+    await app.drain()
+
+
+@pytest.mark.parametrize(
+    ("auth", "words"),
+    [
+        (ApiKeys({"ann": "a-key-of-16-or-more"}), "Bearer &lt;your key&gt;"),
+        (Auth(ApiKeys({"ann": "a-key-of-16-or-more"}), authorization_servers=["https://id.example"]), "sign in"),
+    ],
+)
+async def test_strangers_see_how_to_get_in_and_nothing_else(auth: Any, words: str) -> None:
+    app = make(auth=auth, description="For friends.").asgi()
+    html = await opened(app, "/mcp")
+    assert "<h1>pages" in html
+    assert words in html
+    for hidden in ("1.0.0", "For friends.", "a-key-of-16-or-more", "ann", "add"):
+        assert hidden not in html.replace("padding", "")
+    await app.drain()
+
+
+async def test_a_page_of_your_own_is_shown_before_ours() -> None:
+    server = make()
+    server.custom_route("/")(mine)
+    app = server.asgi()
+    for place in ({"path": "/"}, {"path": "/x", "root_path": "/x"}):
+        assert (await HttpWire(app, **place).raw("GET", b"", BROWSER).done()).raw == b"mine"
+    assert "http://localhost:8000/mcp" in await opened(app, "/mcp")
+    await app.drain()
+
+
+# ── pages ──
+
+
+async def mine(request: Any) -> str:
+    return "mine"
+
+
+async def test_pages_of_functions() -> None:
+    server = make()
+
+    @server.custom_route("/about")
+    def about(request: Any) -> dict[str, Any]:
+        return {"asked": request.query}
+
+    @server.custom_route("/echo", methods=["POST", "PUT"])
+    async def echo(request: Any) -> bytes:
+        return await request.body()
+
+    @server.custom_route("/broken")
+    def broken(request: Any) -> str:
+        raise ValueError("a secret detail")
+
+    app = server.asgi(max_body_bytes=100)
+    wire = HttpWire(app)
+    assert (await wire.raw("GET", path="/about", query="a=1").done()).json == {"asked": {"a": ["1"]}}
+    assert (await wire.raw("GET", path="/about/").done()).status == 200
+    assert (await wire.raw("PUT", b"hello", path="/echo").done()).raw == b"hello"
+    for refused, status in (
+        (wire.raw("POST", path="/about"), 405),
+        (wire.raw("GET", path="/echo"), 405),
+        (wire.raw("POST", b"x" * 101, path="/echo"), 413),
+        (wire.raw("GET", path="/broken"), 500),
+        (wire.raw("GET", path="/about/more"), 404),
+        (wire.raw("GET", b"", FOREIGN, path="/about"), 403),
+    ):
+        await refused.done()
+        assert refused.status == status
+        assert "secret" not in refused.json["error"]["message"]
+    await app.drain()
+
+
+async def test_pages_of_other_apps() -> None:
+    async def where(request: Any) -> PlainTextResponse:
+        return PlainTextResponse(f"{request.scope['root_path']} {request.url.path}")
+
+    site = Starlette(routes=[Route("/", where), Route("/deep/er", where)])
+    app = make().asgi(routes={"/site/*": site, "/exact": PlainTextResponse("exactly")})
+    wire = HttpWire(app)
+    assert (await wire.raw("GET", path="/site/deep/er").done()).raw == b"/site /site/deep/er"
+    assert (await wire.raw("GET", path="/exact").done()).raw == b"exactly"
+    assert (await wire.raw("GET", path="/exact/ly").done()).status == 404
+    assert (await wire.raw("GET", b"", FOREIGN, path="/site/deep/er").done()).status == 403
+    assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
+    await app.drain()
+
+
+async def test_pages_live_as_long_as_the_server() -> None:
+    """What a lifespan has opened is there for them, and is not closed in their middle."""
+    notes: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[None]:
+        notes.append("opened")
+        yield
+        notes.append("closed")
+
+    server = make(lifespan=lifespan)
+    go = asyncio.Event()
+
+    @server.custom_route("/slow")
+    async def slow(request: Any) -> list[str]:
+        await go.wait()
+        return notes
+
+    app = server.asgi()
+    page = HttpWire(app, path="/slow").raw("GET")
+    await until(lambda: notes == ["opened"])
+    await settle()  # so that the page is being shown
+    draining = asyncio.create_task(app.drain())
+    await settle()
+    late = await HttpWire(app, path="/slow").raw("GET").done()
+    assert (late.status, late.json["error"]["message"]) == (503, "The server is shutting down")
+    go.set()
+    await draining
+    assert (await page.done()).json == ["opened"]
+    assert notes == ["opened", "closed"]
