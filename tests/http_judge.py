@@ -6,9 +6,9 @@ from typing import Any
 import official
 from dovetail.protocol.sse import SseDecoder
 from dovetail.transports.endpoint import Endpoint
+from dovetail.transports.get_stream import GetStream
 from dovetail.transports.response import Response
 from dovetail.transports.sse import STREAM_ROUTE
-from dovetail.transports.tails import Tail
 from dovetail.transports.visit import Visit
 
 MAX_EVENT = 1 << 26
@@ -37,7 +37,7 @@ def watch_http(patch: Patch) -> list[official.Witness]:
     gallery = Gallery()
     watched: dict[int, tuple[Response, official.Witness]] = {}  # the response is kept: ids are used again
 
-    make_visit, tail_init = Visit.of, Tail.__init__
+    make_visit, tail_init = Visit.of, GetStream.__init__
     modern, in_session = Endpoint._modern, Endpoint._exchange
     send_json, send_event = Response.json, Response.event
 
@@ -60,7 +60,7 @@ def watch_http(patch: Patch) -> list[official.Witness]:
         witness.admitted(request)
         return in_session(self, visit, request, *arguments)
 
-    def watched_tail(self: Tail, source, held, response, listener) -> None:
+    def watched_tail(self: GetStream, source, held, response, listener) -> None:
         tail_init(self, source, held, response, listener)
         gallery.in_session(watched[id(response)][1], held.record)
 
@@ -78,7 +78,7 @@ def watch_http(patch: Patch) -> list[official.Witness]:
     patch(Visit, "of", watched_visit)
     patch(Endpoint, "_modern", watched_modern)
     patch(Endpoint, "_exchange", watched_in_session)
-    patch(Tail, "__init__", watched_tail)
+    patch(GetStream, "__init__", watched_tail)
     patch(Response, "json", watched_json)
     patch(Response, "event", watched_event)
     return gallery.witnesses

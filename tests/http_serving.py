@@ -64,8 +64,8 @@ async def serving(
     assert asyncio.all_tasks() <= others, f"left behind: {asyncio.all_tasks() - others}"
     assert not endpoint._calls.here
     assert not endpoint._calls._known
-    assert not endpoint._logs.running
-    assert not endpoint._tails._owners
+    assert not endpoint._store.running
+    assert not endpoint._streams._newest
     assert not traffic._calls
     assert not traffic._streams
     assert not app._state._topics._by_name

@@ -210,7 +210,7 @@ async def test_a_real_server(tmp_path: Path, version: str | None, witness: Witne
 
 
 async def gone(pid: int) -> bool:
-    for _ in range(150):
+    for _ in range(1000):
         if not is_there(pid):
             return True
         await asyncio.sleep(0.02)

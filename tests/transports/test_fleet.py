@@ -10,8 +10,7 @@ import pytest
 from asking_stage import AskingStage
 from dovetail import Context
 from dovetail.engine.streams import Change
-from dovetail.transports import tails
-from dovetail.transports.event_log import WORKER_LOST
+from dovetail.transports.event_store import WORKER_LOST
 from http_serving import PausingState, endpoint_of, settle
 from http_stage import HANDSHAKE, Stage, text_of
 from http_wire import MODERN, HttpWire
@@ -62,13 +61,12 @@ async def _fleet(kind: Any) -> AsyncIterator[Fleet]:
         await asyncio.wait_for(app.drain(1), 10)
     await settle()
     assert not any(each._calls.here or each._calls._known for each in endpoints)
-    assert not any(each._logs.running or each._tails._owners for each in endpoints)
+    assert not any(each._store.running or each._streams._newest for each in endpoints)
     assert not state._topics.names
 
 
 @pytest.fixture
 async def fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
-    monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
     async for fleet in _fleet(Stage):
         yield fleet
 

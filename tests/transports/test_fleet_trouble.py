@@ -9,7 +9,6 @@ import pytest
 from dovetail.engine import changes
 from dovetail.state import patience
 from dovetail.state.base import StoreTrouble
-from dovetail.transports import event_log
 from far_state import FarState
 from http_serving import PausingState, endpoint_of, serving, settle
 from http_stage import Stage, text_of
@@ -48,7 +47,6 @@ async def _fail(*_arguments: Any, **_options: Any) -> Any:
 async def state(monkeypatch: pytest.MonkeyPatch) -> TroubledState:
     for module in (changes, patience):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(event_log, "HOLD_SECONDS", 0.1)
     return TroubledState()
 
 
@@ -135,19 +133,6 @@ class Counting(FarState):
 
     async def check(self) -> None:
         await self._travel("check")
-
-
-async def test_a_call_that_runs_is_answered(app: Any, stage: Stage, state: TroubledState) -> None:
-    wire = await HttpWire.session(app)
-    call = wire.start_call("tell")
-    await call.message()
-    state.away = True
-    stage.go.set()
-    assert (await call.message())["params"]["data"] == "second"
-    assert text_of(await call.message()) == "told"
-    await call.done()
-    state.come_back()
-    await settle(50)
 
 
 async def test_events_wait_for_the_end_of_a_short_outage(app: Any, stage: Stage, state: TroubledState) -> None:

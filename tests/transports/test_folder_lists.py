@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from changes_stage import RESOURCES, UPDATED, leave
-from far_pair import RefusingView
+from far_views import View
 from old_client import connected
 
 from dovetail import Server
@@ -163,7 +163,7 @@ async def test_workers_that_find_the_same_files_tell_of_them_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = PausingState()
-    apps = [server_of(tmp_path).asgi(state=RefusingView(store)) for _ in range(2)]
+    apps = [server_of(tmp_path).asgi(state=View(store)) for _ in range(2)]
     for app in apps:
         await app.start()
     await settle(100)  # what was announced when they began to listen to each other

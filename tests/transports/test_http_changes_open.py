@@ -33,7 +33,7 @@ async def test_the_newest_stream_owns_the_session() -> None:
         assert (await newer.message())["method"] == TOOLS
         assert older.messages == []
         await leave(newer)
-        assert endpoint_of(app)._tails._owners == {}
+        assert endpoint_of(app)._streams._newest == {}
 
 
 async def test_a_take_over_at_any_moment_loses_nothing_and_tells_nothing_twice() -> None:

@@ -13,7 +13,7 @@ from dovetail.engine import replies
 from dovetail.engine.exchange import NO_WAY_BACK
 from dovetail.errors import AnswerTimeout, QuestionFailed
 from dovetail.state.memory import MEBIBYTE, MemoryState
-from dovetail.transports import way_back
+from dovetail.transports import get_stream
 from http_serving import PausingState, endpoint_of, serving, sessions_of, settle
 from http_stage import HANDSHAKE, MODERN, text_of
 from http_wire import CLIENT, HttpWire
@@ -78,7 +78,7 @@ async def test_nothing_is_left_of_a_question() -> None:
             await call.done()
             before += 1  # the log can be asked for
             assert app._state.held == before
-        assert not endpoint_of(app)._way_back.replies._open
+        assert not endpoint_of(app)._messages.replies._open
 
 
 async def test_an_error_is_told_in_words() -> None:
@@ -276,7 +276,7 @@ async def test_a_server_without_sessions_says_why(version: str) -> None:
         wire = HttpWire(app, headers={"mcp-protocol-version": version})
         wire.version = version
         call = await ask(wire).done()
-        assert text_of(call.answer) == way_back.STATELESS
+        assert text_of(call.answer) == get_stream.STATELESS
         await reply(wire, {"jsonrpc": "2.0", "id": "dovetail-1", "result": {}})
 
 

@@ -3,7 +3,9 @@
 import pytest
 from polling_stage import said
 
-from dovetail.transports import event_log, sure_log
+from dovetail import Context
+from dovetail.state.memory import MemoryState
+from dovetail.transports.event_store import ANSWER_LOST
 from http_serving import endpoint_of, serving, settle, until
 from http_stage import HANDSHAKE, Stage, text_of
 from http_wire import HttpWire
@@ -174,36 +176,63 @@ async def test_a_json_answer_has_nothing_to_come_back_to() -> None:
     async with serving(Stage().server) as app:
         wire = await HttpWire.session(app)
         await wire.call("add", {"a": 1, "b": 2})
-        assert endpoint_of(app)._logs.running == {}
+        assert endpoint_of(app)._store.running == {}
         assert app._state.log_bytes == 0
 
 
-async def test_only_the_newest_events_of_a_stream_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sure_log, "KEEP_EVENTS", 5)
-    stage = Stage()
-    stage.go.set()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        call = await wire.call("tell", {"times": 20})
-        rest = await wire.get(call.events[0].id).done()
-        assert said(rest) == ["first", "first", "second", "told"]  # and the end, which is a record too
+# ── answers that are not kept any more ──
 
 
-async def test_only_so_many_streams_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "MAX_LOGS", 3)
-    stage = Stage()
-    async with serving(stage.server) as app:
+async def fill(wire: HttpWire, times: int) -> None:
+    """Other calls need room for what they say."""
+    for _ in range(times):
+        await wire.call("say", {"size": 5000})
+
+
+class TalkativeStage(Stage):
+    def __init__(self) -> None:
+        super().__init__()
+        self.server.add_tool(self.say)
+        self.go.set()
+
+    async def say(self, ctx: Context, size: int) -> str:
+        await ctx.warning("x" * size)
+        return "y" * size
+
+
+@pytest.mark.rule("SH-23")
+async def test_whoever_comes_back_for_an_answer_that_is_gone_is_told_so() -> None:
+    async with serving(TalkativeStage().server, state=MemoryState(max_log_bytes=100_000)) as app:
+        ann, bob = await HttpWire.session(app), await HttpWire.session(app)
+        call = await ann.call("tell")
+        await fill(bob, 11)
+        for event in call.events[:-1]:
+            assert (await ann.get(event.id).done()).status == 400
+        rest = await ann.get(call.events[-1].id).done()  # it has everything
+        assert (rest.status, rest.messages) == (200, [])
+
+
+async def test_what_is_dropped_of_a_call_that_runs_does_not_keep_its_client_out() -> None:
+    stage = TalkativeStage()
+    stage.go.clear()
+    async with serving(stage.server, state=MemoryState(max_log_bytes=100_000)) as app:
         wire = await HttpWire.session(app)
-        running = wire.start_call("tell")
-        primed = await running.event()
+        call = wire.start_call("tell")
+        primed = await call.event()
         await stage.entered.wait()
-        running.leave()
+        await fill(wire, 11)
+        rest = wire.get(primed.id)
+        await rest.event()
         stage.go.set()
-        calls = [await wire.call("tell") for _ in range(6)]
-        await until(lambda: not endpoint_of(app)._calls.here)
-        kept = [(await wire.get(call.events[0].id).done()).status == 200 for call in calls]
-        assert sum(kept) <= 4
-        assert kept[-1]
-        assert not kept[0]
-        assert app._state.held <= 6
-        assert (await wire.get(primed.id).done()).status in (200, 400)
+        assert [text_of(each) for each in (await rest.done()).messages if "result" in each] == ["told"]
+
+
+async def test_an_answer_that_there_is_no_room_for_is_an_error_to_who_comes_back() -> None:
+    async with serving(TalkativeStage().server, state=MemoryState(max_log_bytes=4000)) as app:
+        wire = await HttpWire.session(app)
+        told = await wire.call("tell")
+        call = await wire.call("say", {"size": 5000})
+        assert text_of(call.answer) == "y" * 5000
+        rest = await wire.get(call.events[0].id).done()
+        assert rest.answer["error"]["message"] == ANSWER_LOST
+        assert text_of((await wire.get(told.events[0].id).done()).answer) == "told"

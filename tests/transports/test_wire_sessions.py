@@ -122,7 +122,7 @@ async def test_who_leaves_comes_back_while_it_runs(connect: Connect) -> None:
         await until(lambda: texts(line) == ["first"])
         await line.hang_up()
         resuming = asyncio.create_task(client.resume(events(line)[-1].id))
-        await until(lambda: bool(endpoint_of(app)._tails._owners))
+        await until(lambda: bool(endpoint_of(app)._streams._newest))
         stage.go.set()
         assert texts(await resuming) == ["second", "told"]
 

@@ -78,25 +78,22 @@ async def list_roots(engine: "Engine", exchange: Exchange, timeout: float | None
     return found
 
 
-class FarVisits(Protocol):
+class SharedVisits(Protocol):
     """Visits of clients that any worker has asked."""
 
-    async def began(self, session: str, id: str) -> None: ...
+    async def visit_began(self, session: str, id: str) -> None: ...
 
-    async def ended(self, session: str, id: str) -> None: ...
+    async def visit_ended(self, id: str) -> str | None:
+        """The session that waits to be told, if one does: from now on it does not."""
 
-    async def over(self, id: str) -> set[str]:
-        """The sessions that were asked and need not be told any more."""
-
-    async def completed(self, id: str, message: bytes, told: set[str]) -> bool:
-        """Tells the sessions that were not told yet; False if there are none."""
+    async def tell_session(self, id: str, message: bytes) -> None: ...
 
 
 class Elicitations:
     """Visits to URLs that clients were asked for, so that they can be told when the user is done there."""
 
     def __init__(self) -> None:
-        self.far: FarVisits | None = None  # where the clients of other workers are reached
+        self.far: SharedVisits | None = None  # where the clients of other workers are reached
         self._visits: dict[str, OrderedDict[str, BackChannel]] = {}  # by session and id, the oldest first
         self._sessions: dict[str, set[str]] = {}  # by id
 
@@ -127,14 +124,17 @@ class Elicitations:
 
     async def completed(self, id: str) -> bool:
         """Tell the clients that were asked with this id, and no others. False if there is none."""
-        far = self.far
-        over = await far.over(id) if far is not None else set()  # told at another worker
         sessions = sorted(self._sessions.get(id, ()))
-        clients = [client for each in sessions if (client := self.ended(each, id)) is not None and each not in over]
+        clients = {each: client for each in sessions if (client := self.ended(each, id)) is not None}
         params: dict[str, Any] = {"elicitationId": id}
         message = jsonrpc.notification("notifications/elicitation/complete", jsonrpc.encode(params))
-        for client in clients:
+        if self.far is not None:
+            session = await self.far.visit_ended(id)
+            if session is None:  # another worker has told it
+                return False
+            if session not in clients:
+                await self.far.tell_session(session, message)
+                return True
+        for client in clients.values():
             await client.tell(message)
-        if far is not None and await far.completed(id, message, set(sessions)):
-            return True
         return bool(clients)

@@ -119,14 +119,14 @@ class Live:
             elicitations = self._engine.elicitations
             elicitations.began(session.id, visit.elicitation_id, back)
             if elicitations.far is not None:
-                await elicitations.far.began(session.id, visit.elicitation_id)
+                await elicitations.far.visit_began(session.id, visit.elicitation_id)
 
     async def _forget(self, visit: ElicitUrl) -> None:
         session, elicitations = self._exchange.request.session, self._engine.elicitations
         if session is not None:
             elicitations.ended(session.id, visit.elicitation_id)
             if elicitations.far is not None:
-                await elicitations.far.ended(session.id, visit.elicitation_id)
+                await elicitations.far.visit_ended(visit.elicitation_id)
 
     def mark(self) -> Mark:
         return self._occurrences.copy(), self._steps.met.copy()

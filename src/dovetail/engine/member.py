@@ -74,16 +74,5 @@ class Member:
         return time.monotonic() >= self._judges_from
 
 
-class Vigil:
-    """Watches over one worker that a stream waits for."""
-
-    def __init__(self, own: Member, watched: str, _state: StateBackend) -> None:
-        self._own = own
-        self._watched = watched
-
-    async def is_lost(self) -> bool:
-        return await self._own.is_lost(self._watched)
-
-
 def _key(worker: str) -> str:
     return f"worker/{worker}"

@@ -10,9 +10,10 @@ reads the JSON checks its UTF-8.
 import re
 from typing import NamedTuple
 
-from dovetail.errors import ProtocolError
+from dovetail.errors import INVALID_REQUEST, ProtocolError
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
+_EVENT_ID = re.compile(r"([a-z0-9]{1,32})\.([0-9]{1,15})(?:-([0-9]{1,15}))?(?:\.[a-z0-9]{1,32})?", re.ASCII)
 _UNSAFE = re.compile(r"[\r\n\0]")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONGEST_RETRY = 10  # digits of a reconnection time in milliseconds: more than a month
@@ -49,6 +50,35 @@ def _field(name: str, text: str) -> bytes:
 
 
 KEEP_ALIVE = comment("keep-alive")
+
+
+class EventId(NamedTuple):
+    """The id of an event of ours: its stream and its number, and a second number in the GET stream of a session."""
+
+    stream: str
+    number: int
+    message: int = 0  # of what was said to the session alone
+
+    @property
+    def worker(self) -> str:
+        """The worker that serves or has served the call of the stream: its name is 12 letters long."""
+        return self.stream[:12]
+
+    @classmethod
+    def read(cls, id: str) -> "EventId":
+        """Raises if it can't be one of our ids."""
+        found = _EVENT_ID.fullmatch(id)
+        if found is None:
+            raise unknown_event()
+        return cls(found[1], int(found[2]), int(found[3] or 0))
+
+    def __str__(self) -> str:
+        return f"{self.stream}.{self.number}-{self.message}" if self.message else f"{self.stream}.{self.number}"
+
+
+def unknown_event() -> ProtocolError:
+    text = "Last-Event-ID names no event that is kept for this session"
+    return ProtocolError(text, code=INVALID_REQUEST, http_status=400)
 
 
 class Event(NamedTuple):

@@ -1,6 +1,6 @@
 """What goes back for one POST: JSON, unless something has to be told before; then a stream of events.
 
-Where the client has a session, the events of its stream are kept in a log, so that it can come back.
+Where the client has a session, the events of its stream are kept in the event store, so that it can come back.
 """
 
 from collections.abc import Awaitable
@@ -9,10 +9,9 @@ import msgspec
 
 from dovetail.protocol import sse
 from dovetail.protocol.methods import RequestId
-from dovetail.protocol.sse import encode_event, priming_event
-from dovetail.transports.event_log import EventLog, EventLogs
+from dovetail.protocol.sse import encode_event
+from dovetail.transports.event_store import EventStore, EventStream
 from dovetail.transports.response import Response
-from dovetail.transports.sure_log import Replaced
 from dovetail.transports.visit import Accepted
 
 RETRY_SECONDS = 1.0  # after which a client that lost its connection may come back
@@ -24,10 +23,10 @@ class Answer(msgspec.Struct, eq=False):
     response: Response
     accepted: Accepted
     session: str = ""  # the client's, if it has one
-    logs: EventLogs | None = None  # where it can come back
+    store: EventStore | None = None  # where it can come back
     primes: bool = False  # and is told so at once
-    asked: tuple[RequestId, ...] = ()  # what it answers
-    log: EventLog | None = None  # from the first event on
+    requests: tuple[RequestId, ...] = ()  # what it answers
+    events: EventStream | None = None  # from the first event on
 
     @property
     def reads_streams(self) -> bool:
@@ -45,42 +44,22 @@ class Answer(msgspec.Struct, eq=False):
             return False
         if not self.response.started:
             await self._open()
-        log = self.log
-        if log is not None:
-            async with log.turn:
-                if not log.is_running:
-                    return False
-                try:
-                    id = await log.append(message)
-                except Replaced:
-                    return False
-                await self.response.event(encode_event(message, id=id), last=last)
-            return True
-        if self.logs is not None:  # the client left before it knew that there is something to come back to
+        if self.events is not None:
+            return await self.events.send(message, last=last)
+        if self.store is not None:  # the client left before it knew that there is something to come back to
             return False
         await self.response.event(encode_event(message), last=last)
         return not self.response.ended
 
-    def _is_settled(self) -> bool:
-        """What kind of response it is, or that there is none."""
-        return self.response.started or self.response.ended
-
     async def _open(self) -> None:
-        if self._is_settled():
+        if self.response.started or self.response.ended:
             return
-        if self.logs is None:
+        if self.store is None:
             await self.response.open()
             return
-        if self.log is None:
-            self.log = EventLog(self.logs, self.session, self.response, self.asked)
-        async with self.log.turn:
-            if not self._is_settled():
-                await self.log.begin()
-                await self.response.open(self._priming())
-
-    def _priming(self) -> bytes:
-        assert self.log is not None
-        return priming_event(self.log.beginning, retry=milliseconds(RETRY_SECONDS)) if self.primes else b""
+        if self.events is None:
+            self.events = EventStream(self.store, self.session, self.response, self.requests)
+        await self.events.open(milliseconds(RETRY_SECONDS) if self.primes else None)
 
     async def outlived(self) -> None:
         """The call takes its time: a client that can come back is told how, while there is a connection."""
@@ -95,10 +74,11 @@ class Answer(msgspec.Struct, eq=False):
     async def close_stream(self, retry: float | None) -> None:
         """Close the connection but not the stream: the client comes back for the rest after `retry` seconds."""
         await self._open()
-        if self.log is not None and self.log.tail is not None:
-            await self.log.tail.hang_up(retry)
-        elif self.log is not None and self.response.ended:
-            await self.log.hang_up_elsewhere(retry_frame(retry))
+        events = self.events
+        if events is not None and events.hang_up_tail is not None:
+            await events.hang_up_tail(retry)
+        elif events is not None and self.response.ended:
+            await events.hang_up_elsewhere(retry_frame(retry))
         else:
             await self.response.hang_up(retry_frame(retry))
 
@@ -112,8 +92,8 @@ class Answer(msgspec.Struct, eq=False):
         try:
             await self.carry(message, last=True)
         except BaseException:
-            if self.log is not None:
-                await self.log.end()
+            if self.events is not None:
+                await self.events.end()
             raise
         await self.end()
 
@@ -128,11 +108,11 @@ class Answer(msgspec.Struct, eq=False):
     @property
     def is_unfinished(self) -> bool:
         """There is a stream to come back to, and its end was not told."""
-        return self.log is not None and self.log.is_running
+        return self.events is not None and self.events.is_unfinished
 
     async def end(self) -> None:
-        if self.log is not None:
-            await self.log.end()
+        if self.events is not None:
+            await self.events.end()
         await self.response.close()
 
 

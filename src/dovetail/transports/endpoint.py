@@ -19,18 +19,16 @@ from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
 from dovetail.state.base import StateBackend
 from dovetail.transports.answers import Answer
-from dovetail.transports.event_log import EventLogs
-from dovetail.transports.far_visits import VisitLogs
+from dovetail.transports.event_store import EventStore
 from dovetail.transports.forwarded import TrustedProxies, exchange_of, share_of
+from dovetail.transports.get_stream import STATELESS, GetStreams, ServerMessages
 from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, SessionBack, outcome_of, to_nobody
 from dovetail.transports.lasting import lasting
 from dovetail.transports.notices import Notices
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.session_calls import SessionCalls
-from dovetail.transports.tails import Tails
 from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import Accepted, Visit
-from dovetail.transports.way_back import STATELESS, WayBack
 
 SESSION_HEADER = b"mcp-session-id"
 METHODS = b"GET, POST, DELETE, OPTIONS"
@@ -54,11 +52,11 @@ class Endpoint:
         self._changes = ChangeLog(engine, state, self.member)
         timeout, most, half = options.session_timeout, options.max_sessions, -(-options.max_sessions // 2)
         self.sessions = Sessions(engine, state, timeout=timeout, most=most, most_of_one=options.max_per_caller or half)
-        self._logs = EventLogs(state, ttl=options.event_timeout, member=self.member)
-        self._way_back = WayBack(state, session_timeout=options.session_timeout, beat=self._beat)
-        self._tails = Tails(self._changes, self._logs, self._way_back, traffic, keep_alive=self._beat)
+        self._store = EventStore(state, ttl=options.event_timeout, member=self.member)
+        self._messages = ServerMessages(self.sessions, state, session_timeout=timeout, beat=self._beat)
+        self._streams = GetStreams(self._changes, self._store, self._messages, traffic, keep_alive=self._beat)
         self._calls = SessionCalls(state)
-        self._notices = Notices(self._calls, self._way_back.replies, stateless=options.stateless)
+        self._notices = Notices(self._calls, self._messages.replies, stateless=options.stateless)
         self._verbs = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
 
     def start(self) -> None:
@@ -66,17 +64,17 @@ class Endpoint:
         self._changes.start()
         self._calls.start()
         if self._state.shared:
-            self._engine.elicitations.far = VisitLogs(self._state, self.sessions, self._way_back)
+            self._engine.elicitations.far = self._messages
 
     def stop_asking(self) -> None:
         """Answers are refused from now on: whoever waits for one is told."""
-        self._way_back.replies.close()
+        self._messages.replies.close()
 
     async def stop(self) -> None:
         self._engine.elicitations.far = None
         await self._changes.stop()
         await self._calls.stop()
-        await self._logs.stop()
+        await self._store.stop()
         await self.member.stop()
         self.sessions.forget_all()
 
@@ -242,19 +240,19 @@ class Endpoint:
         if held is None:
             exchange.no_way_back = STATELESS
         else:
-            exchange.back = SessionBack(self._way_back, held, answer)
+            exchange.back = SessionBack(self._messages, held, answer)
         if answer.primes:
             exchange.close_stream = answer.close_stream
         return exchange
 
     def _answer(
-        self, visit: Visit, revision: revisions.Revision, held: HeldSession | None, asked: tuple[RequestId, ...]
+        self, visit: Visit, revision: revisions.Revision, held: HeldSession | None, requests: tuple[RequestId, ...]
     ) -> Answer:
         accepted = visit.accepted
         if held is None:
             return Answer(visit.response, accepted)
         primes = revision.resumable and accepted.stream
-        return Answer(visit.response, accepted, held.record.id, self._logs, primes, asked)
+        return Answer(visit.response, accepted, held.record.id, self._store, primes, requests)
 
     async def _welcome(self, call: HttpCall, message: bytes, status: int) -> None:
         """The answer to `initialize` names the session, unless it is a refusal."""
@@ -276,8 +274,8 @@ class Endpoint:
         inbound.allow_batch(revision)
         assert revision is not None
         inbound.known_session(visit.headers, record, self._options.stateless)
-        asked = tuple(each.id for each in messages if isinstance(each, Envelope) and each.is_request)
-        answer = self._answer(visit, revision, held, asked)  # type: ignore[arg-type]  # a request has an id
+        requests = tuple(each.id for each in messages if isinstance(each, Envelope) and each.is_request)
+        answer = self._answer(visit, revision, held, requests)  # type: ignore[arg-type]  # a request has an id
         batch = HttpBatch(answer, visit.receive, held, self._beat)
         parts = [self._part(visit, message, held, batch) for message in messages]
         if any(isinstance(message, BadMessage) or message.is_request for message in messages):
@@ -332,7 +330,7 @@ class Endpoint:
         if not visit.accepted.stream:
             text = "GET answers with text/event-stream, which Accept does not allow"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
-        await self._tails.serve(visit, held, share_of(visit, self._proxies))
+        await self._streams.serve(visit, held, share_of(visit, self._proxies))
 
     async def _delete(self, visit: Visit) -> None:
         if self._has_no_sessions(visit):

@@ -24,7 +24,7 @@ from dovetail.transports.asgi import WHOLE, App, Receive, Scope, Send
 from dovetail.transports.cors import Cors
 from dovetail.transports.doorkeeper import Doorkeeper
 from dovetail.transports.endpoint import Endpoint
-from dovetail.transports.event_log import MAX_LOGS
+from dovetail.transports.event_store import MAX_STREAMS
 from dovetail.transports.forwarded import TrustedProxies
 from dovetail.transports.guard import Guard
 from dovetail.transports.mount_point import mount, route_of
@@ -55,7 +55,7 @@ class HttpApp:
         self._options = options
         self._owner = owner
         # For each session its record and its messages, for each stream that it is there, and all logs and questions.
-        entries = 2 * options.max_sessions + options.max_streams + 2 * MAX_LOGS + MAX_SHARED
+        entries = 2 * options.max_sessions + options.max_streams + 2 * MAX_STREAMS + MAX_SHARED
         given = options.state
         room = (4_000 + options.max_sessions) * (MAX_CLIENT + 1024)  # bytes: for all, however much their clients say
         state = MemoryState(max_entries=entries, max_entry_bytes=room) if given is None else None

@@ -23,8 +23,8 @@ from dovetail.state.base import StoreTrouble
 from dovetail.transports.answers import Answer
 from dovetail.transports.asgi import Receive
 from dovetail.transports.attending import Attendant
+from dovetail.transports.get_stream import ServerMessages
 from dovetail.transports.response import Response
-from dovetail.transports.way_back import WayBack
 
 log = logging.getLogger("dovetail")
 
@@ -235,7 +235,7 @@ class HttpCall(Posted, eq=False):
 class SessionBack(msgspec.Struct, eq=False):
     """The way from a call to its client; what is told goes there also when the call is over."""
 
-    _way: WayBack
+    _messages: ServerMessages
     _session: HeldSession
     _answer: Answer | None  # as long as the call is open
     _questions: PendingQuestions | None = None  # from the first one on
@@ -246,11 +246,11 @@ class SessionBack(msgspec.Struct, eq=False):
         if self._questions is None:
             self._questions = PendingQuestions(exchange)
         with self._questions.one():
-            return await self._way.ask(self._session, self._answer, method, params, timeout)
+            return await self._messages.ask(self._session, self._answer, method, params, timeout)
 
     async def tell(self, message: bytes) -> None:
         if self._answer is None or not await self._answer.carry(message):
-            await self._way.tell(self._session, message)
+            await self._messages.tell(self._session, message)
 
     def close(self) -> None:
         self._answer = None

@@ -8,6 +8,9 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
 from urllib.parse import parse_qs, quote, unquote_to_bytes
 
 from dovetail.auth.principal import Principal
@@ -17,13 +20,13 @@ from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc, sse
 from dovetail.protocol.jsonrpc import BadMessage
 from dovetail.protocol.sse import encode_event
-from dovetail.state.base import StateBackend
+from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
+from dovetail.state.patience import until_answered
 from dovetail.transports.asgi import is_below
 from dovetail.transports.attending import look_after
 from dovetail.transports.forwarded import TrustedProxies, share_of
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.response import Response
-from dovetail.transports.sse_inbox import SseInboxes
 from dovetail.transports.traffic import LAST_SECONDS, Traffic
 from dovetail.transports.visit import Visit
 
@@ -32,6 +35,8 @@ MESSAGES_ROUTE = "/messages"
 FULL_BYTES = 1024 * 1024  # what may wait for a slow client before its calls, and what it asks for, wait too
 MOST_BYTES = 16 * FULL_BYTES  # who lets more wait, which calls that end together can bring about, is given up
 MAX_QUERY = 1000  # bytes
+POSTED = 1000  # messages that wait at another worker than the stream's …
+POSTED_BYTES = 4 * FULL_BYTES  # … and their size, about: the larger one is, the fewer may wait with it
 
 log = logging.getLogger("dovetail")
 
@@ -161,7 +166,7 @@ class SseEndpoint:
         self._options = options
         self._traffic = traffic
         self._proxies = TrustedProxies(options.trusted_proxies)
-        self._inboxes = SseInboxes(state, beat=options.keep_alive)
+        self._state = state
         self._clients: dict[str, SseClient] = {}
 
     # ── GET /sse ──
@@ -180,8 +185,7 @@ class SseEndpoint:
         self._traffic.enter(client, client.end)
         self._clients[client.id] = client
         try:
-            async with self._inboxes.open(client.id, client.owner, client.feed):
-                await visit.while_welcome(self._serve(visit, client, left), client.end)
+            await visit.while_welcome(self._serve(visit, client, left), client.end)
         finally:
             del self._clients[client.id]
             self._traffic.leave(client)
@@ -193,7 +197,7 @@ class SseEndpoint:
         over: asyncio.Future[None] = loop.create_future()
 
         async def beat() -> None:
-            await self._inboxes.stay(client.id, client.owner)
+            await self._show(client)
             await response.event(sse.KEEP_ALIVE)
             if response.ended:  # it takes nothing any more
                 left()
@@ -207,13 +211,17 @@ class SseEndpoint:
 
         attending = loop.create_task(look_after(visit.receive, over, self._options.keep_alive, beat, left))
         ending = loop.create_task(end_in_time())
+        taking = loop.create_task(self._take_posted(client))
         try:
+            await self._show(client)
             await response.event(encode_event(self._messages_path(visit, client).encode(), event="endpoint"))
             await client.pipe.carry(response)
         finally:
             client.leave()
             over.set_result(None)
-            await asyncio.wait({attending, ending})
+            taking.cancel()
+            await asyncio.wait({attending, ending, taking})
+            await self._leave_log(client)
             await response.hang_up()
 
     def _messages_path(self, visit: Visit, client: SseClient) -> str:
@@ -241,7 +249,7 @@ class SseEndpoint:
             bad.http_status = 400
             await visit.refuse(bad, bad.id, id_optional=False)
             return
-        if not await self._inboxes.post(id, body, owner):  # it is gone by now
+        if not await self._post(id, owner, body):  # it is gone by now
             raise _no_session(404)
         await visit.response.empty(202)
 
@@ -249,11 +257,66 @@ class SseEndpoint:
         """Raises unless there is such a stream, at any worker, and it is the caller's."""
         client = self._clients.get(id)
         if client is None:
-            is_there = await self._inboxes.is_elsewhere(id, owner)
+            is_there = self._state.shared and bool((await self._state.read(_posted(id, owner), 0, 0)).last)
         else:
             is_there = not client.is_ending and client.owner == owner
         if not is_there:
             raise _no_session(404)
+
+    # ── workers that share a state: what is posted goes through a log, which the worker that has the stream reads ──
+
+    async def _post(self, id: str, owner: str | None, body: bytes) -> bool:
+        """False if the stream has ended."""
+        client = self._clients.get(id)
+        if not self._state.shared:
+            return client is not None and await client.feed(body)
+        await self._append(_posted(id, owner), body)
+        return client is None or not client.is_ending
+
+    async def _append(self, name: str, body: bytes) -> None:
+        keep = max(1, min(POSTED, POSTED_BYTES // (len(body) or 1)))
+        await self._state.append(name, body, keep=keep, ttl=3 * self._options.keep_alive)
+
+    async def _show(self, client: SseClient) -> None:
+        """An empty record shows other workers that the stream is there."""
+        if self._state.shared:
+            with suppress(NoRoom, StoreTrouble):
+                await self._append(_posted(client.id, client.owner), b"")
+
+    async def _leave_log(self, client: SseClient) -> None:
+        if self._state.shared:
+            with suppress(StoreTrouble):  # it expires
+                await self._state.drop(_posted(client.id, client.owner))
+
+    async def _take_posted(self, client: SseClient) -> None:
+        """A stream that has missed a message is ended: its client must begin anew."""
+        if not self._state.shared:
+            return
+        name, taken = _posted(client.id, client.owner), 0
+        listener = self._state.listen([name])
+        try:
+            while True:
+                page = await until_answered(partial(self._state.read, name, taken), lambda: True)
+                if page.last < taken:  # the log had expired, and began anew
+                    taken = 0
+                    continue
+                if taken < page.first - 1:
+                    log.warning("an SSE client was left: more was posted than its stream could take")
+                    client.leave()
+                    return
+                for taken, body in page.records:  # noqa: B007
+                    if body and not await client.feed(body):
+                        return
+                if not page.records:
+                    await listener.wait()
+        finally:
+            listener.close()
+
+
+def _posted(id: str, owner: str | None) -> str:
+    """The log of what was posted. A client that is not the owner looks for another one."""
+    key = b"" if owner is None else b"=" + owner.encode("utf-8", "surrogatepass")
+    return f"sse/{sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()}/{sha256(key).hexdigest()}"
 
 
 def owner_of(principal: Principal | None) -> str | None:

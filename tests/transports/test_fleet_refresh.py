@@ -1,4 +1,4 @@
-"""What a reviewer of the fleet found: appends whose answer is lost, logs that vanish, refreshes that meet."""
+"""Refreshes in a fleet that meet, fail, hang or are not counted; and batches that are reached from elsewhere."""
 
 import asyncio
 import json
@@ -13,10 +13,8 @@ from dovetail.engine import changes
 from dovetail.state import patience
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState
-from dovetail.transports import event_log, tails
-from dovetail.transports.sse_inbox import SseInboxes
-from http_serving import Clock, PausingState, settle
-from http_stage import Stage, text_of
+from http_serving import PausingState, settle
+from http_stage import Stage
 from http_wire import HttpWire
 
 LISTEN = {"notifications": {"toolsListChanged": True}}
@@ -24,37 +22,19 @@ TELLS = ["a", "b", "c", "d"]
 
 
 class ScriptedState(PausingState):
-    """A shared store: `script` says what becomes of the next appends to a call's log."""
+    """A shared store that may not answer what has to do with a refresh."""
 
     shared = True
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.away = False
         self.claims: Exception | None = None  # what is said of each that has to do with a refresh
-        self.script: list[str] = []
 
     async def claim(self, key: str, value: bytes, ttl: float) -> bool:
         first = await super().claim(key, value, ttl)
         if self.claims is not None and key.startswith("refreshed/"):
             raise self.claims
         return first
-
-    async def append(self, log: str, data: bytes, **options: Any) -> int:
-        fate = self.script.pop(0) if self.script and log.startswith("events/") else "kept"
-        if self.away or fate == "lost":
-            raise StoreTrouble
-        if fate == "refused":
-            raise NoRoom("full")
-        number = await super().append(log, data, **options)
-        if fate == "kept without a word":
-            raise StoreTrouble
-        return number
-
-    def come_back(self) -> None:
-        self.away = False
-        self.outages += 1
-        self._topics.tell_all()
 
 
 class Pair:
@@ -86,25 +66,11 @@ class Pair:
         for app in self.apps:
             await app.start()
 
-    async def resumed_elsewhere(self) -> Any:
-        """The rest of a call that the first worker runs, at the second."""
-        wires = await self.session()
-        call = wires[0].start_call("teller", id="t")
-        for _ in TELLS:
-            await call.message()
-        await call.cut()
-        rest = wires[1].get(call.events[0].id)
-        for _ in TELLS:
-            await rest.message()
-        return rest
-
 
 @pytest.fixture
 async def pair(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
-    monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
     for module in (changes, patience):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(event_log, "HOLD_SECONDS", 0.0)  # what is tested here is how it goes on without
     pair = Pair()
     for app in pair.apps:
         await app.start()
@@ -114,76 +80,6 @@ async def pair(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
 
 
 # ── the log of a call ──
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        ["kept", "kept without a word", "lost"],
-        ["kept without a word", "lost", "lost", "kept without a word"],
-        ["lost", "kept without a word", "kept without a word"],
-        ["refused", "kept", "kept without a word", "lost"],
-    ],
-)
-async def test_a_call_whose_events_may_be_kept_or_not_is_answered(pair: Pair, script: list[str]) -> None:
-    wires = await pair.session()
-    pair.state.script = script
-    pair.go.set()
-    call = await wires[0].start_call("teller", id="t").done()
-    assert text_of(call.answer) == "answer"
-    assert [each["params"]["data"] for each in call.messages[:-1]] == TELLS
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        ["kept without a word"],
-        ["kept", "kept without a word", "lost", "kept"],
-        ["lost", "kept without a word", "lost", "kept without a word"],
-        ["kept", "kept", "kept", "kept", "kept without a word", "kept without a word"],
-    ],
-)
-async def test_events_that_wait_for_the_store_are_kept_once(
-    pair: Pair, script: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_log, "HOLD_SECONDS", 5.0)
-    wires = await pair.session()
-    pair.state.script = script
-    pair.go.set()
-    call = await wires[0].start_call("teller", id="t").done()
-    again = await wires[1].get(call.events[0].id).done()
-    assert again.messages == call.messages
-    assert [each["params"]["data"] for each in call.messages[:-1]] == TELLS
-
-
-async def test_an_answer_that_falls_into_an_outage_is_had_when_that_is_over(pair: Pair) -> None:
-    rest = await pair.resumed_elsewhere()
-    pair.state.away = True
-    pair.go.set()
-    await asyncio.sleep(0.1)
-    pair.state.come_back()
-    await rest.done()
-    assert text_of(rest.answer) == "answer"
-
-
-async def test_a_log_that_was_dropped_ends_its_tails(pair: Pair) -> None:
-    rest = await pair.resumed_elsewhere()
-    pair.state.script = ["refused", "refused"]  # the answer, and the error in its place
-    pair.go.set()
-    await rest.done()
-    assert len(rest.messages) == len(TELLS)
-
-
-async def test_a_store_that_has_forgotten_a_log_takes_no_answer_from_who_is_connected(pair: Pair) -> None:
-    wires = await pair.session()
-    call = wires[0].start_call("teller", id="t")
-    for _ in TELLS:
-        await call.message()
-    for name in tuple(pair.state._logs.things):
-        await pair.state.drop(name)
-    pair.go.set()
-    await call.done()
-    assert text_of(call.answer) == "answer"
 
 
 @pytest.mark.parametrize("way", ["cancel", "delete"])
@@ -323,21 +219,6 @@ async def test_a_file_is_watched_though_the_worker_that_was_asked_to_has_stopped
         assert (await stream.message())["method"] == "notifications/resources/updated"
     stream.leave()
     await stream.done()
-
-
-async def test_an_inbox_that_was_silent_for_long() -> None:
-    clock, fed = Clock(), list[bytes]()
-    inboxes = SseInboxes(ScriptedState(clock=clock), beat=15)
-
-    async def feed(body: bytes) -> None:
-        fed.append(body)
-
-    async with inboxes.open("x", None, feed):
-        for body in (b"1", b"2", b"3"):
-            await inboxes.post("x", body)
-            await settle()
-            clock.sleep(86_400)
-    assert fed == [b"1", b"2", b"3"]
 
 
 async def test_a_call_does_not_wait_for_all_that_changes_later(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What was left to mend in a fleet: one outage after another, calls that wait for others, logs that begin anew."""
+"""Changes in a fleet: who hears of them after outages, what an answer waits for, and lost counts of refreshes."""
 
 import asyncio
 import json
@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_asking import finished_call, leave, note
+from http_asking import leave
 
-from asking_stage import AskingStage
 from dovetail import Context
 from dovetail.engine import changes, watch
 from dovetail.state import patience
 from dovetail.state.base import StoreTrouble
-from dovetail.transports import event_log, tails
 from http_serving import PausingState, endpoint_of, settle, until
 from http_stage import Stage, text_of
 from http_wire import HttpWire
@@ -78,7 +76,6 @@ class Fleet:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tails, "LOOK_SECONDS", 0.02)
     for module in (changes, patience):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
 
@@ -332,55 +329,6 @@ async def test_a_store_that_comes_back_without_the_count_gets_it_again(state: Ga
     assert entry.value == b"2"
     assert sorted(ran) == [0, 0, 1, 1]
     await fleet.stop()
-
-
-# ── logs that begin anew ──
-
-
-async def test_a_message_in_a_log_that_began_anew_is_told() -> None:
-    """It has expired while its session went on."""
-    state, stage = GatedState(), AskingStage()
-    app = stage.server.asgi(state=state)
-    await app.start()
-    wire = await HttpWire.session(app)
-    back = await finished_call(stage, wire)
-    stream = await wire.get().started()
-    for text in ("first", "second"):
-        await back.tell(note(text))
-        assert (await stream.message())["params"]["data"] == text
-        await state.drop(f"messages/{wire.session_id}")
-    await back.tell(note("third"))
-    assert (await stream.message())["params"]["data"] == "third"
-    await leave(stream)
-    await state.drop(f"messages/{wire.session_id}")
-    await back.tell(note("fourth"))
-    for id in (None, stream.events[-1].id):
-        again = wire.get(id)
-        assert (await again.message())["params"]["data"] == "fourth"
-        await leave(again)
-    last = wire.get(again.events[-1].id)
-    await last.started()
-    await settle(50)
-    assert last.messages == []
-    await leave(last)
-    await asyncio.wait_for(app.drain(0.2), 10)
-
-
-async def test_a_call_that_is_silent_for_long_can_be_resumed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "WHILE_RUNNING_SHARED", 0.4)
-    monkeypatch.setattr(event_log, "RENEW_SECONDS", 0.1)
-    wires = await fleet.session()
-    call = wires[0].start_call("tell", id="t")
-    await call.message()
-    await call.cut()
-    await asyncio.sleep(1)
-    rest = wires[1].get(call.events[0].id)
-    assert (await rest.message())["params"]["data"] == "first"
-    fleet.stages[0].go.set()
-    assert (await rest.message())["params"]["data"] == "second"
-    assert text_of(await rest.message()) == "told"
-    await rest.done()
-    assert len(rest.messages) == 3
 
 
 # ── and more ──

@@ -1,0 +1,286 @@
+"""Event store of HTTP sessions: the events of each stream, for clients that resume with `Last-Event-ID`.
+
+The name of a stream begins with that of its worker. Its last record holds the answer, and says that nothing follows.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from enum import Enum, auto
+
+from dovetail.engine.member import Member
+from dovetail.errors import INTERNAL_ERROR, ProtocolError
+from dovetail.protocol import jsonrpc
+from dovetail.protocol.methods import RequestId
+from dovetail.protocol.sse import EventId, encode_event, priming_event, unknown_event
+from dovetail.state.base import Conflict, NoRoom, StateBackend, StoreTrouble
+from dovetail.state.patience import until_answered
+from dovetail.state.records import Codec
+from dovetail.transports.response import Response
+
+MAX_STREAMS = 20_000  # that one process keeps by itself; a shared store has its own bounds
+KEEP_EVENTS = 1000  # of one stream
+KEEP_BYTES = 4 * 1024 * 1024  # of one stream, so that a noisy one loses its own events before those of others
+WORKER_LOST = "The worker that served this call was lost; whether the call had an effect is not known"
+ANSWER_LOST = "This call has ended, but the server could not keep its answer for a client that comes back"
+HANG_UP = b"hang up "  # begins a record that is no event: close the connection, after this frame
+END = b"end "  # begins the last record of a stream; the answer follows, if there is one
+
+log = logging.getLogger("dovetail.http")
+_request_ids: Codec[list[RequestId]] = Codec(list[RequestId], "request id")
+
+
+class StreamState(Enum):
+    """The life of an event stream, as the worker that serves its call knows it."""
+
+    NEW = auto()  # other workers do not know of it
+    RUNNING = auto()
+    ENDING = auto()  # the call has ended, and the store has not taken the end
+    ENDED = auto()
+    REPLACED = auto()  # another worker took this one for lost, and has answered in its place
+
+
+class Happening(Enum):
+    ANNOUNCED = auto()  # other workers know what the stream has to answer
+    CALL_ENDED = auto()
+    END_KEPT = auto()  # or dropped for good
+    END_FOUND = auto()  # written by another worker
+
+
+NEXT = {
+    (StreamState.NEW, Happening.ANNOUNCED): StreamState.RUNNING,
+    (StreamState.NEW, Happening.CALL_ENDED): StreamState.ENDING,
+    (StreamState.NEW, Happening.END_FOUND): StreamState.REPLACED,
+    (StreamState.RUNNING, Happening.CALL_ENDED): StreamState.ENDING,
+    (StreamState.RUNNING, Happening.END_FOUND): StreamState.REPLACED,
+    (StreamState.ENDING, Happening.END_KEPT): StreamState.ENDED,
+    (StreamState.ENDING, Happening.END_FOUND): StreamState.REPLACED,
+}
+
+
+class EventStore:
+    """The streams of all sessions, and those that this worker writes."""
+
+    def __init__(
+        self,
+        state: StateBackend,
+        *,
+        ttl: float,
+        member: Member,
+        while_running: float = 7 * 86_400.0,
+        hold: float = 10.0,
+        max_streams: int = MAX_STREAMS,
+    ) -> None:
+        """Seconds: `ttl` after the end, `while_running` after an event; an event waits `hold` for the store."""
+        self.state = state
+        self.ttl = ttl
+        self.member = member
+        self.while_running = while_running
+        self.running: dict[str, EventStream] = {}  # by the names of their logs, until their end is kept
+        self._hold = hold
+        self._max_streams = max_streams
+        self._is_in_trouble = False  # the last event could not be kept: the next ones don't wait for the store
+        self._kept: deque[str] = deque()  # names, oldest first; some may have expired
+        self._ending: set[asyncio.Task[int | None]] = set()  # writing ends that the store did not take at once
+
+    async def find(self, session: str, place: EventId) -> "EventStream | None":
+        """The stream if this worker writes it. Raises if the place is not one in a stream of the session."""
+        name = log_name(session, place.stream)
+        running = self.running.get(name)  # looked up first, so that nothing is written between
+        page = await self.state.read(name, 0, 0)
+        is_last_kept = page.last > 0 and (page.first <= page.last or place.number == page.last)
+        has_rest = is_last_kept or running is not None or await self.is_expected(name)
+        if place.message or place.number > page.last or not has_rest:
+            raise unknown_event()
+        return running
+
+    async def is_expected(self, name: str) -> bool:
+        """Whether a worker still has to write the end of a stream."""
+        return self.state.shared and await self.state.get(requests_key(name)) is not None
+
+    async def answer_for_lost(self, name: str, last: int) -> None:
+        """End the stream of a lost worker with an error, if its last record still is `last`: one caller wins."""
+        entry = await self.state.get(requests_key(name))
+        if entry is not None:  # else it has ended
+            record = END + _error(_request_ids.decode(entry.value) or [], WORKER_LOST)
+            with suppress(Conflict):
+                await self.state.append(name, record, keep=KEEP_EVENTS, ttl=self.ttl, if_last=last)
+                await self.state.delete(requests_key(name))
+
+    async def append(self, stream: "EventStream", record: bytes, ttl: float) -> int | None:
+        """The number of a new record; a short outage holds it back. None if another worker has ended the stream."""
+        now = asyncio.get_running_loop().time
+        until = now() + (0.0 if self._is_in_trouble else self._hold)
+        try:
+            number = await until_answered(lambda: stream.append(record, ttl), lambda: now() < until)
+        except (NoRoom, StoreTrouble) as failure:
+            if not self._is_in_trouble:  # logged when trouble begins, and not for every event
+                log.warning("events can't be kept for clients that come back: %s", failure.message)
+            self._is_in_trouble = True
+            raise
+        self._is_in_trouble = False
+        if number == 1 and not self.state.shared:
+            await self._make_room_for(stream.name)
+        return number
+
+    async def _make_room_for(self, name: str) -> None:
+        """If too many streams are kept, the oldest that has ended gives way."""
+        self._kept.append(name)
+        if len(self._kept) > self._max_streams:
+            oldest = self._kept.popleft()
+            if oldest in self.running:
+                self._kept.append(oldest)
+            else:
+                await self.state.drop(oldest)
+
+    def end_later(self, stream: "EventStream", answer: bytes) -> None:
+        """Write the end until the store takes it. If this worker stops before, it is lost, and others say so."""
+        task = asyncio.create_task(until_answered(lambda: stream.keep_end(answer), lambda: True))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def stop(self) -> None:
+        for task in self._ending:
+            task.cancel()
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+
+class EventStream:
+    """The events of one POST, and the response that carries them as long as its connection holds."""
+
+    def __init__(self, store: EventStore, session: str, response: Response, requests: Sequence[RequestId]) -> None:
+        self._store = store
+        self._requests = requests
+        self._turn = asyncio.Lock()  # events are sent in the order in which they are kept
+        self._last = 0  # the newest number that is known
+        self._bytes = self._largest = 0  # of all records, and of the largest one
+        self.response = response
+        self.stream = f"{store.member.id}{secrets.token_hex(8)}"
+        self.name = log_name(session, self.stream)
+        self.hang_up_tail: Callable[[float | None], Awaitable[None]] | None = None  # if a GET stream carries it now
+        self.life = StreamState.NEW if store.state.shared else StreamState.RUNNING
+        store.running[self.name] = self
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.life in (StreamState.NEW, StreamState.RUNNING)
+
+    async def open(self, retry: int | None) -> None:
+        """Open the response; with `retry` its first event tells how to resume, which other workers know of then."""
+        async with self._turn:
+            if not self.response.started and not self.response.ended:
+                with suppress(NoRoom, StoreTrouble):  # the next event tries again
+                    await self._announce()
+                await self.response.open(b"" if retry is None else priming_event(f"{self.stream}.0", retry=retry))
+
+    async def send(self, message: bytes, *, last: bool = False) -> bool:
+        """Keep an event and send it; without an id if it can't be kept. False if the stream has ended."""
+        async with self._turn:
+            if not self.is_unfinished:
+                return False
+            number = await (self._end(message) if last else self._keep(message))
+            if self.life is StreamState.REPLACED:
+                return False
+            id = None if number is None else f"{self.stream}.{number}"
+            await self.response.event(encode_event(message, id=id), last=last)
+        return True
+
+    async def hang_up_elsewhere(self, frame: bytes) -> None:
+        """The GET stream that carries it at another worker ends with this frame."""
+        async with self._turn:
+            if self._store.state.shared and self.is_unfinished:
+                await self._keep(HANG_UP + frame)
+
+    async def end(self) -> None:
+        """End without an answer, unless it has ended."""
+        async with self._turn:
+            if self.is_unfinished:
+                await self._end(b"")
+
+    def _note(self, happening: Happening) -> None:
+        self.life = NEXT[self.life, happening]
+        if self.life in (StreamState.ENDED, StreamState.REPLACED):
+            self._store.running.pop(self.name, None)
+
+    async def _announce(self) -> None:
+        if self.life is StreamState.NEW:
+            ids = _request_ids.encode(list(self._requests))
+            await self._store.state.put(requests_key(self.name), ids, ttl=self._store.while_running)
+            self._note(Happening.ANNOUNCED)
+
+    async def _keep(self, record: bytes) -> int | None:
+        try:
+            await self._announce()
+            return await self._store.append(self, record, self._store.while_running)
+        except (NoRoom, StoreTrouble):
+            return None
+
+    async def append(self, record: bytes, ttl: float) -> int | None:
+        """One try. If an earlier one has written it after all, that is found out: nothing is kept twice."""
+        while self.life is not StreamState.REPLACED:
+            keep = self._room_with(len(record))
+            try:
+                self._last = await self._store.state.append(self.name, record, keep=keep, ttl=ttl, if_last=self._last)
+            except Conflict:
+                found = (await self._store.state.read(self.name, self._last)).records
+                if not found:
+                    raise NoRoom("The server's state store has forgotten a stream") from None
+                self._last = found[-1].id
+                if found[-1].data != record:
+                    if found[-1].data.startswith(END):
+                        self._note(Happening.END_FOUND)
+                    continue
+            self._bytes += len(record)
+            self._largest = max(self._largest, len(record))
+            return self._last
+        return None
+
+    def _room_with(self, size: int) -> int:
+        """How many records stay."""
+        is_large = self._bytes + size > KEEP_BYTES
+        return max(1, min(KEEP_EVENTS, KEEP_BYTES // max(self._largest, size))) if is_large else KEEP_EVENTS
+
+    async def _end(self, answer: bytes) -> int | None:
+        self._note(Happening.CALL_ENDED)
+        try:
+            return await self.keep_end(answer)
+        except BaseException as failure:
+            self._store.end_later(self, answer)
+            if not isinstance(failure, StoreTrouble):
+                raise
+            return None
+
+    async def keep_end(self, answer: bytes) -> int | None:
+        """The number of the last record; None if there is no room for one. Raises StoreTrouble if it has to wait."""
+        store, number = self._store, None
+        for message in (answer, _error(self._requests, ANSWER_LOST)):
+            with suppress(NoRoom):
+                number = await store.append(self, END + message, store.ttl)
+                break
+        else:  # without an answer there is nothing to resume
+            await store.state.drop(self.name)
+        if store.state.shared:
+            await store.state.delete(requests_key(self.name))
+        if self.life is StreamState.ENDING:
+            self._note(Happening.END_KEPT)
+            if number is None:
+                await store.state.publish(self.name)
+        return number
+
+
+def log_name(session: str, stream: str) -> str:
+    return f"events/{session}/{stream}"
+
+
+def requests_key(name: str) -> str:
+    """Where the ids of the requests stand that a stream is to answer, until it has ended."""
+    return f"asked/{name}"
+
+
+def _error(ids: Sequence[RequestId], text: str) -> bytes:
+    answers = [jsonrpc.error(id, ProtocolError(text, code=INTERNAL_ERROR)) for id in ids]
+    return answers[0] if len(answers) == 1 else jsonrpc.batch(answers) if answers else b""

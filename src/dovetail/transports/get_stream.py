@@ -1,0 +1,510 @@
+"""Server-to-client messages of HTTP sessions, and the GET streams that carry them or the rest of a call's events.
+
+A message goes on the stream of its call. Where that can't carry it, it goes into the session's own log, which its GET
+stream is read from. Of several GET streams the newest counts; what was sent by an older one may be sent once more.
+"""
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+
+from msgspec import Raw
+
+from dovetail.engine import replies
+from dovetail.engine.changes import LOG as CHANGE_LOG
+from dovetail.engine.changes import ChangeLog
+from dovetail.engine.handlers import change_notification
+from dovetail.engine.limits import CallTimeout, with_timeout
+from dovetail.engine.sessions import HeldSession, Sessions, messages, topic
+from dovetail.engine.shared_replies import SharedReplies
+from dovetail.errors import MissingCapability, ProtocolError, QuestionFailed
+from dovetail.protocol import inbound, jsonrpc, sse
+from dovetail.protocol.jsonrpc import Envelope
+from dovetail.protocol.sse import EventId, encode_event, priming_event
+from dovetail.state.base import Conflict, Listener, NoRoom, StateBackend, StoreTrouble
+from dovetail.state.patience import until_answered
+from dovetail.transports.answers import RETRY_SECONDS, Answer, milliseconds, retry_frame
+from dovetail.transports.attending import look_after
+from dovetail.transports.event_store import END, HANG_UP, EventStore, log_name
+from dovetail.transports.response import Response
+from dovetail.transports.traffic import Traffic
+from dovetail.transports.visit import Visit
+
+KEEP_MESSAGES = 100  # of one session; not more than one read of a log gives
+KEEP_BYTES = 1024 * 1024  # of one session, about: the larger a message, the fewer are kept with it
+VISIT_SECONDS = 86_400.0  # for which a client can be told that the user is done at a URL
+MISSED_BEATS = 3  # after which a stream is taken for gone
+CHANGES = "changes"  # the GET stream of a session, in event ids; calls have random names of another length
+
+STATELESS = (
+    "this server runs stateless, so a client older than 2026-07-28 can't be asked anything; "
+    "serve it with sessions (stateless=False), or use a client that speaks 2026-07-28"
+)
+JSON_ONLY = "this client asked for a JSON answer only (Accept) and has no GET stream open"
+CLIENT_LEFT = "this client has closed its connection and has no GET stream open"
+
+log = logging.getLogger("dovetail.http")
+
+Event = tuple[bytes, EventId]  # framed, and where the client is when it has it
+
+
+class ServerMessages:
+    """Requests and notifications to the clients of all sessions."""
+
+    def __init__(self, sessions: Sessions, state: StateBackend, *, session_timeout: float, beat: float) -> None:
+        self._sessions = sessions
+        self._state = state
+        self._keep_seconds = max(7 * 86_400.0, 2 * session_timeout)
+        self.presence = Presence(state, beat * MISSED_BEATS)
+        self.replies = SharedReplies(state, beat=beat)
+        self.resumed: set[Response] = set()  # those whose stream goes on by another connection
+
+    async def ask(self, held: HeldSession, answer: Answer, method: str, params: bytes, timeout: float) -> Raw:
+        """Raises QuestionFailed also if the client leaves: no connection of its call, and no stream, for a while."""
+        if not held.record.initialized and not (await held.reload() and held.record.initialized):
+            raise QuestionFailed(replies.NOT_READY)
+
+        async def send(message: bytes) -> None:
+            if await answer.carry(message):
+                return
+            if await self.presence.is_heard(held.record.id):
+                await self._keep(held, message)
+            elif answer.reads_streams:
+                raise QuestionFailed(f"The client can't be asked: {CLIENT_LEFT}")
+            else:  # it never could, so a function that can do without may do so
+                raise MissingCapability({method.partition("/")[0]: {}}, JSON_ONLY)
+
+        async def is_there() -> bool:
+            own, events = answer.response, answer.events
+            if not own.ended or own in self.resumed or await self.presence.is_heard(held.record.id):
+                return True
+            return events is not None and self._state.shared and await self.presence.is_heard(events.name)
+
+        opening = self.replies.open(held.record.id, timeout, is_there)
+        return await replies.ask(opening, send, method, params, timeout)
+
+    async def tell(self, held: HeldSession, message: bytes) -> None:
+        """On the GET stream of the client, now or later."""
+        try:
+            await self._keep(held, message)
+        except NoRoom as failure:
+            log.warning("a message can't be kept for its client: %s", failure.message)
+
+    async def _keep(self, held: HeldSession, message: bytes) -> None:
+        if await held.reload():  # else there would be a log that is never dropped
+            keep = max(1, min(KEEP_MESSAGES, KEEP_BYTES // len(message)))
+            await self._state.append(messages(held.record.id), message, keep=keep, ttl=self._keep_seconds)
+
+    async def said(self, session: str, after: int) -> list[tuple[int, bytes]]:
+        """The messages after a number. All of them, if the number is beyond the log: it began anew."""
+        page = await self._state.read(messages(session), after)
+        if page.last < after:
+            page = await self._state.read(messages(session), 0)
+        return [(id, data) for id, data in page.records if not await self._is_answered(session, data)]
+
+    async def _is_answered(self, session: str, message: bytes) -> bool:
+        """Whether it is a question that has its answer, or was called off."""
+        envelope = jsonrpc.decode(message)
+        is_question = isinstance(envelope, Envelope) and envelope.is_request
+        return is_question and not await self.replies.is_open(session, str(envelope.id))  # type: ignore[union-attr]
+
+    # ── URLs that a user was sent to: any worker may hear that the user is done there ──
+
+    async def visit_began(self, session: str, id: str) -> None:
+        """The session that was asked with this id last is told."""
+        try:
+            await self._state.put(_visit(id), session.encode(), ttl=VISIT_SECONDS)
+        except (NoRoom, StoreTrouble) as failure:
+            log.warning("other workers do not know of an elicitation: %s", failure.message)
+
+    async def visit_ended(self, id: str) -> str | None:
+        """The session that was asked, if it waits to be told: from now on it does not."""
+        entry = await self._state.get(_visit(id))
+        return entry.value.decode() if entry is not None and await self._state.delete(_visit(id)) else None
+
+    async def tell_session(self, id: str, message: bytes) -> None:
+        held = await self._sessions.hold(id)
+        if held is not None:
+            await self.tell(held, message)
+
+
+def _visit(id: str) -> str:
+    return f"visits/{hashlib.sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+class Presence:
+    """Which GET stream carries what: that of a session, or the rest of a call at another worker. The newest counts."""
+
+    def __init__(self, state: StateBackend, seconds: float) -> None:
+        """A stream that says nothing for so long is taken for gone."""
+        self._state = state
+        self._seconds = seconds
+
+    async def enter(self, name: str, stream: bytes) -> None:
+        with suppress(NoRoom):  # then the client can't be asked
+            await self._state.put(_presence(name), stream, ttl=self._seconds)
+
+    async def stay(self, name: str, stream: bytes) -> None:
+        """To be called every beat."""
+        if await self._there(name) in (b"", stream):
+            await self.enter(name, stream)
+
+    async def leave(self, name: str, stream: bytes) -> None:
+        entry = await self._state.get(_presence(name))
+        if entry is None or entry.value != stream:
+            return
+        if not self._state.shared:
+            await self._state.delete(_presence(name))
+            return
+        with suppress(Conflict, NoRoom):  # a newer stream has come meanwhile
+            await self._state.put(_presence(name), b"", ttl=1.0, if_version=entry.version)
+
+    async def is_heard(self, name: str) -> bool:
+        return bool(await self._there(name))
+
+    async def is_newest(self, name: str, stream: bytes) -> bool:
+        return await self._there(name) in (b"", stream)
+
+    async def _there(self, name: str) -> bytes:
+        entry = await self._state.get(_presence(name))
+        return b"" if entry is None else entry.value
+
+
+def _presence(name: str) -> str:
+    return f"hears/{name}"
+
+
+class Source:
+    """Where the events of a GET stream come from, and how far its client has come."""
+
+    has_more = False  # what was read last is not all there is
+    finished = False  # nothing more will come
+    is_far = False  # another worker writes it, and may be lost
+    hang_up: bytes | None = None  # the frame with which the connection is to be closed, though there is more to come
+
+    def __init__(self, name: str, presence: Presence, place: EventId, topics: Sequence[str]) -> None:
+        self.name = name  # of what is carried
+        self.place = place  # what the client has when all that was read has been sent
+        self.topics = topics  # which are told when there is more
+        self._presence = presence
+        self._stream = secrets.token_bytes(8)
+
+    async def enter(self) -> None:
+        await self._presence.enter(self.name, self._stream)
+
+    async def read(self) -> list[Event]:
+        """The next events, if there are any at the moment."""
+        raise NotImplementedError
+
+    async def stay(self, sent: EventId) -> None:  # noqa: ARG002
+        await self._presence.stay(self.name, self._stream)
+
+    async def owns(self) -> bool:
+        """Whether no newer stream has taken its place, at any worker."""
+        return await self._presence.is_newest(self.name, self._stream)
+
+    async def look(self) -> bool:
+        """After the worker that writes it. Whether it has to be read again."""
+        return False
+
+    async def leave(self, sent: EventId) -> None:  # noqa: ARG002
+        await self._presence.leave(self.name, self._stream)
+
+
+class SessionSource(Source):
+    """What a session is told unasked: what changes for many, and what is said to it alone."""
+
+    def __init__(
+        self, changes: ChangeLog, messages_to: ServerMessages, held: HeldSession, given: EventId | None
+    ) -> None:
+        session = held.record.id
+        super().__init__(session, messages_to.presence, given or _noted(held), (CHANGE_LOG, messages(session)))
+        self._changes = changes
+        self._outages = changes.outages  # that this client has heard of, or need not hear of
+        self._messages = messages_to
+        self._held = held
+        self._is_given = given is not None
+        self._has_news = False  # something was read since it was noted how far the client has come
+
+    async def enter(self) -> None:
+        """A client that does not say what it has goes on where its older stream was, as far as that is noted."""
+        await super().enter()
+        await self._held.tell()  # an older one at another worker
+        if not self._is_given and await self._held.reload():
+            self.place = _noted(self._held)
+
+    async def read(self) -> list[Event]:
+        if not self._held.record.initialized:  # before that the server may not speak unasked
+            return []
+        place = self.place
+        events: list[Event] = []
+        heard = await self._changes.heard(self._held, place.number, self._outages)
+        for change, number in heard.changes:
+            place = place if number is None else place._replace(number=number)
+            id = None if number is None else str(place)
+            events.append((encode_event(change_notification(change), id=id), place))
+        place = place._replace(number=heard.position)
+        for number, message in await self._messages.said(self.name, place.message):
+            place = place._replace(message=number)
+            events.append((encode_event(message, id=str(place)), place))
+        self.place, self._outages, self.has_more = place, heard.outages, heard.more
+        self._has_news = self._has_news or bool(events)
+        return events
+
+    async def stay(self, sent: EventId) -> None:
+        await super().stay(sent)
+        await self._note(sent)
+
+    async def leave(self, sent: EventId) -> None:
+        await self._note(sent)
+        await super().leave(sent)
+
+    async def _note(self, sent: EventId) -> None:
+        """A client that comes again without saying what it has is told the rest."""
+        if (self._has_news or self._is_given) and await self.owns():
+            with suppress(ProtocolError):  # no room for it: then it is told some things twice
+                await self._held.change(
+                    lambda record: record.replace(unheard_since=sent.number, unheard_message=sent.message)
+                )
+                self._has_news, self._is_given = sent != self.place, False
+
+
+def _noted(held: HeldSession) -> EventId:
+    return EventId(CHANGES, held.record.unheard_since or 0, held.record.unheard_message)
+
+
+class CallSource(Source):
+    """The rest of a call's events, whether it still runs or not."""
+
+    def __init__(self, store: EventStore, presence: Presence, session: str, place: EventId) -> None:
+        name = log_name(session, place.stream)
+        super().__init__(name, presence, place, (name,))
+        self._store = store
+        self._last = 0  # the newest number in the log
+        self._has_caught_up = False
+        self._running = store.running.get(name)
+        self.is_far = self._is_expected = store.state.shared and self._running is None
+
+    async def enter(self) -> None:
+        """A call that runs here knows which connection carries it."""
+        if self.is_far:
+            await super().enter()
+
+    async def stay(self, sent: EventId) -> None:
+        if self.is_far:
+            await super().stay(sent)
+
+    async def leave(self, sent: EventId) -> None:
+        if self.is_far:
+            await super().leave(sent)
+
+    async def owns(self) -> bool:
+        """A client that comes twice for the same gets it twice."""
+        return True
+
+    async def look(self) -> bool:
+        self._is_expected = await self._store.is_expected(self.name)
+        member, worker = self._store.member, self.place.worker
+        if self._is_expected and (worker == member.id or await member.is_lost(worker)):
+            await self._store.answer_for_lost(self.name, self._last)
+        return not self._is_expected
+
+    async def read(self) -> list[Event]:
+        events: list[Event] = []
+        goes_on = self._is_expected if self._running is None else self._running.name in self._store.running
+        page = await self._store.state.read(self.name, self.place.number)
+        for number, data in page.records:
+            self.place = self.place._replace(number=number)
+            if data.startswith(HANG_UP):
+                if self._has_caught_up:  # it is meant for this connection
+                    self.hang_up = data.removeprefix(HANG_UP)
+                    break
+                continue
+            self.finished = data.startswith(END)
+            if message := data.removeprefix(END):
+                events.append((encode_event(message, id=str(self.place)), self.place))
+        self._last = page.last
+        self.has_more = bool(page.records) and self.place.number < page.last
+        self._has_caught_up = self._has_caught_up or not self.has_more
+        if page.last < self.place.number or not (self.has_more or goes_on):  # it was dropped, or has expired
+            self.finished = True
+        return events
+
+
+class GetStream:
+    """One GET while its connection holds."""
+
+    def __init__(self, source: Source, held: HeldSession, response: Response, listener: Listener) -> None:
+        self.source = source
+        self.over = asyncio.Event()
+        self._held = held
+        self._response = response
+        self._listener = listener
+        self._closed = False
+        self._look_at = 0.0  # by the clock of the loop: at once
+        self._sent = source.place  # how far the client has come for sure
+
+    async def run(self) -> None:
+        """Until nothing more can come, the session ends, or it is closed."""
+        try:
+            if not self._closed:
+                await self.source.enter()
+                self._sent = self.source.place
+            await self._response.open(self._priming())
+            while not self._closed and not self._response.ended:
+                events = await until_answered(self.source.read, lambda: not self._closed)
+                if not await self._send(events) or self.source.finished:
+                    return
+                if self.source.hang_up is not None:
+                    await self._response.hang_up(self.source.hang_up)
+                elif not self.source.has_more and not await self._may_have_more():
+                    return
+        except StoreTrouble:  # it was closed meanwhile
+            return
+
+    async def _may_have_more(self) -> bool:
+        """Waits until it does; False if the session has ended, or a newer stream has come."""
+        told = await self._news()
+
+        async def goes_on() -> bool:
+            is_newest = topic(self._held.record.id) not in told or await self.source.owns()
+            return is_newest and await self._held.reload()
+
+        return bool(told) and await until_answered(goes_on, lambda: not self._closed)
+
+    async def _news(self) -> set[str]:
+        """The topics that were told; a worker far away is looked after every second meanwhile."""
+        if not self.source.is_far:
+            return await self._listener.wait()
+        clock = asyncio.get_running_loop().time
+        while True:
+            if clock() >= self._look_at:
+                self._look_at = clock() + 1.0
+                with suppress(StoreTrouble):
+                    if await self.source.look():
+                        return set(self.source.topics)
+            with suppress(CallTimeout):
+                return await with_timeout(self._listener.wait(), self._look_at - clock())
+
+    async def _send(self, events: Sequence[Event]) -> bool:
+        """False if not all of them were sent."""
+        for frame, place in events:
+            if self._closed:
+                return False
+            await self._response.event(frame)
+            if self._response.ended:
+                return False
+            self._sent = place
+        self._sent = self.source.place
+        return True
+
+    def _priming(self) -> bytes:
+        if not self._held.record.revision.resumable:
+            return b""
+        id = f"{self.source.place}.{secrets.token_hex(4)}"  # no two events of a session have the same
+        return priming_event(id, retry=milliseconds(RETRY_SECONDS))
+
+    def close(self, _grace: float = 0.0) -> None:
+        self._closed = True
+        self._listener.close()
+
+    async def hang_up(self, retry: float | None = None) -> None:
+        """Close the connection, also if the client takes nothing; it may come back for the rest."""
+        self.close()
+        await self._response.hang_up(retry_frame(retry))
+
+    def client_left(self) -> None:
+        self._response.abandon()
+        self.close()
+
+    async def beat(self) -> None:
+        """Every so often: the session stays alive, or is found to have ended; and so is the connection."""
+        if not self._response.started:  # it waits for the one before it
+            return
+        try:
+            if not await self._held.use():
+                self.close()
+                return
+            await self.source.stay(self._sent)
+        except StoreTrouble as failure:
+            log.debug("whether a session is still there is not known: %s", failure.message)
+        await self._response.event(sse.KEEP_ALIVE)
+        if self._response.ended:  # it takes nothing any more
+            self.client_left()
+
+    async def leave(self) -> None:
+        with suppress(StoreTrouble):  # then it is told some things twice
+            await self.source.leave(self._sent)
+
+
+class GetStreams:
+    """All of them in this process."""
+
+    def __init__(
+        self, changes: ChangeLog, store: EventStore, messages_to: ServerMessages, traffic: Traffic, *, keep_alive: float
+    ) -> None:
+        self._changes = changes
+        self._store = store
+        self._messages = messages_to
+        self._traffic = traffic
+        self._keep_alive = keep_alive
+        self._newest: dict[str, GetStream] = {}  # by what they carry
+
+    async def serve(self, visit: Visit, held: HeldSession, caller: str) -> None:
+        """`caller`: whose share of the streams it counts towards."""
+        id = visit.headers.get("last-event-id", "")
+        place = EventId.read(id) if id else None
+        if place is None or place.stream == CHANGES:
+            source: Source = SessionSource(self._changes, self._messages, held, place)
+        else:
+            running = await self._store.find(held.record.id, place)
+            if running is not None:  # the client has given up that connection, whether we know it or not
+                await running.response.hang_up()
+            source = CallSource(self._store, self._messages.presence, held.record.id, place)
+        await self._serve(visit, held, source, caller)
+
+    async def _serve(self, visit: Visit, held: HeldSession, source: Source, caller: str) -> None:
+        listener = self._store.state.listen([*source.topics, topic(held.record.id)])
+        stream = GetStream(source, held, visit.response, listener)
+        ends_itself = isinstance(source, CallSource) and not source.is_far  # with the call that runs here
+        try:
+            if not await held.reload():  # it has ended before there was a listener to hear of it
+                inbound.session_of_verb(visit.headers, None)
+            end = (lambda _grace: None) if ends_itself else stream.close
+            self._traffic.open_stream(stream, end, stream.client_left, caller)
+            await visit.while_welcome(self._run(visit, stream), stream.close)
+        finally:
+            listener.close()
+            self._traffic.close_stream(stream)
+
+    async def _run(self, visit: Visit, stream: GetStream) -> None:
+        name = stream.source.name
+        older, self._newest[name] = self._newest.get(name), stream
+        call = self._store.running.get(name)
+        if call is not None:
+            call.hang_up_tail = stream.hang_up
+            self._messages.resumed.add(call.response)
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+        attending = loop.create_task(look_after(visit.receive, over, self._keep_alive, stream.beat, stream.client_left))
+        try:
+            if older is not None:
+                await older.hang_up()
+                await older.over.wait()  # until it is noted how far that one has come
+            await stream.run()
+        finally:
+            over.set_result(None)
+            if call is not None and call.hang_up_tail == stream.hang_up:
+                call.hang_up_tail = None
+                self._messages.resumed.discard(call.response)
+            if self._newest.get(name) is stream:
+                del self._newest[name]
+            try:
+                await (visit.response.close() if stream.source.finished else visit.response.hang_up())
+                await attending  # before `leave`, whose word is the last
+                await stream.leave()
+            finally:
+                stream.over.set()

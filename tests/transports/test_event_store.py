@@ -1,0 +1,280 @@
+"""The event store by itself: what a client finds there, whatever becomes of what its worker writes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.engine.member import Member
+from dovetail.errors import ProtocolError
+from dovetail.protocol.sse import EventId, SseDecoder
+from dovetail.state import patience
+from dovetail.state.base import NoRoom, StoreTrouble
+from dovetail.state.memory import MemoryState
+from dovetail.transports.event_store import (
+    ANSWER_LOST,
+    END,
+    KEEP_BYTES,
+    KEEP_EVENTS,
+    NEXT,
+    WORKER_LOST,
+    EventStore,
+    EventStream,
+    Happening,
+    StreamState,
+)
+from dovetail.transports.response import Response
+from http_serving import until
+
+SESSION = "s" * 32
+ANSWER = b'{"jsonrpc":"2.0","id":7,"result":{}}'
+FATES = ("kept", "lost", "kept without a word")
+
+
+class ScriptedState(MemoryState):
+    """A shared store: `script` says what becomes of the next appends."""
+
+    shared = True
+
+    def __init__(self, script: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.script = list(script)
+        self.is_away = False
+        self.refuses: Callable[[bytes], bool] = lambda _: False
+
+    async def append(self, log: str, data: bytes, **options: Any) -> int:
+        fate = self.script.pop(0) if self.script else "kept"
+        if fate == "lost" or self.is_away:
+            raise StoreTrouble
+        if self.refuses(data):
+            raise NoRoom("full")
+        number = await super().append(log, data, **options)
+        if fate == "kept without a word":
+            raise StoreTrouble
+        return number
+
+    async def put(self, key: str, value: bytes, **options: Any) -> int:
+        if self.is_away:
+            raise StoreTrouble
+        return await super().put(key, value, **options)
+
+
+class Stage:
+    """One worker that writes a stream, and what its client gets."""
+
+    def __init__(self, state: ScriptedState, **options: Any) -> None:
+        self.state = state
+        self.store = EventStore(state, ttl=60.0, member=Member(state), **options)
+        self._sent = b""
+        self.response = Response(self._send)
+        self.stream = EventStream(self.store, SESSION, self.response, (7,))
+
+    async def _send(self, message: Any) -> None:
+        self._sent += message.get("body", b"")
+
+    @property
+    def sent(self) -> list[tuple[bytes, bool]]:
+        """The events, and whether each has an id."""
+        events = SseDecoder(max_bytes=1 << 20).feed(self._sent)
+        return [(event.data, event.id is not None) for event in events if event.data]
+
+    async def kept(self) -> list[bytes]:
+        return [record.data for record in (await self.state.read(self.stream.name, 0, 2000)).records]
+
+    async def find(self, number: int, message: int = 0) -> EventStream | None:
+        return await self.store.find(SESSION, EventId(self.stream.stream, number, message))
+
+
+@asynccontextmanager
+async def staged(script: Sequence[str] = (), **options: Any) -> AsyncIterator[Stage]:
+    stage = Stage(ScriptedState(script), **options)
+    await stage.stream.open(1000)
+    yield stage
+    await stage.store.stop()
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "AGAIN_SECONDS", 0.001)
+
+
+# ── a store that may say nothing ──
+
+
+@given(
+    script=st.lists(st.sampled_from(FATES), max_size=12),
+    events=st.lists(st.sampled_from([b"1", b"2"]), max_size=5),
+    is_answered=st.booleans(),
+    hold=st.sampled_from([0.0, 10.0]),
+)
+def test_whatever_the_store_does_the_client_gets_all_and_the_log_has_it_in_order(
+    script: list[str], events: list[bytes], is_answered: bool, hold: float
+) -> None:
+    """With an id each event is kept once; without, once at most. The end is kept in any case."""
+
+    async def run() -> None:
+        patience.AGAIN_SECONDS = 0.001
+        async with staged(script, hold=hold) as stage:
+            for event in events:
+                await stage.stream.send(event)
+            await (stage.stream.send(ANSWER, last=True) if is_answered else stage.stream.end())
+            await until(lambda: stage.stream.life is StreamState.ENDED)
+            said = [*events, *([ANSWER] if is_answered else [])]
+            assert [data for data, _ in stage.sent] == said
+            *kept, end = await stage.kept()
+            assert end == END + (ANSWER if is_answered else b"")
+            with_id = [data for data, has_id in stage.sent if has_id and data != ANSWER]
+            assert is_part(with_id, kept)
+            assert is_part(kept, events)
+            assert hold == 0.0 or all(has_id for _, has_id in stage.sent)
+            assert not stage.store.running
+            assert not await stage.store.is_expected(stage.stream.name)
+
+    asyncio.run(run())
+
+
+def is_part(some: list[bytes], whole: list[bytes]) -> bool:
+    """In the same order."""
+    rest = iter(whole)
+    return all(each in rest for each in some)
+
+
+async def test_an_event_in_an_outage_has_no_id_and_the_answer_is_kept_when_that_is_over() -> None:
+    async with staged(hold=0.0) as stage:
+        stage.state.is_away = True
+        await stage.stream.send(b"1")
+        await stage.stream.send(ANSWER, last=True)
+        assert stage.sent == [(b"1", False), (ANSWER, False)]
+        assert stage.stream.life is StreamState.ENDING
+        assert await stage.find(0) is stage.stream
+        stage.state.is_away = False
+        await until(lambda: stage.stream.life is StreamState.ENDED)
+        assert await stage.kept() == [END + ANSWER]
+
+
+async def test_an_end_whose_writer_is_cancelled_is_written() -> None:
+    async with staged() as stage:
+        stage.state.is_away = True
+        ending = asyncio.create_task(stage.stream.end())
+        await asyncio.sleep(0)
+        ending.cancel()
+        await asyncio.wait([ending])
+        stage.state.is_away = False
+        await until(lambda: stage.stream.life is StreamState.ENDED)
+        assert await stage.kept() == [END]
+
+
+async def test_a_stream_that_could_not_be_announced_is_with_its_next_event() -> None:
+    state = ScriptedState()
+    state.is_away = True
+    stage = Stage(state, hold=0.0)
+    await stage.stream.open(None)
+    assert stage.stream.life is StreamState.NEW
+    state.is_away = False
+    await stage.stream.send(b"1")
+    assert stage.stream.life is StreamState.RUNNING
+    assert await stage.store.is_expected(stage.stream.name)
+
+
+@pytest.mark.parametrize("refused", ["the answer", "everything"])
+async def test_an_answer_that_there_is_no_room_for(refused: str) -> None:
+    async with staged() as stage:
+        await stage.stream.send(b"1")
+        stage.state.refuses = lambda data: refused == "everything" or data == END + ANSWER
+        await stage.stream.send(ANSWER, last=True)
+        assert stage.sent[-1] == (ANSWER, refused == "the answer")
+        kept = await stage.kept()
+        assert (ANSWER_LOST.encode() in kept[-1]) if kept else refused == "everything"
+        assert stage.stream.life is StreamState.ENDED
+
+
+async def test_a_store_that_has_forgotten_the_stream() -> None:
+    async with staged(hold=0.0) as stage:
+        await stage.stream.send(b"1")
+        await stage.state.drop(stage.stream.name)
+        await stage.stream.send(b"2")
+        await stage.stream.send(ANSWER, last=True)
+        assert stage.sent == [(b"1", True), (b"2", False), (ANSWER, False)]
+        assert stage.stream.life is StreamState.ENDED
+
+
+# ── a worker that is taken for lost ──
+
+
+@pytest.mark.parametrize("said", [0, 2])
+async def test_a_lost_worker_is_answered_for_once(said: int) -> None:
+    async with staged() as stage:
+        for number in range(said):
+            await stage.stream.send(b"%d" % number)
+        others = [EventStore(stage.state, ttl=60.0, member=Member(stage.state)) for _ in range(2)]
+        await asyncio.gather(*(each.answer_for_lost(stage.stream.name, said) for each in others))
+        assert not await stage.stream.send(b"late")
+        assert not await stage.stream.send(ANSWER, last=True)
+        assert stage.stream.life is StreamState.REPLACED
+        kept = await stage.kept()
+        assert len(kept) == said + 1
+        assert WORKER_LOST.encode() in kept[-1]
+        assert not stage.store.running
+
+
+async def test_one_that_lives_after_all_is_not() -> None:
+    async with staged() as stage:
+        await stage.stream.send(b"1")
+        await stage.store.answer_for_lost(stage.stream.name, 0)
+        await stage.stream.send(ANSWER, last=True)
+        await stage.store.answer_for_lost(stage.stream.name, 2)
+        assert await stage.kept() == [b"1", END + ANSWER]
+
+
+# ── what is kept, and what is known ──
+
+
+async def test_the_newest_events_are_kept() -> None:
+    async with staged() as stage:
+        for number in range(KEEP_EVENTS + 5):
+            await stage.stream.send(b"%d" % number)
+        await stage.stream.send(ANSWER, last=True)
+        kept = await stage.kept()
+        assert (len(kept), kept[0], kept[-1]) == (KEEP_EVENTS, b"6", END + ANSWER)
+
+
+@pytest.mark.parametrize(("size", "kept"), [(KEEP_BYTES // 4, 4), (KEEP_BYTES, 1), (2 * KEEP_BYTES, 1)])
+async def test_a_noisy_stream_loses_its_own_events(size: int, kept: int) -> None:
+    async with staged() as stage:
+        for _ in range(6):
+            await stage.stream.append(b"x" * size, 60.0)
+        assert len(await stage.kept()) == kept
+
+
+async def test_only_so_many_streams_are_kept_of_those_that_have_ended() -> None:
+    state = ScriptedState()
+    state.shared = False
+    stage = Stage(state, max_streams=3)
+    await stage.stream.send(b"runs")
+    streams = [EventStream(stage.store, SESSION, Response(stage._send), (7,)) for _ in range(6)]
+    for stream in streams:
+        await stream.send(ANSWER, last=True)
+    kept = [bool((await state.read(each.name, 0)).last) for each in (stage.stream, *streams)]
+    assert kept == [True, False, False, False, True, True, True]
+
+
+@pytest.mark.parametrize(("number", "message", "is_known"), [(0, 0, True), (2, 0, True), (3, 0, False), (1, 1, False)])
+async def test_a_place_is_known_if_the_stream_has_come_so_far(number: int, message: int, is_known: bool) -> None:
+    async with staged() as stage:
+        await stage.stream.send(b"1")
+        await stage.stream.send(b"2")
+        if is_known:
+            assert await stage.find(number, message) is stage.stream
+        else:
+            with pytest.raises(ProtocolError, match="Last-Event-ID"):
+                await stage.find(number, message)
+
+
+def test_an_end_is_for_good() -> None:
+    for (life, happening), after in NEXT.items():
+        assert life not in (StreamState.ENDED, StreamState.REPLACED)
+        assert happening is not Happening.END_FOUND or after is StreamState.REPLACED
