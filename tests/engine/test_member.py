@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from dovetail.engine.member import Member, Vigil
+from dovetail.engine.member import Member
 from dovetail.state.memory import MemoryState
 from far_state import FarState
 from http_serving import until
@@ -38,7 +38,7 @@ async def test_one_that_lives_is_not_lost_and_one_that_has_stopped_is() -> None:
             await until(lambda touched=touched: state.calls["touch"] > touched + 1)
             assert not await other.is_lost(worker.id)
         assert await other.lives(worker.id)
-    assert await Vigil(other, worker.id, state).is_lost()
+    assert await other.is_lost(worker.id)
     assert not await other.is_lost(other.id)
 
 
