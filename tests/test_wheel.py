@@ -85,7 +85,7 @@ def test_nothing_of_the_package_is_ignored_by_git() -> None:
     assert ignored.stdout == ""
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_what_the_readme_says_to_install_lists_a_server_behind_a_url(wheel: Path, tmp_path: Path) -> None:
     """In an empty environment, for the server and for the client."""
     (extras,) = re.findall(r'^\$ pip install "\.(\[.+\])"', (ROOT / "README.md").read_text(), re.MULTILINE)
