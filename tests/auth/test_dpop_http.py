@@ -74,15 +74,6 @@ async def refused(
 
 
 @EVERY_REVISION
-@pytest.mark.parametrize("dpop", ["optional", "required"])
-async def test_each_request_comes_with_a_proof_of_its_own(version: str, dpop: str) -> None:
-    app = app_of(dpop)
-    wire = ProvingWire(app) if version == MODERN else await ProvingWire.session(app, version)
-    for _ in range(3):
-        assert text_of((await wire.call("who")).answer) == "ada"
-
-
-@EVERY_REVISION
 async def test_who_knows_no_proofs_may_have_a_token_that_needs_none(version: str) -> None:
     wire = await open_wire(app_of("optional"), version, headers={"authorization": f"Bearer {PLAIN}"})
     assert text_of((await wire.call("who")).answer) == "ada"
@@ -100,15 +91,6 @@ async def test_a_stolen_token_is_worth_nothing(dpop: str) -> None:
     await refused(app, {**proved(), "authorization": f"bearer {TOKEN}"}, "invalid_token")
     await refused(app, proved(key=OTHER), "invalid_token")
     await refused(app, own, "invalid_dpop_proof")
-
-
-async def test_a_token_without_a_key_needs_no_proof_and_is_helped_by_none() -> None:
-    await refused(app_of("optional"), proved(PLAIN), "invalid_token")
-
-
-async def test_two_proofs_are_none() -> None:
-    one, other = proved(), proved()
-    await refused(app_of("optional"), one, "invalid_dpop_proof", more=[(b"dpop", str(other["dpop"]).encode())])
 
 
 async def test_a_proof_is_good_once_in_a_whole_fleet() -> None:
@@ -133,14 +115,6 @@ async def test_proofs_do_not_take_the_room_of_sessions() -> None:
     await app.drain()
     await app.start()
     await refused(app, headers, "invalid_dpop_proof")
-
-
-async def test_when_too_many_proofs_were_used_new_ones_have_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = app_of("optional")
-    monkeypatch.setattr(app._engine.options.auth._used_proofs, "_most", 2)
-    assert [(await ProvingWire(app).call("who")).status for _ in range(3)] == [200, 200, 503]
-    plain = HttpWire(app, headers={"authorization": f"Bearer {PLAIN}"})
-    assert (await plain.call("who")).status == 200  # others are not in want
 
 
 async def test_with_nonces_a_client_is_told_which_one_to_take() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from authserver_stage import CALLBACK, USERS, Browser, Clock, Program, Stage
-from dovetail.auth.fetch import BoundedThreads, QueueIsFull
 from dovetail.authserver import OAuthClient, users
 from dovetail.authserver.endpoints import OAuthRefusal
 from dovetail.authserver.storage import AttemptLimit, AuthStore
@@ -126,21 +125,3 @@ async def test_few_passwords_are_checked_at_a_time_and_few_wait(monkeypatch: pyt
     go.set()
     assert await asyncio.gather(last, *asking[:-1]) == [False] * 20
     assert most[0] <= 2
-
-
-async def test_a_thread_that_is_given_up_keeps_its_place_until_it_ends() -> None:
-    go, threads = threading.Event(), BoundedThreads(1, 1, "test")
-    job = asyncio.create_task(threads.run(go.wait, 10))
-    await asyncio.sleep(0)
-    job.cancel()
-    await asyncio.gather(job, return_exceptions=True)
-    with pytest.raises(QueueIsFull):
-        await threads.run(int)
-    go.set()
-    async with asyncio.timeout(5):
-        while True:
-            try:
-                assert await threads.run(int) == 0
-                break
-            except QueueIsFull:
-                await asyncio.sleep(0.001)

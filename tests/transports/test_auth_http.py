@@ -9,21 +9,29 @@ from typing import Any
 
 import aiohttp
 import pytest
-from door_stage import METADATA, Register, bearer, challenge_of, notes
+from door_stage import METADATA, PEOPLE, Register, bearer, challenge_of, notes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from old_client import connected
 
 from dovetail import AuditEvent, Server
-from dovetail.auth import Auth
+from dovetail.auth import Auth, Principal
 from dovetail.errors import SetupError
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import serving as over_sockets
 from http_serving import serving, until
-from http_stage import HANDSHAKE, MODERN, Stage
+from http_stage import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, text_of
 from http_wire import Exchange, HttpWire
 
 # ── who gets in ──
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer  ", " Bearer"])
+async def test_a_good_token_says_who_is_calling(scheme: str) -> None:
+    async with serving(notes()) as app:
+        wire = HttpWire(app, headers={"authorization": f"{scheme} ann-token"})
+        assert text_of((await wire.call("whoami")).answer) == "ann"
 
 
 Ask = Callable[[HttpWire], Exchange]
@@ -229,3 +237,138 @@ async def test_over_a_real_connection(caplog: pytest.LogCaptureFixture) -> None:
                     assert ("www-authenticate" in answer.headers) == (status != 200)
     assert '"POST /mcp HTTP/1.1" 400' in caplog.text
     assert "ann-token" not in "".join(record.getMessage() for record in caplog.records)
+
+
+# ── scopes ──
+
+
+@pytest.mark.rule("AUTH-11", "AUTH-12", "SEC-11")
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_what_a_tool_needs_is_told_at_once(version: str) -> None:
+    async with serving(notes()) as app:
+        wire = await open_wire(app, version, headers=bearer())
+        refused = await wire.call("wipe")
+        assert refused.status == 403
+        assert refused.json["error"]["code"] == -32600
+        about = challenge_of(refused)
+        assert about.pop("error_description")
+        assert about == {
+            "error": "insufficient_scope",
+            "scope": "notes:admin notes:read notes:write",  # what every request needs is part of it
+            "resource_metadata": METADATA,
+        }
+        assert (await wire.call("whoami")).status == 200  # the session goes on
+
+
+@pytest.mark.rule("AUTH-11")
+@pytest.mark.parametrize("version", REVISIONS)
+async def test_what_every_request_needs(version: str) -> None:
+    async with serving(notes()) as app:
+        for _ in range(2):  # also when the token is known
+            refused = await HttpWire(app, version, headers=bearer("low-token")).post("initialize", id=1)
+            assert refused.status == 403
+            assert challenge_of(refused)["error"] == "insufficient_scope"
+            assert challenge_of(refused)["scope"] == "notes:read"
+
+
+async def test_in_a_batch_it_is_an_error_like_others() -> None:
+    async with serving(notes()) as app:
+        wire = await HttpWire.session(app, "2025-03-26", headers=bearer())
+        calls = [wire.message("tools/call", {"name": name, "arguments": {}}, id=name) for name in ("wipe", "whoami")]
+        answer = await wire.raw("POST", json.dumps(calls).encode()).done()
+        assert answer.status == 200
+        assert "www-authenticate" not in answer.headers
+        answers = {each["id"]: each for each in answer.json}
+        assert answers["wipe"]["error"]["code"] == -32600
+        assert text_of(answers["whoami"]) == "ann"
+
+
+@pytest.mark.rule("AUTH-13")
+async def test_scopes_hold_others() -> None:
+    hierarchy = {"notes:write": ["notes:read", "notes:admin"]}
+    PEOPLE["writer"] = Principal(subject="writer", scopes=frozenset({"notes:write"}))
+    try:
+        async with serving(notes(hierarchy=hierarchy)) as app:
+            assert text_of((await HttpWire(app, headers=bearer("writer")).call("wipe")).answer) == "wiped"
+    finally:
+        del PEOPLE["writer"]
+
+
+@pytest.mark.rule("AUTH-14")
+def test_nobody_asks_for_offline_access() -> None:
+    for option in ("scopes", "scopes_supported"):
+        with pytest.raises(SetupError, match="offline_access"):
+            Auth(Register(), **{option: ["offline_access"]})
+
+
+@pytest.mark.rule("AUTH-14")
+async def test_no_challenge_asks_for_offline_access_either() -> None:
+    server = notes()
+    server.add_tool(lambda: "", name="odd", scopes=["offline_access", "notes:odd"])
+    async with serving(server) as app:
+        refused = await HttpWire(app, headers=bearer()).call("odd")
+        assert (refused.status, challenge_of(refused)["scope"]) == (403, "notes:odd notes:read")
+
+
+async def test_without_an_authorization_server_there_is_no_metadata() -> None:
+    async with serving(notes(authorization_servers=[])) as app:
+        refused = await HttpWire(app).post("tools/list")
+        assert challenge_of(refused) == {"scope": "notes:read"}
+        assert (await HttpWire(app).raw("GET", path="/.well-known/oauth-protected-resource").done()).status == 404
+
+
+# ── what belongs to whom ──
+
+
+@pytest.mark.rule("SEC-7", "SEC-12", "AUTH-15")
+@pytest.mark.parametrize("version", HANDSHAKE)
+async def test_a_session_is_there_for_its_owner_only(version: str) -> None:
+    stage = Stage(auth=Register())
+    async with serving(stage.server) as app:
+        wire = await HttpWire.session(app, version, headers=bearer())
+        stage.go.set()
+        call = await wire.start_call("tell").done()
+        event = next((each.id for each in call.events if each.id), None)
+        thief = HttpWire(app, version, headers=bearer("bob-token"))
+        thief.session_id = wire.session_id
+        attempts = [
+            thief.start_call("add", {"a": 1, "b": 1}),
+            thief.get(),
+            thief.get(event),
+            thief.raw("DELETE"),
+            thief.raw("POST", b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'),
+            thief.raw("POST", b'{"jsonrpc":"2.0","id":"dovetail-1","result":{}}'),
+        ]
+        assert [(await each.done()).status for each in attempts] == [404] * len(attempts)
+        thief.headers = {}
+        assert (await thief.delete()).status == 401
+        assert (await wire.call("add", {"a": 1, "b": 1})).status == 200
+        wire.headers = bearer("ann-other")  # another token of the same user is as good
+        assert (await wire.call("add", {"a": 1, "b": 1})).status == 200
+        assert (await wire.delete()).status == 204
+
+
+@pytest.mark.rule("SEC-7", "SEC-12")
+async def test_the_stream_of_http_sse_is_its_owners() -> None:
+    async with serving(Stage(auth=Register()).server) as app, connected(app, authorization="Bearer ann-token") as ann:
+        ping = {"jsonrpc": "2.0", "id": 99, "method": "ping"}
+        for header, status in (("Bearer bob-token", 404), ("Bearer bad", 401), (None, 401)):
+            assert (await ann.post(ping, headers={"authorization": header}).done()).status == status
+        # What is posted runs with the rights of the stream, so it takes the same rights to post.
+        assert (await ann.post(ping, headers=bearer("ann-other")).done()).status == 404
+        assert (await ann.ask("ping"))["result"] == {}
+
+
+@pytest.mark.parametrize(
+    ("trusted", "address"),
+    [([], "127.0.0.1"), (["10.0.0.0/8"], "127.0.0.1"), (["127.0.0.1"], "198.51.100.7")],
+    ids=["no proxy", "another proxy", "our proxy"],
+)
+async def test_a_refusal_names_whoever_is_behind_the_proxy(trusted: list[str], address: str) -> None:
+    events: list[AuditEvent] = []
+    server = Server("notes", version="1.0.0", auth=lambda token: None, audit=events.append)
+    headers = {"authorization": "Bearer guessed", "x-forwarded-for": "203.0.113.9, 198.51.100.7"}
+    async with serving(server, trusted_proxies=trusted) as app:
+        assert (await HttpWire(app, headers=headers).post("tools/list")).status == 401
+        await until(lambda: bool(events))
+    assert [event.address for event in events] == [address]

@@ -250,19 +250,6 @@ async def test_who_has_a_handle_is_not_who_it_was_made_for(method: str) -> None:
 
 
 @pytest.mark.rule("SEC-8")
-async def test_a_handle_is_good_for_what_it_was_made_for() -> None:
-    bank = Bank()
-    async with serving(bank.server) as app:
-        ann = carrier(app, "ann")
-        again = await begun(ann)
-        more = {**again, "arguments": {"amount": 1_000_000}}
-        assert await is_not_taken(ann.start("tools/call", more))
-        elsewhere = {**ASKING["prompts/get"], **{name: again[name] for name in ("_meta", "requestState")}}
-        assert await is_not_taken(ann.start("prompts/get", elsewhere))
-        assert bank.done == []
-
-
-@pytest.mark.rule("SEC-8")
 async def test_handles_are_random_and_show_and_allow_nothing() -> None:
     bank = Bank()
     async with serving(bank.server) as app:
@@ -278,17 +265,6 @@ async def test_handles_are_random_and_show_and_allow_nothing() -> None:
             other = "A" if state[place] != "A" else "B"
             forged = f"{state[:place]}{other}{state[place + 1 :]}"
             assert await is_not_taken(ann.start("tools/call", {**again, "requestState": forged})), place
-        assert bank.done == []
-
-
-@pytest.mark.rule("SEC-8")
-async def test_a_handle_expires() -> None:
-    bank = Bank(answer_timeout=0.05)
-    async with serving(bank.server) as app:
-        ann = carrier(app, "ann")
-        again = await begun(ann)
-        await asyncio.sleep(0.06)
-        assert await is_not_taken(ann.start("tools/call", again))
         assert bank.done == []
 
 

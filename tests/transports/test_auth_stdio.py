@@ -88,18 +88,12 @@ def run(folder: Path, token: str | None, *tools: str, auth: str = AUTH, command:
     program = folder / "piped.py"
     program.write_text(PROGRAM.replace("AUTH)", f"{auth})"))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DOVETAIL_")}
-    lines = "".join(
-        json.dumps(
-            {
-                "jsonrpc": "2.0",
-                "id": number,
-                "method": "tools/call",
-                "params": {"name": name, "arguments": {}, "_meta": META},
-            }
-        )
-        + "\n"
+    params = {"arguments": {}, "_meta": META}
+    calls = [
+        {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {**params, "name": name}}
         for number, name in enumerate(tools)
-    )
+    ]
+    lines = "".join(f"{json.dumps(call)}\n" for call in calls)
     done = subprocess.run(
         [sys.executable, *command, str(program)],
         input=lines,
@@ -137,14 +131,12 @@ COMPLAINTS = {
 
 
 @pytest.mark.parametrize("token", COMPLAINTS)
-@pytest.mark.parametrize("command", [(), ("-m", "dovetail.cli", "run")], ids=["program", "command"])
-def test_a_bad_token_ends_the_server_with_a_clear_word(tmp_path: Path, token: str, command: tuple[str, ...]) -> None:
-    ended = run(tmp_path, token, "whoami", command=command)
+def test_a_bad_token_ends_the_server_with_a_clear_word(tmp_path: Path, token: str) -> None:
+    ended = run(tmp_path, token, "whoami", command=("-m", "dovetail.cli", "run"))
     assert (ended.answers, ended.code) == ([], 1)
     assert COMPLAINTS[token] in ended.errors
     assert token not in ended.errors
-    if command:
-        assert "Traceback" not in ended.errors
+    assert "Traceback" not in ended.errors
 
 
 class Short:

@@ -22,6 +22,7 @@ from dovetail.auth.jose import PRIVATE_MEMBERS, SignedToken, TokenKey, read_keys
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, RateLimited, Unauthorized
 from dovetail.protocol.pagination import encode_base64url
 
+Clock = Callable[[], float]
 Claim = Callable[[str, float], Awaitable[bool]]  # whether this key was not claimed in so many seconds
 
 LEEWAY = 300.0  # seconds that a proof may be old, or ahead
@@ -120,7 +121,7 @@ def _imported(algorithm: str, key: tuple[tuple[str, str], ...]) -> TokenKey | No
 class UsedProofs:
     """The `claim` of one process. When it is full, new proofs are refused: none is forgotten that could come again."""
 
-    def __init__(self, most: int = MAX_USED, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int = MAX_USED, clock: Clock = time.monotonic) -> None:
         self._most = most
         self._clock = clock
         self._window = 0
@@ -145,7 +146,7 @@ class UsedProofs:
 class ProofCounts:
     """How many proofs each caller has used in a window of time: none must use up the room of all others."""
 
-    def __init__(self, most: int = MAX_OF_ONE, clock: Callable[[], float] = time.time, callers: int = 20_000) -> None:
+    def __init__(self, most: int = MAX_OF_ONE, clock: Clock = time.time, callers: int = 20_000) -> None:
         """`callers`: that are counted; all others count as one."""
         self._most = most
         self._clock = clock
@@ -174,11 +175,7 @@ class DpopNonces:
     """Makes nonces and knows them again, without remembering any: each belongs to a window of time and to a secret."""
 
     def __init__(
-        self,
-        secrets: Callable[[], Sequence[bytes]],
-        *,
-        seconds: float = 150.0,
-        clock: Callable[[], float] = time.time,
+        self, secrets: Callable[[], Sequence[bytes]], *, seconds: float = 150.0, clock: Clock = time.time
     ) -> None:
         """Workers with the same secrets take the same nonces. Each is good for one to two times `seconds`."""
         self._secrets = secrets  # asked every time: a fleet may agree on others
@@ -210,7 +207,7 @@ class DpopCheck:
         required: bool = False,
         nonces: DpopNonces | None = None,
         most_of_one: int = MAX_OF_ONE,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = time.time,
     ) -> None:
         """`required`: no request passes without a proof. `nonces`: every proof has to hold one that we made."""
         self._claim = claim
@@ -279,8 +276,7 @@ class DpopCheck:
 
 def needs_proof(claims: Mapping[str, Any]) -> bool:
     """Whether a token is bound to a key, so that it is not good on its own."""
-    bound = claims.get("cnf")
-    return isinstance(bound, Mapping) and "jkt" in bound
+    return isinstance(bound := claims.get("cnf"), Mapping) and "jkt" in bound
 
 
 def same_target(htu: str, url: str) -> bool:

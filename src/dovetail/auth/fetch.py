@@ -11,10 +11,10 @@ import ipaddress
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from dovetail.auth.principal import Confidential
@@ -75,10 +75,7 @@ class Fetched(Confidential, frozen=True, kw_only=True):
         return f"Fetched({self.status}, {len(self.body)} bytes)"
 
 
-class Fetch(Protocol):
-    """One request, one answer. Raises FetchFailed."""
-
-    async def __call__(self, request: FetchRequest) -> Fetched: ...
+Fetch = Callable[[FetchRequest], Awaitable[Fetched]]  # one request, one answer; raises FetchFailed
 
 
 class QueueIsFull(Exception):
@@ -121,7 +118,10 @@ def make_fetch(
     `allow_loopback`: this machine too, also by http. `allow_private`: addresses of a private network too, for a URL
     that the operator wrote down; never for one that a stranger did.
     """
-    library = _aiohttp()
+    try:
+        import aiohttp as library
+    except ImportError:
+        raise SetupError('auth: remote keys and tokens need aiohttp: pip install "dovetail-mcp[auth]"') from None
     lookups = BoundedThreads(4, 32, "dovetail-names")
 
     async def fetch(request: FetchRequest) -> Fetched:
@@ -267,11 +267,3 @@ def _in_words(library: Any, url: "URL", seconds: float) -> Iterator[None]:
         raise FetchFailed(f"{where} can't be reached") from None
     except (library.ClientError, ValueError):
         raise FetchFailed(f"{where} does not speak HTTP as it should") from None
-
-
-def _aiohttp() -> Any:
-    try:
-        import aiohttp
-    except ImportError:
-        raise SetupError('auth: remote keys and tokens need aiohttp: pip install "dovetail-mcp[auth]"') from None
-    return aiohttp

@@ -9,7 +9,7 @@ Keys are asked for again when they are old, and when a token names one that is n
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -36,16 +36,6 @@ STALE = 3600.0  # seconds after which they don't count any more
 COOLDOWN = 30.0  # seconds between two requests, if the first was answered
 RETRY = 5.0  # and if it was not
 TYPES = frozenset(("at+jwt", "application/at+jwt", "jwt", "application/jwt"))  # an ID token may say that it is one
-
-
-class FixedKeys:
-    """Keys that the operator wrote down."""
-
-    def __init__(self, keys: Iterable[TokenKey]) -> None:
-        self._keys = tuple(keys)
-
-    async def find(self, kid: str | None, algorithm: str) -> Sequence[TokenKey]:
-        return _fitting(self._keys, kid, algorithm)
 
 
 class RemoteKeys:
@@ -179,7 +169,9 @@ class Jwt:
         metadata of the issuer says. `algorithms`: that may have signed; else all that work with two keys.
         `scope_claim`: where the scopes are, if not in `scope` or `scp`.
         """
-        self.issuer = _checked_issuer(issuer)
+        if not issuer:
+            raise SetupError('Jwt: name the issuer as its tokens do, such as Jwt("https://login.example.com", …)')
+        self.issuer = issuer
         self._audiences = _checked_audiences(audience)
         self._algorithms = _checked_algorithms(algorithms, secret is not None)
         if not 0 <= leeway <= MAX_LEEWAY:
@@ -190,13 +182,13 @@ class Jwt:
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
             raise SetupError(f"Jwt: keys come from one place, not from {' and '.join(named)}; give one of them")
-        self._keys: FixedKeys | RemoteKeys
+        self._keys: Sequence[TokenKey] | RemoteKeys
         if jwks is not None:
-            self._keys = FixedKeys(_written_keys(jwks, self._algorithms))
+            self._keys = _written_keys(jwks, self._algorithms)
         elif public_key is not None:
-            self._keys = FixedKeys([pem_key(public_key, self._algorithms)])
+            self._keys = [pem_key(public_key, self._algorithms)]
         elif secret is not None:
-            self._keys = FixedKeys([secret_key(secret, self._algorithms)])
+            self._keys = [secret_key(secret, self._algorithms)]
         else:
             self._keys = self._remote_keys(jwks_uri, fetch)
 
@@ -217,7 +209,7 @@ class Jwt:
         header, claims = token.header, token.claims
         return (
             header.get("alg") in self._algorithms
-            and _is_access_token(header.get("typ"))
+            and str("jwt" if header.get("typ") is None else header["typ"]).lower() in TYPES  # some say nothing
             and claims.get("iss") == self.issuer
             and meant_for(claims, self._audiences)
             and in_time(claims, time.time(), self._leeway, needs_end=True)
@@ -227,7 +219,10 @@ class Jwt:
         kid, algorithm = token.header.get("kid"), token.header["alg"]
         if kid is not None and not (isinstance(kid, str) and len(kid) <= 256):
             return False
-        keys = await self._keys.find(kid, algorithm)
+        if isinstance(self._keys, RemoteKeys):
+            keys = await self._keys.find(kid, algorithm)
+        else:
+            keys = _fitting(self._keys, kid, algorithm)
         return any(key.signed(token, algorithm) for key in keys)
 
     def _remote_keys(self, jwks_uri: str | None, fetch: Fetch | None) -> RemoteKeys:
@@ -237,17 +232,6 @@ class Jwt:
         if fetch is None:
             fetch = make_fetch(allow_private=True, allow_loopback=names_this_machine(where), max_bytes=MAX_JWKS)
         return RemoteKeys(fetch, issuer=self.issuer, jwks_uri=jwks_uri, algorithms=self._algorithms)
-
-
-def _is_access_token(typ: object) -> bool:
-    """Some issuers say nothing, or no more than that it is a token."""
-    return typ is None or (isinstance(typ, str) and typ.lower() in TYPES)
-
-
-def _checked_issuer(issuer: object) -> str:
-    if not isinstance(issuer, str) or not issuer:
-        raise SetupError('Jwt: name the issuer as its tokens do, such as Jwt("https://login.example.com", …)')
-    return issuer
 
 
 def _checked_audiences(audience: object) -> frozenset[str]:

@@ -86,9 +86,6 @@ class Found(NamedTuple):
     believed_seconds: float
 
 
-# --- scopes
-
-
 class Hierarchy:
     """Which scopes hold others: `{"notes:write": ["notes:read"]}`, over as many steps as there are."""
 
@@ -110,9 +107,6 @@ def _reached(scope: str, direct: Mapping[str, frozenset[str]]) -> frozenset[str]
             reached.add(held)
             ahead.append(held)
     return frozenset(reached)
-
-
-# --- claims
 
 
 def in_time(claims: Mapping[str, Any], now: float, leeway: float, *, needs_end: bool) -> bool:
