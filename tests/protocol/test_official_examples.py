@@ -54,17 +54,10 @@ TYPES: dict[str, Any] = {
     "Tool": ToolDefinition,
 }
 REQUESTS = (
-    "CallToolRequest",
-    "CompleteRequest",
-    "DiscoverRequest",
-    "GetPromptRequest",
-    "ListPromptsRequest",
-    "ListResourceTemplatesRequest",
-    "ListResourcesRequest",
-    "ListToolsRequest",
-    "ReadResourceRequest",
+    "CallToolRequest", "CompleteRequest", "DiscoverRequest", "GetPromptRequest", "ListPromptsRequest",
+    "ListResourceTemplatesRequest", "ListResourcesRequest", "ListToolsRequest", "ReadResourceRequest",
     "SubscriptionsListenRequest",
-)
+)  # fmt: skip
 LISTS: dict[str, tuple[str, Any]] = {
     "ListPromptsResult": ("prompts", PromptDefinition),
     "ListResourceTemplatesResult": ("resourceTemplates", TemplateDefinition),
@@ -75,15 +68,10 @@ RESULTS = ("CallToolResult", "CompleteResult", "GetPromptResult", "ReadResourceR
 BARE_ERRORS = ("InternalError", "InvalidParamsError", "MethodNotFoundError", "ParseError")
 ERROR_MESSAGES = ("HeaderMismatchError", "MissingRequiredClientCapabilityError", "UnsupportedProtocolVersionError")
 NOTIFICATIONS = (
-    "CancelledNotification",
-    "LoggingMessageNotification",
-    "ProgressNotification",
-    "PromptListChangedNotification",
-    "ResourceListChangedNotification",
-    "ResourceUpdatedNotification",
-    "SubscriptionsAcknowledgedNotification",
+    "CancelledNotification", "LoggingMessageNotification", "ProgressNotification", "PromptListChangedNotification",
+    "ResourceListChangedNotification", "ResourceUpdatedNotification", "SubscriptionsAcknowledgedNotification",
     "ToolListChangedNotification",
-)
+)  # fmt: skip
 CAPABILITIES = {
     "completions-minimum-baseline-support": Offer(names=frozenset({"completions"})),
     "extensions-tasks": Offer(names=frozenset(), extensions={"io.modelcontextprotocol/tasks": {}}),

@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -46,14 +46,6 @@ def test_items_stay_in_the_order_of_their_registration() -> None:
     assert catalog.get("Ant") is None
 
 
-@pytest.mark.rule("TOOL-4")
-def test_an_item_that_comes_back_comes_last() -> None:
-    catalog = filled("a", "b", "c")
-    assert catalog.remove("a")
-    catalog.add("a", "again")
-    assert catalog.all() == ["B", "C", "again"]
-
-
 def test_a_replaced_item_keeps_its_place() -> None:
     catalog = filled("a", "b", "c")
     catalog.replace("b", "other")
@@ -68,20 +60,6 @@ def test_a_name_is_given_once() -> None:
     with pytest.raises(SetupError, match="already a tool 'a'"):
         catalog.add("a", "second")
     assert catalog.all() == ["A"]
-
-
-def test_removing_says_whether_there_was_something() -> None:
-    catalog: Catalog[Any] = Catalog("tool")
-    catalog.add("nothing", None)
-    assert catalog.remove("nothing")
-    assert not catalog.remove("nothing")
-    assert len(catalog) == 0
-
-
-def test_what_all_returns_is_the_callers_own() -> None:
-    catalog = filled("a", "b")
-    catalog.all().clear()
-    assert catalog.all() == ["A", "B"]
 
 
 def test_once_used_always_used() -> None:
@@ -110,27 +88,6 @@ def test_a_page_points_to_the_next_only_if_there_is_one(count: int, size: int, p
             break
         after = page.next_after
     assert sizes == pages
-
-
-@pytest.mark.rule("PAGE-2")
-def test_a_position_beyond_the_end_is_an_empty_page() -> None:
-    assert filled("a", "b").page(99, 5) == Page([], None)
-
-
-@pytest.mark.rule("PAGE-2")
-def test_a_cursor_survives_the_item_it_points_behind() -> None:
-    catalog = filled("a", "b", "c", "d")
-    first = catalog.page(0, 2)
-    assert first == Page(["A", "B"], 2)
-    catalog.remove("b")
-    catalog.add("e", "E")
-    assert catalog.page(2, 5) == Page(["C", "D", "E"], None)
-
-
-@given(st.lists(st.integers(0, 30), unique=True), st.integers(1, 40))
-def test_the_pages_together_are_the_whole(numbers: list[int], size: int) -> None:
-    catalog = filled(*(f"t{number}" for number in numbers))
-    assert walk(catalog, size) == catalog.all()
 
 
 class WalkWhileItChanges(RuleBasedStateMachine):
@@ -259,14 +216,6 @@ def test_listeners_hear_of_every_change_once(change: str, told: int) -> None:
     assert len(heard) == told
 
 
-def test_a_listener_sees_the_catalogue_as_it_is_now() -> None:
-    catalog = filled("a")
-    seen: list[tuple[list[str], Page[str]]] = []
-    catalog.on_change(lambda: seen.append((catalog.all(), catalog.page(0, 10))))
-    catalog.add("b", "B")
-    assert seen == [(["A", "B"], Page(["A", "B"], None))]
-
-
 def test_who_no_longer_listens_is_not_told() -> None:
     catalog = filled("a")
     heard: list[str] = []
@@ -281,14 +230,6 @@ def test_who_no_longer_listens_is_not_told() -> None:
     catalog.add("b", "B")
     catalog.add("c", "C")
     assert heard == ["once", "always", "always"]
-
-
-def test_emptying_an_empty_catalogue_is_no_change() -> None:
-    catalog: Catalog[str] = Catalog("tool")
-    heard: list[int] = []
-    catalog.on_change(lambda: heard.append(1))
-    catalog.clear()
-    assert not heard
 
 
 # ── threads ──
@@ -352,27 +293,6 @@ def test_a_kept_page_is_never_older_than_the_catalogue() -> None:
     stop.set()
     keeper.join()
     assert not stale
-
-
-def test_one_of_many_threads_gets_the_name() -> None:
-    catalog: Catalog[int] = Catalog("tool")
-    refused: list[int] = []
-    barrier = threading.Barrier(8)
-
-    def claim(number: int) -> None:
-        barrier.wait()
-        try:
-            catalog.add("mine", number)
-        except SetupError:
-            refused.append(number)
-
-    threads = [threading.Thread(target=claim, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(refused) == 7
-    assert catalog.all() == [n for n in range(8) if n not in refused]
 
 
 # ── names ──

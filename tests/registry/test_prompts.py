@@ -173,10 +173,6 @@ async def test_what_a_prompt_may_return(value: Any, messages: list[tuple[str, st
     assert result.get("description") == (None if isinstance(value, PromptResult) else "Gives.")
 
 
-async def test_a_description_of_its_own() -> None:
-    assert (await get(returning(PromptResult(["x"], "Mine")), "give"))["description"] == "Mine"  # type: ignore[list-item]
-
-
 @pytest.mark.parametrize(
     "value",
     [

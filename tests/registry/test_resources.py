@@ -265,16 +265,6 @@ async def test_variables_are_converted() -> None:
             assert (error["code"], error["data"]) == (-32002, {"uri": wrong}), wrong
 
 
-async def test_a_static_uri_goes_before_any_template() -> None:
-    server = new_server()
-    server.add_resource("a://{id}", lambda id: f"template {id}", name="t")
-    server.add_resource("a://special", lambda: "static", name="s")
-    assert (await read(server, "a://special"))[0]["text"] == "static"
-    assert (await read(server, "a://other"))[0]["text"] == "template other"
-    server.remove_resource("a://special")
-    assert (await read(server, "a://special"))[0]["text"] == "template special"
-
-
 # ── what is refused ──
 
 

@@ -127,10 +127,6 @@ def test_a_revision_has_only_what_it_has(content: Any, known: str, revision: Rev
             sample.read(answer(content), revision)
 
 
-def test_audio_comes_back() -> None:
-    assert Sample("hi").read(answer(AUDIO), LATEST).content == (Audio(b"i", "audio/wav"),)
-
-
 @pytest.mark.parametrize("name", ["final-response", "text-response", "tool-use-response"])
 def test_official_answers(name: str) -> None:
     official.demand()

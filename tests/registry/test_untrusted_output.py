@@ -131,14 +131,6 @@ def numbers() -> dict[str, int]:
     return {"n": 1}
 
 
-async def test_structured_text_is_copied_as_it_is() -> None:
-    server = Server("strangers", version="1.0.0")
-    server.add_tool(lambda: "ab", name="say", output_schema={"type": "string"}, untrusted_output="fence")
-    result = json.loads(await call(server, MODERN, "say"))["result"]
-    assert result["content"] == [{"type": "text", "text": fenced("ab")}]
-    assert result["structuredContent"] == "ab"
-
-
 # ── the list ──
 
 
