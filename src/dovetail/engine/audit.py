@@ -163,7 +163,7 @@ class AuditTrail:
         self._send = AuditLog().write if isinstance(audit, bool) else HandOver(audit, engine, **bounds).take
 
     def note(self, exchange: Exchange, method: str, params: Any, **ending: Any) -> None:
-        """How a request ended that the engine has served. If anything goes wrong here, the request is not its victim."""
+        """How a request ended that the engine has served; if an event can't be made, the request is not its victim."""
         try:
             request, session = exchange.request, exchange.request.session
             name, given = SUBJECTS[method](params)
