@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -47,11 +48,11 @@ class Held:
 class Desk:
     """A log of changes that is being written."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.engine = Server("desk", version="1.0.0").engine
         self.clock = Clock()
         self.state = MemoryState(clock=self.clock)
-        self.log = ChangeLog(self.engine, self.state, Member(self.state))
+        self.log = ChangeLog(self.engine, self.state, Member(self.state), again=0, **options)
 
     async def publish(self, *published: Change) -> None:
         for change in published:
@@ -138,14 +139,14 @@ async def test_what_can_not_be_read_is_left_out(desk: Desk, caplog: pytest.LogCa
 # ── gaps ──
 
 
-async def test_who_missed_something_is_told_that_all_may_have_changed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(changes, "KEEP", 2)
+async def test_a_session_that_missed_something_is_told_that_all_may_have_changed() -> None:
+    desk = Desk(keep=2)
+    desk.log.start()
     await desk.publish(TOOLS, PROMPTS, TOOLS, PROMPTS)
     heard = await desk.log.heard(Held(ALL), 1, 0)
     assert heard == Heard([(each, None) for each in (TOOLS, PROMPTS, RESOURCES, ONE, TWO)], 4, 0)
     assert await desk.log.heard(Held(ALL), 2, 0) == Heard([(TOOLS, 3), (PROMPTS, 4)], 4, 0)
+    await desk.log.stop()
 
 
 @pytest.mark.parametrize("after", [1, 10**15 - 1])
@@ -198,7 +199,6 @@ async def test_nobody_watches_for_the_logs_sake(desk: Desk) -> None:
 async def test_a_backend_that_fails_is_tried_again(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(changes, "AGAIN_SECONDS", 0)
     append, failures = desk.state.append, iter([OSError("away"), OSError("still away")])
 
     async def failing(*arguments, **options):

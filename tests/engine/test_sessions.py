@@ -1,12 +1,15 @@
 """Sessions as records: found, used, changed, ended, and only so many of them."""
 
 import asyncio
+from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dovetail import Server
-from dovetail.engine import sessions
 from dovetail.engine.networks import ANONYMOUS
 from dovetail.engine.sessions import FRESH_SECONDS, MAX_ID, HeldSession, Sessions
 from dovetail.errors import Busy, ProtocolError, RateLimited
@@ -31,18 +34,17 @@ class Counting(MemoryState):
 class Book:
     """The sessions of a server, and a clock to turn."""
 
-    def __init__(self, *, most: int = 10, most_of_one: int | None = None, state: type[MemoryState] = Counting) -> None:
+    def __init__(self, state: type[MemoryState] = Counting, **options: Any) -> None:
         self.server = Server("book", version="1.0.0")
         for name in ("one", "two", "three"):
             self.server.add_resource(f"test://{name}", lambda: "1", name=name)
         self.clock = Clock()
         self.state = state(clock=self.clock)
-        self.sessions = self.reopened(most, most_of_one)
+        self.sessions = self.reopened(**options)
 
-    def reopened(self, most: int = 10, most_of_one: int | None = None) -> Sessions:
+    def reopened(self, timeout: float = TIMEOUT, most: int = 10, **options: Any) -> Sessions:
         """As another process with the same state would."""
-        limits = {"most": most, "most_of_one": most_of_one}
-        return Sessions(self.server.engine, self.state, timeout=TIMEOUT, clock=self.clock, **limits)
+        return Sessions(self.server.engine, self.state, timeout=timeout, clock=self.clock, most=most, **options)
 
     async def open(
         self, owner: str | None = None, client: dict[str, Any] | None = None, caller: str = "somebody"
@@ -169,17 +171,6 @@ async def came_back(held: HeldSession) -> HeldSession:
     return held
 
 
-async def test_who_never_came_back_gives_way_before_all_others() -> None:
-    book = Book(most=3)
-    real = await came_back(await book.open())
-    flood = [await book.open() for _ in range(20)]
-    late = await came_back(await book.open())
-    assert len(book.sessions._known) == 3
-    assert await book.find(real) is not None
-    assert await book.find(late) is not None
-    assert [await book.find(each) is not None for each in flood] == [False] * 19 + [True]
-
-
 async def test_what_a_client_says_of_itself_is_bounded() -> None:
     book = Book()
     icons = [{"src": "data:image/png;base64," + "A" * 200_000}]
@@ -190,9 +181,8 @@ async def test_what_a_client_says_of_itself_is_bounded() -> None:
     assert len(book.sessions._known) == 1
 
 
-async def test_small_records_stay_decoded_for_those_used_last_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "RECENT", 2)
-    book = Book()
+async def test_small_records_stay_decoded_for_those_used_last_only() -> None:
+    book = Book(recent=2)
     opened = [await book.open() for _ in range(3)]
     first, *_, last = [await book.find(held) for held in opened]
     assert first is not None
@@ -201,9 +191,6 @@ async def test_small_records_stay_decoded_for_those_used_last_only(monkeypatch: 
     again = await book.find(opened[0])
     assert again.record is not first.record
     assert again.record == first.record
-    assert len(book.sessions._recent) == 2
-    await book.sessions.end(again.record.id)
-    assert list(book.sessions._recent) == [opened[2].record.id]
 
 
 async def test_a_change_elsewhere_is_seen_though_the_record_was_decoded() -> None:
@@ -227,34 +214,6 @@ async def test_a_large_record_is_not_decoded_for_every_request() -> None:
     third = await book.find(held)
     assert third is not None
     assert third.record.initialized
-
-
-async def test_the_longest_silent_one_gives_way() -> None:
-    book = Book(most=3)
-    first, second, third = [await came_back(await book.open()) for _ in range(3)]
-    book.clock.sleep(1)
-    assert await book.find(first) is not None
-    book.clock.sleep(FRESH_SECONDS + 1)
-    fourth = await book.open()
-    assert [await book.find(each) is not None for each in (first, second, third, fourth)] == [True, False, True, True]
-    assert len(book.sessions._known) == 3
-
-
-async def test_but_not_if_it_was_used_a_moment_ago() -> None:
-    book = Book(most=2)
-    both = [await came_back(await book.open()) for _ in range(2)]
-    book.clock.sleep(FRESH_SECONDS - 0.1)
-    with pytest.raises(Busy) as refusal:
-        await book.open()
-    assert refusal.value.http_status == 503
-    assert "2 sessions" in refusal.value.message
-    assert all([await book.find(each) is not None for each in both])
-
-
-async def test_an_ended_one_makes_room_at_once() -> None:
-    book = Book(most=1)
-    await book.sessions.end((await book.open()).record.id)
-    await book.open()
 
 
 async def test_who_gives_way_is_told() -> None:
@@ -306,81 +265,104 @@ async def test_one_that_gives_way_while_it_is_opened_is_refused_and_leaves_nothi
     assert book.sessions.glance(10)[0] == 3
 
 
-# ── each caller's share ──
+# ── who gives way ──
 
 
-async def test_who_holds_most_gives_way_though_others_are_silent_longer() -> None:
-    book = Book(most=4)
-    idle = await came_back(await book.open(caller="ann"))
-    book.clock.sleep(FRESH_SECONDS + 1)
-    greedy = [await came_back(await book.open(caller="bob")) for _ in range(3)]
-    new = await came_back(await book.open(caller="cid"))
-    greedy += [await came_back(await book.open(caller="dan"))]
-    alive = [await book.find(each) is not None for each in (idle, new, *greedy)]
-    assert alive == [True, True, False, False, True, True]
+class Entry(msgspec.Struct, eq=False):
+    held: HeldSession
+    caller: str
+    used: float
+    is_heard: bool = False  # its client has said `initialized`
 
 
-async def test_nobody_can_end_those_of_others_by_opening_many() -> None:
-    book = Book(most=4)
-    idle = await came_back(await book.open(caller="ann"))
-    book.clock.sleep(FRESH_SECONDS + 1)
-    for _ in range(20):  # without a word more: each takes the place of one of their own
-        await book.open(caller="bob")
-    mine = [await came_back(await book.open(caller="bob")) for _ in range(3)]
-    with pytest.raises(Busy):
-        await book.open(caller="bob")
-    assert all([await book.find(each) is not None for each in (idle, *mine)])
+class Rule:
+    """The rule in plain words, over a list of the sessions, the one that was used longest ago first."""
+
+    def __init__(self, most: int, most_of_one: int) -> None:
+        self.most = most
+        self.most_of_one = most_of_one
+        self.entries: list[Entry] = []
+        self.in_order_of_opening: list[Entry] = []
+
+    def gives_way(self, caller: str, now: float) -> Entry | type[ProtocolError] | None:
+        """Which session gives way to one of this caller; or how that is refused."""
+        held = Counter([each.caller for each in self.entries] + [caller])
+        is_full = len(self.entries) >= self.most
+        is_share_full = held[caller] > self.most_of_one and caller != ANONYMOUS
+        if not is_full and not is_share_full:
+            return None
+        unheard = [each for each in self.in_order_of_opening if not each.is_heard]
+        unheard = [each for each in unheard if each.caller == caller or not is_share_full]
+        unheard = [each for each in unheard if held[each.caller] >= held[caller]]
+        if unheard:
+            return max(unheard, key=lambda each: held[each.caller])
+        most = max(held.values())
+        holder = next((each.caller for each in self.entries if held[each.caller] == most), caller)
+        holder = caller if is_share_full else holder
+        silent = next((each for each in self.entries if each.caller == holder), None)
+        if silent is not None and (held[holder] > held[caller] or now - silent.used >= FRESH_SECONDS):
+            return silent
+        return RateLimited if is_share_full and not is_full else Busy
+
+    def use(self, entry: Entry, now: float) -> None:
+        entry.used = now
+        self.entries.remove(entry)
+        self.entries.append(entry)
+
+    def remove(self, entry: Entry) -> None:
+        self.entries.remove(entry)
+        self.in_order_of_opening.remove(entry)
 
 
-async def test_of_the_one_who_holds_most_the_one_that_never_came_back_gives_way() -> None:
-    book = Book(most=3)
-    used = await came_back(await book.open(caller="bob"))
-    new = await book.open(caller="bob")
-    also = await came_back(await book.open(caller="bob"))
-    await book.open(caller="ann")
-    assert [await book.find(each) is not None for each in (used, new, also)] == [True, False, True]
+OPENED = st.tuples(st.just("open"), st.sampled_from(["ann", "bob", "cid", ANONYMOUS]))
+OTHERS = st.tuples(st.sampled_from(["use", "initialize", "initialize", "end"]), st.integers(0, 5))
+SLEPT = st.tuples(st.just("sleep"), st.sampled_from([1.0, FRESH_SECONDS - 1, FRESH_SECONDS]))
 
 
-async def test_among_equals_the_longest_silent_one_gives_way() -> None:
-    book = Book(most=3)
-    opened = [await came_back(await book.open(caller=name)) for name in ("ann", "bob", "cid")]
-    with pytest.raises(Busy):
-        await book.open(caller="dan")
-    book.clock.sleep(FRESH_SECONDS + 1)
-    assert await book.find(opened[0]) is not None
-    await book.open(caller="dan")
-    assert [await book.find(each) is not None for each in opened] == [True, False, True]
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 6), st.lists(st.one_of(OPENED, OPENED, OTHERS, SLEPT), max_size=40))
+def test_the_session_that_gives_way_is_the_one_that_the_rule_names(
+    most: int, most_of_one: int, steps: list[tuple[str, Any]]
+) -> None:
+    async def play() -> None:
+        book, rule = Book(timeout=1e6, most=most, most_of_one=most_of_one), Rule(most, most_of_one)
+        for step, value in steps:
+            if step == "sleep":
+                book.clock.sleep(value)
+            elif step == "open":
+                await opened_by_rule(book, rule, value)
+            elif rule.entries:
+                entry = rule.entries[value % len(rule.entries)]
+                if step == "end":
+                    await book.sessions.end(entry.held.record.id)
+                    rule.remove(entry)
+                    continue
+                found = await book.find(entry.held)
+                assert found is not None
+                rule.use(entry, book.clock())
+                if step == "initialize":
+                    await came_back(found)
+                    entry.is_heard = True
+            count, last = book.sessions.glance(100)
+            assert {id for id, *_ in last} == {each.held.record.id for each in rule.entries}
+            assert count <= most
+
+    asyncio.run(play())
 
 
-async def test_one_caller_has_only_so_many() -> None:
-    book = Book(most=10, most_of_one=2)
-    mine = [await came_back(await book.open(caller="bob")) for _ in range(2)]
-    with pytest.raises(RateLimited, match="max_per_caller") as refusal:
-        await book.open(caller="bob")
-    assert (refusal.value.http_status, refusal.value.retry_after) == (429, FRESH_SECONDS)
-    await book.open(caller="ann")
-    book.clock.sleep(FRESH_SECONDS + 1)
-    mine.append(await book.open(caller="bob"))
-    assert [await book.find(each) is not None for each in mine] == [False, True, True]
-
-
-async def test_newcomers_that_never_come_back_end_none_that_is_in_use() -> None:
-    book = Book(most=100)
-    office = [await came_back(await book.open(caller="office")) for _ in range(10)]
-    for number in range(300):  # each from another network
-        await book.open(caller=f"network {number}")
-    assert all([await book.find(each) is not None for each in office])
-    assert len(book.sessions._known) == 100
-
-
-async def test_one_that_was_just_opened_does_not_give_way_to_a_caller_that_holds_more() -> None:
-    book = Book(most=4)
-    for _ in range(3):
-        await came_back(await book.open(caller="bob"))
-    new = await book.open(caller="ann")
-    with pytest.raises(Busy):
-        await book.open(caller="bob")
-    assert await book.find(new) is not None
+async def opened_by_rule(book: Book, rule: Rule, caller: str) -> None:
+    expected = rule.gives_way(caller, book.clock())
+    if isinstance(expected, type):
+        with pytest.raises(expected) as refusal:
+            await book.open(caller=caller)
+        told = (refusal.value.http_status, getattr(refusal.value, "retry_after", None))
+        assert told == ((429, FRESH_SECONDS) if expected is RateLimited else (503, told[1]))
+        return
+    if expected is not None:
+        rule.remove(expected)
+    entry = Entry(await book.open(caller=caller), caller, book.clock())
+    rule.entries.append(entry)
+    rule.in_order_of_opening.append(entry)
 
 
 async def test_sessions_that_say_initialized_elsewhere_keep_nobody_out() -> None:
@@ -392,15 +374,6 @@ async def test_sessions_that_say_initialized_elsewhere_keep_nobody_out() -> None
         await came_back(await elsewhere.find(held.record.id, None))
     await book.open(caller="ann")
     assert len(book.sessions._known) == 30
-
-
-async def test_callers_of_whom_nothing_is_known_share_all_places() -> None:
-    book = Book(most=10, most_of_one=2)
-    unknown = [await came_back(await book.open(caller=ANONYMOUS)) for _ in range(10)]
-    with pytest.raises(Busy, match="10 sessions"):
-        await book.open(caller=ANONYMOUS)
-    await book.open(caller="ann")  # they hold most
-    assert sum([await book.find(each) is not None for each in unknown]) == 9
 
 
 # ── changes ──

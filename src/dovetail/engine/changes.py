@@ -1,8 +1,9 @@
 """The server's changes as a log in the state backend: written once, read by every stream from where it left off."""
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,19 +15,16 @@ from dovetail.engine.exchange import SessionStore
 from dovetail.engine.member import Member
 from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind, ChangesMade, Subscription, changes_made
 from dovetail.protocol.session import Session
-from dovetail.state.base import MAX_TTL, Conflict, Listener, LogPage, LogRecord, StateBackend
+from dovetail.state.base import MAX_TTL, Listener, LogPage, LogRecord, StateBackend
 from dovetail.state.records import Codec
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
 
 LOG = "changes"
-KEEP = 10_000
 SECONDS = MAX_TTL  # it must not begin anew: a position would be taken for one in the other log
 PATIENCE = 3.0  # seconds that an answer waits for the changes of its call to be written
-NEWEST = 100  # records in which something is looked for that another worker may have said already
-ATTEMPTS = 100  # to say something after the newest record
-AGAIN_SECONDS = 0.5  # what could not be written is tried again
+FOUND_SECONDS = 60.0  # for which workers know that one of them has told of what they find in a file
 
 log = logging.getLogger("dovetail")
 
@@ -56,7 +54,12 @@ class Heard(NamedTuple):
 class ChangeLog:
     """Passes what the hub says on to the log, reads the log for sessions, and tells the hub what other workers say."""
 
-    def __init__(self, engine: "Engine", state: StateBackend, member: Member) -> None:
+    def __init__(
+        self, engine: "Engine", state: StateBackend, member: Member, *, keep: int = 10_000, again: float = 0.5
+    ) -> None:
+        """`keep` changes are kept; what could not be written is tried `again` after so many seconds."""
+        self._keep = keep
+        self._again = again
         self._engine = engine
         self._state = state
         self._member = member
@@ -110,7 +113,7 @@ class ChangeLog:
                 if subscription.closed:
                     return
                 subscription.offer(change)
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(self._again)
             self._count += 1
             self._written.set()
 
@@ -120,20 +123,17 @@ class ChangeLog:
         return _Told(change.kind, change.uri, self._member.id, refreshes, change.cause if self._state.shared else "")
 
     async def _append(self, told: _Told) -> None:
-        """What has a cause is appended unless another worker has just said the same: after what was looked at."""
-        data = _codec.encode(told)
-        for _ in range(ATTEMPTS if told.cause else 0):
-            page = await self._newest()
-            if _is_known(told, page.records):
-                return
-            with suppress(Conflict):
-                await self._state.append(LOG, data, keep=KEEP, ttl=SECONDS, if_last=_end(page))
-                return
-        await self._state.append(LOG, data, keep=KEEP, ttl=SECONDS)
+        if not told.cause or await self._is_first_to_find(told):
+            await self._state.append(LOG, _codec.encode(told), keep=self._keep, ttl=SECONDS)
 
-    async def _newest(self) -> LogPage:
-        page = await self._state.read(LOG, 0, 0)
-        return await self._state.read(LOG, max(0, page.last - NEWEST), NEWEST) if page.last else page
+    async def _is_first_to_find(self, told: _Told) -> bool:
+        """Several workers find what has happened to a file; the first to claim it tells of it, again if that failed."""
+        find = hashlib.sha256(f"{told.kind} {told.uri} {told.cause}".encode("utf-8", "surrogatepass")).hexdigest()
+        own = self._member.id.encode()
+        if await self._state.claim(f"found/{find}", own, FOUND_SECONDS):
+            return True
+        entry = await self._state.get(f"found/{find}")
+        return entry is None or entry.value == own
 
     # ── who waits for it ──
 
@@ -174,7 +174,7 @@ class ChangeLog:
                 position = await self._relay_after(position, outages)
             except Exception as failure:
                 log.debug("changes could not be read: %s", failure)
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(self._again)
                 continue
             if not await listener.wait():
                 return
@@ -241,16 +241,6 @@ class ChangeLog:
 def _is_gap(page: LogPage, position: int) -> bool:
     """Whether what came after a position is not kept any more, or it is a position in another log."""
     return position > page.last or position < page.first - 1
-
-
-def _is_known(told: _Told, newest: Iterable[LogRecord]) -> bool:
-    """Whether the last find is the same."""
-    causes = [
-        each.cause
-        for each in map(_codec.decode, (record.data for record in newest))
-        if each is not None and each.cause and (each.kind, each.uri) == (told.kind, told.uri)
-    ]
-    return causes[-1:] == [told.cause]
 
 
 def _end(page: LogPage) -> int:

@@ -26,7 +26,6 @@ from dovetail.protocol.session import Session
 from dovetail.state.base import Conflict, Entry, NoRoom, StateBackend
 from dovetail.state.records import Codec
 
-RECENT = 2_000  # sessions whose records are kept decoded
 FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to one of a caller that holds as many
 MAX_LOOKS = 8  # at sessions that might give way
 MAX_UNHEARD = 64  # of those without `initialized`, the oldest: whose caller holds most is looked for among these
@@ -75,8 +74,9 @@ class Sessions:
         most: int,
         most_of_one: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        recent: int = 2_000,
     ) -> None:
-        """`most_of_one`: sessions of one caller; None: as many as there are."""
+        """`most_of_one`: sessions of one caller; None: as many as there are. `recent` records are kept decoded."""
         self._engine = engine
         self._state = state
         self._timeout = timeout
@@ -85,6 +85,7 @@ class Sessions:
         self._most = most
         self._most_of_one = most if most_of_one is None else most_of_one
         self._clock = clock
+        self._max_recent = recent
         self._known: _Line = OrderedDict()  # the one that was used here longest ago comes first, here and below
         self._callers: dict[str, _Line] = {}  # those that were opened here, by whom
         self._guests: _Line = OrderedDict()  # opened by other workers
@@ -224,7 +225,7 @@ class Sessions:
             if record.initialized:
                 self._unheard.pop(id, None)
             self._recent[id] = known
-            if len(self._recent) > RECENT:
+            if len(self._recent) > self._max_recent:
                 self._recent.popitem(last=False)[1].record = None
         return record
 
