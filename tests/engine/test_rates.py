@@ -322,7 +322,7 @@ async def test_a_store_without_room_for_one_caller_goes_on_counting_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Or whoever fills it would loosen everybody's quota."""
-    state = FarState(max_entries=4)  # of which callers may have two
+    state = FarState(max_entries=3)  # of which callers may have two
     clock = Clock()
     workers = [limiter("3/day per principal", clock, state) for _ in range(4)]
     ann, bob, mallory = caller("ann"), caller("bob"), caller("mallory")
@@ -336,7 +336,7 @@ async def test_a_store_without_room_for_one_caller_goes_on_counting_the_others(
 
 async def test_a_rate_without_room_leaves_the_others_to_the_store() -> None:
     clock = Clock(86_400 * 10.0)
-    state = FarState(max_entries=6, clock=clock)  # of which callers may have three
+    state = FarState(max_entries=4, clock=clock)  # of which callers may have three
     texts = ["4/minute per principal", "5/day per principal"]
     workers = [limiter(texts, clock, state) for _ in range(4)]
     ann = caller("ann")
@@ -354,7 +354,7 @@ async def test_a_rate_without_room_leaves_the_others_to_the_store() -> None:
 
 async def test_a_store_without_room_is_not_in_trouble() -> None:
     clock = Clock()
-    state = FarState(max_entries=4, clock=clock)  # of which callers may have two
+    state = FarState(max_entries=3, clock=clock)  # of which callers may have two
     workers = [limiter("3/day per principal", clock, state) for _ in range(4)]
     ann, bob = caller("ann"), caller("bob")
     assert [await admitted(workers[0], 1, each) for each in (ann, bob)] == [1, 1]

@@ -9,7 +9,7 @@ import pytest
 from far_views import CALLS
 
 from dovetail.engine import member
-from dovetail.state import patience
+from dovetail.state import base as patience
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.transports import event_log, late_logs, tails
 from http_serving import PausingState, endpoint_of, settle

@@ -12,7 +12,7 @@ from http_asking import finished_call, leave, note
 from asking_stage import AskingStage
 from dovetail import Context
 from dovetail.engine import changes, member, watch
-from dovetail.state import patience
+from dovetail.state import base as patience
 from dovetail.state.base import StoreTrouble
 from dovetail.transports import event_log, tails
 from http_serving import PausingState, endpoint_of, settle, until

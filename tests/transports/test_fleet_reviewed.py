@@ -10,7 +10,7 @@ import pytest
 
 from dovetail import Context
 from dovetail.engine import changes, member
-from dovetail.state import patience
+from dovetail.state import base as patience
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.transports import event_log, tails

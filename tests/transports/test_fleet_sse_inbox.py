@@ -238,7 +238,7 @@ async def test_who_waits_for_its_answer_keeps_its_order(workers: list[int], stal
 async def test_nothing_is_lost_or_fed_twice_if_taking_fails(
     fate: str, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.state.patience.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("dovetail.state.base.AGAIN_SECONDS", 0.01)
     async with inboxes() as each:
         each.reads.clear()
         await each.at[1].post("x", b"0")

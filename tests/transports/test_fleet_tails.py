@@ -12,7 +12,7 @@ from far_views import View, no_answer
 
 from asking_stage import AskingStage, answer_to
 from dovetail.engine import member
-from dovetail.state import patience
+from dovetail.state import base as patience
 from dovetail.state.base import StateBackend
 from dovetail.state.sqlite import SqliteState
 from dovetail.transports import tails, traffic, way_back

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dovetail.state import patience
+from dovetail.state import base as patience
 from dovetail.transports import late_logs
 from dovetail.transports.late_logs import LateLogs
 from http_serving import settle, until

@@ -17,7 +17,7 @@ from dovetail.authserver.marks import Marks
 from dovetail.authserver.redirects import why_not_registrable
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
-from dovetail.state.records import Codec
+from dovetail.state.base import Codec
 
 NEW_SECONDS = 86_400.0  # that a registration lives before its first use: nobody fills the store with them
 KEPT_SECONDS = 90 * 86_400.0  # and after the last

@@ -21,9 +21,9 @@ from dovetail.transports.routes import STATE
 _of_app: ContextVar[StateBackend | None] = ContextVar("dovetail.authserver.state", default=None)
 log = logging.getLogger("dovetail.authserver")
 
-# What strangers can make many of has only a part of a store for it (`state.base.GUESTS`). The rest is made by whom a
-# user or the operator has let in: it must find room whatever strangers do, above all a revocation.
-GUEST, FIRM = "authserver", "granted"
+# What strangers can make many of has only a share of the store (`state.base.CALLER_FAMILIES`). The rest is made by whom
+# a user or the operator has let in: it must find room whatever strangers do, above all a revocation.
+STRANGERS, FIRM = "authserver", "granted"
 OF_KNOWN = frozenset({"grant", "keys"})
 
 Loop = asyncio.AbstractEventLoop
@@ -40,7 +40,7 @@ class Marks:
         self._opened: dict[Loop, StateBackend] = {}  # by the URL: each event loop has its own
         self._apps: list[tuple[Loop, StateBackend]] = []  # whose callers are verified here, and where they remember
         if self._url is not None:
-            open_state(self._url, f"{GUEST}/{self._prefix}")  # raises if it can't be one
+            open_state(self._url, f"{STRANGERS}/{self._prefix}")  # raises if it can't be one
 
     # ── where ──
 
@@ -80,7 +80,7 @@ class Marks:
         found = self._opened.get(loop)
         if found is None:
             self._opened = {each: state for each, state in self._opened.items() if not each.is_closed()}
-            found = self._opened[loop] = open_state(url, f"{GUEST}/{self._prefix}")
+            found = self._opened[loop] = open_state(url, f"{STRANGERS}/{self._prefix}")
         return found
 
     # ── what ──
@@ -136,7 +136,7 @@ class Marks:
         await self.store().delete(self._key(kind, name))
 
     def _key(self, kind: str, name: str) -> str:
-        family = FIRM if kind in OF_KNOWN else GUEST
+        family = FIRM if kind in OF_KNOWN else STRANGERS
         return f"{family}/{self._prefix}/{kind}/{_digest(name)[:40]}"
 
 

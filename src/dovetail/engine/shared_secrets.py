@@ -14,8 +14,7 @@ from typing import Protocol
 
 from dovetail.engine.keys import SHORTEST, VARIABLE, Secrets, random_secrets
 from dovetail.errors import SetupError
-from dovetail.state.base import MAX_TTL, Conflict, Listener, StateBackend
-from dovetail.state.records import Codec
+from dovetail.state.base import MAX_TTL, Codec, Conflict, Listener, StateBackend
 
 KEY = "secret"  # and the topic
 ROTATE_SECONDS = 30 * 86_400.0

@@ -19,9 +19,7 @@ from dovetail.engine.member import Member
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.methods import RequestId
-from dovetail.state.base import Conflict, LogPage, NoRoom, StateBackend, StoreTrouble
-from dovetail.state.patience import until_answered
-from dovetail.state.records import Codec
+from dovetail.state.base import Codec, Conflict, LogPage, NoRoom, StateBackend, StoreTrouble, until_answered
 from dovetail.transports.late_logs import LateLogs
 from dovetail.transports.response import Response
 from dovetail.transports.sure_log import KEEP_EVENTS, Draft, Replaced, SureLog

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from typing import NamedTuple, Protocol
 
-from dovetail.state import patience
+from dovetail.state import base
 
 LATE_BYTES = 16 * 1024 * 1024  # of all answers that wait
 MAX_PAUSE = 5.0  # seconds between two tries
@@ -64,7 +64,7 @@ class LateLogs:
         self._bytes -= self._waiting.pop(name).size
 
     async def _write_all(self) -> None:
-        pause = patience.AGAIN_SECONDS
+        pause = base.AGAIN_SECONDS
         while self._waiting:
             await asyncio.sleep(pause)
             name, waiting = next(iter(self._waiting.items()))
@@ -76,7 +76,7 @@ class LateLogs:
             if asyncio.get_running_loop().time() > waiting.until:
                 waiting.log.shed_answer()
             self._line_up(waiting.log, waiting.until)  # at the end: others may fare better
-            pause = min(MAX_PAUSE, max(patience.AGAIN_SECONDS, 2 * pause))
+            pause = min(MAX_PAUSE, max(base.AGAIN_SECONDS, 2 * pause))
         self._writing = None
 
     async def stop(self) -> None:

@@ -16,9 +16,7 @@ from weakref import WeakValueDictionary
 from msgspec import Struct
 
 from dovetail.errors import Busy
-from dovetail.state.base import Conflict, Listener, NoRoom, StateBackend, StoreTrouble
-from dovetail.state.patience import until_answered
-from dovetail.state.records import Codec
+from dovetail.state.base import Codec, Conflict, Listener, NoRoom, StateBackend, StoreTrouble, until_answered
 
 FULL_BYTES = 256 * 1024  # that wait in one inbox; a larger message must find it empty
 BODY_OVERHEAD = 256  # bytes that each message counts for besides its own

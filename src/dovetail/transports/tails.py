@@ -15,8 +15,7 @@ from dovetail.engine.limits import CallTimeout, with_timeout
 from dovetail.engine.sessions import HeldSession, topic
 from dovetail.protocol import inbound, sse
 from dovetail.protocol.sse import priming_event
-from dovetail.state.base import Listener, StoreTrouble
-from dovetail.state.patience import until_answered
+from dovetail.state.base import Listener, StoreTrouble, until_answered
 from dovetail.transports.answers import RETRY_SECONDS, milliseconds, retry_frame
 from dovetail.transports.attending import look_after
 from dovetail.transports.event_log import EventLogs, EventPlace

@@ -17,8 +17,7 @@ from dovetail.engine.shared_replies import SharedReplies
 from dovetail.errors import MissingCapability, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import Envelope
-from dovetail.state.base import MAX_TTL, Conflict, Listener, NoRoom, StateBackend
-from dovetail.state.records import Codec
+from dovetail.state.base import MAX_TTL, Codec, Conflict, Listener, NoRoom, StateBackend
 from dovetail.transports.answers import Answer
 from dovetail.transports.response import Response
 
