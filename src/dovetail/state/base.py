@@ -121,7 +121,11 @@ class StateBackend(Protocol):
 
     async def claim(self, key: str, value: bytes, ttl: float) -> bool:
         """Store a value if the key is not there. The first one wins, until the key expires or is deleted."""
-        ...
+        try:
+            await self.put(key, value, ttl=ttl, if_version=0)
+        except Conflict:
+            return False
+        return True
 
     async def add(self, key: str, n: int, ttl: float) -> int:
         """Count: add `n`, which may be negative, and return the total. `ttl` counts from the first `add`.
@@ -319,16 +323,18 @@ def is_name(name: str) -> bool:
     return True
 
 
+def check_new(name: str, ttl: float, keep: int = 1) -> None:
+    """Raises ValueError for a key, or a log that keeps so many records, that no backend takes."""
+    check_name(name)
+    check_ttl(ttl)
+    if keep < 1:
+        raise ValueError(f"keep={keep!r} is not possible; a log keeps one record at least")
+
+
 def check_ttl(ttl: float) -> None:
     """Raises ValueError for a time to live that no backend takes."""
     if not 0 < ttl <= MAX_TTL:  # also false for NaN
         raise ValueError(f"ttl={ttl!r} is not possible; it must be above 0 and at most {MAX_TTL:.0f} seconds")
-
-
-def check_keep(keep: int) -> None:
-    """Raises ValueError for a number of records that no log keeps."""
-    if keep < 1:
-        raise ValueError(f"keep={keep!r} is not possible; a log keeps one record at least")
 
 
 def counted(key: str, value: bytes | None, n: int) -> int:

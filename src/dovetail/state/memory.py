@@ -22,8 +22,7 @@ from dovetail.state.base import (
     NoRoom,
     StateBackend,
     Topics,
-    check_keep,
-    check_name,
+    check_new,
     check_ttl,
     counted,
     full_beyond,
@@ -167,8 +166,7 @@ class MemoryState(StateBackend):
         return None if slot is None else slot.entry
 
     async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
-        check_name(key)
-        check_ttl(ttl)
+        check_new(key, ttl)
         now = self._clock()
         slot = self._entries.find(key, now)
         if if_version is not None and if_version != (0 if slot is None else slot.entry.version):
@@ -192,18 +190,8 @@ class MemoryState(StateBackend):
     async def delete(self, key: str) -> bool:
         return self._entries.find(key, self._clock()) is not None and self._entries.discard(key)
 
-    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
-        check_name(key)
-        check_ttl(ttl)
-        now = self._clock()
-        if self._entries.find(key, now) is not None:
-            return False
-        self._write(key, None, value, now, now + ttl)
-        return True
-
     async def add(self, key: str, n: int, ttl: float) -> int:
-        check_name(key)
-        check_ttl(ttl)
+        check_new(key, ttl)
         now = self._clock()
         slot = self._entries.find(key, now)
         total = counted(key, None if slot is None else slot.entry.value, n)
@@ -211,9 +199,7 @@ class MemoryState(StateBackend):
         return total
 
     async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
-        check_name(log)
-        check_ttl(ttl)
-        check_keep(keep)
+        check_new(log, ttl, keep)
         size = len(data) + RECORD_OVERHEAD
         if size > self._max_log_bytes:
             raise NoRoom(f"A record of {len(data)} bytes is too large for max_log_bytes={self._max_log_bytes}")

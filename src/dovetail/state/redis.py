@@ -39,8 +39,7 @@ from dovetail.state.base import (
     StateBackend,
     StoreTrouble,
     Topics,
-    check_keep,
-    check_name,
+    check_new,
     check_ttl,
     full_beyond,
     is_name,
@@ -170,7 +169,7 @@ class RedisState(StateBackend):
         return None if version is None else Entry(value, int(version))
 
     async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
-        check_name(key)
+        check_new(key, ttl)
         expected = "" if if_version is None else if_version
         version = await self._write(PUT, key, ttl, value, expected, once=if_version is not None)
         if version is None:
@@ -188,15 +187,8 @@ class RedisState(StateBackend):
     async def delete(self, key: str) -> bool:
         return is_name(key) and bool(await self._ask("UNLINK", self._name("k", key), once=True))
 
-    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
-        try:
-            await self.put(key, value, ttl=ttl, if_version=0)
-        except Conflict:
-            return False
-        return True
-
     async def add(self, key: str, n: int, ttl: float) -> int:
-        check_name(key)
+        check_new(key, ttl)
         total = await self._write(ADD, key, ttl, n) if abs(n) <= MAX_COUNT else b""
         if total is None:
             raise ValueError(f"The key {key!r} holds no number that could be counted on")
@@ -205,8 +197,7 @@ class RedisState(StateBackend):
         return int(total)
 
     async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
-        check_name(log)
-        check_keep(keep)
+        check_new(log, ttl, keep)
         expected = "" if if_last is None else f"0-{if_last}"
         id = await self._write(APPEND, log, ttl, data, expected, min(keep, NEVER - 1), self._name("t", log))
         if id is None:
@@ -243,7 +234,6 @@ class RedisState(StateBackend):
     async def _write(
         self, script: str, name: str, ttl: float, value: bytes | int, *words: Word, once: bool = True
     ) -> Any:
-        check_ttl(ttl)
         if isinstance(value, bytes) and len(value) > MAX_BYTES:
             raise NoRoom(f"A record of {len(value)} bytes is too large for the state store; {MAX_BYTES} are possible")
         keys = [self._name("l", name)] if script is APPEND else [self._name("k", name), self._prefix + b"n"]

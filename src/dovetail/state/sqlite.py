@@ -35,8 +35,7 @@ from dovetail.state.base import (
     StateBackend,
     StoreTrouble,
     Topics,
-    check_keep,
-    check_name,
+    check_new,
     check_ttl,
     counted,
     full_beyond,
@@ -95,6 +94,8 @@ FIXES = {  # by SQLite's error code: what is wrong with the file, and what to do
 DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}  # though other parts of the file may still be usable
 
 T = TypeVar("T")
+_Work = Callable[["_Tables"], Any]
+_Job = tuple[bool, _Work, "asyncio.Future[Any]"]  # whether it writes, what it does, and who waits
 _Told = set[bytes | None]  # topics; None means that some may have been missed
 log = logging.getLogger("dovetail.state")
 
@@ -161,8 +162,7 @@ class SqliteState(StateBackend):
         return await self._ask(False, _Tables.get, self._name(key))
 
     async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
-        check_name(key)
-        check_ttl(ttl)
+        check_new(key, ttl)
         return await self._ask(True, _Tables.put, self._name(key), value, ttl, if_version, key)
 
     async def touch(self, key: str, ttl: float) -> bool:
@@ -175,22 +175,12 @@ class SqliteState(StateBackend):
     async def delete(self, key: str) -> bool:
         return await self._ask(True, _Tables.delete, self._name(key))
 
-    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
-        try:
-            await self.put(key, value, ttl=ttl, if_version=0)
-        except Conflict:
-            return False
-        return True
-
     async def add(self, key: str, n: int, ttl: float) -> int:
-        check_name(key)
-        check_ttl(ttl)
+        check_new(key, ttl)
         return await self._ask(True, _Tables.add, self._name(key), n, ttl, key)
 
     async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
-        check_name(log)
-        check_ttl(ttl)
-        check_keep(keep)
+        check_new(log, ttl, keep)
         return await self._ask(True, _Tables.append, self._name(log), data, keep, ttl, if_last, log)
 
     async def read(self, log: str, after: int, limit: int = 100) -> LogPage:
@@ -228,16 +218,15 @@ class SqliteState(StateBackend):
         if self._closed or self._waiting >= self._max_waiting:
             raise StoreTrouble
         self._waiting += 1
-        job = _Job(writes, work, words, loop.create_future())
-        self._submit(job)
+        future: asyncio.Future[T] = loop.create_future()
+        self._submit((writes, lambda tables: work(tables, *words), future))
         try:
             async with asyncio.timeout(2.5 * self._patience):  # the system may not come back from the file
-                answer: T = await job.future
-                return answer
+                return await future
         except TimeoutError:
             raise StoreTrouble from None
 
-    def _submit(self, job: "_Job | None") -> None:
+    def _submit(self, job: _Job | None) -> None:
         self._jobs.put(job)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="dovetail-state", daemon=True)
@@ -250,18 +239,19 @@ class SqliteState(StateBackend):
             self._waiting = 0
             self._topics.tell_all()
 
-    def _settle(self, jobs: "list[_Job]", told: _Told) -> None:
+    def _settle(self, answers: list[tuple["asyncio.Future[Any]", Any]], told: _Told) -> None:
         if None in told:
             self.outages += 1
             self._topics.tell_all()
         for topic in told:
             if topic is not None and topic.startswith(self._prefix):
                 self._topics.tell(topic[len(self._prefix) :].decode("utf-8", "replace"))
-        for job in jobs:
-            if job.future.get_loop() is self._loop:
+        for future, answer in answers:
+            if future.get_loop() is self._loop:
                 self._waiting -= 1
-                if not job.future.done():
-                    job.future.set_result(job.answer) if job.error is None else job.future.set_exception(job.error)
+                if not future.done():
+                    settle = future.set_exception if isinstance(answer, Exception) else future.set_result
+                    settle(answer)
 
     def _wanted(self, _topic: str, wanted: bool) -> None:
         """From the moment of the first listener nothing is missed."""
@@ -274,21 +264,23 @@ class SqliteState(StateBackend):
     def _run(self) -> None:
         while not (self._closed and self._jobs.empty()):
             jobs = self._take()
+            answers: list[tuple[asyncio.Future[Any], Any]] = []
             for writes in (False, True):
-                if chosen := [job for job in jobs if job.writes is writes]:
+                if chosen := [job for job in jobs if job[0] is writes]:
                     with self.using:
-                        self._serve(chosen, writes)
+                        found = self._serve([work for _, work, _ in chosen], writes)
+                    answers += zip((future for _, _, future in chosen), found, strict=True)
             if self._topic_count and time.monotonic() >= self._poll_at:
                 with self.using:
                     self._poll()
             told, self._told = self._told, set()
-            if (jobs or told) and self._loop is not None:
+            if (answers or told) and self._loop is not None:
                 with contextlib.suppress(RuntimeError):  # it was closed; a new one will be told of everything
-                    self._loop.call_soon_threadsafe(self._settle, jobs, told)
+                    self._loop.call_soon_threadsafe(self._settle, answers, told)
         with self.using:
             self.let_go()
 
-    def _take(self) -> "list[_Job]":
+    def _take(self) -> list[_Job]:
         """Wait for calls, or for the time to poll."""
         jobs: list[_Job] = []
         with contextlib.suppress(Empty):
@@ -298,23 +290,27 @@ class SqliteState(StateBackend):
                 job = self._jobs.get_nowait() if len(jobs) < BATCH else None
         return jobs
 
-    def _serve(self, jobs: "list[_Job]", writes: bool) -> None:
-        """Answer all of them, or give all of them an error."""
+    def _serve(self, works: list[_Work], writes: bool) -> list[Any]:
+        """The answer or the error of each. They fail together, but one is refused before it has changed anything."""
+        answers: list[Any] = []
         try:
             tables = self._current_tables()
             newest = tables.begin(writes)
             if writes and newest != self._seen and self._topic_count:  # later listeners do not need what is there now
                 self._see(tables)
-            for job in jobs:
-                job.run(tables)
+            for work in works:
+                try:
+                    answers.append(work(tables))
+                except (Conflict, NoRoom, ValueError) as refusal:
+                    answers.append(refusal)
             if writes:
-                self._seen = tables.commit(len(jobs))
+                self._seen = tables.commit(len(works))
                 self._told.update(tables.woken)
             self._succeeded(writes)
         except Exception as failure:
             self._fail(failure, writes)
-            for job in jobs:
-                job.error = StoreTrouble()
+            return [StoreTrouble() for _ in works]
+        return answers
 
     def _see(self, tables: "_Tables") -> None:
         """Read what others have published."""
@@ -373,29 +369,6 @@ class SqliteState(StateBackend):
         if tables is not None:
             with contextlib.suppress(sqlite3.Error):
                 tables.connection.close()
-
-
-class _Job:
-    """A call, and later its answer or error."""
-
-    __slots__ = ("answer", "error", "future", "words", "work", "writes")
-
-    def __init__(
-        self, writes: bool, work: Callable[..., Any], words: tuple[object, ...], future: "asyncio.Future[Any]"
-    ) -> None:
-        self.writes = writes
-        self.work = work
-        self.words = words
-        self.future = future
-        self.answer: object = None
-        self.error: Exception | None = None
-
-    def run(self, tables: "_Tables") -> None:
-        """A call is refused before it has changed anything, so the others can be committed."""
-        try:
-            self.answer = self.work(tables, *self.words)
-        except (Conflict, NoRoom, ValueError) as refusal:
-            self.error = refusal
 
 
 class _Tables:
@@ -684,15 +657,15 @@ def _before_fork() -> None:
         _parked.append(state)
 
 
-def _after_fork_in_parent() -> None:
+def _after_fork(*, is_child: bool) -> None:
     while _parked:
-        _parked.pop().using.release()
-
-
-def _after_fork_in_child() -> None:
-    while _parked:
-        _parked.pop().start_afresh()
+        state = _parked.pop()
+        state.start_afresh() if is_child else state.using.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=lambda: _after_fork(is_child=False),
+        after_in_child=lambda: _after_fork(is_child=True),
+    )
