@@ -169,6 +169,7 @@ class TestCallersShare:
         store = stores.StoreServer(tmp_path / "store")
         state = RedisState(store.url)
         version = await state.put("dpop/0", b"", ttl=LONG)
+        await state.put("session/0", bytes(20_000_000), ttl=LONG)
         used = int(store.command("INFO", "memory").partition(b"used_memory:")[2].split()[0])
         store.command("CONFIG", "SET", "maxmemory", str(used * 5 // 4))
         async with asyncio.timeout(5):

@@ -22,6 +22,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -60,7 +61,7 @@ SILENCE = 1.25  # seconds for a sign of life; with LOOK less than DEADLINE, so e
 LOOK = 0.5  # seconds between two looks at the store
 BATCH = 500  # topics in one command
 MAX_BYTES = 32 * 1024 * 1024  # of one value or record: more could not be carried in time
-PAGE_BYTES = 1024 * 1024  # of one page of a log; the record that goes beyond it is the last one
+PAGE_BYTES = 1024 * 1024  # of one page of a log
 NEVER = 2**63  # an id that no record reaches
 
 EXAMPLES = "redis://host:6379/0, rediss://…, unix:///path/to/socket or redis+sentinel://host:26379,host:26379/service/0"
@@ -68,68 +69,10 @@ SENTINELS = re.compile(r"(rediss?)\+sentinel://(?:([^/?#]*@))?([^@/?#]+)/([^/?#]
 OPTION = re.compile(r"db|username|password|client_name|ssl_[a-z_]+|sentinel_(?:username|password)")
 SECRETS = ("username", "password", "ssl_password", "sentinel_username", "sentinel_password")
 
-# What the store does in one step. A new record that callers cause is refused if its argument `tight` is not empty.
-TICK = """
-local function tick(key)
-  local now = redis.call('TIME')
-  local number = math.max(now[1] * 1000000 + now[2], (tonumber(redis.call('GET', key)) or 0) + 1)
-  local text = string.format('%.0f', number)
-  redis.call('SET', key, text)
-  return text
-end
-local version = redis.call('HGET', KEYS[1], 'n') or '0'
-"""
-FULL = "return redis.error_reply('OOM callers have no more room') end"
-
-# key, n | tight, ttl, value, version that is expected or nothing -> the new version, or nothing if it has another one
-PUT = f"""{TICK}
-if ARGV[4] ~= '' and ARGV[4] ~= version then return false end
-if ARGV[1] ~= '' and version == '0' then {FULL}
-local new = tick(KEYS[2])
-redis.call('HSET', KEYS[1], 'v', ARGV[3], 'n', new)
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return new
-"""
-
-# key, n | tight, ttl, summand -> the total; "" if that is too far; nothing if there is no number
-ADD = f"""{TICK}
-if ARGV[1] ~= '' and version == '0' then {FULL}
-local new = tick(KEYS[2])
-if version == '0' then redis.call('HSET', KEYS[1], 'v', '0') end
-local sum = redis.pcall('HINCRBY', KEYS[1], 'v', ARGV[3])
-if type(sum) == 'table' then return string.find(sum.err, 'overflow', 1, true) and '' or false end
-local total = redis.call('HGET', KEYS[1], 'v')
-if total == '-{2**63}' then redis.call('HINCRBY', KEYS[1], 'v', string.sub(ARGV[3], 2)) return '' end
-redis.call('HSET', KEYS[1], 'n', new)
-if version == '0' then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
-return total
-"""
-
-# log | tight, ttl, data, id that is expected or nothing, keep, channel -> the record's id, or nothing if another one is
-# the newest
-APPEND = f"""
-local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
-if ARGV[4] ~= '' and ARGV[4] ~= (newest and newest[1] or '0-0') then return false end
-if ARGV[1] ~= '' and not newest then {FULL}
-local id = redis.call('XADD', KEYS[1], 'MAXLEN', '=', ARGV[5], '0-*', '', ARGV[3])
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-redis.call('PUBLISH', ARGV[6], '')
-return id
-"""
-
-# log | after, limit -> how many are kept, the newest id, and a list of id, data, id, data …
-READ = f"""
-local page, size, below, left = {{}}, 0, '(0-' .. ARGV[1], tonumber(ARGV[2])
-while left > 0 and size < {PAGE_BYTES} do
-  local each = redis.call('XRANGE', KEYS[1], below, '+', 'COUNT', 1)[1]
-  if not each then break end
-  table.insert(page, each[1])
-  table.insert(page, each[2][2])
-  below, size, left = '(' .. each[1], size + #each[2][2], left - 1
-end
-local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
-return {{redis.call('XLEN', KEYS[1]), newest and newest[1] or '0-0', page}}
-"""
+# What the store does in one step. A new record that callers cause is refused if the argument `tight` is not empty.
+PUT, ADD, APPEND, READ = (
+    (Path(__file__).parent / "lua" / f"{name}.lua").read_text() for name in ("put", "add", "append", "read")
+)
 
 Word = bytes | str | int
 log = logging.getLogger("dovetail.state")
@@ -207,8 +150,8 @@ class RedisState(StateBackend):
     async def read(self, log: str, after: int, limit: int = 100) -> LogPage:
         if not is_name(log):
             return LogPage([], 0, 0)
-        after = min(max(after, 0), NEVER)
-        kept, last, flat = await self._ask("EVAL", READ, 1, self._name("l", log), after, max(limit, 0))
+        bounds = (min(max(after, 0), NEVER), max(limit, 0), PAGE_BYTES)
+        kept, last, flat = await self._ask("EVAL", READ, 1, self._name("l", log), *bounds)
         records = [LogRecord(_id(id), data) for id, data in zip(flat[::2], flat[1::2], strict=True)]
         return LogPage(records, _id(last) - kept + 1 if kept else 0, _id(last))  # ids have no gaps
 

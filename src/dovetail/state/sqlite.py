@@ -20,6 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -52,45 +53,8 @@ LARGEST = 2**63 - 1  # that SQLite can compare with
 APPLICATION = 0x446F7665  # stands in the file: it is ours
 SCHEMA_VERSION = 2
 
-# Names are bytes, for SQLite's texts end at a zero. Serial numbers and wakes count on from the time, so that a file
-# that replaces a lost one does not begin with the same numbers. Triggers count what the file holds.
-SCHEMA = """
-CREATE TABLE ledger (serial INTEGER, wake INTEGER, held INTEGER, entry_bytes INTEGER, log_bytes INTEGER);
-INSERT INTO ledger VALUES ({number}, {number}, 0, 0, 0);
-CREATE TABLE entries (key BLOB PRIMARY KEY, value BLOB, version INTEGER, expires REAL) WITHOUT ROWID;
-CREATE INDEX entries_that_expire ON entries (expires);
-CREATE TRIGGER entry_comes AFTER INSERT ON entries BEGIN
-    UPDATE ledger SET held = held + 1, entry_bytes = entry_bytes + length(NEW.key) + length(NEW.value); END;
-CREATE TRIGGER entry_changes AFTER UPDATE OF value ON entries BEGIN
-    UPDATE ledger SET entry_bytes = entry_bytes + length(NEW.value) - length(OLD.value); END;
-CREATE TRIGGER entry_goes AFTER DELETE ON entries BEGIN
-    UPDATE ledger SET held = held - 1, entry_bytes = entry_bytes - length(OLD.key) - length(OLD.value); END;
-CREATE TABLE logs (name BLOB PRIMARY KEY, id INTEGER, last INTEGER, expires REAL) WITHOUT ROWID;
-CREATE INDEX logs_that_expire ON logs (expires);
-CREATE TABLE records (serial INTEGER PRIMARY KEY, log INTEGER, id INTEGER, data BLOB);
-CREATE UNIQUE INDEX records_of_a_log ON records (log, id);
-CREATE TRIGGER log_comes AFTER INSERT ON logs BEGIN UPDATE ledger SET held = held + 1; END;
-CREATE TRIGGER log_goes AFTER DELETE ON logs BEGIN
-    UPDATE ledger SET held = held - 1; DELETE FROM records WHERE log = OLD.id; END;
-CREATE TRIGGER record_comes AFTER INSERT ON records BEGIN
-    UPDATE ledger SET log_bytes = log_bytes + length(NEW.data) + {overhead}; END;
-CREATE TRIGGER record_goes AFTER DELETE ON records BEGIN
-    UPDATE ledger SET log_bytes = log_bytes - length(OLD.data) - {overhead}; END;
-CREATE TABLE wakes (id INTEGER PRIMARY KEY, origin INTEGER, topic BLOB);
-"""
-
 ANOTHER = "give another file in state (DOVETAIL_STATE)"
 DAMAGED = f"is damaged; move it away, and a new one is made, or {ANOTHER}"
-RIGHTS = f"can't be opened for writing; change its rights and those of its folder, or {ANOTHER}"
-FIXES = {  # by SQLite's error code: what is wrong with the file, and what to do
-    sqlite3.SQLITE_NOTADB: f"is not a file of SQLite; {ANOTHER}",
-    sqlite3.SQLITE_CORRUPT: DAMAGED,
-    sqlite3.SQLITE_READONLY: RIGHTS,
-    sqlite3.SQLITE_CANTOPEN: RIGHTS,
-    sqlite3.SQLITE_PERM: RIGHTS,
-    sqlite3.SQLITE_BUSY: f"is locked by another program; end that, or {ANOTHER}",
-    sqlite3.SQLITE_FULL: f"has no room on its disk; make room, or {ANOTHER}",
-}
 DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}  # though other parts of the file may still be usable
 
 T = TypeVar("T")
@@ -578,8 +542,8 @@ def open_file(path: str, patience: float) -> sqlite3.Connection:
             if isinstance(failure, SetupError):
                 raise
             if _code(failure) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                wrong = FIXES.get(_code(failure), f"can't be used ({failure}); {ANOTHER}")
-                raise SetupError(f"state: {path} {wrong}") from failure
+                fix = DAMAGED if _code(failure) == sqlite3.SQLITE_CORRUPT else f"can't be used: {failure}; {ANOTHER}"
+                raise SetupError(f"state: {path} {fix}") from failure
         time.sleep(0.01)  # another process prepares it, or puts right what a killed one left
 
 
@@ -607,10 +571,9 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
     if not _is_ours(connection, path):
         connection.execute("BEGIN IMMEDIATE")
         if not _is_ours(connection, path):  # nor has another process made it so, meanwhile
-            number = time.time_ns() // 1000
-            script = SCHEMA.format(number=number, overhead=RECORD_OVERHEAD)
-            for statement in re.split(r";\n(?=[A-Z])", script):
-                connection.execute(statement)
+            schema = (Path(__file__).parent / "schema.sql").read_text()
+            for statement in re.split(r";\n(?=[A-Z])", schema):
+                connection.execute(statement, {"now": time.time_ns() // 1000} if ":now" in statement else {})
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
