@@ -108,14 +108,13 @@ class Wire:
 
 @contextlib.asynccontextmanager
 async def pretender(**told: str) -> AsyncIterator[str]:
-    """The URL of something that answers HELLO like a store of another kind."""
-    pairs = [word for pair in told.items() for word in pair]
-    hello = f"*{len(pairs)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in pairs)
+    """The URL of something that answers INFO like a store of another kind."""
+    info = "".join(f"{name}:{value}\r\n" for name, value in told.items())
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
-            answers = hello if b"HELLO" in data else "+OK\r\n" * data.count(b"SETINFO")
-            writer.write(answers.encode())
+            answers = "+OK\r\n" * data.count(b"SETINFO")
+            writer.write((answers or f"${len(info)}\r\n{info}\r\n").encode())
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import importlib
 import ipaddress
 import logging
 import sys
@@ -17,8 +18,7 @@ from redis_stage import LONG, eventually, is_back
 import stores
 from dovetail.errors import SetupError
 from dovetail.state.base import StoreTrouble
-from dovetail.state.redis import RedisState
-from dovetail.state.redis_address import RedisAddress
+from dovetail.state.redis import RedisAddress, RedisState
 
 SECRET = "s3cr3t-%41"
 QUOTED = "s3cr3t-%2541"
@@ -64,8 +64,8 @@ def test_sentinel_urls(url: str, sentinels: list[object], service: str, options:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("", "begins with something else"),
-        ("http://{}@store", "begins with something else"),
+        ("", "how it begins"),
+        ("http://{}@store", "how it begins"),
         ("redis://me:{}@store:port/0", "port"),
         ("redis://me:{}@store:99999/0", "port"),
         ("redis://me:{}@store/five", "number of a database"),
@@ -88,8 +88,10 @@ def test_urls_that_are_not_possible(url: str, problem: str) -> None:
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    monkeypatch.delitem(sys.modules, "dovetail.state.redis")
     with pytest.raises(SetupError, match=r'pip install "dovetail-mcp\[redis\]"'):
-        RedisState("redis://store")
+        importlib.import_module("dovetail.state.redis")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dovetail.engine.member import Member
 from dovetail.errors import ProtocolError
 from dovetail.protocol.sse import EventId, SseDecoder
-from dovetail.state import patience
+from dovetail.state import base as patience
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.transports.event_store import (

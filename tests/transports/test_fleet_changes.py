@@ -11,7 +11,7 @@ from http_asking import leave
 
 from dovetail import Context
 from dovetail.engine import changes, watch
-from dovetail.state import patience
+from dovetail.state import base as patience
 from dovetail.state.base import StoreTrouble
 from http_serving import PausingState, endpoint_of, settle, until
 from http_stage import Stage, text_of

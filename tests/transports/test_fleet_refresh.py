@@ -10,7 +10,7 @@ import pytest
 
 from dovetail import Context
 from dovetail.engine import changes
-from dovetail.state import patience
+from dovetail.state import base as patience
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState
 from http_serving import PausingState, settle

@@ -11,7 +11,7 @@ import pytest
 from far_views import View, no_answer
 
 from asking_stage import AskingStage, answer_to
-from dovetail.state import patience
+from dovetail.state import base as patience
 from dovetail.state.base import StateBackend
 from dovetail.state.sqlite import SqliteState
 from http_serving import PausingState, endpoint_of, settle

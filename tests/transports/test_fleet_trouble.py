@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail.engine import changes
-from dovetail.state import patience
+from dovetail.state import base as patience
 from dovetail.state.base import StoreTrouble
 from far_state import FarState
 from http_serving import PausingState, endpoint_of, serving, settle

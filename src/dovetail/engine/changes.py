@@ -15,8 +15,7 @@ from dovetail.engine.exchange import SessionStore
 from dovetail.engine.member import Member
 from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind, ChangesMade, Subscription, changes_made
 from dovetail.protocol.session import Session
-from dovetail.state.base import MAX_TTL, Listener, LogPage, LogRecord, StateBackend
-from dovetail.state.records import Codec
+from dovetail.state.base import MAX_TTL, Codec, Listener, LogPage, LogRecord, StateBackend
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine

@@ -233,7 +233,7 @@ class Engine:
     def state(self) -> "StateBackend":
         """Steps that were taken, the secret if none is given. Sessions lie elsewhere, unless this is shared."""
         if self._state is None:
-            memory = late_state.memory  # of which half is for steps: callers make them
+            memory = late_state.memory  # of which steps can't have all: callers make them
             self._state = memory.MemoryState(max_entries=2 * MAX_STEPS, max_entry_bytes=128 * memory.MEBIBYTE)
         return self._state
 

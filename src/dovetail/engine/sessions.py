@@ -23,8 +23,7 @@ from dovetail.errors import Busy, RateLimited
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.session import Session
-from dovetail.state.base import Conflict, Entry, NoRoom, StateBackend
-from dovetail.state.records import Codec
+from dovetail.state.base import Codec, Conflict, Entry, NoRoom, StateBackend
 
 FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to one of a caller that holds as many
 MAX_LOOKS = 8  # at sessions that might give way

@@ -14,9 +14,7 @@ from dovetail.engine.replies import EXTENSIONS, GivenUp, Mailbox, Reply, refuse_
 from dovetail.errors import Busy, QuestionFailed
 from dovetail.protocol.jsonrpc import Envelope
 from dovetail.protocol.methods import RequestId
-from dovetail.state.base import MAX_TTL, Conflict, Entry, StateBackend, StoreTrouble
-from dovetail.state.patience import until_answered
-from dovetail.state.records import Codec
+from dovetail.state.base import MAX_TTL, Codec, Conflict, Entry, StateBackend, StoreTrouble, until_answered
 
 IsThere = Callable[[], Awaitable[bool]]  # whether the client can still be reached
 

@@ -1,28 +1,34 @@
-"""What every state backend is: names and bytes go in, bytes and wake-ups come out.
+"""State backend interface, with its records, errors and listeners, and the codec of stored values.
 
-Here stand the interface, its records, bounds and errors, and `Topics`, which wakes the listeners of one process and is
-shared by all backends.
+`Topics` wakes the listeners of one process and is shared by all backends.
 
 Names (of keys, logs and topics) are any text that UTF-8 can hold, up to `MAX_NAME` characters. Keys, logs and topics
-do not meet: the same name may be used for each. Under a longer name nothing can be stored or heard (`ValueError`), so
-whoever looks for one finds nothing. A time to live is a number of seconds above 0, up to `MAX_TTL`. A value or a record
+do not meet: the same name may be used for each. Under a longer name nothing can be stored or heard (`ValueError`),
+and a lookup of one finds nothing. A time to live is a number of seconds above 0, up to `MAX_TTL`. A value or a record
 is as large as the backend has room for (`NoRoom`).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from dovetail.errors import DovetailError, ProtocolError
 
-MAX_NAME = 512  # characters; whoever needs more uses a digest
+T = TypeVar("T")
+log = logging.getLogger("dovetail")
+
+MAX_NAME = 512  # characters; a longer name is stored as its digest
 MAX_TTL = 10 * 366 * 86_400.0  # ten years, in seconds
 MAX_COUNT = 2**63 - 1  # how far a counter goes, in both directions
 
-# The family of a key or log is what stands before the first "/". These grow with what people outside send, by as much
-# as they like, so a backend with bounds gives them one part of its room in `GUEST_PART`, all of them together: however
-# full that is, sessions, event logs and all else find the rest. To change a key that is there needs no place.
-GUESTS = (
+# The family of a key or log is what stands before the first "/". Callers decide how many of these there are, so a new
+# one is refused (`NoRoom`) once three quarters of the store are in use: the last quarter is for sessions, event logs
+# and grants. To change a key that is there needs no room.
+CALLER_FAMILIES = (
     "authserver/",  # tries to sign in, registrations, documents of programs: by address, name and URL
     "cancel/",  # a note for each call that a client says it cancels
     "dpop/",  # a used proof for each request
@@ -30,7 +36,8 @@ GUESTS = (
     "step/",  # what a call has done once
     "visits/",  # a page that a user was sent to
 )
-GUEST_PART = 2  # one half
+CALLERS_SHARE = 0.75  # of the store
+AGAIN_SECONDS = 0.5  # between two questions to a store that is out of reach
 
 
 class Entry(NamedTuple):
@@ -60,23 +67,18 @@ class LogPage(NamedTuple):
 
 
 class Conflict(DovetailError):
-    """A key does not have the version, or a log the last id, that was expected: somebody else wrote, or it is gone."""
+    """A key does not have the version, or a log the last id, that was expected: another writer was first."""
 
     def __init__(self, key: str) -> None:
-        super().__init__("A record was changed by somebody else, or is gone")  # a key may hold a secret
+        super().__init__("A record was changed by another writer, or is gone")  # a key may hold a secret
         self.key = key
 
 
 class NoRoom(ProtocolError):
-    """A backend has reached one of its bounds, or the part of them that is for guests. Nothing was stored."""
+    """A backend has reached one of its bounds, or callers their share of them. Nothing was stored."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str = "The server's state store is full; try again later") -> None:
         super().__init__(message, http_status=503)
-
-    @classmethod
-    def beyond(cls, bound: str, most: int, is_guest: bool) -> "NoRoom":
-        what = "half of the state store that callers can fill" if is_guest else "state store"
-        return cls(f"The {what} is full: {bound}={most}")
 
 
 class StoreTrouble(ProtocolError):
@@ -119,7 +121,11 @@ class StateBackend(Protocol):
 
     async def claim(self, key: str, value: bytes, ttl: float) -> bool:
         """Store a value if the key is not there. The first one wins, until the key expires or is deleted."""
-        ...
+        try:
+            await self.put(key, value, ttl=ttl, if_version=0)
+        except Conflict:
+            return False
+        return True
 
     async def add(self, key: str, n: int, ttl: float) -> int:
         """Count: add `n`, which may be negative, and return the total. `ttl` counts from the first `add`.
@@ -147,11 +153,14 @@ class StateBackend(Protocol):
         ...
 
     async def publish(self, topic: str) -> None:
-        """Wake who listens. A wake-up carries nothing: what has happened stands in a key or a log."""
+        """Wake the topic's listeners. A wake-up carries nothing: what has happened stands in a key or a log."""
         ...
 
     def listen(self, topics: Iterable[str]) -> "Listener":
-        """What is published from now on is heard by the listener, until it is closed."""
+        """The listener hears all that is published from now on, until it is closed.
+
+        A wake-up without need may come, as when a store far away has just been told of the topic.
+        """
         ...
 
     async def close(self) -> None:
@@ -259,14 +268,17 @@ class Topics:
                 listener.hear(name)
 
     def tell_all(self) -> None:
-        """Wake every listener of all its topics: nobody knows what has happened meanwhile."""
+        """Wake every listener of all its topics: what was published meanwhile is not known."""
         for name in tuple(self._by_name):
             self.tell(name)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The topics that somebody listens to."""
+        """The topics that have listeners."""
         return tuple(self._by_name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
 
     def close(self) -> None:
         self._closed = True
@@ -302,10 +314,85 @@ def check_name(name: str) -> None:
             raise ValueError(f"The name {name!r} holds half a surrogate pair") from None
 
 
+def is_name(name: str) -> bool:
+    """Whether something can be stored under the name."""
+    try:
+        check_name(name)
+    except ValueError:
+        return False
+    return True
+
+
+def check_new(name: str, ttl: float, keep: int = 1) -> None:
+    """Raises ValueError for a key, or a log that keeps so many records, that no backend takes."""
+    check_name(name)
+    check_ttl(ttl)
+    if keep < 1:
+        raise ValueError(f"keep={keep!r} is not possible; a log keeps one record at least")
+
+
 def check_ttl(ttl: float) -> None:
     """Raises ValueError for a time to live that no backend takes."""
     if not 0 < ttl <= MAX_TTL:  # also false for NaN
         raise ValueError(f"ttl={ttl!r} is not possible; it must be above 0 and at most {MAX_TTL:.0f} seconds")
+
+
+def counted(key: str, value: bytes | None, n: int) -> int:
+    """The total of a counter after `n` was added. Raises ValueError if there is none, or it would go too far."""
+    if value is not None and not re.fullmatch(rb"0|-?[1-9][0-9]{0,18}", value):
+        raise ValueError(f"The key {key!r} holds no number that could be counted on")
+    total = n + int(value or 0)
+    if abs(total) > MAX_COUNT:
+        raise ValueError(f"The counter {key!r} can't go beyond {MAX_COUNT}")
+    return total
+
+
+def full_beyond(size: float, is_callers: bool) -> float:
+    """How much of a store of that size may be in use before a new record is refused."""
+    return size * CALLERS_SHARE if is_callers else size
+
+
+async def until_answered(ask: Callable[[], Awaitable[T]], still: Callable[[], bool]) -> T:
+    """Asks again and again while there is trouble and `still()` holds; after that it raises StoreTrouble.
+
+    Only for what does no harm if it happens twice: to read, to touch, to put.
+    """
+    while True:
+        try:
+            return await ask()
+        except StoreTrouble:
+            if not still():
+                raise
+        await asyncio.sleep(AGAIN_SECONDS)
+
+
+class Codec(Generic[T]):
+    """Values of one type as bytes. Raise `version`, the first byte, with every change that older workers can't read.
+
+    While a fleet is being updated, workers of two versions share a store; a value that can't be read is not there.
+    """
+
+    __slots__ = ("_decode", "_encode", "_name", "_version")
+
+    def __init__(self, type: Any, name: str, version: int = 1) -> None:
+        self._name = name
+        self._version = bytes([version])
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(type).decode
+
+    def encode(self, value: T) -> bytes:
+        return self._version + self._encode(value)
+
+    def decode(self, data: bytes) -> T | None:
+        """None, and a line in the log, if it is none of ours."""
+        if data[:1] == self._version:
+            try:
+                found: T = self._decode(memoryview(data)[1:])
+                return found
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+                pass
+        log.warning("the state store holds a %s that this version can't read; it is taken for gone", self._name)
+        return None
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:

@@ -1,19 +1,34 @@
-"""The state backend of many workers on many hosts: a Redis (7 or newer) or Valkey that all of them can reach.
+"""Redis state backend, for workers on many hosts: a Redis (7 or newer) or Valkey, by way of redis-py.
 
-In: a URL, and a prefix that keeps servers which share a store apart. Every value expires there, by the clock of the
-store. Nothing is connected before the first call; a backend may be made before an event loop runs and before a fork,
-and is used on one event loop at a time. Needs `pip install "dovetail-mcp[redis]"`.
+A URL says where the store is, and a prefix keeps servers apart that share it. Every value expires there, by the clock
+of the store. Nothing is connected before the first call; a backend may be made before an event loop runs and before a
+fork, and is used on one event loop at a time. A process that only waits at a listener hears once a call was made, or
+the listener, on the running loop.
 
-What only waits at a listener hears once a call was made, or the listener, on the running loop.
+Keys of the store, all below the prefix:
+
+n         the last version that was given out; versions only grow, even if all data are lost
+k/<name>  a key: a hash of its value `v` and its version `n`
+l/<name>  a log: a stream with the ids 0-1, 0-2 and so on; a record is one field
+t/<name>  no key, but the channel of a topic
 """
 
 import asyncio
+import contextlib
+import logging
 import math
 import os
-from collections.abc import Iterable
+import random
+import re
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from dovetail.errors import SetupError
+from dovetail.errors import ProtocolError, SetupError
 from dovetail.state.base import (
+    CALLER_FAMILIES,
     MAX_COUNT,
     MAX_NAME,
     Conflict,
@@ -24,26 +39,51 @@ from dovetail.state.base import (
     NoRoom,
     StateBackend,
     StoreTrouble,
-    check_name,
+    Topics,
+    check_new,
     check_ttl,
+    full_beyond,
+    is_name,
 )
-from dovetail.state.redis_address import RedisAddress
-from dovetail.state.redis_hearing import Hearing
-from dovetail.state.redis_link import ForeignRecord, RedisLink
-from dovetail.state.redis_resp import Reply
-from dovetail.state.redis_scripts import ADD, APPEND, PUBLISH, PUT, READ, Command
 
+try:
+    import redis.asyncio as client
+    from redis import exceptions as errors
+    from redis.asyncio.client import PubSub
+    from redis.asyncio.retry import Retry
+    from redis.asyncio.sentinel import MasterNotFoundError, SentinelConnectionPool
+    from redis.backoff import NoBackoff
+except ImportError:
+    raise SetupError('A state store in Redis needs the package redis: pip install "dovetail-mcp[redis]"') from None
+
+DEADLINE = 2.0  # seconds for a call, with the wait for a connection
+SILENCE = 1.25  # seconds for a sign of life; with LOOK less than DEADLINE, so each worker notices what lets calls fail
+LOOK = 0.5  # seconds between two looks at the store
+BATCH = 500  # topics in one command
 MAX_BYTES = 32 * 1024 * 1024  # of one value or record: more could not be carried in time
-CHECK_MS = 10_000  # for which a key stays that was written to see whether it can be
-TOKEN_BYTES = 8
+PAGE_BYTES = 1024 * 1024  # of one page of a log
 NEVER = 2**63  # an id that no record reaches
+
+EXAMPLES = "redis://host:6379/0, rediss://…, unix:///path/to/socket or redis+sentinel://host:26379,host:26379/service/0"
+SENTINELS = re.compile(r"(rediss?)\+sentinel://(?:([^/?#]*@))?([^@/?#]+)/([^/?#]+)(?:/(\d*))?(\?[^#]*)?")
+OPTION = re.compile(r"db|username|password|client_name|ssl_[a-z_]+|sentinel_(?:username|password)")
+SECRETS = ("username", "password", "ssl_password", "sentinel_username", "sentinel_password")
+
+# What the store does in one step. A new record that callers cause is refused if the argument `tight` is not empty.
+PUT, ADD, APPEND, READ = (
+    (Path(__file__).parent / "lua" / f"{name}.lua").read_text() for name in ("put", "add", "append", "read")
+)
+
+Word = bytes | str | int
+log = logging.getLogger("dovetail.state")
 
 
 class RedisState(StateBackend):
-    """Keys, logs and topics in a store that all workers share. `redis_scripts` says how they lie there.
+    """Keys, logs and topics in a store that all workers share.
 
-    It has no bounds of its own, and no part for `GUESTS`: how much it may hold is the store's `maxmemory`, which is
-    best large enough for the proofs and tries of some minutes. A store that drops records instead is refused.
+    How much it may hold is the store's `maxmemory`, or the memory of its host; a store that drops records when it is
+    full is refused. How much is in use is looked at again and again: a record of `CALLER_FAMILIES` may come a moment
+    too early to be refused.
     """
 
     shared = True
@@ -54,73 +94,45 @@ class RedisState(StateBackend):
         self.outages = 0
         self._address = RedisAddress(url)
         self._prefix = f"{prefix}:".encode()
-        self._hearing = Hearing(self._interest_changed)
-        self._link: RedisLink | None = None
-        self._inherited: list[RedisLink] = []  # of the process that we were forked from, which alone may close them
+        self._topics = Topics(self._wanted)
+        self._link: _Link | None = None
+        self._inherited: list[_Link] = []  # of the process that we were forked from, which alone may close them
         self._closed = False
 
     def __repr__(self) -> str:
         return f"<RedisState {self._address.shown}>"
 
     async def check(self) -> None:
-        probe = Command(("SET", self._prefix + b"ready", b"", "PX", CHECK_MS))  # one that is full answers a PING
-        await self._here().ask(probe, again=probe)
+        await self._ask("SET", self._prefix + b"ready", b"", "PX", 10_000)  # one that is full answers a PING
 
     async def get(self, key: str) -> Entry | None:
-        if not _is_name(key):
+        if not is_name(key):
             return None
-        command = Command(("HMGET", self._key(key), "v", "n"))
-        try:
-            value, version = await self._here().ask(command, again=command)
-        except ForeignRecord:
-            value, version = b"", b""
-        if value is not None and version is not None and version.isdigit():
-            return Entry(value, int(version))
-        if value is not None or version is not None:
-            self._here().complain("a value can't be read, and counts as not there")
-        return None
+        value, version = await self._ask("HMGET", self._name("k", key), "v", "n")
+        return None if version is None else Entry(value, int(version))
 
     async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
-        check_name(key)
-        check_ttl(ttl)
-        _check_size(value)
-        expected = "" if if_version is None else str(if_version)
-        command = PUT.on(self._key(key), self._counter, to=(value, _milliseconds(ttl), expected))
-        version = await self._here().ask(command, again=command if if_version is None else None)
+        check_new(key, ttl)
+        expected = "" if if_version is None else if_version
+        version = await self._write(PUT, key, ttl, value, expected, once=if_version is not None)
         if version is None:
             raise Conflict(key)
         return int(version)
 
     async def touch(self, key: str, ttl: float) -> bool:
         check_ttl(ttl)
-        if not _is_name(key):
-            return False
-        command = Command(("PEXPIRE", self._key(key), _milliseconds(ttl)))
-        return bool(await self._here().ask(command, again=command))
+        return is_name(key) and bool(await self._ask("PEXPIRE", self._name("k", key), _milliseconds(ttl)))
 
     async def remaining(self, key: str) -> float | None:
-        if not _is_name(key):
-            return None
-        command = Command(("PTTL", self._key(key)))
-        milliseconds = await self._here().ask(command, again=command)
-        return None if milliseconds < 0 else milliseconds / 1000  # what never expires is not ours
+        milliseconds = await self._ask("PTTL", self._name("k", key)) if is_name(key) else -1
+        return None if milliseconds < 0 else milliseconds / 1000
 
     async def delete(self, key: str) -> bool:
-        return _is_name(key) and bool(await self._here().ask(Command(("UNLINK", self._key(key)))))
-
-    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
-        try:
-            await self.put(key, value, ttl=ttl, if_version=0)
-        except Conflict:
-            return False
-        return True
+        return is_name(key) and bool(await self._ask("UNLINK", self._name("k", key), once=True))
 
     async def add(self, key: str, n: int, ttl: float) -> int:
-        check_name(key)
-        check_ttl(ttl)
-        total: bytes | None = b""
-        if abs(n) <= MAX_COUNT:
-            total = await self._here().ask(ADD.on(self._key(key), self._counter, to=(n, _milliseconds(ttl))))
+        check_new(key, ttl)
+        total = await self._write(ADD, key, ttl, n) if abs(n) <= MAX_COUNT else b""
         if total is None:
             raise ValueError(f"The key {key!r} holds no number that could be counted on")
         if not total:
@@ -128,59 +140,61 @@ class RedisState(StateBackend):
         return int(total)
 
     async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
-        check_name(log)
-        check_ttl(ttl)
-        _check_size(data)
-        if keep < 1:
-            raise ValueError(f"keep={keep!r} is not possible; a log keeps one record at least")
-        topic, expected = self._topic(log), "" if if_last is None else f"0-{if_last}"
-        keys = (self._log(log), self._counter, topic)
-        details = (topic, data, os.urandom(TOKEN_BYTES), min(keep, NEVER - 1), _milliseconds(ttl), expected)
-        again = APPEND.on(*keys, to=(*details, "again"))
-        outcome = await self._here().ask(APPEND.on(*keys, to=(*details, "")), again=again)
-        if outcome is None:
+        check_new(log, ttl, keep)
+        expected = "" if if_last is None else f"0-{if_last}"
+        id = await self._write(APPEND, log, ttl, data, expected, min(keep, NEVER - 1), self._name("t", log))
+        if id is None:
             raise Conflict(log)
-        id, number = outcome
-        self._hearing.reached(int(number))
         return _id(id)
 
     async def read(self, log: str, after: int, limit: int = 100) -> LogPage:
-        if not _is_name(log):
+        if not is_name(log):
             return LogPage([], 0, 0)
-        command = READ.on(self._log(log), to=(min(max(after, 0), NEVER), max(limit, 0)))
-        kept, last, flat = await self._here().ask(command, again=command)
-        if kept:
-            try:
-                return _page(kept, last, flat)
-            except ValueError:
-                last = b""
-        if last != b"none":
-            self._here().complain("a log can't be read, and counts as not there")
-        return LogPage([], 0, 0)
+        bounds = (min(max(after, 0), NEVER), max(limit, 0), PAGE_BYTES)
+        kept, last, flat = await self._ask("EVAL", READ, 1, self._name("l", log), *bounds)
+        records = [LogRecord(_id(id), data) for id, data in zip(flat[::2], flat[1::2], strict=True)]
+        return LogPage(records, _id(last) - kept + 1 if kept else 0, _id(last))  # ids have no gaps
 
     async def drop(self, log: str) -> None:
-        if _is_name(log):
-            command = Command(("UNLINK", self._log(log)))
-            await self._here().ask(command, again=command)
+        if is_name(log):
+            await self._ask("UNLINK", self._name("l", log))
 
     async def publish(self, topic: str) -> None:
-        if _is_name(topic):
-            name = self._topic(topic)
-            command = PUBLISH.on(self._counter, name, to=(name,))
-            self._hearing.reached(int(await self._here().ask(command, again=command)))
+        if is_name(topic):
+            await self._ask("PUBLISH", self._name("t", topic), b"")
 
     def listen(self, topics: Iterable[str]) -> Listener:
-        return self._hearing.topics.listen(topics)
+        return self._topics.listen(topics)
 
     async def close(self) -> None:
         self._closed = True
-        self._hearing.topics.close()
+        self._topics.close()
         if self._link is not None:
             await self._link.close()
 
-    # ── the link ──
+    # ── commands ──
 
-    def _here(self) -> RedisLink:
+    async def _write(
+        self, script: str, name: str, ttl: float, value: bytes | int, *words: Word, once: bool = True
+    ) -> Any:
+        if isinstance(value, bytes) and len(value) > MAX_BYTES:
+            raise NoRoom(f"A record of {len(value)} bytes is too large for the state store; {MAX_BYTES} are possible")
+        keys = [self._name("l", name)] if script is APPEND else [self._name("k", name), self._prefix + b"n"]
+        tight = "tight" if name.startswith(CALLER_FAMILIES) and self._connected().is_tight else ""
+        return await self._ask("EVAL", script, len(keys), *keys, tight, _milliseconds(ttl), value, *words, once=once)
+
+    async def _ask(self, *words: Word, once: bool = False) -> Any:
+        """The answer to a command. If that is lost on the way, the command is tried again, unless it is for `once`."""
+        link = self._connected()
+        since = link.loop.time()
+        if not link.is_up:
+            await link.until_up(since + DEADLINE)
+        answer = await link.lanes[once].ask(words, since)
+        if isinstance(answer, Exception):
+            raise link.translated(answer)
+        return answer
+
+    def _connected(self) -> "_Link":
         """The link of this process and this event loop."""
         link, loop = self._link, asyncio.get_running_loop()
         if link is not None and link.loop is loop and link.pid == os.getpid():
@@ -189,63 +203,386 @@ class RedisState(StateBackend):
             raise StoreTrouble("The server's state store was closed")
         if link is not None and link.pid != os.getpid():
             self._inherited.append(link)
-        self._link = RedisLink(self._address, self._prefix, self._hearing, self._returned, returning=link is not None)
+        returning = link is not None
+        self._link = _Link(self._address, self._name("t", ""), self._topics, self._returned, returning)
         return self._link
 
-    def _interest_changed(self) -> None:
+    def _wanted(self, topic: str, _wanted: bool) -> None:
         """A topic has its first listener, or has lost its last."""
-        try:
+        with contextlib.suppress(RuntimeError):  # without an event loop: the first call on one will see to it
             asyncio.get_running_loop()
-        except RuntimeError:
-            return  # the first call on an event loop will see to it
-        if not self._closed and (self._link is not None or self._hearing.topics.names):
-            self._here().interest_changed()
+            if not self._closed and (self._link is not None or self._topics.names):
+                self._connected().look_at(topic)
 
     def _returned(self) -> None:
         self.outages += 1
-        self._hearing.topics.tell_all()
+        self._topics.tell_all()
 
-    # ── names in the store ──
+    def _name(self, kind: str, name: str) -> bytes:
+        return self._prefix + f"{kind}/{name}".encode()
+
+
+class _Asked(NamedTuple):
+    words: tuple[Word, ...]
+    since: float
+    answer: "asyncio.Future[Any]"
+
+
+class _Lane:
+    """Commands one after the other: those that are asked while a pipeline is under way share the next."""
+
+    def __init__(self, pool: client.ConnectionPool) -> None:
+        self._client: client.Redis = client.Redis(connection_pool=pool)
+        self._loop = asyncio.get_running_loop()
+        self._queue: list[_Asked] = []
+        self._under_way: list[_Asked] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def ask(self, words: tuple[Word, ...], since: float, most: int = 1000) -> "asyncio.Future[Any]":
+        """A future of the reply, or of the exception that says why there is none."""
+        if len(self._queue) + len(self._under_way) >= most:
+            raise StoreTrouble("The server's state store has too much to do now; try again later")
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._queue.append(_Asked(words, since, answer))
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
+        return answer
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                self._under_way, self._queue = self._queue, []
+                self._settle(await self._execute(self._under_way))
+        finally:
+            self._task = None
+
+    async def _execute(self, batch: list[_Asked]) -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for asked in batch:
+            pipeline.execute_command(*asked.words)
+        try:
+            async with asyncio.timeout_at(batch[0].since + DEADLINE):
+                return await pipeline.execute(raise_on_error=False)
+        except (errors.RedisError, OSError) as failure:
+            return [failure] * len(batch)
+
+    def _settle(self, answers: list[Any]) -> None:
+        for asked, answer in zip(self._under_way, answers, strict=True):
+            if not asked.answer.done():
+                asked.answer.set_result(answer)
+        self._under_way = []
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._under_way, self._queue = self._under_way + self._queue, []
+        self._settle([errors.ConnectionError("it was closed")] * len(self._under_way))
+
+
+class _Link:
+    """The connections of one process on one event loop: two lanes for commands, and one that waits for wake-ups.
+
+    A task looks at the store again and again, and while the store is lost every command fails at once. That task owns
+    all connections and closes them when it ends: `asyncio.run` cancels what is left, so nothing stays open after a
+    loop. `on_return` is called when contact was lost and everything is subscribed again; with `returning` also at the
+    first contact, as another link was here before.
+    """
+
+    def __init__(
+        self, address: "RedisAddress", channel: bytes, topics: Topics, on_return: Callable[[], None], returning: bool
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.pid = os.getpid()
+        self.is_tight = False  # the store has no room for what callers cause
+        self._address = address
+        self._pools = (address.connection_pool(retries=1), address.connection_pool(retries=0))
+        self.lanes = (_Lane(self._pools[0]), _Lane(self._pools[1]))  # for what may be tried again, and what may not
+        self._client: client.Redis = client.Redis(connection_pool=self._pools[1])
+        self._channel = channel
+        self._topics = topics
+        self._subscribed: set[str] = set()
+        self._changed: set[str] = set()  # topics whose listeners have come or gone
+        self._news = asyncio.Event()
+        self._on_return = on_return
+        self._returning = returning
+        self._trouble: StoreTrouble | None = None  # why every command fails at once
+        self._trouble_since = 0.0
+        self._known = asyncio.Event()  # whether the store is there
+        self._pings = 0  # without an answer
+        self._quiet_until = 0.0
+        self._task = self.loop.create_task(self._run(), name="dovetail state link")
 
     @property
-    def _counter(self) -> bytes:
-        return self._prefix + b"n"
+    def is_up(self) -> bool:
+        return self._trouble is None and self._known.is_set()
 
-    def _key(self, name: str) -> bytes:
-        return self._prefix + b"k/" + name.encode()
+    async def until_up(self, deadline: float) -> None:
+        """Raises StoreTrouble if the store is lost."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._known.wait()
+        except TimeoutError:
+            raise StoreTrouble from None
+        if self._trouble is not None:
+            raise StoreTrouble(self._trouble.message)
 
-    def _log(self, name: str) -> bytes:
-        return self._prefix + b"l/" + name.encode()
+    def look_at(self, topic: str) -> None:
+        """Its listeners have come, or gone."""
+        self._changed.add(topic)
+        self._news.set()
 
-    def _topic(self, name: str) -> bytes:
-        return self._prefix + b"t/" + name.encode()
+    def translated(self, failure: Exception) -> ProtocolError:
+        """What the failure of a command means to its caller."""
+        if isinstance(failure, errors.OutOfMemoryError):
+            return NoRoom()
+        if isinstance(failure, errors.ResponseError):
+            self._complain("it refused a command (%s)", self._address.scrubbed(failure))
+        return StoreTrouble()
+
+    def _complain(self, what: str, *details: object) -> None:
+        """Log, but not again and again."""
+        if (now := time.monotonic()) >= self._quiet_until:
+            self._quiet_until = now + 10
+            log.warning(f"The state store {self._address.shown}: {what}", *details)
+
+    # ── the waiting connection ──
+
+    async def _run(self) -> None:
+        pause = shortest = 0.05
+        longest = 2.0
+        try:
+            while True:
+                began = self.loop.time()
+                try:
+                    await self._attend()
+                except (errors.RedisError, OSError, SetupError) as failure:
+                    self._lose(failure)
+                    await self._disconnect(inuse_connections=False)
+                if self._trouble is None and self.loop.time() - began > longest:
+                    pause = shortest  # it was there for a while, and may be back at once
+                await asyncio.sleep(pause * random.uniform(0.5, 1))
+                pause = min(2 * pause, longest)
+        finally:
+            await self._end()
+
+    async def _attend(self) -> None:
+        """Connect and hear, until the connection is lost."""
+        async with asyncio.timeout(DEADLINE):
+            if "maxmemory_policy" not in await self._look():
+                self._complain("it does not tell its settings; see that its maxmemory-policy is noeviction")
+            pubsub = self._client.pubsub()
+            await pubsub.connect()  # type: ignore[no-untyped-call]
+        self._subscribed.clear()
+        self._changed = set(self._topics.names)
+        self._pings = 0
+        hearing = self.loop.create_task(self._hear(pubsub))
+        hearing.add_done_callback(lambda _: self._news.set())
+        try:
+            await self._speak(pubsub, hearing)
+        finally:
+            hearing.cancel()
+            await asyncio.wait([hearing])
+            await pubsub.aclose()  # type: ignore[no-untyped-call]
+
+    async def _speak(self, pubsub: PubSub, hearing: "asyncio.Task[None]") -> None:
+        """Subscribe what is wanted, end what is not, and ask for signs of life, until hearing has failed."""
+        look_at = 0.0
+        while not hearing.done():
+            self._news.clear()
+            await self._subscribe(pubsub)
+            if self.loop.time() >= look_at:
+                if self._pings > SILENCE / LOOK:
+                    raise errors.ConnectionError("it gives no sign of life")
+                self._pings += 1
+                await pubsub.ping()
+                await self._look()
+                look_at = self.loop.time() + LOOK
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(look_at):
+                    await self._news.wait()
+        await hearing
+
+    async def _subscribe(self, pubsub: PubSub) -> None:
+        changed, self._changed = self._changed, set()
+        wanted = {name for name in changed if name in self._topics}
+        come, gone = list(wanted - self._subscribed), list((changed - wanted) & self._subscribed)
+        self._subscribed.update(come)
+        self._subscribed.difference_update(gone)
+        for verb, names in ((pubsub.subscribe, come), (pubsub.unsubscribe, gone)):
+            for start in range(0, len(names), BATCH):
+                async with asyncio.timeout(SILENCE):
+                    await verb(*(self._channel + name.encode() for name in names[start : start + BATCH]))
+
+    async def _hear(self, pubsub: PubSub) -> None:
+        """A topic is told too when its subscription stands: something may have been published just before."""
+        while True:
+            match await pubsub.get_message(timeout=None):
+                case {"type": "message" | "subscribe", "channel": bytes(channel)}:
+                    self._topics.tell(channel[len(self._channel) :].decode(errors="replace"))
+                case {"type": "pong"}:
+                    self._pings = 0
+                    self._stand()
+
+    async def _look(self) -> dict[str, Any]:
+        """What the store tells of itself. Raises SetupError if it can't be used."""
+        began = self.loop.time()
+        try:
+            async with asyncio.timeout(SILENCE):
+                told: dict[str, Any] = await self._client.info()
+        except errors.NoPermissionError:
+            return {}
+        except TimeoutError:
+            if self.loop.time() - began < 2 * SILENCE:
+                raise
+            return {}  # this process itself was held up, and the answer may lie there unread
+        version, policy = str(told.get("redis_version", "7")), told.get("maxmemory_policy", "noeviction")
+        if int(version.partition(".")[0]) < 7 or told.get("redis_mode") == "cluster":
+            found = "a Redis Cluster" if told.get("redis_mode") == "cluster" else f"Redis {version}"
+            raise SetupError(f"it is {found}; a single Redis 7 or newer, or Valkey, is needed")
+        if policy != "noeviction":
+            wrong = f"it drops records when it is full (maxmemory-policy {policy})"
+            raise SetupError(f"{wrong}; set maxmemory-policy to noeviction")
+        if told.get("role") == "slave":
+            raise errors.ConnectionError("it is a replica, which can't be written to")
+        room = told.get("maxmemory") or told.get("total_system_memory") or math.inf
+        self.is_tight = told.get("used_memory", 0) > full_beyond(room, is_callers=True)
+        return told
+
+    def _stand(self) -> None:
+        """The store is there, and everything is subscribed."""
+        if self._trouble is not None:
+            seconds = time.monotonic() - self._trouble_since
+            log.warning("The state store %s is back after %.1f s", self._address.shown, seconds)
+        elif self._known.is_set():
+            return
+        is_return, self._returning = self._returning, True
+        self._trouble = None
+        self._known.set()
+        if is_return:
+            self._on_return()
+
+    def _lose(self, failure: Exception) -> None:
+        """The connection was lost (then the store may be back at once), or could not be had."""
+        if self.is_up:
+            self._known.clear()
+            return
+        if self._trouble is None:
+            self._trouble_since = time.monotonic()
+            reason = self._address.scrubbed(failure)
+            log.warning("The state store %s is out of reach: %s", self._address.shown, reason)
+        is_unfit = isinstance(failure, SetupError)
+        self._trouble = (
+            StoreTrouble(f"The server's state store can't be used: {failure}") if is_unfit else StoreTrouble()
+        )
+        self._returning = True
+        self._known.set()
+
+    async def close(self) -> None:
+        if self.loop is asyncio.get_running_loop() and self.pid == os.getpid():  # else it is over, or another process's
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            await self._end()  # a task that was cancelled before it began has not
+
+    async def _end(self) -> None:
+        self._trouble = StoreTrouble("The server's state store was closed")
+        self._known.set()
+        for lane in self.lanes:
+            await lane.close()
+        await self._disconnect()
+
+    async def _disconnect(self, *, inuse_connections: bool = True) -> None:
+        for pool in self._pools:
+            with contextlib.suppress(errors.RedisError, OSError):
+                await pool.disconnect(inuse_connections)
+                if isinstance(pool, SentinelConnectionPool):
+                    for sentinel in pool.sentinel_manager.sentinels:
+                        await sentinel.connection_pool.disconnect()
 
 
-def _is_name(name: str) -> bool:
-    try:
-        check_name(name)
-    except ValueError:
-        return False
-    return True
+class RedisAddress:
+    """Where a store is and how one gets in: redis://, rediss://, unix:// or redis+sentinel:// (rediss+sentinel://).
+
+    Opens nothing, so it may be made long before an event loop runs. What is secret in the URL stays out of every text.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.sentinels: list[tuple[str, int]] = []
+        self.service = ""
+        scheme, _, rest = url.partition("?")[0].partition("://")
+        self.shown = f"{scheme}://{rest.rpartition('@')[2]}"  # without user, password and options
+        plain = self._without_sentinels(url) if scheme.endswith("+sentinel") else url
+        try:
+            parts = urlsplit(plain)
+            self.options: dict[str, Any] = dict(client.connection.parse_url(plain))
+        except ValueError:
+            _bad_url("it can't be read: how it begins, its port or the value of an option is wrong")
+        if parts.fragment:
+            _bad_url("it holds a #, which has to be written as %23")
+        if parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path):
+            _bad_url("its path is not the number of a database")
+        for name, _ in parse_qsl(parts.query):
+            if not OPTION.fullmatch(name):
+                _bad_url(f"it has no option {name[:40]!r}")
+        secrets = {str(self.options[name]) for name in SECRETS if self.options.get(name)}
+        self._secrets = sorted(secrets, key=len, reverse=True)
+        try:
+            self.connection_pool().make_connection()  # type: ignore[no-untyped-call]
+        except (TypeError, ValueError, errors.RedisError) as failure:
+            _bad_url(f"one of its options is not possible: {self.scrubbed(failure)}")
+
+    def _without_sentinels(self, url: str) -> str:
+        """A URL that redis-py understands; it does not know sentinels."""
+        found = SENTINELS.fullmatch(url)
+        if found is None:
+            _bad_url("it does not name its sentinels, the service and the number of the database")
+        scheme, user, hosts, service, db, query = found.groups("")
+        for host in hosts.split(","):
+            parts = urlsplit(f"//{host}")
+            try:
+                self.sentinels.append((parts.hostname or "", parts.port or 26379))
+            except ValueError:
+                _bad_url("the port of a sentinel is not possible")
+        if not all(host for host, _ in self.sentinels):
+            _bad_url("a sentinel has no name")
+        self.service = unquote(service)
+        return f"{scheme}://{user}localhost/{db}{query}"
+
+    def connection_pool(self, retries: int = 0) -> client.ConnectionPool:
+        """Connections that wait as long as their caller does, and try a command again so often if they were lost."""
+        retry = Retry(NoBackoff(), retries)
+        options = {**self.options, "protocol": 2, "socket_timeout": None, "socket_connect_timeout": DEADLINE}
+        for_sentinels = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
+        if not self.sentinels:
+            return client.ConnectionPool(retry=retry, **options)
+        is_tls = options.pop("connection_class", None) is client.SSLConnection
+        for name in ("host", "port"):
+            options.pop(name, None)
+        limits = {"protocol": 2, "socket_timeout": SILENCE / 3, "socket_connect_timeout": SILENCE / 3}
+        sentinel = client.Sentinel(  # type: ignore[no-untyped-call]
+            self.sentinels, sentinel_kwargs={**for_sentinels, **limits, "retry": Retry(NoBackoff(), 0)}
+        )
+        return SentinelConnectionPool(self.service, sentinel, ssl=is_tls, retry=retry, **options)  # type: ignore[no-untyped-call]
+
+    def scrubbed(self, failure: Exception) -> str:
+        """The text of a failure on one line, without what is secret, and without the arguments of a command."""
+        if isinstance(failure, errors.AuthenticationError):
+            return "it wants another user or password"
+        if isinstance(failure, MasterNotFoundError):
+            return "no sentinel knows its master"  # redis-py names every sentinel here, with all its options
+        text = " ".join(str(failure).split()).partition(", with args")[0]
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text[:200] or "it does not answer"
 
 
-def _check_size(data: bytes) -> None:
-    if len(data) > MAX_BYTES:
-        raise NoRoom(f"A record of {len(data)} bytes is too large for the state store; {MAX_BYTES} are possible")
+def _bad_url(problem: str) -> NoReturn:
+    raise SetupError(f"The URL of the state store is not possible, {problem}; write {EXAMPLES}")
 
 
 def _milliseconds(ttl: float) -> int:
     return math.ceil(ttl * 1000)
 
 
-def _page(kept: int, last: bytes, flat: list[Reply]) -> LogPage:
-    """Ids have no gaps, so the number of records tells the first. Raises ValueError for what is no log of ours."""
-    newest = _id(last)
-    records = [LogRecord(_id(id), data) for id, data in zip(flat[::2], flat[1::2], strict=True)]
-    return LogPage(records, newest - kept + 1, newest)
-
-
 def _id(text: bytes) -> int:
-    if not text.startswith(b"0-"):
-        raise ValueError("a record that is not ours")
-    return int(text[2:])
+    return int(text.removeprefix(b"0-"))

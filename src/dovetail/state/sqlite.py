@@ -1,30 +1,67 @@
-"""The state backend in one SQLite file: for several processes on one host, and for records that outlive a restart.
+"""SQLite state backend, for processes on one host and records that outlive a restart: one file, one thread.
 
-Calls come in on the event loop, and are answered there; in between, the one thread of `Desk` uses the file, so the loop
-never waits for a disk. Wake-ups of other processes come with a delay of `POLL` at most.
-The file must lie on a local disk. Times are those of the host's clock.
+Calls that have queued up are served together by the one thread of a process that uses the file, so the event loop never
+waits for a disk: the writes of a batch are one transaction. Wake-ups of other processes come with a delay of `POLL` at
+most. The file must lie on a local disk; times are those of the host's clock.
+
+WAL lets readers and one writer work side by side, and a process that is killed leaves nothing that the next one can't
+put right. `synchronous=NORMAL` writes through to the disk only where SQLite folds its log into the file: a power cut
+may lose the last moments, never the file.
 """
 
 import asyncio
 import contextlib
+import logging
 import os
+import re
 import secrets
+import sqlite3
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
-from dovetail.state.base import Entry, Listener, LogPage, StateBackend, StoreTrouble, Topics, check_name, check_ttl
-from dovetail.state.memory import MEBIBYTE
-from dovetail.state.sqlite_desk import Desk, Errand, Told
-from dovetail.state.sqlite_file import open_file
-from dovetail.state.sqlite_ledger import Bounds
-from dovetail.state.sqlite_tables import Tables
+from dovetail.errors import SetupError
+from dovetail.state.base import (
+    CALLER_FAMILIES,
+    Conflict,
+    Entry,
+    Listener,
+    LogPage,
+    LogRecord,
+    NoRoom,
+    StateBackend,
+    StoreTrouble,
+    Topics,
+    check_new,
+    check_ttl,
+    counted,
+    full_beyond,
+    is_name,
+)
+from dovetail.state.memory import MEBIBYTE, RECORD_OVERHEAD
 
-MAX_WAITING = 2000  # calls
-LONGEST_WAIT = 5.0  # seconds, after which a call fails even if the system does not come back from the file
-WATCH = 1.0  # seconds between two looks at the calls that wait
+POLL = 0.02  # seconds between two looks at what other processes have published
+LOOK = 1.0  # seconds between two looks whether the file is still the same
+BATCH = 64  # calls in one transaction
+STEP = 64  # records that are freed at once where room is needed
+KEEP_WAKES = 4096
+LARGEST = 2**63 - 1  # that SQLite can compare with
+APPLICATION = 0x446F7665  # stands in the file: it is ours
+SCHEMA_VERSION = 2
+
+ANOTHER = "give another file in state (DOVETAIL_STATE)"
+DAMAGED = f"is damaged; move it away, and a new one is made, or {ANOTHER}"
+DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}  # though other parts of the file may still be usable
 
 T = TypeVar("T")
+_Work = Callable[["_Tables"], Any]
+_Job = tuple[bool, _Work, "asyncio.Future[Any]"]  # whether it writes, what it does, and who waits
+_Told = set[bytes | None]  # topics; None means that some may have been missed
+log = logging.getLogger("dovetail.state")
 
 
 class SqliteState(StateBackend):
@@ -32,7 +69,7 @@ class SqliteState(StateBackend):
 
     The bounds mean what those of `MemoryState` do, and count for all processes together. They allow for more, as it is
     a disk that is filled: a full file has some 300 MiB. Servers with different names may share a file under different
-    prefixes, and then share the bounds as well.
+    prefixes, and then share the bounds as well. A write waits `patience` seconds for those of other processes.
     Raises SetupError if the file can't be used. It may be made before a fork and used after it.
     """
 
@@ -46,85 +83,79 @@ class SqliteState(StateBackend):
         max_entries: int = 1_000_000,
         max_entry_bytes: int = 128 * MEBIBYTE,
         max_log_bytes: int = 64 * MEBIBYTE,
+        max_waiting: int = 2000,
+        patience: float = 2.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path = os.path.abspath(path)
         self.outages = 0
         self._prefix = prefix.encode() + b"\0"
-        self._bounds = Bounds(max_entries, max_entry_bytes, max_log_bytes)
+        self._bounds = {"max_entries": max_entries, "max_entry_bytes": max_entry_bytes, "max_log_bytes": max_log_bytes}
+        self._max_waiting = max_waiting
+        self._patience = patience
         self._clock = clock
-        with contextlib.closing(open_file(self.path, thoroughly=True)) as connection:
-            seen = Tables(connection, self._bounds, clock).newest_wake()
-        self._desk = Desk(self.path, self._open_tables, self._report, seen)
+        with contextlib.closing(open_file(self.path, patience)) as connection:
+            if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+                raise SetupError(f"state: {self.path} {DAMAGED}")
+            (self._seen,) = connection.execute("SELECT wake FROM ledger").fetchone()  # the newest that we know of
         self._topics = Topics(self._wanted)
-        self._topic_count = 0  # that somebody listens to
+        self._topic_count = 0  # that have listeners; the thread looks at it
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: set[Errand] = set()
-        self._watching: asyncio.TimerHandle | None = None
+        self._waiting = 0  # calls
         self._closed = False
+        self.start_afresh()
+        _states.add(self)
+
+    def start_afresh(self) -> None:
+        """At the beginning, and in a child process: no thread, and no file that is open."""
+        self.using = threading.Lock()  # held by the thread while it uses the file
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._tables: _Tables | None = None
+        self._identity: tuple[int, int] | None = None  # of the file that is open
+        self._is_damaged = False  # that file, of which nothing is believed any more
+        self._failed: set[bool] = set()  # whether reads (False) or writes (True) fail now
+        self._told: _Told = set()
+        self._look_at = self._poll_at = 0.0
 
     async def check(self) -> None:
         """Raises NoRoom if no more sessions could be opened."""
-        await self._ask(True, Tables.check)
+        await self._ask(True, _Tables.check)
 
     async def get(self, key: str) -> Entry | None:
-        name = self._name(key)
-        return await self._ask(False, lambda tables: tables.get(name))
+        return await self._ask(False, _Tables.get, self._name(key))
 
     async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
-        check_name(key)
-        check_ttl(ttl)
-        name = self._name(key)
-        return await self._ask(True, lambda tables: tables.put(name, value, ttl, if_version, key))
+        check_new(key, ttl)
+        return await self._ask(True, _Tables.put, self._name(key), value, ttl, if_version, key)
 
     async def touch(self, key: str, ttl: float) -> bool:
         check_ttl(ttl)
-        name = self._name(key)
-        return await self._ask(True, lambda tables: tables.touch(name, ttl))
+        return await self._ask(True, _Tables.touch, self._name(key), ttl)
 
     async def remaining(self, key: str) -> float | None:
-        name = self._name(key)
-        return await self._ask(False, lambda tables: tables.remaining(name))
+        return await self._ask(False, _Tables.remaining, self._name(key))
 
     async def delete(self, key: str) -> bool:
-        name = self._name(key)
-        return await self._ask(True, lambda tables: tables.delete(name))
-
-    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
-        check_name(key)
-        check_ttl(ttl)
-        name = self._name(key)
-        return await self._ask(True, lambda tables: tables.claim(name, value, ttl))
+        return await self._ask(True, _Tables.delete, self._name(key))
 
     async def add(self, key: str, n: int, ttl: float) -> int:
-        check_name(key)
-        check_ttl(ttl)
-        name = self._name(key)
-        return await self._ask(True, lambda tables: tables.add(name, n, ttl, key))
+        check_new(key, ttl)
+        return await self._ask(True, _Tables.add, self._name(key), n, ttl, key)
 
     async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
-        check_name(log)
-        check_ttl(ttl)
-        if keep < 1:
-            raise ValueError(f"keep={keep!r} is not possible; a log keeps one record at least")
-        name = self._name(log)
-        return await self._ask(True, lambda tables: tables.append(name, data, keep, ttl, if_last, log))
+        check_new(log, ttl, keep)
+        return await self._ask(True, _Tables.append, self._name(log), data, keep, ttl, if_last, log)
 
     async def read(self, log: str, after: int, limit: int = 100) -> LogPage:
-        name = self._name(log)
-        return await self._ask(False, lambda tables: tables.read(name, after, limit))
+        return await self._ask(False, _Tables.read, self._name(log), after, limit)
 
     async def drop(self, log: str) -> None:
-        name = self._name(log)
-        await self._ask(True, lambda tables: tables.drop(name))
+        await self._ask(True, _Tables.drop, self._name(log))
 
     async def publish(self, topic: str) -> None:
-        try:
-            check_name(topic)
-        except ValueError:  # nobody can listen to it
-            return
-        name = self._name(topic)
-        await self._ask(True, lambda tables: tables.publish(name))
+        if is_name(topic):
+            await self._ask(True, _Tables.publish, self._name(topic))
 
     def listen(self, topics: Iterable[str]) -> Listener:
         """Call it on the event loop on which the listener waits."""
@@ -133,89 +164,471 @@ class SqliteState(StateBackend):
         return self._topics.listen(topics)
 
     async def close(self) -> None:
-        if self._closed:
-            return
         self._topics.close()
-        self._closed = True
-        loop = asyncio.get_running_loop()
-        self._move_to(loop)
-        if self._desk.started:
-            end = Errand(None, True, loop.create_future())
-            self._waiting.add(end)
-            self._desk.submit(end)
-            await asyncio.wait([end.future], timeout=LONGEST_WAIT)
-            self._desk.join()
-        if self._watching is not None:
-            self._watching.cancel()
-            self._watching = None
+        thread, is_first, self._closed = self._thread, not self._closed, True
+        if thread is not None and is_first:
+            self._submit(None)
+            await asyncio.to_thread(thread.join, self._patience)  # one that is stuck is left to the end of the process
+
+    # ── on the event loop ──
 
     def _name(self, name: str) -> bytes:
         """What can't be stored, half a surrogate pair, has a name too, under which nothing is found."""
         return self._prefix + name.encode("utf-8", "surrogatepass")
 
-    def _open_tables(self) -> Tables:
-        """A new connection gets a new origin, so that a forked process does not pass for its parent."""
-        return Tables(open_file(self.path), self._bounds, self._clock, secrets.randbits(62))
-
-    # ── on the event loop ──
-
-    async def _ask(self, writes: bool, work: Callable[[Tables], T]) -> T:
+    async def _ask(self, writes: bool, work: Callable[..., T], *words: object) -> T:
         loop = asyncio.get_running_loop()
         self._move_to(loop)
-        if self._closed or len(self._waiting) >= MAX_WAITING:
+        if self._closed or self._waiting >= self._max_waiting:
             raise StoreTrouble
-        call = Errand(work, writes, loop.create_future())
-        self._waiting.add(call)
-        self._desk.submit(call)
-        if self._watching is None:
-            self._watching = loop.call_later(WATCH, self._watch)
-        answer: T = await call.future
-        return answer
+        self._waiting += 1
+        future: asyncio.Future[T] = loop.create_future()
+        self._submit((writes, lambda tables: work(tables, *words), future))
+        try:
+            async with asyncio.timeout(2.5 * self._patience):  # the system may not come back from the file
+                return await future
+        except TimeoutError:
+            raise StoreTrouble from None
+
+    def _submit(self, job: _Job | None) -> None:
+        self._jobs.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="dovetail-state", daemon=True)
+            self._thread.start()
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """What was under way on another event loop is lost, wake-ups too."""
         if loop is not self._loop:
             self._loop = loop
-            self._waiting = set()
-            self._watching = None
+            self._waiting = 0
             self._topics.tell_all()
 
-    def _settle(self, calls: list[Errand], told: Told) -> None:
+    def _settle(self, answers: list[tuple["asyncio.Future[Any]", Any]], told: _Told) -> None:
         if None in told:
             self.outages += 1
             self._topics.tell_all()
         for topic in told:
             if topic is not None and topic.startswith(self._prefix):
                 self._topics.tell(topic[len(self._prefix) :].decode("utf-8", "replace"))
-        for call in calls:
-            self._waiting.discard(call)
-            if call.future.get_loop() is not self._loop or call.future.done():
-                continue
-            if call.error is not None:
-                call.future.set_exception(call.error)
-            else:
-                call.future.set_result(call.answer)
-
-    def _watch(self) -> None:
-        """Let calls fail that wait too long. They still count, until the thread has come back from them."""
-        self._watching = None
-        if not self._waiting or self._loop is None:
-            return
-        oldest = time.monotonic() - LONGEST_WAIT
-        for call in self._waiting:
-            if call.since < oldest and not call.future.done():
-                call.future.set_exception(StoreTrouble())
-        self._watching = self._loop.call_later(WATCH, self._watch)
+        for future, answer in answers:
+            if future.get_loop() is self._loop:
+                self._waiting -= 1
+                if not future.done():
+                    settle = future.set_exception if isinstance(answer, Exception) else future.set_result
+                    settle(answer)
 
     def _wanted(self, _topic: str, wanted: bool) -> None:
+        """From the moment of the first listener nothing is missed."""
         self._topic_count += 1 if wanted else -1
-        if not self._closed:
-            self._desk.listen(self._topic_count > 0)
+        if self._topic_count == 1 and wanted and not self._closed:
+            self._submit(None)  # the thread looks up
 
     # ── in the thread ──
 
-    def _report(self, calls: list[Errand], told: Told) -> None:
-        loop = self._loop
-        if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it was closed; a new one will be told of everything
-                loop.call_soon_threadsafe(self._settle, calls, told)
+    def _run(self) -> None:
+        while not (self._closed and self._jobs.empty()):
+            jobs = self._take()
+            answers: list[tuple[asyncio.Future[Any], Any]] = []
+            for writes in (False, True):
+                if chosen := [job for job in jobs if job[0] is writes]:
+                    with self.using:
+                        found = self._serve([work for _, work, _ in chosen], writes)
+                    answers += zip((future for _, _, future in chosen), found, strict=True)
+            if self._topic_count and time.monotonic() >= self._poll_at:
+                with self.using:
+                    self._poll()
+            told, self._told = self._told, set()
+            if (answers or told) and self._loop is not None:
+                with contextlib.suppress(RuntimeError):  # it was closed; a new one will be told of everything
+                    self._loop.call_soon_threadsafe(self._settle, answers, told)
+        with self.using:
+            self.let_go()
+
+    def _take(self) -> list[_Job]:
+        """Wait for calls, or for the time to poll."""
+        jobs: list[_Job] = []
+        with contextlib.suppress(Empty):
+            job = self._jobs.get(timeout=max(self._poll_at - time.monotonic(), 0) if self._topic_count else None)
+            while job is not None:
+                jobs.append(job)
+                job = self._jobs.get_nowait() if len(jobs) < BATCH else None
+        return jobs
+
+    def _serve(self, works: list[_Work], writes: bool) -> list[Any]:
+        """The answer or the error of each. They fail together, but one is refused before it has changed anything."""
+        answers: list[Any] = []
+        try:
+            tables = self._current_tables()
+            newest = tables.begin(writes)
+            if writes and newest != self._seen and self._topic_count:  # later listeners do not need what is there now
+                self._see(tables)
+            for work in works:
+                try:
+                    answers.append(work(tables))
+                except (Conflict, NoRoom, ValueError) as refusal:
+                    answers.append(refusal)
+            if writes:
+                self._seen = tables.commit(len(works))
+                self._told.update(tables.woken)
+            self._succeeded(writes)
+        except Exception as failure:
+            self._fail(failure, writes)
+            return [StoreTrouble() for _ in works]
+        return answers
+
+    def _see(self, tables: "_Tables") -> None:
+        """Read what others have published."""
+        self._seen, told = tables.wakes_since(self._seen)
+        self._told |= told
+
+    def _poll(self) -> None:
+        self._poll_at = time.monotonic() + POLL
+        try:
+            tables = self._current_tables()
+            if tables.is_changed():
+                self._see(tables)
+            self._succeeded(False)
+        except Exception as failure:
+            self._fail(failure, False)
+
+    def _current_tables(self) -> "_Tables":
+        """Of a file that is still the same: one that was removed or replaced is opened anew."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK
+            found = _identify(self.path)
+            if found != self._identity and self._identity is not None:
+                log.warning("The state file %s was removed or replaced; it is opened anew", self.path)
+                self.let_go()
+                self._is_damaged = False
+                self._failed.add(False)
+            self._identity = found
+        if self._is_damaged:
+            raise SetupError(DAMAGED)
+        if self._tables is None:
+            self._tables = _Tables(open_file(self.path, self._patience), self._bounds, self._clock)
+            self._identity = _identify(self.path)
+        return self._tables
+
+    def _fail(self, failure: Exception, writes: bool) -> None:
+        """Let go of the file, and with it of the transaction, unless another process is just busy with it."""
+        if not self._is_damaged and DAMAGE & {_code(failure), _code(failure.__cause__)}:
+            self._is_damaged = True
+            log.warning("The state file %s %s", self.path, DAMAGED)
+        elif not self._failed and not self._is_damaged:
+            log.warning("The state file %s can't be used now: %s", self.path, failure)
+        self._failed.add(writes)
+        self.let_go()
+
+    def _succeeded(self, writes: bool) -> None:
+        if writes in self._failed:
+            self._failed.discard(writes)
+            self._told.add(None)
+            if not self._failed:  # for reading and writing
+                log.info("The state file %s can be used again", self.path)
+
+    def let_go(self) -> None:
+        """Close the file. Called with `using` held."""
+        tables, self._tables = self._tables, None
+        if tables is not None:
+            with contextlib.suppress(sqlite3.Error):
+                tables.connection.close()
+
+
+class _Tables:
+    """What the file holds, seen through one connection: each call is made between `begin` and `commit`.
+
+    Names come as the bytes that the file holds; where a refusal shows the name, it comes as `text` as well.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, bounds: dict[str, int], clock: Callable[[], float]) -> None:
+        self.connection = connection
+        self._execute = connection.execute
+        self._bounds = bounds
+        self._clock = clock
+        self._origin = secrets.randbits(62)  # tells this connection from others in `wakes`
+        self._data_version = -1
+        self._now = 0.0
+        self._serial = self._wake = 0
+        self.woken: dict[bytes, None] = {}  # topics of this transaction
+
+    # ── transactions ──
+
+    def begin(self, writes: bool) -> int:
+        """The newest wake. If this writes, no other process does so from now on."""
+        self._now = self._clock()
+        if writes:
+            self.woken.clear()
+            self._execute("BEGIN IMMEDIATE")
+            self._serial, self._wake = self._execute("SELECT serial, wake FROM ledger").fetchone()
+        return self._wake
+
+    def commit(self, calls: int) -> int:
+        """Also free a few things that have expired, and write down who is to be woken. Returns the newest wake."""
+        self._sweep(4 * calls)  # a call adds one at most, so the sweep always catches up
+        for topic in self.woken:
+            self._wake += 1
+            self._execute("INSERT INTO wakes VALUES (?, ?, ?)", (self._wake, self._origin, topic))
+        if self.woken:
+            self._execute("DELETE FROM wakes WHERE id <= ?", (self._wake - KEEP_WAKES,))
+        self._execute("UPDATE ledger SET serial = ?, wake = ?", (self._serial, self._wake))
+        self._execute("COMMIT")
+        return self._wake
+
+    def _tick(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    # ── keys ──
+
+    def get(self, key: bytes) -> Entry | None:
+        row = self._one("SELECT value, version FROM entries WHERE key = ? AND expires > ?", key, self._now)
+        return None if row is None else Entry(*row)
+
+    def put(self, key: bytes, value: bytes, ttl: float, if_version: int | None, text: str) -> int:
+        entry = self.get(key)
+        if if_version is not None and if_version != (0 if entry is None else entry.version):
+            raise Conflict(text)
+        return self._write(key, entry, value, self._now + ttl)
+
+    def touch(self, key: bytes, ttl: float) -> bool:
+        values = (self._now + ttl, key, self._now)
+        return self._execute("UPDATE entries SET expires = ? WHERE key = ? AND expires > ?", values).rowcount > 0
+
+    def remaining(self, key: bytes) -> float | None:
+        row = self._one("SELECT expires FROM entries WHERE key = ? AND expires > ?", key, self._now)
+        return None if row is None else row[0] - self._now
+
+    def delete(self, key: bytes) -> bool:
+        return self._execute("DELETE FROM entries WHERE key = ? AND expires > ?", (key, self._now)).rowcount > 0
+
+    def add(self, key: bytes, n: int, ttl: float, text: str) -> int:
+        entry, left = self.get(key), self.remaining(key)
+        total = counted(text, None if entry is None else entry.value, n)
+        self._write(key, entry, b"%d" % total, self._now + (ttl if left is None else left))
+        return total
+
+    def check(self) -> None:
+        """Could a session be opened? A write that changes nothing for anyone."""
+        self._admit(b"", 1, 1024)
+        self._tick()
+
+    def _write(self, key: bytes, entry: Entry | None, value: bytes, expires: float) -> int:
+        """Give a key its value; `entry` is what it has, if any."""
+        if entry is None:
+            self._execute("DELETE FROM entries WHERE key = ?", (key,))  # it may have expired
+            self._admit(key, 1, len(key) + len(value))
+        else:
+            self._admit(b"", 0, len(value) - len(entry.value))
+        row = (key, value, self._tick(), expires)
+        change = "ON CONFLICT (key) DO UPDATE SET value = ?2, version = ?3, expires = ?4"
+        self._execute(f"INSERT INTO entries VALUES (?1, ?2, ?3, ?4) {change}", row)
+        return self._serial
+
+    # ── logs ──
+
+    def append(self, name: bytes, data: bytes, keep: int, ttl: float, if_last: int | None, text: str) -> int:
+        room = self._bounds["max_log_bytes"] - len(data) - RECORD_OVERHEAD
+        if room < 0:
+            raise NoRoom(f"A record of {len(data)} bytes is too large for {self._shown('max_log_bytes')}")
+        log = self._one("SELECT id, last FROM logs WHERE name = ? AND expires > ?", name, self._now)
+        id, last = log or (0, 0)
+        if if_last is not None and if_last != last:
+            raise Conflict(text)
+        if log is None:
+            self._execute("DELETE FROM logs WHERE name = ?", (name,))  # it may have expired
+            self._admit(name, 1, 0)
+            id = self._tick()
+        change = "ON CONFLICT (name) DO UPDATE SET last = ?3, expires = ?4"
+        self._execute(f"INSERT INTO logs VALUES (?1, ?2, ?3, ?4) {change}", (name, id, last + 1, self._now + ttl))
+        self._execute("DELETE FROM records WHERE log = ? AND id <= ?", (id, last + 1 - keep))
+        self._shrink_logs(room)
+        self._execute("INSERT INTO records VALUES (?, ?, ?, ?)", (self._tick(), id, last + 1, data))
+        self.woken[name] = None
+        return int(last) + 1
+
+    def read(self, name: bytes, after: int, limit: int) -> LogPage:
+        log = self._one("SELECT id, last FROM logs WHERE name = ? AND expires > ?", name, self._now)
+        if log is None:
+            return LogPage([], 0, 0)
+        id, last = log
+        (first,) = self._one("SELECT coalesce(min(id), ?) FROM records WHERE log = ?", last + 1, id)
+        some = "SELECT id, data FROM records WHERE log = ? AND id > ? ORDER BY id LIMIT ?"
+        rows = self._execute(some, (id, min(max(after, 0), LARGEST), min(max(limit, 0), LARGEST)))
+        return LogPage([LogRecord(*row) for row in rows], first, last)
+
+    def drop(self, name: bytes) -> None:
+        self._execute("DELETE FROM logs WHERE name = ?", (name,))
+
+    def _shrink_logs(self, room: int) -> None:
+        """Free logs that have expired, and if that is not enough drop the oldest records of all."""
+        while self._held("log_bytes") > room:
+            if not self._sweep_logs(STEP):
+                oldest = "SELECT serial, length(data) FROM records ORDER BY serial LIMIT ?"
+                surplus = self._held("log_bytes") - room
+                for serial, size in self._execute(oldest, (STEP,)).fetchall():
+                    if surplus > 0:
+                        self._execute("DELETE FROM records WHERE serial = ?", (serial,))
+                        surplus -= size + RECORD_OVERHEAD
+
+    # ── wake-ups ──
+
+    def publish(self, topic: bytes) -> None:
+        self.woken[topic] = None
+
+    def is_changed(self) -> bool:
+        """Whether another connection has written since the last time."""
+        (version,) = self._one("PRAGMA data_version")
+        before, self._data_version = self._data_version, version
+        return bool(version != before)
+
+    def wakes_since(self, seen: int) -> tuple[int, _Told]:
+        """The newest wake, and what others have published after `seen`; None means that some are gone already."""
+        rows = self._execute("SELECT id, origin, topic FROM wakes WHERE id > ? ORDER BY id", (seen,)).fetchall()
+        topics: _Told = {topic for _, origin, topic in rows if origin != self._origin}
+        if rows and rows[0][0] != seen + 1:
+            topics.add(None)
+        return (rows[-1][0] if rows else seen), topics
+
+    # ── room ──
+
+    def _admit(self, name: bytes, places: int, growth: int) -> None:
+        """Is there room for so many more keys or logs, and bytes of keys and values? Frees what has expired."""
+        family = name[name.find(b"\0") + 1 :][:16].decode(errors="replace")
+        for is_last in (False, True):
+            for bound, more in (("max_entries", places), ("max_entry_bytes", growth)):
+                column = "held" if bound == "max_entries" else "entry_bytes"
+                most = full_beyond(self._bounds[bound], family.startswith(CALLER_FAMILIES))
+                if more > 0 and self._held(column) + more > most:
+                    break
+            else:
+                return
+            if is_last or not self._sweep(1000):
+                raise NoRoom(f"The state store is full: {self._shown(bound)}")
+
+    def _held(self, column: str) -> int:
+        return int(self._one(f"SELECT {column} FROM ledger")[0])
+
+    def _shown(self, bound: str) -> str:
+        return f"{bound}={self._bounds[bound]}"
+
+    def _sweep(self, at_most: int) -> int:
+        """Free some of what has expired, and return how much."""
+        expired = "DELETE FROM entries WHERE key IN (SELECT key FROM entries WHERE expires <= ? LIMIT ?)"
+        return self._execute(expired, (self._now, at_most)).rowcount + self._sweep_logs(at_most)
+
+    def _sweep_logs(self, at_most: int) -> int:
+        expired = "DELETE FROM logs WHERE name IN (SELECT name FROM logs WHERE expires <= ? LIMIT ?)"
+        return self._execute(expired, (self._now, at_most)).rowcount
+
+    def _one(self, statement: str, *values: object) -> Any:
+        return self._execute(statement, values).fetchone()
+
+
+# ── the file ──
+
+
+def open_file(path: str, patience: float) -> sqlite3.Connection:
+    """A connection for any thread, but one at a time. The file is made if need be. Raises SetupError if it can't be."""
+    _make(path)
+    deadline = time.monotonic() + patience
+    while True:
+        connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
+        try:
+            _prepare(connection, path)
+            return connection
+        except (sqlite3.Error, SetupError) as failure:
+            connection.close()
+            if isinstance(failure, SetupError):
+                raise
+            if _code(failure) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                fix = DAMAGED if _code(failure) == sqlite3.SQLITE_CORRUPT else f"can't be used: {failure}; {ANOTHER}"
+                raise SetupError(f"state: {path} {fix}") from failure
+        time.sleep(0.01)  # another process prepares it, or puts right what a killed one left
+
+
+def _make(path: str) -> None:
+    """Make the file for its owner alone. Its companions get the same rights from SQLite.
+
+    One that exists is not opened here: to close it again would end the locks of all connections of this process.
+    """
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        if os.path.isdir(path):
+            raise SetupError(f"state: {path} is a folder; add the name of a file") from None
+    except FileNotFoundError:
+        raise SetupError(f"state: the folder of {path} does not exist; make it, or {ANOTHER}") from None
+    except (OSError, ValueError) as failure:
+        raise SetupError(f"state: {path} can't be made ({failure}); {ANOTHER}") from None
+
+
+def _prepare(connection: sqlite3.Connection, path: str) -> None:
+    if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
+        raise SetupError(f"state: {path} can't be shared by processes; it must lie on a local disk: {ANOTHER}")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA journal_size_limit = {16 * MEBIBYTE}")  # bytes of SQLite's own log that stay
+    if not _is_ours(connection, path):
+        connection.execute("BEGIN IMMEDIATE")
+        if not _is_ours(connection, path):  # nor has another process made it so, meanwhile
+            schema = (Path(__file__).parent / "schema.sql").read_text()
+            for statement in re.split(r";\n(?=[A-Z])", schema):
+                connection.execute(statement, {"now": time.time_ns() // 1000} if ":now" in statement else {})
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+
+
+def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
+    """False if it is empty. Raises SetupError if another program made it."""
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if not tables and not application:
+        return False
+    if application != APPLICATION:
+        raise SetupError(f"state: {path} is the database of another program; {ANOTHER}")
+    if version != SCHEMA_VERSION:
+        formats = f"its format is {version}, ours is {SCHEMA_VERSION}"
+        raise SetupError(f"state: {path} was written by another version of Dovetail ({formats}); {ANOTHER}")
+    return True
+
+
+def _identify(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _code(failure: BaseException | None) -> int:
+    """SQLite's error code without its details; 0 if the failure is none of SQLite."""
+    return int(getattr(failure, "sqlite_errorcode", 0)) & 0xFF
+
+
+# ── forks: SQLite's locks do not survive one, so the thread lets go of the file before ──
+
+_states: "weakref.WeakSet[SqliteState]" = weakref.WeakSet()
+_parked: list[SqliteState] = []  # while a fork is under way
+
+
+def _before_fork() -> None:
+    for state in tuple(_states):
+        state.using.acquire()
+        state.let_go()
+        _parked.append(state)
+
+
+def _after_fork(*, is_child: bool) -> None:
+    while _parked:
+        state = _parked.pop()
+        state.start_afresh() if is_child else state.using.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=lambda: _after_fork(is_child=False),
+        after_in_child=lambda: _after_fork(is_child=True),
+    )

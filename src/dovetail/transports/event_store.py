@@ -16,9 +16,7 @@ from dovetail.errors import INTERNAL_ERROR, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.sse import EventId, encode_event, priming_event, unknown_event
-from dovetail.state.base import Conflict, NoRoom, StateBackend, StoreTrouble
-from dovetail.state.patience import until_answered
-from dovetail.state.records import Codec
+from dovetail.state.base import Codec, Conflict, NoRoom, StateBackend, StoreTrouble, until_answered
 from dovetail.transports.response import Response
 
 MAX_STREAMS = 20_000  # that one process keeps by itself; a shared store has its own bounds

@@ -24,8 +24,7 @@ from dovetail.errors import MissingCapability, ProtocolError, QuestionFailed
 from dovetail.protocol import inbound, jsonrpc, sse
 from dovetail.protocol.jsonrpc import Envelope
 from dovetail.protocol.sse import EventId, encode_event, priming_event
-from dovetail.state.base import Conflict, Listener, NoRoom, StateBackend, StoreTrouble
-from dovetail.state.patience import until_answered
+from dovetail.state.base import Conflict, Listener, NoRoom, StateBackend, StoreTrouble, until_answered
 from dovetail.transports.answers import RETRY_SECONDS, Answer, milliseconds, retry_frame
 from dovetail.transports.attending import look_after
 from dovetail.transports.event_store import END, HANG_UP, EventStore, log_name

@@ -20,8 +20,7 @@ from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc, sse
 from dovetail.protocol.jsonrpc import BadMessage
 from dovetail.protocol.sse import encode_event
-from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
-from dovetail.state.patience import until_answered
+from dovetail.state.base import NoRoom, StateBackend, StoreTrouble, until_answered
 from dovetail.transports.asgi import is_below
 from dovetail.transports.attending import look_after
 from dovetail.transports.forwarded import TrustedProxies, share_of

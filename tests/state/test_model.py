@@ -1,8 +1,12 @@
-"""Random histories: the memory backend does what a naive model does that knows neither heaps nor sweeps."""
+"""Random histories: memory and SQLite do what a naive model does that knows neither heaps nor sweeps."""
 
 import asyncio
+import contextlib
+import sqlite3
+import tempfile
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +15,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from without_loop import Clock, at_once
 
-from dovetail.state.base import GUEST_PART, GUESTS, Conflict, LogPage, NoRoom
+from dovetail.state.base import CALLER_FAMILIES, CALLERS_SHARE, Conflict, LogPage, NoRoom, StateBackend
 from dovetail.state.memory import RECORD_OVERHEAD, MemoryState
+from dovetail.state.sqlite import SqliteState
 
 MAX_ENTRIES = 5
 MAX_ENTRY_BYTES = 32
 MAX_LOG_BYTES = 5 * RECORD_OVERHEAD
 
-NAMES = st.sampled_from(["a", "b", "c", "d", "rate/a", "rate/b", "dpop/c"])  # the last three are guests
+NAMES = st.sampled_from(["a", "b", "c", "d", "rate/a", "rate/b", "dpop/c"])  # callers cause the last three
 VALUES = st.sampled_from([b"", b"7", b"-12", b"four", b"seven b", b"sixteen bytes ..."])
 RECORDS = st.sampled_from(
     [b"x" * size for size in (0, 1, RECORD_OVERHEAD, MAX_LOG_BYTES - RECORD_OVERHEAD, MAX_LOG_BYTES)]
@@ -40,12 +45,15 @@ class Log:
     last: int = 0
     appended: int = 0  # a serial number
     records: list[tuple[int, bytes]] = field(default_factory=list)
+    serials: list[int] = field(default_factory=list)  # of its records
 
 
 class NaiveState:
     """Goes through everything, each time. A write's outcome is its key's new version, or the type of its error."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix_size: int = 0, by_record: bool = False) -> None:
+        self.prefix_size = prefix_size
+        self.by_record = by_record  # the oldest record of all is dropped first; else that of the quietest log
         self.now = 0.0
         self.keys: dict[str, Key] = {}
         self.logs: dict[str, Log] = {}
@@ -58,11 +66,11 @@ class NaiveState:
         return self
 
     def write(self, name: str, value: bytes, expires: float) -> Outcome:
-        sizes = {key: len(key) + len(self.keys[key].value) for key in self.keys} | {name: len(name) + len(value)}
-        guests = sum(size for key, size in sizes.items() if key.startswith(GUESTS))
-        if sum(sizes.values()) > MAX_ENTRY_BYTES or (
-            name.startswith(GUESTS) and guests > MAX_ENTRY_BYTES // GUEST_PART
-        ):
+        sizes = {key: self.name_size(key) + len(self.keys[key].value) for key in self.keys}
+        grows = name not in sizes or len(value) > len(self.keys[name].value)
+        sizes[name] = self.name_size(name) + len(value)
+        share = self.share(name) if name not in self.keys else 1
+        if grows and sum(sizes.values()) > MAX_ENTRY_BYTES * share:
             return NoRoom
         if name not in self.keys and self.full(name):
             return NoRoom
@@ -72,9 +80,13 @@ class NaiveState:
 
     def full(self, name: str) -> bool:
         """For one more of that name."""
-        held = [*self.keys, *self.logs]
-        guests = [each for each in held if each.startswith(GUESTS)]
-        return len(held) >= MAX_ENTRIES or (name.startswith(GUESTS) and len(guests) >= MAX_ENTRIES // GUEST_PART)
+        return len(self.keys) + len(self.logs) + 1 > MAX_ENTRIES * self.share(name)
+
+    def share(self, name: str) -> float:
+        return CALLERS_SHARE if name.startswith(CALLER_FAMILIES) else 1
+
+    def name_size(self, name: str) -> int:
+        return len(name) + self.prefix_size
 
     def version(self, name: str) -> int:
         return self.keys[name].version if name in self.keys else 0
@@ -96,9 +108,11 @@ class NaiveState:
         log.expires = self.now + ttl
         log.last += 1
         log.records = [*log.records, (log.last, data)][-keep:]
+        log.serials = [*log.serials, self.serial][-keep:]
         while self.log_bytes() > MAX_LOG_BYTES:
-            quietest = min((log for log in self.logs.values() if log.records), key=lambda log: log.appended)
-            del quietest.records[0]
+            filled = [log for log in self.logs.values() if log.records]
+            oldest = min(filled, key=lambda log: log.serials[0] if self.by_record else log.appended)
+            del oldest.records[0], oldest.serials[0]
         return log.last
 
     def log_bytes(self) -> int:
@@ -112,35 +126,34 @@ class NaiveState:
         return LogPage([record for record in log.records if record[0] > after][:limit], first, log.last)
 
 
-def outcome(call: Coroutine[Any, Any, Any]) -> Outcome:
-    try:
-        return at_once(call)
-    except (Conflict, NoRoom, ValueError) as error:
-        return type(error)
+class AgainstModel(RuleBasedStateMachine):
+    naive: NaiveState
 
-
-class MemoryAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.state = MemoryState(
-            max_entries=MAX_ENTRIES,
-            max_entry_bytes=MAX_ENTRY_BYTES,
-            max_log_bytes=MAX_LOG_BYTES,
-            clock=self.clock,
-        )
-        self.naive = NaiveState()
+        bounds = {"max_entries": MAX_ENTRIES, "max_entry_bytes": MAX_ENTRY_BYTES, "max_log_bytes": MAX_LOG_BYTES}
+        self.state = self.make(clock=self.clock, **bounds)
         self.versions: dict[int, int] = {0: 0}  # of the model to those of the state
-        self.topics = {"a", "b"}
-        self.told: set[str] = set()
-        self.listener = self.state.listen(self.topics)
+
+    def make(self, **options: Any) -> StateBackend:
+        raise NotImplementedError
+
+    def run(self, call: Coroutine[Any, Any, Any]) -> Any:
+        raise NotImplementedError
+
+    def outcome(self, call: Coroutine[Any, Any, Any]) -> Outcome:
+        try:
+            return self.run(call)
+        except (Conflict, NoRoom, ValueError) as error:
+            return type(error)
+
+    def tell(self, topic: str) -> None:
+        """Its listeners are woken."""
 
     @property
     def model(self) -> NaiveState:
         return self.naive.at(self.clock.now)
-
-    def tell(self, topic: str) -> None:
-        self.told |= self.topics & {topic}
 
     @rule(seconds=st.integers(1, 5))
     def time_passes(self, seconds: int) -> None:
@@ -155,11 +168,11 @@ class MemoryAgainstModel(RuleBasedStateMachine):
             want: Outcome = Conflict
         else:
             want = model.write(name, value, model.now + ttl)
-        theirs = None if if_version is None else self.versions.get(if_version, 10**9)
+        theirs = None if if_version is None else self.versions.get(if_version, 2**70)
         self.compare_write(name, self.state.put(name, value, ttl=ttl, if_version=theirs), want)
 
     def compare_write(self, name: str, call: Coroutine[Any, Any, int], want: Outcome) -> None:
-        got = outcome(call)
+        got = self.outcome(call)
         if isinstance(want, int):
             assert isinstance(got, int)
             assert got > max(self.versions.values())
@@ -172,56 +185,77 @@ class MemoryAgainstModel(RuleBasedStateMachine):
         key = self.model.keys.get(name)
         if key is not None:
             key.expires = self.clock.now + ttl
-        assert outcome(self.state.touch(name, ttl)) is (key is not None)
+        assert self.outcome(self.state.touch(name, ttl)) is (key is not None)
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
-        assert outcome(self.state.delete(name)) is (self.model.keys.pop(name, None) is not None)
+        assert self.outcome(self.state.delete(name)) is (self.model.keys.pop(name, None) is not None)
 
     @rule(name=NAMES, value=VALUES, ttl=TIMES)
     def claim(self, name: str, value: bytes, ttl: int) -> None:
         model = self.model
         free = name not in model.keys
         want = model.write(name, value, model.now + ttl) if free else False
-        assert outcome(self.state.claim(name, value, ttl)) is (True if isinstance(want, int) and free else want)
+        assert self.outcome(self.state.claim(name, value, ttl)) is (True if isinstance(want, int) and free else want)
         self.learn_version(name)
 
     @rule(name=NAMES, n=st.integers(-9, 9), ttl=TIMES)
     def add(self, name: str, n: int, ttl: int) -> None:
         want = self.model.add(name, n, ttl)
-        assert outcome(self.state.add(name, n, ttl)) == want
+        assert self.outcome(self.state.add(name, n, ttl)) == want
         self.learn_version(name)
 
     def learn_version(self, name: str) -> None:
         """`claim` and `add` do not tell it."""
         if version := self.model.version(name):
-            self.versions[version] = at_once(self.state.get(name)).version
+            self.versions[version] = self.run(self.state.get(name)).version
 
     @rule(name=NAMES)
     def get(self, name: str) -> None:
         key = self.model.keys.get(name)
         want = None if key is None else (key.value, self.versions[key.version])
-        assert at_once(self.state.get(name)) == want
+        assert self.run(self.state.get(name)) == want
 
     @rule(name=NAMES, data=RECORDS, keep=st.integers(1, 6), ttl=TIMES)
     def append(self, name: str, data: bytes, keep: int, ttl: int) -> None:
         want = self.model.append(name, data, keep, ttl)
-        assert outcome(self.state.append(name, data, keep=keep, ttl=ttl)) == want
+        assert self.outcome(self.state.append(name, data, keep=keep, ttl=ttl)) == want
         if isinstance(want, int):
             self.tell(name)
 
     @rule(name=NAMES, after=st.integers(-1, 12), limit=st.integers(0, 7))
     def read(self, name: str, after: int, limit: int) -> None:
-        assert at_once(self.state.read(name, after, limit)) == self.model.read(name, after, limit)
+        assert self.run(self.state.read(name, after, limit)) == self.model.read(name, after, limit)
 
     @rule(name=NAMES)
     def drop(self, name: str) -> None:
-        at_once(self.state.drop(name))
+        self.run(self.state.drop(name))
         self.model.logs.pop(name, None)
+
+    def teardown(self) -> None:
+        self.run(self.state.close())
+
+
+class MemoryAgainstModel(AgainstModel):
+    def __init__(self) -> None:
+        super().__init__()
+        self.naive = NaiveState()
+        self.topics = {"a", "b"}
+        self.told: set[str] = set()
+        self.listener = self.state.listen(self.topics)
+
+    def make(self, **options: Any) -> MemoryState:
+        return MemoryState(**options)
+
+    def run(self, call: Coroutine[Any, Any, Any]) -> Any:
+        return at_once(call)
+
+    def tell(self, topic: str) -> None:
+        self.told |= self.topics & {topic}
 
     @rule(topic=NAMES)
     def publish(self, topic: str) -> None:
-        at_once(self.state.publish(topic))
+        self.run(self.state.publish(topic))
         self.tell(topic)
 
     @rule(topic=NAMES, change=st.sampled_from(["add", "remove"]))
@@ -254,21 +288,39 @@ class MemoryAgainstModel(RuleBasedStateMachine):
         assert len(model.keys) + len(model.logs) <= self.state.held <= MAX_ENTRIES
         assert model.log_bytes() <= self.state.log_bytes <= MAX_LOG_BYTES
 
+
+class SqliteAgainstModel(AgainstModel):
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.runner = asyncio.Runner()
+        super().__init__()
+        self.naive = NaiveState(prefix_size=1, by_record=True)
+
+    def make(self, **options: Any) -> SqliteState:
+        return SqliteState(Path(self.folder.name) / "state.db", **options)
+
+    def run(self, call: Coroutine[Any, Any, Any]) -> Any:
+        return self.runner.run(call)
+
     @invariant()
-    def sums_agree_with_their_parts(self) -> None:
-        logs, entries = self.state._logs, self.state._entries
-        assert logs.size == sum(len(d) + RECORD_OVERHEAD for log in logs.things.values() for d in log.records.values())
-        assert entries.size == sum(len(name) + len(slot.entry.value) for name, slot in entries.things.items())
-        for shelf in (entries, logs):
-            guests = [thing for name, thing in shelf.things.items() if name.startswith(GUESTS)]
-            assert (shelf.guests, shelf.guest_size) == (len(guests), sum(guest.size for guest in guests))
-        assert set(logs._filled) == {name for name, log in logs.things.items() if log.records}
+    def the_ledger_agrees_with_the_tables(self) -> None:
+        with contextlib.closing(sqlite3.connect(Path(self.folder.name) / "state.db")) as connection:
+            counted = connection.execute("SELECT held, entry_bytes, log_bytes FROM ledger").fetchone()
+            assert counted == connection.execute(SUMS, (RECORD_OVERHEAD,)).fetchone()
+        assert len(self.model.keys) + len(self.model.logs) <= counted[0] <= MAX_ENTRIES
 
     def teardown(self) -> None:
-        for name in "abcd":
-            self.get(name)
-            self.read(name, 0, 100)
+        super().teardown()
+        self.runner.close()
+        self.folder.cleanup()
 
 
+SUMS = """
+SELECT (SELECT count(*) FROM entries) + (SELECT count(*) FROM logs),
+    (SELECT coalesce(sum(length(key) + length(value)), 0) FROM entries),
+    (SELECT coalesce(sum(length(data) + ?), 0) FROM records)
+"""
 MemoryAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestMemoryAgainstModel = pytest.mark.slow(MemoryAgainstModel.TestCase)
+SqliteAgainstModel.TestCase.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
+TestSqliteAgainstModel = pytest.mark.slow(SqliteAgainstModel.TestCase)

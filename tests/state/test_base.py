@@ -1,10 +1,9 @@
-"""A store that is asked until it answers."""
+"""What all backends share: a store that is asked until it answers, and values that another version wrote."""
 
 import pytest
 
-from dovetail.state import patience
-from dovetail.state.base import StoreTrouble
-from dovetail.state.patience import until_answered
+from dovetail.state import base
+from dovetail.state.base import Codec, StoreTrouble, until_answered
 
 
 class Store:
@@ -23,7 +22,7 @@ class Store:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "AGAIN_SECONDS", 0)
+    monkeypatch.setattr(base, "AGAIN_SECONDS", 0)
 
 
 @pytest.mark.parametrize("silent", [0, 1, 5])
@@ -31,7 +30,7 @@ async def test_it_is_asked_until_it_answers(silent: int) -> None:
     assert await until_answered(Store(silent).ask, lambda: True) == silent + 1
 
 
-async def test_it_is_asked_as_long_as_somebody_wants_to_know() -> None:
+async def test_it_is_asked_as_long_as_the_answer_is_wanted() -> None:
     store = Store(100)
     with pytest.raises(StoreTrouble):
         await until_answered(store.ask, lambda: store.asked < 3)
@@ -44,3 +43,11 @@ async def test_another_failure_is_an_answer() -> None:
 
     with pytest.raises(ValueError, match="no"):
         await until_answered(fail, lambda: True)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x02\x01", b"\x01", b"\x01\xa1x", b"\x01\x01\x01"])
+def test_what_another_version_wrote_is_not_there(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    codec: Codec[int] = Codec(int, "number")
+    assert codec.decode(codec.encode(7)) == 7
+    assert codec.decode(data) is None
+    assert "holds a number that this version can't read" in caplog.text
