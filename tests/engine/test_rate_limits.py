@@ -233,7 +233,7 @@ async def test_in_trouble_each_worker_counts_on_by_itself(caplog: pytest.LogCapt
 async def test_a_store_without_room_for_one_caller_goes_on_counting_the_others() -> None:
     """Or a caller that fills it would loosen the quota of all."""
     clock = Clock()
-    state = FarState(max_entries=4, clock=clock)  # of which callers may have two
+    state = FarState(max_entries=3, clock=clock)  # of which callers may have two
     workers = [limiter("3/day per principal", clock, state) for _ in range(4)]
     ann, bob, mallory = caller("ann"), caller("bob"), caller("mallory")
     assert [await admitted(workers[0], 1, each) for each in (ann, bob)] == [1, 1]
