@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli.linting.linter import Catalogue, lint
-from dovetail.cli.linting.patterns import fault_of
-from dovetail.cli.linting.references import References
-from dovetail.cli.linting.walk import parts
+from dovetail.cli.lint import Catalogue, findings_of
+from dovetail.cli.lint.schemas import References, fault_of, parts
 
 TEXT = {"type": "string", "description": "A text."}
 
@@ -16,7 +14,7 @@ TEXT = {"type": "string", "description": "A text."}
 def found(rule: str, **schema: Any) -> list[str]:
     """The details of what a rule finds in a tool's arguments."""
     tool = {"name": "bake", "description": "Bake it.", "inputSchema": {"type": "object", "properties": {}, **schema}}
-    return [finding.detail for finding in lint(Catalogue(tools=[tool])) if finding.rule == rule]
+    return [finding.detail for finding in findings_of(Catalogue(tools=[tool])) if finding.rule == rule]
 
 
 # ── references ──
