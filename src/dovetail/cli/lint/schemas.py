@@ -1,14 +1,14 @@
 """Checks of the schemas of tools, as some server wrote them: every part, its references, its patterns.
 
-References are those of JSON Schema 2020-12: a URI relative to the `$id` around it, with a JSON pointer or an anchor
-as its fragment. Nothing is fetched.
+References into the document are looked up: `#/$defs/Name` and `#anchor`. Nothing is fetched, and where `$id` names a base
+they are not judged.
 """
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote
 
 from dovetail.cli.arguments import Schema, mapping, text_of
 from dovetail.cli.lint.rules import Finding
@@ -26,9 +26,8 @@ DEEPER = ("properties", "items", "additionalProperties", "patternProperties", "p
 SAME_VALUE = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
 
 TESTS = ("not", "if")  # they describe nothing, but ask whether it is so
-ELSEWHERE = ("$ref", "$dynamicRef", "anyOf", "oneOf")  # what a branch with these says is not looked up
-MAX_NESTED = 8  # `allOf` in `allOf`
 REFERENCES = ("$ref", "$dynamicRef")
+SAYS_MORE = {*REFERENCES, "allOf", "items", "prefixItems", "properties"}  # of the value that a branch describes
 ANCHORS = ("$anchor", "$dynamicAnchor")
 MAX_DEPTH = 10
 MAX_PROPERTIES = 5_000
@@ -51,22 +50,13 @@ _UNKNOWN = re.compile(r"\(\?(?:[a-zA-Z-]+\)|.?)", re.DOTALL)  # as much of a gro
 # ── every part of a schema ──
 
 
-class Described(NamedTuple):
-    """What a schema and the branches of its `allOf` say of a value."""
-
-    names: Collection[str]  # of its properties
-    has_items: bool
-    is_partial: bool  # more is said elsewhere
-
-
 class Part(NamedTuple):
     """A schema inside of another."""
 
     schema: Schema
     path: tuple[str, ...]
     depth: int  # of values in values
-    beside: tuple[Described, ...] = ()  # of the same value, by the schemas around this one
-    is_test: bool = False
+    is_alone: bool = True  # nothing else describes the same value
 
     @property
     def place(self) -> str:
@@ -96,12 +86,14 @@ def parts(root: Any) -> Iterator[Part]:
 
 
 def _inside(part: Part) -> Iterator[Part]:
-    around = (*part.beside, described_by(part.schema))
     for keyword, value in part.schema.items():
-        beside = around if keyword in SAME_VALUE else ()
-        depth = part.depth + (keyword in DEEPER)
+        is_alone = part.is_alone or keyword not in SAME_VALUE  # below `not` and `if` nothing is described
+        if keyword in SAME_VALUE:
+            is_alone = part.is_alone and keyword in ("anyOf", "oneOf") and not part.schema.keys() & SAYS_MORE
+        elif any(step in TESTS for step in part.path):
+            is_alone = False
         for steps, schema in _held(keyword, value):
-            yield Part(schema, (*part.path, keyword, *steps), depth, beside, part.is_test or keyword in TESTS)
+            yield Part(schema, (*part.path, keyword, *steps), part.depth + (keyword in DEEPER), is_alone)
 
 
 def _held(keyword: str, value: Any) -> Iterator[tuple[tuple[str, ...], Schema]]:
@@ -114,78 +106,35 @@ def _held(keyword: str, value: Any) -> Iterator[tuple[tuple[str, ...], Schema]]:
         yield from (((str(index),), each) for index, each in enumerate(value) if isinstance(each, Mapping))
 
 
-def property_names(schema: Any) -> Collection[str]:
-    known = schema.get("properties") if isinstance(schema, Mapping) else None
-    return known.keys() if isinstance(known, Mapping) else ()
-
-
-def described_by(schema: Schema) -> Described:
-    branches = list(_branches(schema))
-    return Described(
-        {name for each in (schema, *branches) for name in property_names(each)},
-        any(isinstance(each.get("items"), Mapping) or "prefixItems" in each for each in (schema, *branches)),
-        any(word in schema for word in ELSEWHERE[:2]) or any(word in each for each in branches for word in ELSEWHERE),
-    )
-
-
-def _branches(schema: Schema, levels: int = MAX_NESTED) -> Iterator[Schema]:
-    """Of `allOf`, and of theirs: all of them are true of the same value."""
-    branches = schema.get("allOf") if levels else None
-    for branch in branches if isinstance(branches, list) else ():
-        if isinstance(branch, Mapping):
-            yield branch
-            yield from _branches(branch, levels - 1)
-
-
 # ── references ──
 
 
 class References:
-    """The schemas of one document, by the URIs that lead to them."""
+    """What the references of one document lead to."""
 
     def __init__(self, root: Schema) -> None:
-        self._documents: dict[str, Schema] = {"": root}
-        self._anchors: dict[tuple[str, str], Schema] = {}
-        self._bases: dict[tuple[str, ...], str] = {(): ""}
-        for part in parts(root):
-            base = self.base_of(part.path)
-            named = part.schema.get("$id")
-            if isinstance(named, str) and named.startswith("#"):  # an anchor, up to draft 7
-                self._anchors[base, named[1:]] = part.schema
-            elif isinstance(named, str):
-                base = self._bases[part.path] = _joined(base, named)[0]
-                self._documents.setdefault(base, part.schema)
-            for anchor in ANCHORS:
-                if isinstance(part.schema.get(anchor), str):
-                    self._anchors[base, part.schema[anchor]] = part.schema
+        self._root = root
+        found = list(parts(root))
+        self._anchors = {part.schema[word]: part.schema for part in found for word in ANCHORS if _has_text(part, word)}
+        self._has_bases = any("$id" in part.schema for part in found)  # from which references count
 
-    def base_of(self, path: tuple[str, ...]) -> str:
-        """The URI that references in a part count from."""
-        if len(self._bases) == 1:  # as almost everywhere
-            return self._bases[()]
-        return next(self._bases[path[:end]] for end in range(len(path), -1, -1) if path[:end] in self._bases)
-
-    def meant(self, reference: Any, path: tuple[str, ...] = ()) -> Any | None:
-        """The schema that a reference in the part at `path` leads to; None if it is not in the document."""
+    def meant(self, reference: Any) -> Any | None:
+        """The schema that a reference leads to; an empty one if it is not judged, and None if it leads nowhere."""
         if not isinstance(reference, str):
             return None
-        base, fragment = _joined(self.base_of(path), reference)
-        fragment = unquote(fragment)
+        if self._has_bases:
+            return {}
+        if reference and not reference.startswith("#"):
+            return None
+        fragment = unquote(reference[1:])
         if fragment and not fragment.startswith("/"):
-            return self._anchors.get((base, fragment))
-        found = _pointed_at(fragment, self._documents.get(base))
+            return self._anchors.get(fragment)
+        found = _pointed_at(fragment, self._root)
         return found if isinstance(found, (Mapping, bool)) else None
 
 
-def _joined(base: str, reference: str) -> tuple[str, str]:
-    """The URI of the document, and the fragment in it."""
-    if reference.startswith("#"):
-        return base, reference[1:]  # of any scheme; `urljoin` knows those of the web only
-    try:
-        uri, fragment = urldefrag(urljoin(base, reference))
-    except ValueError:
-        return reference, ""  # it is no URI, and leads nowhere
-    return uri, fragment
+def _has_text(part: Part, word: str) -> bool:
+    return isinstance(part.schema.get(word), str)
 
 
 def _pointed_at(pointer: str, document: Any) -> Any | None:
@@ -277,7 +226,7 @@ def _findings_inside(schema: Schema, place: str, prefix: str = "") -> Iterator[F
 def _shape(part: Part) -> Iterator[tuple[str, str]]:
     """Lists without items, objects without properties, values without a type."""
     schema, kinds = part.schema, _kinds(part.schema)
-    if "array" in kinds and not part.is_test and not _has_items(part):
+    if "array" in kinds and part.is_alone and not schema.keys() & (SAYS_MORE - {"properties"}):
         yield "schema-items", ""
     is_free = schema.get("additionalProperties", False) is not False or "patternProperties" in schema
     if part.path and kinds == ["object"] and not schema.get("properties") and not is_free:
@@ -292,19 +241,14 @@ def _shape(part: Part) -> Iterator[tuple[str, str]]:
         yield "schema-map", ""
 
 
-def _has_items(part: Part) -> bool:
-    return any(each.has_items or each.is_partial for each in (*part.beside, described_by(part.schema)))
-
-
 def _required(part: Part) -> Iterator[tuple[str, str]]:
-    """What nobody describes. An object that names no properties may be described by another part, or by a branch."""
-    known, needed = property_names(part.schema), part.schema.get("required")
-    is_partial = (part.path and not known) or any(word in part.schema for word in (*UNIONS, *REFERENCES))
-    if is_partial or any(each.is_partial for each in part.beside) or not isinstance(needed, list):
-        return
-    for name in needed:
-        if isinstance(name, str) and not any(name in names for names in (known, *(each.names for each in part.beside))):
-            yield "schema-required", json.dumps(name, ensure_ascii=False)
+    """Names that no property has. A part that names no properties may be described elsewhere."""
+    known, needed = mapping(part.schema.get("properties")), part.schema.get("required")
+    is_whole = part.is_alone and not any(word in part.schema for word in (*UNIONS, *REFERENCES))
+    if is_whole and (known or not part.path) and isinstance(needed, list):
+        for name in needed:
+            if isinstance(name, str) and name not in known:
+                yield "schema-required", json.dumps(name, ensure_ascii=False)
 
 
 def _kinds(schema: Schema) -> list[Any]:
@@ -332,7 +276,7 @@ def _references(schema: Schema, place: str, prefix: str) -> Iterator[Finding]:
     for part in parts(schema):
         for reference in (part.schema[word] for word in REFERENCES if word in part.schema):
             where = prefix + part.place
-            if references.meant(reference, part.path) is None:
+            if references.meant(reference) is None:
                 yield Finding("schema-ref-broken", place, f"{where}: {json.dumps(reference)}".lstrip(": "))
             elif not part.path or part.path[0] not in ("$defs", "definitions"):
                 yield Finding("schema-ref", place, where)
