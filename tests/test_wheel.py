@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 PACKAGE = SOURCE / "dovetail"
 NEEDED = {  # that no import would miss
+    "dovetail/cli/templates/pyproject.toml.txt",
     "dovetail/py.typed",
     "dovetail/reference/notes.md",
     "dovetail/console/static/index.html",

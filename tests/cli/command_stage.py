@@ -1,19 +1,21 @@
 """A stage for the command line: a folder with `server.py`, and commands run in it as a user types them."""
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner, Result
 
 from dovetail import Client, Server
+from dovetail.cli import connect
 from dovetail.cli.main import main
-from dovetail.cli.reaching import ServerAt
+from dovetail.cli.options import ServerTarget
 
 PROGRAM = Path(__file__).parent / "example_server.py"
 BIN = Path(sys.executable).parent
@@ -40,24 +42,50 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **more}
 
 
-def typed(folder: Path, *words: str, given: str | bytes = b"", **env: str) -> "subprocess.CompletedProcess[bytes]":
-    """A command as a process of its own, without a terminal."""
-    given = given.encode() if isinstance(given, str) else given
+class Done(NamedTuple):
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+def typed(folder: Path, *words: str, given: str | bytes = b"", **env: str) -> Done:
+    """A command without a terminal, in this process. What a program that it starts writes to stderr is not in it."""
+    known = environment(**env)
+    changed: dict[str, str | None] = {**dict.fromkeys(os.environ.keys() - known.keys()), **known}
+    with contextlib.chdir(folder):
+        result = CliRunner().invoke(main, list(words), input=given, env=changed)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Done(result.exit_code, result.stdout_bytes, result.stderr_bytes)
+
+
+def spawned(folder: Path, *words: str, given: bytes = b"", **env: str) -> "subprocess.CompletedProcess[bytes]":
+    """The same as a process of its own."""
     return subprocess.run(
         [BIN / "dovetail", *words], cwd=folder, env=environment(**env), input=given, capture_output=True,
         timeout=PROMPTLY, check=False,
     )  # fmt: skip
 
 
+def serve_in_process(server: Server, monkeypatch: pytest.MonkeyPatch, **pinned: Any) -> None:
+    """Every program that a command would start is this server, in this process."""
+
+    def client(target: ServerTarget, handlers: dict[str, Any]) -> Client:
+        given = {**target.options, **handlers, **pinned}
+        for_others = ("transport", "env", "cwd", "headers", "auth")
+        return Client(server, **{name: value for name, value in given.items() if name not in for_others})
+
+    @contextlib.asynccontextmanager
+    async def started(target: ServerTarget) -> AsyncIterator[ServerTarget]:
+        yield target
+
+    monkeypatch.setattr(connect, "client_for", client)
+    monkeypatch.setattr(ServerTarget, "started", started)
+
+
 def running(server: Server, monkeypatch: pytest.MonkeyPatch, **pinned: Any) -> Run:
     """Runs commands in this process, against a server in this process; every target is that server."""
-
-    def client(self: ServerAt, handlers: dict[str, Any]) -> Client:
-        options = {name: self.options[name] for name in ("timeout", "protocol_version")}
-        return Client(server, **{**options, **handlers, **pinned})
-
-    monkeypatch.setattr(ServerAt, "_client", client)
-    monkeypatch.setattr(ServerAt, "_start", lambda self: None)
+    serve_in_process(server, monkeypatch, **pinned)
 
     def run(*words: str, **more: Any) -> Result:
         return CliRunner().invoke(main, [words[0], "dovetail.reference", *words[1:]], **more)

@@ -11,8 +11,8 @@ from command_stage import Run, furnish, running, typed
 from server_process import serving
 
 from dovetail import Server, ToolError
-from dovetail.cli.exits import DECLINED, FAILED, WRONG_USE
-from dovetail.cli.loading import ROWS, Measurement
+from dovetail.cli.bench import ROWS, Measurement
+from dovetail.cli.output import DECLINED, FAILED, WRONG_USE
 
 QUICKLY = ("--seconds", "0.1", "--clients", "2")
 

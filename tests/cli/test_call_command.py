@@ -11,7 +11,7 @@ import pytest
 from command_stage import Run, furnish, running, typed
 
 from dovetail import Server
-from dovetail.cli.exits import DECLINED, FAILED, LATE, UNREACHED, WRONG_USE
+from dovetail.cli.output import DECLINED, FAILED, LATE, UNREACHED, WRONG_USE
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
 
@@ -267,7 +267,6 @@ def test_results_and_words_go_different_ways(folder: Path) -> None:
     ("words", "code", "told"),
     [
         (["nowhere.py", "add"], WRONG_USE, b"there is no file nowhere.py"),
-        (["server.py:none", "add"], WRONG_USE, b"server.py has no none; it has server"),
         (["broken.py", "add"], UNREACHED, b"broken.py exited with code 1"),
         (["http://127.0.0.1:1/mcp", "add"], UNREACHED, b"can't connect"),
         (["server.py", "bake", "seconds=20", "--timeout", "0.5"], LATE, b"0.5 s\n--timeout SECONDS"),

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli.arguments import GivenArguments, Misread, parameter_lines, typed_value
-from dovetail.cli.exits import WRONG_USE, Ending
-from dovetail.cli.schemas import described
+from dovetail.cli.arguments import GivenArguments, Misread, described, parameter_lines, typed_value
+from dovetail.cli.output import WRONG_USE, CommandExit
 from stable_ids import stable
 
 PLACE = {"type": "object", "properties": {"shop": {"type": "string"}, "floor": {"type": "integer"}}}
@@ -129,14 +128,14 @@ def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str,
     ids=stable,
 )
 def test_what_does_not_fit_is_told(words: list[str], told: str) -> None:
-    with pytest.raises(Ending) as ended:
+    with pytest.raises(CommandExit) as ended:
         read(*words)
     assert told in ended.value.message
     assert ended.value.exit_code == WRONG_USE
 
 
 def test_names_of_a_server_stay_in_their_line() -> None:
-    with pytest.raises(Ending) as ended:
+    with pytest.raises(CommandExit) as ended:
         read("a Error=1", schema={"properties": {"a\nError: fake": {}}})
     assert ended.value.message.splitlines()[0] == "buy takes no a Error; did you mean a Error: fake?"
 
@@ -149,7 +148,7 @@ def test_what_is_missing_is_told_with_all_that_it_takes() -> None:
         },
         "required": ["a"],
     }
-    with pytest.raises(Ending) as ended:
+    with pytest.raises(CommandExit) as ended:
         read(schema=schema)
     assert ended.value.message.splitlines() == [
         "buy needs a",
@@ -160,7 +159,7 @@ def test_what_is_missing_is_told_with_all_that_it_takes() -> None:
 
 
 def test_a_tool_without_arguments_says_so() -> None:
-    with pytest.raises(Ending, match="It takes no arguments"):
+    with pytest.raises(CommandExit, match="It takes no arguments"):
         read("a=1", schema={"type": "object"})
 
 
@@ -168,15 +167,15 @@ def test_whole_arguments_are_taken_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "arguments.json"
     file.write_text('{"whole": "x", "new": 1}')
     assert read("part=2", whole=f"@{file}") == {"whole": "x", "new": 1, "part": 2}
-    with pytest.raises(Ending, match="--args: this is not JSON"):
+    with pytest.raises(CommandExit, match="--args: this is not JSON"):
         read(whole="{")
-    with pytest.raises(Ending, match="--args: a JSON object is needed"):
+    with pytest.raises(CommandExit, match="--args: a JSON object is needed"):
         read(whole="[1]")
-    with pytest.raises(Ending, match="--args: 1e999 is too large for a number"):
+    with pytest.raises(CommandExit, match="--args: 1e999 is too large for a number"):
         read(whole='{"part": 1e999}')
-    with pytest.raises(Ending, match="--args: this is not JSON: NaN is no number"):
+    with pytest.raises(CommandExit, match="--args: this is not JSON: NaN is no number"):
         read(whole='{"part": NaN}')
-    with pytest.raises(Ending, match="--args: this is not JSON"):
+    with pytest.raises(CommandExit, match="--args: this is not JSON"):
         read(whole="[" * 100_000)
 
 
@@ -184,7 +183,7 @@ def test_the_text_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("5")
     (tmp_path / "b").write_bytes(b"\xff")
     assert read(f"whole=@{tmp_path / 'a'}", f"text=@{tmp_path / 'a'}") == {"whole": 5, "text": "5"}
-    with pytest.raises(Ending, match="no text in UTF-8"):
+    with pytest.raises(CommandExit, match="no text in UTF-8"):
         read(f"text=@{tmp_path / 'b'}")
 
 
@@ -192,7 +191,7 @@ def test_the_text_of_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"five")))
     assert read("text=@-") == {"text": "five"}
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
-    with pytest.raises(Ending, match="stdin: it is no text in UTF-8"):
+    with pytest.raises(CommandExit, match="stdin: it is no text in UTF-8"):
         read("text=@-")
 
 
@@ -200,7 +199,7 @@ def test_the_text_of_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path / "pipe", tmp_path, Path(os.devnull)):
-        with pytest.raises(Ending, match="it is no file"):
+        with pytest.raises(CommandExit, match="it is no file"):
             read(f"text=@{place}")
     reading, writing = os.pipe()  # as <(command) of a shell
     os.write(writing, b"five")
@@ -226,7 +225,7 @@ HOSTILE: list[Any] = [
 @pytest.mark.parametrize("part", HOSTILE, ids=stable)
 def test_no_schema_is_too_strange(part: Any) -> None:
     schema = {"properties": {"a": part}, "required": "a"}
-    with contextlib.suppress(Ending):
+    with contextlib.suppress(CommandExit):
         assert read("a=1", schema=schema).keys() == {"a"}
     assert parameter_lines(schema)
 
@@ -261,7 +260,7 @@ def test_integers_are_those_of_json(text: str) -> None:
 def test_arguments_that_are_all_text() -> None:
     assert GivenArguments.read(["a=1", "b=@"[:-1]]).texts() == {"a": "1", "b": ""}
     assert GivenArguments.read(["a=1"]).texts({"a": True, "b": False}, "greet") == {"a": "1"}
-    with pytest.raises(Ending, match="greet needs a"):
+    with pytest.raises(CommandExit, match="greet needs a"):
         GivenArguments().texts({"a": True}, "greet")
-    with pytest.raises(Ending, match="greet takes no c"):
+    with pytest.raises(CommandExit, match="greet takes no c"):
         GivenArguments.read(["a=1", "c=1"]).texts({"a": True}, "greet")

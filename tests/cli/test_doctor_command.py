@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from command_stage import furnish, typed
 
-from dovetail.cli.examining import environment, machine, programs
-from dovetail.cli.examining.notes import OK, PROBLEM, WARNING, HealthNote
+from dovetail.cli import doctor
+from dovetail.cli.doctor import OK, PROBLEM, WARNING, HealthNote
 
 
 def only(notes: Iterable[HealthNote]) -> HealthNote:
@@ -53,7 +53,7 @@ def test_all_of_it_as_it_is_typed(tmp_path: Path) -> None:
     ],
 )
 def test_no_secret_of_a_url_is_shown(url: str, shown: str) -> None:
-    note = only(programs.target(url))
+    note = only(doctor.target_server(url))
     assert (note.level, note.subject) == (PROBLEM, shown)
     assert "hush" not in repr(note)
     assert "hu/sh" not in repr(note)
@@ -72,32 +72,32 @@ def test_no_secret_of_a_url_is_shown(url: str, shown: str) -> None:
     ],
 )
 def test_variables(name: str, value: str, level: str, told: str) -> None:
-    note = only(environment.variables({name: value, "HOME": "/"}))
+    note = only(doctor.variables({name: value, "HOME": "/"}))
     assert (note.level, note.subject) == (level, name)
     assert told in note.text + note.fix
     assert "hush" not in note.text + note.fix
 
 
 def test_every_variable_that_the_package_reads_is_known() -> None:
-    source = Path(environment.__file__).parents[2]
+    source = Path(doctor.__file__).parents[1]
     text = "".join(path.read_text() for path in source.rglob("*.py"))
-    assert set(re.findall(r"DOVETAIL_([A-Z_]*[A-Z])", text)) <= environment.KNOWN
+    assert set(re.findall(r"DOVETAIL_([A-Z_]*[A-Z])", text)) <= doctor.KNOWN
 
 
 def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all(note.level == OK for note in environment.packages())
-    monkeypatch.setattr(environment, "_version", lambda name: None)
-    notes = {note.subject: note for note in environment.packages()}
+    assert all(note.level == OK for note in doctor.packages())
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    notes = {note.subject: note for note in doctor.packages()}
     assert (notes["msgspec"].level, notes["msgspec"].fix) == (PROBLEM, "pip install msgspec")
     assert (notes["redis"].level, "pip install 'dovetail-mcp[redis]'" in notes["redis"].text) == (OK, True)
 
 
 def test_another_command_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "not on the PATH" in only(environment.on_path()).text
+    assert "not on the PATH" in only(doctor.on_path()).text
     (tmp_path / "dovetail").write_text("#!/bin/sh\n")
     (tmp_path / "dovetail").chmod(0o755)
-    note = only(environment.on_path())
+    note = only(doctor.on_path())
     assert (note.level, str(tmp_path) in note.text) == (WARNING, True)
 
 
@@ -106,10 +106,10 @@ def test_a_port_and_who_has_it() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         number = taken.getsockname()[1]
-        note = only(machine.port(number))
+        note = only(doctor.port_in_use(number))
         assert note.level == WARNING
         assert not sys.platform.startswith("linux") or f"(process {os.getpid()})" in note.text
-    assert only(machine.port(number)).level == OK
+    assert only(doctor.port_in_use(number)).level == OK
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_localhost(monkeypatch: pytest.MonkeyPatch, addresses: list[str], level:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 0)) for each in addresses]
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
-    assert only(machine.localhost()).level == level
+    assert only(doctor.localhost()).level == level
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_localhost(monkeypatch: pytest.MonkeyPatch, addresses: list[str], level:
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_state(tmp_path: Path, url: str | None, level: str, told: str) -> None:
-    note = only(machine.state(url and url.format(folder=str(tmp_path).lstrip("/"))))
+    note = only(doctor.state_store(url and url.format(folder=str(tmp_path).lstrip("/"))))
     assert (note.level, told in note.text) == (level, True)
     assert "hush" not in note.text + note.fix
 
@@ -157,10 +157,10 @@ def test_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, level
     for name in ("HOME", "XDG_CONFIG_HOME", "USERPROFILE", "APPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    assert "none that" in only(programs.hosts()).text
+    assert "none that" in only(doctor.hosts()).text
     file = tmp_path / ".mcp.json"
     file.write_text(text)
-    note = only(programs.hosts())
+    note = only(doctor.hosts())
     assert (note.level, note.subject, told in note.text) == (level, "Claude Code", True), note
     assert "hush" not in note.text + note.fix
     assert file.read_text() == text

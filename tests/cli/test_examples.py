@@ -1,38 +1,36 @@
-"""Every example in every `--help` is run: in a folder with a `server.py`, and with a server at a URL.
+"""Every example in every `--help` is run: in a folder with a `server.py`, whose server is in this process.
 
-An example is a line of an epilog that begins with `dovetail`; what follows two spaces explains it. Only what would
-leave this machine, or stand in the way of other tests, is replaced.
+An example is a line of an epilog that begins with `dovetail`; what follows two spaces explains it. What would leave
+this machine, or stand in the way of other tests, is replaced.
 """
 
-import os
 import re
+import shlex
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import example_server
 import pytest
-from command_stage import BIN, PROGRAM, PROMPTLY, environment, furnish
-from server_process import serving
+from command_stage import PROMPTLY, environment, furnish, serve_in_process, typed
 
-from dovetail import cli
+from dovetail import Server
 from dovetail.cli.main import COMMANDS, main
 
 LASTING = {"run", "dev"}  # they end when they are told to
-URLS = re.compile(r"https?://(127\.0\.0\.1:8000|localhost:8000|example\.com)/mcp")
+ALLOWED = {"lint": {0, 1}, "doctor": {0, 1}}  # they say what they found
 REPLACED = {
     "npx -y @modelcontextprotocol/server-everything": "python server.py",
-    "--port 9000": "--port 0",
-    "--host 0.0.0.0": "--host 127.0.0.1",
-    "--workers 4": "--workers 2",
     "redis://127.0.0.1:6379/0": "sqlite:state.db",
 }
-ALLOWED = {"lint": {0, 1}, "doctor": {0, 1}}  # they say what they found
+pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
 
 
 def examples() -> list[tuple[str, str]]:
     """The name of each command, and a line of its own."""
-    epilogs = {"": main.epilog, **{name: getattr(cli, name).command.epilog for name in COMMANDS}}
+    group = main.make_context("dovetail", [], resilient_parsing=True)
+    epilogs = {"": main.epilog, **{name: main.get_command(group, name).epilog for name in COMMANDS}}  # type: ignore[union-attr]
     return [
         (name, re.split(r"\s{2,}", line.strip())[0])
         for name, epilog in epilogs.items()
@@ -41,24 +39,10 @@ def examples() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    log = tmp_path_factory.mktemp("served") / "log.txt"
-    with serving(["-m", "dovetail.cli", "run", str(PROGRAM), "--transport", "http"], log) as served:
-        yield f"{served.origin}/mcp"
-    assert served.complaints == []
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     furnish(tmp_path)
     return tmp_path
-
-
-def runnable(line: str, url: str) -> str:
-    for words, others in REPLACED.items():
-        line = line.replace(words, others)
-    return URLS.sub(url, line)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -68,55 +52,40 @@ def test_every_command_has_examples(name: str) -> None:
     assert all(line.split()[1] == name for line in mine)
 
 
-ENDING = [line for _, line in examples() if line.split()[1] not in LASTING]
+@pytest.mark.parametrize("line", list(dict.fromkeys(line for _, line in examples() if line.split()[1] not in LASTING)))
+def test_an_example_does_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    serve_in_process(example_server.server, monkeypatch)
+    for words, others in REPLACED.items():
+        line = line.replace(words, others)
+    program, *words = shlex.split(line.partition(" > ")[0])
+    done = typed(folder, *words, HOME=str(folder), XDG_CONFIG_HOME=str(folder))
+    assert (program, done.returncode in ALLOWED.get(words[0], {0})) == ("dovetail", True), done.stderr
+    assert done.stdout or "--output" in line or done.stderr
 
 
-@pytest.mark.parametrize("line", list(dict.fromkeys(ENDING)))
-def test_an_example_does_what_it_says(folder: Path, url: str, line: str) -> None:
-    done = subprocess.run(
-        ["sh", "-c", runnable(line, url)], cwd=folder, env=environment(HOME=str(folder), XDG_CONFIG_HOME=str(folder)),
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROMPTLY, check=False,
-    )  # fmt: skip
-    assert done.returncode in ALLOWED.get(line.split()[1], {0}), done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout or ">" in line or "--output" in line or done.stderr
+@pytest.mark.parametrize("line", list(dict.fromkeys(line for _, line in examples() if line.split()[1] == "run")))
+def test_an_example_that_lasts_serves_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr(Server, "run", lambda self, transport, **options: served.append((self.name, transport)))
+    monkeypatch.setattr("dovetail.cli.run.BUNDLED", "dovetail.reference:create_server")
+    monkeypatch.syspath_prepend(str(folder))
+    done = typed(folder, *shlex.split(line)[1:])
+    assert done.returncode == 0, done.stderr
+    assert served[0][1] == ("http" if "--transport http" in line or line.endswith("run") else "stdio")
 
 
-SERVING = [line for _, line in examples() if line.split()[1] in LASTING]
-
-
-@pytest.mark.parametrize("line", list(dict.fromkeys(SERVING)))
-def test_an_example_that_lasts_can_be_started_and_ended(folder: Path, url: str, line: str) -> None:
-    env = environment(HOME=str(folder), DOVETAIL_PORT="0", BROWSER="true")
-    words = ["sh", "-c", f"exec {runnable(line, url)}"]
+def test_dev_can_be_started_and_ended(folder: Path) -> None:
+    env = environment(HOME=str(folder), DOVETAIL_PORT="0")
     with (folder / "told.txt").open("w+") as told:
-        process = subprocess.Popen(words, cwd=folder, env=env, stdin=subprocess.PIPE, stdout=told, stderr=told)
+        words = ["dovetail", "dev", "package.module:server", "--watch", "notes.txt", "--no-open"]
+        process = subprocess.Popen(words, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=told, stderr=told)
         try:
-            process.communicate(timeout=PROMPTLY if is_ended_by_silence(line) else until_it_listens(process, folder))
-        except subprocess.TimeoutExpired:
+            deadline = time.monotonic() + PROMPTLY
+            while "Console" not in (folder / "told.txt").read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
             process.terminate()
-            process.wait(PROMPTLY)
+            assert process.wait(PROMPTLY) == 0
         finally:
             process.kill()
-            process.communicate()
-    assert process.returncode == 0, (folder / "told.txt").read_text()
     assert "Traceback" not in (folder / "told.txt").read_text()
-
-
-def is_ended_by_silence(line: str) -> bool:
-    """Over stdio a server ends with its input."""
-    return line.split()[1] == "run" and len(line.split()) > 2 and "--transport http" not in line
-
-
-def until_it_listens(process: "subprocess.Popen[bytes]", folder: Path) -> float:
-    deadline = time.monotonic() + PROMPTLY
-    while "http://" not in (folder / "told.txt").read_text():
-        assert process.poll() is None, (folder / "told.txt").read_text()
-        assert time.monotonic() < deadline, "it does not say where it listens"
-        time.sleep(0.02)
-    return 0.01
-
-
-def test_the_command_that_is_run_is_the_one_under_test() -> None:
-    assert (BIN / "dovetail").is_file()
-    assert os.access(BIN / "dovetail", os.X_OK)

@@ -4,18 +4,14 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from command_stage import PROGRAM, typed
+from command_stage import PROGRAM, running, typed
 from server_process import serving
 
-from dovetail import Client, Server
-from dovetail.cli.linting.report import brief
-from dovetail.cli.linting.rules import RULES, Finding
-from dovetail.cli.main import main
-from dovetail.cli.reaching import ServerAt
+from dovetail import Server
+from dovetail.cli.lint import brief
+from dovetail.cli.lint.rules import RULES, Finding
 from dovetail.protocol.revisions import SUPPORTED
 
 OLD = """
@@ -49,13 +45,7 @@ def test_a_server_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
         """Bake it."""
         return "bread" * minutes
 
-    def client(self: ServerAt, handlers: dict[str, Any]) -> Client:
-        kept = {key: value for key, value in handlers.items() if key != "transport"}
-        return Client(server, **{"timeout": self.options["timeout"], **kept})
-
-    monkeypatch.setattr(ServerAt, "_client", client)
-    monkeypatch.setattr(ServerAt, "_start", lambda self: None)
-    done = CliRunner().invoke(main, ["inspect", "dovetail.reference"])
+    done = running(server, monkeypatch)("inspect")
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert lines[0] == "The Bakery 2.0.0"
@@ -107,21 +97,20 @@ def test_one_that_leaves_when_it_is_pinged_is_inspected_all_the_same(tmp_path: P
     assert (said["counts"]["tools"], said["seconds"]["answer"]) == (2, None)
 
 
-def test_a_server_at_a_url(tmp_path: Path) -> None:
+def test_a_server_at_a_url_and_a_transport_that_is_missing_there(tmp_path: Path) -> None:
     with serving(["-m", "dovetail.cli", "run", str(PROGRAM), "--transport", "http"], tmp_path / "log.txt") as served:
-        done = typed(tmp_path, "inspect", f"{served.origin}/mcp", "--json")
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert all(probe["speaks"] for probe in said["revisions"].values())
-    assert {name: probe["speaks"] for name, probe in said["transports"].items()} == {"http": True, "sse": False}
-    assert said["server"]["name"] == "example"
-
-
-def test_a_transport_is_missing_at_this_address_only(tmp_path: Path) -> None:
-    with serving(["-m", "dovetail.cli", "run", str(PROGRAM), "--transport", "http"], tmp_path / "log.txt") as served:
-        done = {path: typed(tmp_path, "inspect", f"{served.origin}/{path}").stdout.decode() for path in ("mcp", "sse")}
-    assert "\nTransports    http; not sse at this address\n" in done["mcp"]
-    assert "\nTransports    sse; not http at this address\n" in done["sse"]
+        found = {
+            path: json.loads(typed(tmp_path, "inspect", f"{served.origin}/{path}", "--json").stdout)
+            for path in ("mcp", "sse")
+        }
+        told = typed(tmp_path, "inspect", f"{served.origin}/mcp").stdout.decode()
+    assert all(probe["speaks"] for probe in found["mcp"]["revisions"].values())
+    transports = {
+        path: {name: probe["speaks"] for name, probe in said["transports"].items()} for path, said in found.items()
+    }
+    assert transports == {"mcp": {"http": True, "sse": False}, "sse": {"http": False, "sse": True}}
+    assert "\nTransports    http; not sse at this address\n" in told
+    assert found["mcp"]["server"]["name"] == "example"
 
 
 MANY = [Finding("tool-description", f"tool t{number}") for number in range(5)]

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_stage import Run, furnish, running, typed
+from command_stage import Run, furnish, running, spawned, typed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail import Client, Server
-from dovetail.cli.linting.linter import Catalogue, lint, tokens
-from dovetail.cli.linting.rules import LEVELS, RULES, Finding, RuleChoice, at_least, is_chosen
-from dovetail.cli.linting.walk import parts
+from dovetail.cli.lint import Catalogue, findings_of, tokens
+from dovetail.cli.lint.rules import LEVELS, RULES, Finding, RuleChoice, at_least, is_chosen
+from dovetail.cli.lint.schemas import parts
 
 TEXT = {"type": "string", "description": "A text."}
 
@@ -121,7 +121,7 @@ BROKEN = [
     ("rule", "catalogue", "detail"), BROKEN, ids=[f"{n} {rule}" for n, (rule, *_) in enumerate(BROKEN)]
 )
 def test_a_rule_finds_what_it_is_for(rule: str, catalogue: Catalogue, detail: str) -> None:
-    found = lint(catalogue)
+    found = findings_of(catalogue)
     mine = [finding for finding in found if finding.rule == rule]
     assert mine, found
     assert any(detail in finding.detail for finding in mine), mine
@@ -163,7 +163,7 @@ GOOD = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_what_is_fine_is_not_found(name: str) -> None:
-    assert lint(tools(GOOD[name])) == []
+    assert findings_of(tools(GOOD[name])) == []
 
 
 SOME_KEYS = [
@@ -188,7 +188,7 @@ JSON = st.recursive(
 @given(st.lists(st.dictionaries(st.sampled_from(["name", "inputSchema", "outputSchema", "annotations", "icons",
        "description", "uri", "uriTemplate", "arguments"]), JSON), max_size=3))  # fmt: skip
 def test_definitions_of_any_shape_are_linted(definitions: list[dict[str, Any]]) -> None:
-    found = lint(Catalogue(definitions, definitions, definitions, definitions))
+    found = findings_of(Catalogue(definitions, definitions, definitions, definitions))
     assert all(finding.rule in RULES for finding in found)
 
 
@@ -318,7 +318,7 @@ def test_a_completion_of_a_prompt_that_is_not_there_is_told(tmp_path: Path) -> N
         '@server.completion(prompt="tripp", argument="city")\ndef cities(value: str) -> list[str]:\n    return []\n'
         '@server.prompt\ndef trip(city: str) -> str:\n    """Plan it."""\n    return city\n'
     )
-    done = typed(tmp_path, "lint", "server.py")
+    done = spawned(tmp_path, "lint", "server.py")
     words = b"Error: completion of tripp, city (server.cities): there is no prompt tripp (did you mean trip?)"
     assert (done.returncode, done.stderr.splitlines()) == (3, [words])
 
@@ -355,7 +355,7 @@ def test_a_list_that_no_client_takes_fails_the_build(
 
 
 def test_levels_are_ordered() -> None:
-    found = lint(tools(tool("a.b", description=""), one(type="string", format="email")))
+    found = findings_of(tools(tool("a.b", description=""), one(type="string", format="email")))
     assert [finding.level for finding in found] == ["error", "warning", "note"]
     assert [len(at_least(level, found)) for level in LEVELS] == [3, 2, 1]
 

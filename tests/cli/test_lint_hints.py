@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli.linting.hints import findings_of_hints
+from dovetail.cli.lint.rules import findings_of_hints
 
 SERVERS = {  # the name that a server gives itself, and its tools
     "github-mcp-server": """

@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli.linting.linter import Catalogue, lint
-from dovetail.cli.linting.patterns import fault_of
-from dovetail.cli.linting.references import References
-from dovetail.cli.linting.walk import parts
+from dovetail.cli.lint import Catalogue, findings_of
+from dovetail.cli.lint.schemas import References, fault_of, parts
 
 TEXT = {"type": "string", "description": "A text."}
 
@@ -16,13 +14,12 @@ TEXT = {"type": "string", "description": "A text."}
 def found(rule: str, **schema: Any) -> list[str]:
     """The details of what a rule finds in a tool's arguments."""
     tool = {"name": "bake", "description": "Bake it.", "inputSchema": {"type": "object", "properties": {}, **schema}}
-    return [finding.detail for finding in lint(Catalogue(tools=[tool])) if finding.rule == rule]
+    return [finding.detail for finding in findings_of(Catalogue(tools=[tool])) if finding.rule == rule]
 
 
 # ── references ──
 
 DOCUMENT = {
-    "$id": "https://example.com/schemas/order",
     "$defs": {
         "Box<int>": {"title": "box"},
         "a/b~c": {"title": "slash"},
@@ -30,13 +27,6 @@ DOCUMENT = {
         "größe": {"title": "umlaut"},
         "anchored": {"$anchor": "node", "title": "anchor"},
         "dynamic": {"$dynamicAnchor": "dyn", "title": "dynamic"},
-        "apart": {
-            "$id": "parts/apart",
-            "title": "apart",
-            "$defs": {"in": {"title": "inside", "$anchor": "node"}},
-        },
-        "named": {"$id": "urn:example:named", "title": "named", "$defs": {"in": {"title": "in a urn"}}},
-        "old": {"$id": "#old", "title": "old"},
         "any": True,
     },
     "prefixItems": [{"title": "first"}],
@@ -51,24 +41,11 @@ DOCUMENT = {
         ("", None),
         ("#/$defs/Box%3Cint%3E", "box"),
         ("#/$defs/Box<int>", "box"),
-        ("#/%24defs/Box%3cint%3e", "box"),
         ("#/$defs/a~1b~0c", "slash"),
-        ("#/$defs/a~1b%7E0c", "slash"),
         ("#/$defs/50%25", "percent"),
         ("#/$defs/gr%C3%B6%C3%9Fe", "umlaut"),
         ("#node", "anchor"),
         ("#dyn", "dynamic"),
-        ("#old", "old"),
-        ("order", None),
-        ("order#node", "anchor"),
-        ("https://example.com/schemas/order#/$defs/anchored", "anchor"),
-        ("parts/apart", "apart"),
-        ("/schemas/parts/apart", "apart"),
-        ("parts/apart#/$defs/in", "inside"),
-        ("parts/apart#node", "inside"),
-        ("https://example.com/schemas/parts/apart", "apart"),
-        ("urn:example:named", "named"),
-        ("urn:example:named#/$defs/in", "in a urn"),
         ("#/prefixItems/0", "first"),
     ],
 )
@@ -81,24 +58,17 @@ def test_a_reference_leads_to_what_it_names(reference: str, title: str | None) -
 @pytest.mark.parametrize(
     "reference",
     [
-        *("#/no", "#no", "#/$defs/Box%3Cstr%3E", "#/$defs/a/b~c", "parts/other", "https://example.com/", "other#node"),
-        *("#/prefixItems/1", "#/prefixItems/01", "#/prefixItems/²", "#/prefixItems/" + "9" * 5_000, "#/required/0"),
-        *("#/$id", "http://[", "#/%", 3, None, ["#"]),
+        *("#/no", "#no", "#/$defs/Box%3Cstr%3E", "#/$defs/a/b~c", "#/prefixItems/1", "#/prefixItems/01"),
+        *("#/prefixItems/²", "#/prefixItems/" + "9" * 5_000, "#/required/0", "#/%", "https://example.com/x#node", 3, None),
     ],
 )  # fmt: skip
 def test_a_reference_that_leads_nowhere(reference: Any) -> None:
     assert References(DOCUMENT).meant(reference) is None
 
 
-def test_a_reference_counts_from_the_schema_that_it_is_in() -> None:
-    inner = {
-        "$id": "https://example.com/inner",
-        "type": "object",
-        "properties": {"x": {"$ref": "#/$defs/X"}},
-        "$defs": {"X": TEXT},
-    }
+def test_a_reference_inside_of_another_document_is_not_judged() -> None:
+    inner = {"$id": "https://example.com/inner", "type": "object", "properties": {"x": {"$ref": "#/$defs/X"}}}
     assert found("schema-ref-broken", properties={"a": inner}) == []
-    assert found("schema-ref-broken", properties={"a": {**inner, "$defs": {}}}) == ['a.x: "#/$defs/X"']
 
 
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
@@ -199,9 +169,7 @@ def test_a_list_may_be_described_elsewhere(schema: dict[str, Any]) -> None:
     assert found("schema-items", properties={"x": schema}, **LISTS) == []
 
 
-@pytest.mark.parametrize(
-    "schema", [BARE, {"anyOf": [BARE, {"type": "null"}]}, {"allOf": [BARE]}, {"properties": {"not": BARE}}]
-)
+@pytest.mark.parametrize("schema", [BARE, {"anyOf": [BARE, {"type": "null"}]}, {"properties": {"not": BARE}}])
 def test_a_list_that_nobody_describes_is_found(schema: dict[str, Any]) -> None:
     assert len(found("schema-items", properties={"x": schema}, **LISTS)) == 1
 
@@ -210,23 +178,13 @@ def test_a_list_that_nobody_describes_is_found(schema: dict[str, Any]) -> None:
     ("schema", "place"),
     [
         ({"properties": {"a": TEXT}, "required": ["a", "b"]}, '"b"'),
-        ({"allOf": [{"allOf": [{"properties": {"c": TEXT}}]}, ONLY_A]}, '"b"'),
-        ({"properties": {"a": TEXT}, "then": ONLY_A}, '"b"'),
         ({"properties": {"o": {"anyOf": [{"type": "object", **ONLY_A}, {"type": "null"}]}}}, 'o: "b"'),
         ({"properties": {"b": TEXT, "o": {"type": "object", **ONLY_A}}}, 'o: "b"'),
         ({"properties": {"b": TEXT, "o": {"type": "array", "items": {"type": "object", **ONLY_A}}}}, 'o[]: "b"'),
-        ({"properties": BOTH, "then": {"properties": {"o": {"type": "object", **ONLY_A}}}}, 'o: "b"'),
     ],
 )
 def test_what_nobody_describes_is_found(schema: dict[str, Any], place: str) -> None:
     assert found("schema-required", **schema) == [place]
-
-
-def test_a_schema_made_to_be_slow_ends() -> None:
-    """20,000 parts beside 5,000 names, each of which asks for a name that is not there."""
-    names = {f"p{number}": TEXT for number in range(5_000)}
-    branches = [{"properties": {"z": {}}, "required": [f"q{number}"]} for number in range(7_000)]
-    assert len(found("schema-required", properties=names, allOf=branches)) > 1_000
 
 
 # ── patterns ──

@@ -12,10 +12,10 @@ from command_stage import Run, running
 from costs import functions_called
 from dovetail import Client, Server
 from dovetail.cli.arguments import Argument, GivenArguments, parameter_lines
-from dovetail.cli.catalogue import details, lines
-from dovetail.cli.exits import Ending
-from dovetail.cli.linting.linter import Catalogue, lint
-from dovetail.cli.list import KINDS, MAX_PAGES
+from dovetail.cli.commands import KINDS, MAX_PAGES
+from dovetail.cli.lint import Catalogue, findings_of
+from dovetail.cli.output import CommandExit
+from dovetail.cli.show import details, lines
 
 
 @pytest.fixture
@@ -176,8 +176,8 @@ def test_a_hostile_schema_is_looked_at_once(schema: dict[str, Any]) -> None:
         lambda: parameter_lines(schema),
         lambda: given.typed(schema, "t"),
         lambda: nested.typed(schema, "t"),
-        lambda: lint(Catalogue(tools=[tool])),
+        lambda: findings_of(Catalogue(tools=[tool])),
     ):
-        with functions_called() as called, contextlib.suppress(Ending):
+        with functions_called() as called, contextlib.suppress(CommandExit):
             look()
         assert len(called) <= 600 * parts + 20_000

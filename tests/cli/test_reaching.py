@@ -1,20 +1,17 @@
 """Servers that can't be reached, or are none: what is told, and with which exit code."""
 
-import os
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-import pexpect
 import pytest
 from click.testing import CliRunner
-from command_stage import BIN, PROMPTLY, environment, typed
+from command_stage import spawned, typed
 
 from dovetail.cli.main import main
-from dovetail.cli.overhearing import tamed
-from dovetail.cli.whereabouts import split_target, what_is_missing
+from dovetail.cli.target import split_target, what_is_missing
 
 PLAIN = "from dovetail import Server\nserver = Server('plain')\n"
 
@@ -44,7 +41,7 @@ PLAIN = "from dovetail import Server\nserver = Server('plain')\n"
             "over HTTP+SSE; leave --transport out",
         ),
         (["server.py", "--revision", "2020"], 2, "--revision '2020' is unknown; use one of 2026-07-28,"),
-        (["--", "no-such-thing"], 2, "can't start 'no-such-thing': there is no such command"),
+        (["--", "no-such-thing"], 2, "can't start no-such-thing: there is no such command"),
         (["leaving.py"], 3, "leaving.py exited with code 2"),
         (["--", "cat"], 3, "cat does not answer as an MCP server does"),
         (["--", "true"], 3, "true exited with code 0"),
@@ -60,7 +57,8 @@ def test_exit_codes(tmp_path: Path, words: list[str], code: int, said: str) -> N
         "leaving.py": "raise SystemExit(2)",
     }.items():
         (tmp_path / name).write_text(text)
-    done = typed(tmp_path, "list", *words)
+    run = spawned if words[0].partition(":")[0] in ("server.py", "empty.py", "broken.py") else typed
+    done = run(tmp_path, "list", *words)
     told = done.stderr.decode()
     assert (done.returncode, said in told, done.stdout) == (code, True, b""), told
     assert sum(line.startswith("Error: ") for line in told.splitlines()) == 1
@@ -157,50 +155,3 @@ def test_a_finder_that_fails_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_the_parts_of_a_target(target: str, parts: tuple[str, str]) -> None:
     assert split_target(target) == parts
-
-
-# ── what it writes to stderr ──
-
-
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("plain words\n", "plain words\n"),
-        ("no end", "no end"),
-        ("windows\r\n", "windows\n"),
-        ("10%\r20%\r30%\n", "30%\n"),
-        ("\x1b[31mred\x1b[0m\n", "\x1b[31mred\x1b[0m\x1b[0m\n"),
-        ("\x1b[2J\x1b[1;1Hgone\n", "gone\n"),
-        ("\x1b]0;title\x07\x1b]8;;http://evil\x1b\\link\n", "link\n"),
-        ("\x1b]52;c;never ends\n", "\N{REPLACEMENT CHARACTER}]52;c;never ends\n"),
-        ("bell\x07 \x9b2J \u202eback\n", "bell� �2J �back\n"),
-    ],
-)
-def test_what_steers_a_terminal_is_left_out(line: str, shown: str) -> None:
-    assert tamed(line, colours=True) == shown
-
-
-def test_without_colours_there_are_none() -> None:
-    assert tamed("\x1b[31mred\x1b[0m\n", colours=False) == "red\n"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="the program has stderr for itself")
-@pytest.mark.parametrize("command", ["list", "inspect"])  # the second starts it several times
-def test_in_a_terminal_a_program_does_not_steer_it(tmp_path: Path, command: str) -> None:
-    (tmp_path / "server.py").write_text(
-        f"import sys\nsys.stderr.write('\\x1b]0;mine\\x07\\x1b[2Jhello \\x1b[32mgreen\\x1b[0m\\nlast words')\n{PLAIN}"
-    )
-    child = pexpect.spawn(
-        str(BIN / "dovetail"), [command, "server.py"], cwd=str(tmp_path), timeout=PROMPTLY, encoding="utf-8",
-        env=environment(TERM="xterm"), dimensions=(40, 100), echo=False,
-    )  # fmt: skip
-    try:
-        seen = child.read()
-    finally:
-        child.close(force=True)
-    assert "hello \x1b[32mgreen" in seen
-    assert "last words" in seen
-    assert "\x1b]" not in seen
-    assert "\x1b[2J" not in seen
-    assert child.exitstatus == 0

@@ -8,7 +8,7 @@ import pytest
 from command_stage import Run, furnish, running, typed
 
 from dovetail import Server
-from dovetail.cli.exits import FAILED, WRONG_USE
+from dovetail.cli.output import FAILED, WRONG_USE
 
 
 @pytest.fixture(params=["2025-11-25", "2026-07-28"])

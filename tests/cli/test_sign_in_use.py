@@ -13,7 +13,7 @@ from command_stage import BIN, environment, typed
 from server_process import serving
 
 from dovetail import Client, NotSignedIn
-from dovetail.cli.exits import DECLINED
+from dovetail.cli.output import DECLINED
 
 PROGRAM = str(Path(__file__).parent / "guarded_server.py")
 KEYED = [

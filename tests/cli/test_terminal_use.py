@@ -1,6 +1,5 @@
 """The command line in a real terminal: bars, questions, a yes before what destroys, and Ctrl-C."""
 
-import json
 import re
 import shutil
 import signal
@@ -11,10 +10,9 @@ from typing import Any
 
 import pexpect
 import pytest
-from command_stage import BIN, environment, furnish, typed
+from command_stage import BIN, environment, furnish
 
-from dovetail.cli.exits import DECLINED, INTERRUPTED
-from dovetail.cli.terminal import width_of, wrapped
+from dovetail.cli.output import DECLINED, INTERRUPTED, wrapped
 
 PROMPTLY = 20
 TRAVEL = Path(__file__).parent.parent.parent / "docs" / "programs" / "asking_forms.py"
@@ -82,50 +80,10 @@ def test_json_is_indented_for_a_person(terminal: Type) -> None:
         assert "\x1b" not in seen
 
 
-def test_json_that_is_piped_has_no_colours_whatever_is_wished(folder: Path) -> None:
-    done = typed(folder, "list", "server.py", "--json", FORCE_COLOR="1")
-    assert b"\x1b" not in done.stdout
-    assert json.loads(done.stdout)["tools"]
-
-
-@pytest.mark.parametrize("width", [30, 60, 80, 200])
-@pytest.mark.parametrize("words", [[], ["tools"], ["resources", "-v"], ["prompts", "-v"]], ids=str)
-def test_a_list_keeps_to_the_width_of_the_terminal(terminal: Type, words: list[str], width: int) -> None:
-    _, seen = ended(terminal("list", "server.py", *words, width=width))
-    lines = re.sub(r"\x1b\[\d+m", "", seen).splitlines()
-    assert len(lines) > 2
-    assert [line for line in lines if width_of(line) > width] == []
-
-
-@pytest.mark.parametrize("width", [40, 60, 80])
-@pytest.mark.parametrize("words", [["tools"], ["templates"], ["templates", "-v"]], ids=str)
-def test_names_that_have_to_be_typed_are_whole(terminal: Type, folder: Path, words: list[str], width: int) -> None:
-    long = "notes_of_all_that_was_said_in_a_year"
-    uri = f"notes://{'/'.join(['shelf'] * 9)}/{{book}}" if "-v" in words else "notes://shelf/of/the/cellar/{book}"
-    (folder / "long.py").write_text(
-        f"from dovetail import Server\n\nserver = Server('long')\n\n\n"
-        f"@server.tool(name={long!r})\ndef notes(book: str, page: int, more: bool = False) -> str:\n"
-        f'    """Say all that has been said about it, from the first day to the last."""\n    return book\n\n\n'
-        f"@server.resource({uri!r}, mime_type='text/markdown')\ndef shelf(book: str) -> str:\n    return book\n"
-    )
-    _, seen = ended(terminal("list", "long.py", *words, width=width, NO_COLOR="1"))
-    lines = seen.splitlines()
-    assert [line for line in lines if width_of(line) > width] == []
-    assert (long if words == ["tools"] else uri) in ("".join(map(str.strip, lines)) if "-v" in words else seen)
-
-
 def test_wide_signs_count_twice_where_lines_are_broken() -> None:
     assert wrapped("猫が好き dogs too\n\nshort", 9) == ["猫が好き", "dogs too", "", "short"]
     assert wrapped("猫" * 5, 4) == ["猫猫", "猫猫", "猫"]
     assert wrapped("as it is " * 20, None) == ["as it is " * 20]
-
-
-def test_errors_are_red(terminal: Type) -> None:
-    for words in (["list", "nowhere.py"], ["call", "server.py", "addd"], ["lisst"], ["list", "server.py", "--nope"]):
-        code, seen = ended(terminal(*words))
-        assert (code, "\x1b[31m" in seen) == (2, True), words
-    _, seen = ended(terminal("call", "server.py", "addd", NO_COLOR="1"))
-    assert "\x1b" not in seen
 
 
 def test_the_head_of_a_table_is_bold_and_no_more(terminal: Type) -> None:
@@ -139,24 +97,8 @@ def test_the_head_of_a_table_is_bold_and_no_more(terminal: Type) -> None:
     assert long not in seen
 
 
-def test_a_table_is_narrowed_until_it_fits(terminal: Type) -> None:
-    _, seen = ended(terminal("call", "server.py", "search", f"words={'x' * 90}", f"where.shop={'y' * 90}"))
-    assert seen.splitlines()[1].split() == [f"{'x' * 39}…", f"{'y' * 39}…", "0", "true"]
-
-
-def test_what_is_saved_has_no_colours(terminal: Type, folder: Path) -> None:
-    ended(terminal("call", "server.py", "search", "words=red", "--output", "rows.txt"))
-    assert (folder / "rows.txt").read_text().startswith("word  shop  floor  open\nred ")
-
-
-def test_bytes_are_described_and_not_poured_out(terminal: Type) -> None:
-    _, seen = ended(terminal("read", "server.py", "logo://small"))
-    assert seen == "[image/png, 2.0 KB; --output FILE saves it]\r\n"
-
-
-@pytest.mark.parametrize("words", [["call", "steer"], ["list"]], ids=str)
-def test_no_server_steers_the_terminal(terminal: Type, words: list[str]) -> None:
-    _, seen = ended(terminal(words[0], "server.py", *words[1:]))
+def test_no_server_steers_the_terminal(terminal: Type) -> None:
+    _, seen = ended(terminal("call", "server.py", "steer"))
     assert "safe \N{REPLACEMENT CHARACTER}[31mred" in seen
     assert not STEERING.search(seen.replace("\r\n", "\n"))
 
@@ -176,7 +118,7 @@ def test_progress_is_a_bar_that_goes_away(terminal: Type) -> None:
 
 
 BUSY = """
-import asyncio, pathlib, sys
+import asyncio, pathlib
 from dovetail import Context, Server
 
 server = Server("busy")
@@ -191,10 +133,8 @@ async def work(ctx: Context) -> str:
         await ctx.report_progress(number, total=4, message="at work")
         await ctx.info(f"step {number}")
         await told_to_go_on(number)
-    print("a word on stderr", file=sys.stderr, flush=True)
-    await told_to_go_on(4)
     await ctx.elicit("Really?", bool)
-    await told_to_go_on(5)
+    await told_to_go_on(4)
     return "Done."
 """
 
@@ -221,7 +161,7 @@ def test_the_bar_stays_below_what_is_told(terminal: Type, folder: Path) -> None:
     (folder / "server.py").write_text(BUSY)
     child = terminal("call", "server.py", "work", "--revision", "2025-11-25")
     seen = ""
-    told = [("info: step 1", "25%"), ("info: step 2", "50%"), ("info: step 3", "75%"), ("a word on stderr", "75%")]
+    told = [("info: step 1", "25%"), ("info: step 2", "50%"), ("info: step 3", "75%")]
     for number, (line, part) in enumerate(told, 1):
         child.expect_exact(line)
         seen += child.before + child.after
@@ -237,21 +177,16 @@ def test_the_bar_stays_below_what_is_told(terminal: Type, folder: Path) -> None:
     assert screen_of(seen)[-1].endswith("value (yes or no): ")
     child.sendline("y")
     child.expect_exact("75% at work")  # the server says nothing more of its progress
-    (folder / "go5.txt").touch()
+    (folder / "go4.txt").touch()
     code, rest = ended(child)
     assert (code, screen_of(rest)) == (0, ["Done.", ""])
-
-
-def test_no_bar_for_those_who_want_quiet(terminal: Type) -> None:
-    assert ended(terminal("call", "server.py", "bake", "--quiet")) == (0, "A cake.\r\n")
 
 
 # ── questions ──
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
-def test_a_form_is_asked_for_field_by_field(terminal: Type, revision: str) -> None:
-    child = terminal("call", "server.py", "book", "--revision", revision)
+def test_a_form_is_asked_for_field_by_field(terminal: Type) -> None:
+    child = terminal("call", "server.py", "book", "--revision", "2025-11-25")
     child.expect_exact("server.py asks: How would you like to stay?")
     child.expect_exact("How long?")
     child.expect(r"nights \(integer\): ")
@@ -294,9 +229,7 @@ def test_what_was_answered_beforehand_is_not_asked(terminal: Type) -> None:
     assert "3 nights, single, breakfast False, None." in ended(child)[1]
 
 
-@pytest.mark.parametrize(
-    ("key", "action", "opened"), [("y", "accept", True), ("n", "decline", False), ("", "decline", False)]
-)
+@pytest.mark.parametrize(("key", "action", "opened"), [("y", "accept", True), ("", "decline", False)])
 def test_a_page_is_opened_only_after_a_yes(terminal: Type, folder: Path, key: str, action: str, opened: bool) -> None:
     browser = folder / "browser.sh"
     browser.write_text('#!/bin/sh\necho "$1" > visited.txt\n')
@@ -308,15 +241,6 @@ def test_a_page_is_opened_only_after_a_yes(terminal: Type, folder: Path, key: st
     child.sendline(key)
     assert ended(child)[1].endswith(f"{action}\r\n")
     assert (folder / "visited.txt").exists() is opened
-
-
-def test_a_page_that_has_to_be_opened_first(terminal: Type) -> None:
-    child = terminal("call", "server.py", "unlock", "--revision", "2025-11-25", BROWSER="true")
-    child.expect_exact("https://example.com/pay")
-    child.sendline("y")
-    child.expect_exact("Press Enter when you are done there: ")
-    child.sendline("")
-    assert ended(child)[1].endswith("Unlocked.\r\n")
 
 
 def test_several_questions_at_once_wait_for_each_other(terminal: Type, folder: Path) -> None:
@@ -362,50 +286,6 @@ def test_a_destructive_tool_is_called_only_after_a_yes(terminal: Type, key: str,
     assert seen in rest
 
 
-def test_no_argument_hides_behind_a_long_one_before_a_yes(terminal: Type) -> None:
-    whole = f'{{"long": "{"n" * 5_000}", "note": "/"}}'
-    child = terminal("call", "server.py", "forget", "--args", whole)
-    child.expect(r'long  "n{100,}\r?\n?n*… \(5,002 characters\)')
-    child.expect_exact('note  "/"')
-    child.expect_exact("Call it? [y/N] ")
-    child.sendline("n")
-    assert ended(child)[0] == DECLINED
-
-
-NOISY = """
-import sys, threading, time
-from pathlib import Path
-from dovetail import Server
-
-server = Server("noisy")
-
-def make_noise():
-    while not Path("go.txt").exists():
-        time.sleep(0.02)
-    print("noise 0\\nnoise 1", file=sys.stderr, flush=True)
-
-threading.Thread(target=make_noise, daemon=True).start()
-
-@server.tool(annotations={"destructiveHint": True})
-def forget(note: str) -> str:
-    return f"Forgot {note}."
-"""
-
-
-@pytest.mark.parametrize("width", [100, 12], ids=["in-a-line", "in-several"])
-def test_a_question_stays_below_what_is_told(terminal: Type, folder: Path, width: int) -> None:
-    (folder / "server.py").write_text(NOISY)
-    child = terminal("call", "server.py", "forget", "note=old")
-    child.setwinsize(40, width)
-    child.expect_exact("Call it? [y/N] ")
-    (folder / "go.txt").touch()
-    child.expect_exact("noise 1\r\n")
-    assert child.before.count("\r\x1b[K" + "\x1b[A\x1b[K" * (width == 12)) == 2
-    child.expect_exact("Call it? [y/N] ")
-    child.sendline("y")
-    assert ended(child) == (0, "\x1b[0mForgot old.\r\n")
-
-
 # ── Ctrl-C ──
 
 
@@ -413,10 +293,7 @@ def test_a_question_stays_below_what_is_told(terminal: Type, folder: Path, width
     ("words", "number", "code"),
     [
         ("call server.py summarise text=@-", signal.SIGINT, INTERRUPTED),
-        ("call server.py summarise text=@-", signal.SIGTERM, 143),
-        ("call server.py summarise --args -", signal.SIGINT, INTERRUPTED),
         ("call server.py book --answers -", signal.SIGTERM, 143),
-        ("prompt server.py greet name=@-", signal.SIGINT, INTERRUPTED),
     ],
 )
 def test_one_signal_is_enough_while_arguments_are_typed(terminal: Type, words: str, number: int, code: int) -> None:
@@ -444,22 +321,10 @@ def test_ctrl_c_at_a_question(terminal: Type) -> None:
     assert ended(child) == (INTERRUPTED, "\x1b[0m\r\n")  # what comes next has a line of its own
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 143)])
-def test_a_load_that_is_ended_leaves_no_bar(terminal: Type, number: int, code: int) -> None:
+def test_a_load_that_is_ended_leaves_no_bar(terminal: Type) -> None:
     child = terminal("bench", "server.py", "--seconds", "60", "--clients", "1")
     child.expect(r"% [\d,]+ calls")
     seen = child.before + child.after
-    child.kill(number)
+    child.kill(signal.SIGTERM)
     found, rest = ended(child)
-    assert (found, screen_of(seen + rest)[-1]) == (code, "")
-
-
-def test_ctrl_c_while_a_doctor_waits(terminal: Type, folder: Path) -> None:
-    (folder / "hangs.py").write_text("import sys, time\nprint('loading', file=sys.stderr)\ntime.sleep(60)\n")
-    child = terminal("doctor", "hangs.py", HOME=str(folder), XDG_CONFIG_HOME=str(folder))
-    child.expect_exact("loading")
-    child.sendintr()
-    code, rest = ended(child)
-    assert code == INTERRUPTED
-    assert "Traceback" not in rest
-    assert "Aborted" not in rest
+    assert (found, screen_of(seen + rest)[-1]) == (143, "")

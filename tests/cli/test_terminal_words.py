@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from dovetail.cli.keyboard import ask
-from dovetail.cli.terminal import (
+from dovetail.cli.ask import ask
+from dovetail.cli.output import (
     ProgressLine,
     aligned,
     as_json,

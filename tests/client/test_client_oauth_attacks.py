@@ -10,7 +10,7 @@ from oauth_realm import METADATA, PRM, SECRETS, Realm, realm
 from served_http import DISCOVERED, Scripted, Visit
 
 from dovetail import Client
-from dovetail.cli.signing_in import TerminalSignIn
+from dovetail.cli.connect import terminal_sign_in
 from dovetail.client.oauth import ClientCredentials, MemoryTokens, OAuth
 from dovetail.client.oauth.discovery import discover
 from dovetail.client.oauth.metadata import OAuthWeb, Told
@@ -128,7 +128,7 @@ async def test_the_command_asks_only_for_a_page_that_it_can_show(
     async with realm() as made:
         made.change(METADATA, authorization_endpoint=page)
         with pytest.raises(NotSignedIn, match="names no page to sign in at that can be shown; give a token"):
-            async with Client(made.url, protocol_version=MODERN, auth=TerminalSignIn()):
+            async with Client(made.url, protocol_version=MODERN, auth=terminal_sign_in()):
                 pass
         assert not made.forms
 

@@ -1,10 +1,12 @@
-"""`key=value` words and a schema come in; JSON values of the types that the schema asks for go out.
+"""Arguments of a call: `key=value` words to JSON values of the types that a schema asks for.
 
 a=2             by the schema: 2, "2" or [2]
 a=1 a=2         a list
 a.b=1           {"a": {"b": 1}}
 a:='{"b": 1}'   JSON, as it is
 a=@notes.txt    the text of a file; of stdin with @-
+
+Schemas of a server are not trusted to have a sensible shape. References are followed within the document.
 """
 
 import difflib
@@ -12,38 +14,27 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import click
 
-from dovetail.cli.exits import WRONG_USE, Ending
-from dovetail.cli.schemas import (
-    ANYTHING,
-    MAX_DESCRIBED,
-    Schema,
-    choices,
-    described,
-    inside,
-    is_open,
-    items,
-    properties,
-    required,
-    types,
-)
-from dovetail.cli.terminal import aligned, in_line
+from dovetail.cli.output import WRONG_USE, CommandExit, aligned, in_line
+
+Schema = Mapping[str, Any]
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_DESCRIBED = 100  # of the properties of an object
+MAX_PARTS = 50  # of a schema that are looked at for one value, through references and alternatives
 STDIN = "-"
 STDIN_IS_READ = "dovetail.stdin"  # in the context of the command
-OPEN_ALREADY = (
-    "/dev/fd/",
-    "/dev/stdin",
-)  # what a shell writes for <(command): no file, but nobody has to be waited for
-_HALF_OF_A_SIGN = re.compile(r"\\u[dD][89a-fA-F]")  # which JSON may write, and no text can hold
+OPEN_FILES = ("/dev/fd/", "/dev/stdin")  # what a shell writes for <(command)
+TYPES = ("null", "boolean", "integer", "number", "array", "object", "string")
+ANYTHING: Schema = {}
 SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_HALF_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # which JSON may write, and no text can hold
 
 
 class Misread(Exception):
@@ -64,12 +55,12 @@ class Argument(NamedTuple):
     @classmethod
     def of(cls, word: str) -> "Argument":
         if word.lstrip().startswith("{"):
-            raise Ending(f"{in_line(word, 60)}: --args takes all arguments as JSON", WRONG_USE)
+            raise CommandExit(f"{in_line(word, 60)}: --args takes all arguments as JSON", WRONG_USE)
         key, sign, text = word.partition("=")
         is_json = key.endswith(":")
         key = key.removesuffix(":")
         if not sign or not key:
-            raise Ending(f"{word}: write arguments as KEY=VALUE, or KEY:=JSON", WRONG_USE)
+            raise CommandExit(f"{word}: write arguments as KEY=VALUE, or KEY:=JSON", WRONG_USE)
         if text.startswith("@") and not is_json:
             text = text_of_file(text[1:], _advice(key, text))
         return cls(key, text, is_json)
@@ -89,19 +80,19 @@ def text_of_file(name: str, advice: str | None = None) -> str:
         return _text_of_stdin()
     path, shown = Path(name), f"@{name}"
     try:
-        if path.exists() and not path.is_file() and not name.startswith(OPEN_ALREADY):
-            raise Ending(f"{shown}: it is no file", WRONG_USE, advice)
+        if path.exists() and not path.is_file() and not name.startswith(OPEN_FILES):
+            raise CommandExit(f"{shown}: it is no file", WRONG_USE, advice)
         with path.open("rb") as file:
             return _text(file, shown)
     except OSError as failure:
-        raise Ending(f"{shown}: {failure.strerror}", WRONG_USE, advice) from None
+        raise CommandExit(f"{shown}: {failure.strerror}", WRONG_USE, advice) from None
 
 
 def _text_of_stdin() -> str:
     context = click.get_current_context(silent=True)
     if context is not None:
         if STDIN_IS_READ in context.meta:
-            raise Ending("stdin can be read only once: give the rest as a file, or as text", WRONG_USE)
+            raise CommandExit("stdin can be read only once: give the rest as a file, or as text", WRONG_USE)
         context.meta[STDIN_IS_READ] = True
     return _text(sys.stdin.buffer, "stdin")
 
@@ -109,11 +100,11 @@ def _text_of_stdin() -> str:
 def _text(file: BinaryIO, shown: str) -> str:
     content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
-        raise Ending(f"{shown}: it is larger than {MAX_FILE_BYTES >> 20} MiB", WRONG_USE)
+        raise CommandExit(f"{shown}: it is larger than {MAX_FILE_BYTES >> 20} MiB", WRONG_USE)
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise Ending(f"{shown}: it is no text in UTF-8", WRONG_USE) from None
+        raise CommandExit(f"{shown}: it is no text in UTF-8", WRONG_USE) from None
 
 
 def json_object(given: str, option: str) -> dict[str, Any]:
@@ -122,9 +113,9 @@ def json_object(given: str, option: str) -> dict[str, Any]:
     try:
         value = _json(text_of_file(given.removeprefix("@")) if is_elsewhere else given)
     except Misread as misread:
-        raise Ending(f"{option}: {misread}", WRONG_USE) from None
+        raise CommandExit(f"{option}: {misread}", WRONG_USE) from None
     if not isinstance(value, dict):
-        raise Ending(f"{option}: a JSON object is needed, as in '{{\"a\": 1}}'", WRONG_USE)
+        raise CommandExit(f"{option}: a JSON object is needed, as in '{{\"a\": 1}}'", WRONG_USE)
     return value
 
 
@@ -223,9 +214,9 @@ def _one(argument: Argument, schema: Schema, root: Schema) -> Any:
     return _json(argument.text) if argument.is_json else typed_value(argument.text, schema, root)
 
 
-def _refused(problem: str, schema: Schema) -> Ending:
+def _refused(problem: str, schema: Schema) -> CommandExit:
     takes = parameter_lines(schema)
-    return Ending(problem, WRONG_USE, "It takes:\n" + "\n".join(takes) if takes else "It takes no arguments.")
+    return CommandExit(problem, WRONG_USE, "It takes:\n" + "\n".join(takes) if takes else "It takes no arguments.")
 
 
 def parameter_lines(schema: Schema) -> list[str]:
@@ -260,11 +251,11 @@ def typed_value(text: str, schema: Schema, root: Schema) -> Any:
         return _guessed(text)
     for kind in allowed:
         try:
-            return _READERS[kind](text, schema, root)
+            return _read_as(kind, text, schema, root)
         except OutOfRange:
             if "string" not in allowed:
                 raise
-        except (Misread, KeyError, ValueError, RecursionError):
+        except (Misread, KeyError, RecursionError):
             continue
     raise Misread(f"expected {described(schema, root)}, got {in_line(text, 60)!r}")
 
@@ -282,7 +273,7 @@ def _guessed(text: str) -> Any:
 def _json(text: str) -> Any:
     try:
         value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
-        if _HALF_OF_A_SIGN.search(text):
+        if _HALF_SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise Misread("there is half of a sign in it, a surrogate without the other one") from None
@@ -302,56 +293,138 @@ def _finite(text: str) -> float:
     return value
 
 
-def _null(text: str, _schema: Schema, _root: Schema) -> None:
-    if text != "null":
-        raise Misread
-
-
-def _boolean(text: str, _schema: Schema, _root: Schema) -> bool:
-    return SWITCHES[text.lower()]
-
-
-def _integer(text: str, _schema: Schema, _root: Schema) -> int:
+def _read_as(kind: str, text: str, schema: Schema, root: Schema) -> Any:
+    """The text as a value of this type. Raises Misread, or KeyError for a switch that is none."""
+    if kind == "string":
+        return text
+    if kind == "boolean":
+        return SWITCHES[text.lower()]
+    if kind == "array" and not text.lstrip().startswith("["):
+        if "string" in types(schema, root):
+            raise Misread  # it may be either, so a single word is a string
+        return [typed_value(text, items(schema, root), root)]
     value = _json(text)
-    if isinstance(value, bool) or not isinstance(value, int):
+    if type_of(value) != kind and (type_of(value), kind) != ("integer", "number"):
         raise Misread
     return value
 
 
-def _number(text: str, _schema: Schema, _root: Schema) -> float:
-    value = _json(text)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Misread
-    return value
+# ── schemas ──
 
 
-def _array(text: str, schema: Schema, root: Schema) -> list[Any]:
-    if text.lstrip().startswith("["):
-        value = _json(text)
-        assert isinstance(value, list)
-        return value
-    if "string" in types(schema, root):
-        raise Misread  # it may be either, so a single word is a string
-    return [typed_value(text, items(schema, root), root)]
+def mapping(value: Any) -> Schema:
+    """It, if it is an object; else one that says nothing."""
+    return value if isinstance(value, Mapping) else ANYTHING
 
 
-def _object(text: str, _schema: Schema, _root: Schema) -> dict[str, Any]:
-    value = _json(text)
-    if not isinstance(value, dict):
-        raise Misread
-    return value
+def text_of(each: Mapping[str, Any], key: str) -> str:
+    """The value of a key, if it is text; else none."""
+    value = each.get(key)
+    return value if isinstance(value, str) else ""
 
 
-def _string(text: str, _schema: Schema, _root: Schema) -> str:
-    return text
+def properties(schema: Schema) -> dict[str, Schema]:
+    return {name: mapping(part) for name, part in mapping(schema.get("properties")).items()}
 
 
-_READERS: Mapping[str, Callable[[str, Schema, Schema], Any]] = {
-    "null": _null,
-    "boolean": _boolean,
-    "integer": _integer,
-    "number": _number,
-    "array": _array,
-    "object": _object,
-    "string": _string,
-}
+def required(schema: Schema) -> list[str]:
+    names = schema.get("required")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def is_open(schema: Schema) -> bool:
+    """Whether it says that more properties than those it names are welcome."""
+    return bool(schema.get("additionalProperties", False)) or bool(schema.get("patternProperties"))
+
+
+def branches(schema: Schema, root: Schema) -> Iterator[Schema]:
+    """The schema without references and alternatives: each of the plain ones that it is made of."""
+    waiting, seen = [schema], set[int]()
+    while waiting and len(seen) < MAX_PARTS:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if part.keys() & {"type", "enum", "const", "properties", "items"}:
+            yield part
+        listed = [part[keyword] for keyword in ("allOf", "oneOf", "anyOf") if isinstance(part.get(keyword), list)]
+        waiting += [mapping(each) for alternatives in listed for each in alternatives[MAX_PARTS::-1]]
+        if isinstance(part.get("$ref"), str):
+            waiting.append(_referred(part["$ref"], root))
+
+
+def _referred(reference: str, root: Schema) -> Schema:
+    if not reference.startswith("#"):
+        return ANYTHING
+    found: Any = root
+    for part in reference[1:].split("/")[1:]:
+        found = mapping(found).get(part.replace("~1", "/").replace("~0", "~"))
+    return mapping(found)
+
+
+def types(schema: Schema, root: Schema, *, unlisted: bool = False) -> list[str]:
+    """What a value may be, in the order of TYPES; none are named if it may be anything.
+
+    With `unlisted`, only where the schema does not name the values themselves.
+    """
+    found: set[str] = set()
+    for branch in branches(schema, root):
+        if not (unlisted and _listed(branch)):
+            found |= set(_named_types(branch))
+    return [name for name in TYPES if name in found]
+
+
+def _named_types(branch: Schema) -> Iterator[str]:
+    named = branch.get("type")
+    if isinstance(named, str):
+        yield named
+    elif isinstance(named, list):
+        yield from (name for name in named if isinstance(name, str))
+    elif "properties" in branch:
+        yield "object"
+    elif "items" in branch:
+        yield "array"
+    else:
+        yield from map(type_of, _listed(branch))
+
+
+def type_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+    return kinds.get(type(value), "object")
+
+
+def choices(schema: Schema, root: Schema) -> list[Any]:
+    """The values that are allowed, if they are named."""
+    return [value for branch in branches(schema, root) for value in _listed(branch)]
+
+
+def _listed(branch: Schema) -> list[Any]:
+    if "const" in branch:
+        return [branch["const"]]
+    listed = branch.get("enum")
+    return listed if isinstance(listed, list) else []
+
+
+def items(schema: Schema, root: Schema) -> Schema:
+    """The schema of what is in a list."""
+    return next((mapping(branch["items"]) for branch in branches(schema, root) if "items" in branch), ANYTHING)
+
+
+def inside(schema: Schema, root: Schema) -> dict[str, Schema]:
+    """The properties of an object, of all its branches."""
+    return {name: part for branch in branches(schema, root) for name, part in properties(branch).items()}
+
+
+def described(schema: Schema, root: Schema) -> str:
+    """In a word or two: `integer`, `S|M|L`, `list of string`, `string or null`."""
+    named = choices(schema, root)
+    if named:
+        shown = [in_line(str(value), 24) for value in named[:8]]
+        return "|".join(shown) + ("|…" if len(named) > 8 else "")
+    kinds = [kind for kind in types(schema, root) if kind != "null"]
+    if kinds == ["array"]:
+        inner = types(items(schema, root), root)
+        return "list of " + " or ".join(inner) if inner else "list"
+    return " or ".join(kinds) or "anything"

@@ -1,15 +1,18 @@
-"""The `dovetail` command: the words of a command line come in, one of its commands is run.
+"""The `dovetail` command: its group, and what Tab offers.
 
-A command is a module of this folder with a `command` in it; it is loaded when it is asked for, and not to be named.
+A command is loaded when it is called, and not for `--help` of the group. For Tab nothing is imported or started, so the
+names of tools are not offered.
 """
 
+import os
+import sys
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from dovetail import __version__, cli
-from dovetail.cli.streams import TAKES_NO_MORE, give_up, prepare
+from dovetail.cli.output import INTERRUPTED, prepare_streams, styled, writing_result
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -28,6 +31,9 @@ COMMANDS = {
     "bench": "Load a server, and tell how fast it is.",
     "doctor": "Look at this machine, and say what to fix.",
 }
+
+IN_ONE_MODULE = ("call", "read", "prompt", "complete", "list")
+MOST_OFFERED = 200  # by Tab
 
 EXAMPLES = """
 \b
@@ -49,16 +55,15 @@ class Commands(click.Group):
     """Knows its commands by name and one line each."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        prepare()
-        try:
-            return super().main(*args, **options)
-        except OSError as failure:  # of words that click itself writes, such as those of --help
-            if failure.errno not in TAKES_NO_MORE:
-                raise
-            give_up(failure)
+        prepare_streams()
+        return super().main(*args, **options)
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        with writing_result():  # of --help and --version
+            return super().make_context(*args, **options)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:  # who presses Tab is still typing
+        if not ctx.resilient_parsing:  # of Tab, where a word is still typed
             _refuse_what_is_no_text(ctx, args)
         return super().parse_args(ctx, args)
 
@@ -66,10 +71,13 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as wrong:
-            wrong.message = cli.exits.in_red(wrong.message)  # type: ignore[misc]  # click reads it when it is shown
+            wrong.message = styled(wrong.message, sys.stderr, fg="red")  # type: ignore[misc]  # click shows it
             raise
+        except BrokenPipeError:  # of the help of a command
+            with writing_result():
+                raise
         except KeyboardInterrupt:
-            raise click.exceptions.Exit(cli.exits.INTERRUPTED) from None
+            raise click.exceptions.Exit(INTERRUPTED) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -77,9 +85,9 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(cli, name).command
-        if ctx.resilient_parsing:  # somebody presses Tab
-            cli.tab.teach(command)
+        command = _command(name)
+        if ctx.resilient_parsing:  # of Tab
+            _offer(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -99,9 +107,18 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Of names from the table alone: who presses Tab waits for it."""
+        """Of names from the table alone, so that Tab is quick."""
         found = [CompletionItem(name, help=words) for name, words in COMMANDS.items() if name.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _command(name: str) -> click.Command:
+    found: click.Command
+    if name in IN_ONE_MODULE:
+        found = getattr(cli.commands, "list_" if name == "list" else name)
+    else:
+        found = getattr(cli, name).command
+    return found
 
 
 def _refuse_what_is_no_text(ctx: click.Context, args: list[str]) -> None:
@@ -114,3 +131,60 @@ def _refuse_what_is_no_text(ctx: click.Context, args: list[str]) -> None:
 @click.version_option(__version__, prog_name="dovetail", message="%(prog)s %(version)s")
 def main() -> None:
     """Plain Python functions, served to every MCP client."""
+
+
+# ── what Tab offers ──
+
+
+class ProgramWord(click.ParamType[Any]):
+    """A word for a program. Only what Tab offers for it differs from any other word."""
+
+    name = "text"
+    endings: tuple[str, ...] = (".py",)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        """Files of the folder; where there are none, what the shell itself finds, which leads into folders."""
+        return _files(incomplete, self.endings) or [CompletionItem(incomplete, type="file")]
+
+
+class ServerWord(ProgramWord):
+    """The same for a server, which may also be in an `mcp.json`."""
+
+    endings = (".py", ".json")
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return _servers(incomplete) if ".json:" in incomplete else super().shell_complete(ctx, param, incomplete)
+
+
+def _offer(command: click.Command) -> None:
+    """Let Tab know what the words of this command are."""
+    target = ServerWord() if isinstance(command, cli.options.ServerCommand) else ProgramWord()
+    offered = {"target": target, "output": click.Path(), "roots": click.Path(file_okay=False)}
+    for param in command.params:
+        param.type = offered.get(param.name or "", param.type)
+
+
+def _files(incomplete: str, endings: tuple[str, ...]) -> list[CompletionItem]:
+    folder, begun = os.path.split(incomplete)
+    try:
+        with os.scandir(folder or ".") as found:
+            names = [each.name for each in found if each.name.startswith(begun) and each.name.endswith(endings)]
+    except OSError:
+        return []
+    shown = [name for name in names if begun or name[0] not in "._"]  # `__init__.py` and hidden ones if asked for
+    return [CompletionItem(os.path.join(folder, name)) for name in sorted(shown)[:MOST_OFFERED]]
+
+
+def _servers(incomplete: str) -> list[CompletionItem]:
+    """Of `mcp.json:we`, those that the file names, if it has no comments. Bash ends a word at the colon."""
+    import json  # late: of all commands Tab alone needs it
+
+    place, _, begun = incomplete.partition(".json:")
+    try:
+        with open(f"{place}.json", encoding="utf-8") as file:
+            found = json.load(file)
+        names = list(found.get("mcpServers") or found.get("servers") or ())
+    except (OSError, ValueError, AttributeError, TypeError):
+        return []
+    shown = [name for name in names[:MOST_OFFERED] if name.startswith(begun) and name.isprintable()]
+    return [CompletionItem(f"{place}.json:{name}") for name in shown]

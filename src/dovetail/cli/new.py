@@ -1,22 +1,27 @@
-"""`dovetail new`: a name and a few answers come in; a folder with a server, its tests and all they need goes out."""
+"""`dovetail new`: a folder with a server, its tests and what they need, from the files in `templates/`."""
 
 import re
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
-from dovetail.cli.exits import DECLINED, Ending, finish
-from dovetail.cli.keyboard import ask, confirm
-from dovetail.cli.project_files import PARTS, PIECES, ProjectPlan, files_of
-from dovetail.cli.project_names import free_name, project_name
-from dovetail.cli.terminal import can_ask, in_line, out, tell
+import dovetail
+from dovetail import cli
+from dovetail.cli.output import DECLINED, CommandExit, can_ask, finish, in_line, out, tell
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 USUAL_NAME = "my-server"
 MAX_NAMED = 8  # files that a refusal names
+TEMPLATES = Path(__file__).parent / "templates"
+LONGEST_LINE = 88  # that ruff allows, unless told otherwise
+NEEDED = frozenset({"dovetail", "dovetail-mcp", "pytest", "pytest-asyncio", "ruff", "mypy"})  # by every project
 
 EXAMPLES = """
 \b
@@ -29,10 +34,41 @@ On a terminal it asks for what is not given; --yes takes what is usual. Nothing 
 """
 
 
+class OfferedPart(NamedTuple):
+    """One kind of thing that a server offers: what is imported for it, and how to try it out."""
+
+    in_server: tuple[str, ...]
+    in_tests: tuple[str, ...]
+    trial: str
+
+
+PARTS = {
+    "tool": OfferedPart(
+        ("ToolError",), ("ToolError",), 'dovetail call server.py count_words text="to be or not to be"'
+    ),
+    "resource": OfferedPart(("NotFound",), ("ServerError",), "dovetail read server.py poems://night"),
+    "prompt": OfferedPart((), ("Text",), 'dovetail prompt server.py write_poem about="the sea"'),
+}
+
+
+class ProjectPlan(NamedTuple):
+    """What a project shall have."""
+
+    name: str  # of the package
+    parts: Collection[str] = tuple(PARTS)
+    transport: str = "stdio"
+    has_docker: bool = False
+    has_ci: bool = False
+
+    @property
+    def ordered(self) -> list[str]:
+        return [part for part in PARTS if part in self.parts]
+
+
 @click.command("new", epilog=EXAMPLES)
 @click.argument("name", required=False)
 @click.option(
-    "--with", "parts", multiple=True, type=click.Choice(PARTS),
+    "--with", "parts", multiple=True, type=click.Choice(list(PARTS)),
     help="What the server offers at first. Repeat for more.  [default: one of each]",
 )  # fmt: skip
 @click.option("--transport", type=click.Choice(["stdio", "http"]), help="How it is served.  [default: stdio]")
@@ -58,7 +94,7 @@ def command(
     folder = _folder_for(name, force)  # before anything else is asked
     if is_asked:
         transport, docker, ci = finish(_asked(transport, docker, ci))
-    plan = ProjectPlan(_name_for(folder), parts or PARTS, transport or "stdio", bool(docker), ci == "github")
+    plan = ProjectPlan(_name_for(folder), parts or list(PARTS), transport or "stdio", bool(docker), ci == "github")
     _make(folder, files_of(plan))
     _tell_how_to_go_on(folder, plan)
 
@@ -98,16 +134,16 @@ async def _asked(transport: str | None, docker: bool | None, ci: str | None) -> 
 
 
 async def _words(question: str) -> str:
-    given = await ask(question)
+    given = await cli.ask.ask(question)
     if given is None:
-        raise Ending("nothing was made", DECLINED)
+        raise CommandExit("nothing was made", DECLINED)
     return given
 
 
 async def _choice(question: str) -> bool:
-    given = await confirm(question)
+    given = await cli.ask.confirm(question)
     if given is None:
-        raise Ending("nothing was made", DECLINED)
+        raise CommandExit("nothing was made", DECLINED)
     return given
 
 
@@ -116,9 +152,9 @@ def _failures_of(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as failure:
-        raise Ending(f"{folder} can't be made: {failure.strerror or failure}") from None
+        raise CommandExit(f"{folder} can't be made: {failure.strerror or failure}") from None
     except RuntimeError:  # up to Python 3.12
-        raise Ending(f"{folder} can't be made: a link in it leads to itself") from None
+        raise CommandExit(f"{folder} can't be made: a link in it leads to itself") from None
 
 
 def _make(folder: Path, files: dict[str, str]) -> None:
@@ -148,7 +184,102 @@ def _tell_how_to_go_on(folder: Path, plan: ProjectPlan) -> None:
     tell("\nNow:", bold=True)
     for line in (
         f"cd {shlex.quote(str(folder))}",
-        *(PIECES[part].trial for part in PARTS if part in plan.parts),
+        *(PARTS[part].trial for part in plan.ordered),
         "dovetail dev server.py",
     ):
         tell(f"  {line}")
+
+
+# ── its files ──
+
+
+def files_of(plan: ProjectPlan) -> dict[str, str]:
+    """The text of each file, by its path in the project."""
+    files = {
+        "pyproject.toml": _template("pyproject.toml", NAME=plan.name, VERSION=dovetail.__version__),
+        "server.py": _server(plan),
+        "tests/test_server.py": _tests(plan),
+        "README.md": _readme(plan),
+        ".gitignore": _template("gitignore"),
+    }
+    if plan.has_docker:
+        files |= {"Dockerfile": _template("Dockerfile"), ".dockerignore": _template("dockerignore")}
+    if plan.has_ci:
+        files[".github/workflows/test.yml"] = _template("workflow.yml")
+    return files
+
+
+def _template(name: str, **values: str) -> str:
+    text = (TEMPLATES / f"{name}.txt").read_text(encoding="utf-8")
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", value)
+    return text
+
+
+def _server(plan: ProjectPlan) -> str:
+    imported = sorted({"Server", *(name for part in plan.ordered for name in PARTS[part].in_server)})
+    head = f'"""An MCP server."""\n\nfrom dovetail import {", ".join(imported)}\n\n'
+    pieces = [_server_line(plan.name), *(_template(f"server_{part}.py") for part in plan.ordered)]
+    run = "server.run()" if plan.transport == "stdio" else 'server.run("http")'
+    pieces.append(f'\nif __name__ == "__main__":\n    {run}\n')
+    return head + "\n".join(pieces)
+
+
+def _server_line(name: str) -> str:
+    """Broken over lines as ruff does it, if the name is long."""
+    arguments = (f'"{name}"', 'version="0.1.0"')
+    row = ", ".join(arguments)
+    if len(line := f"server = Server({row})") <= LONGEST_LINE:
+        return f"{line}\n"
+    rows = [row] if len(row) + 4 <= LONGEST_LINE else [f"{argument}," for argument in arguments]
+    return "".join(("server = Server(\n", *(f"    {each}\n" for each in rows), ")\n"))
+
+
+def _tests(plan: ProjectPlan) -> str:
+    imported = sorted({"Client", *(name for part in plan.ordered for name in PARTS[part].in_tests)})
+    tests = "\n".join(_template(f"test_{part}.py") for part in plan.ordered)
+    pytest = "import pytest\n" if "pytest." in tests else ""
+    return f"{pytest}from dovetail import {', '.join(imported)}\n\nfrom server import server\n\n{tests}"
+
+
+def _readme(plan: ProjectPlan) -> str:
+    trials = "\n".join(f"$ uv run {PARTS[part].trial}" for part in plan.ordered)
+    serve = "$ uv run dovetail run server.py --transport http"
+    if plan.has_docker:
+        serve += f"\n$ docker build -t {plan.name} . && docker run --rm -p 127.0.0.1:8000:8000 {plan.name}"
+    return _template("README.md", NAME=plan.name, TRIALS=trials, SERVE=serve)
+
+
+# ── its name ──
+
+
+def project_name(name: str) -> str:
+    """As packages are called."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "server"
+
+
+def free_name(name: str) -> str:
+    """The same, or with `-server` behind it if there is such a package: a project can't need itself."""
+    free = project_name(name)
+    while _is_taken(free):
+        free += "-server"
+    return free
+
+
+def _is_taken(name: str) -> bool:
+    module = name.replace("-", "_")
+    return name in NEEDED or module in sys.stdlib_module_names or _is_installed(name) or _is_importable(module)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _is_importable(module: str) -> bool:
+    """From where packages are installed; a folder that happens to be on the way is none."""
+    spec = find_spec(module)
+    return spec is not None and "site-packages" in (spec.origin or "")

@@ -1,4 +1,4 @@
-"""`dovetail run`: a target and options come in; the server in it is served until it ends."""
+"""`dovetail run`: the server of a target, over stdio or HTTP until it ends."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -68,11 +68,11 @@ Function = Callable[..., Any]
 def http_options(function: Function) -> Function:
     """One option of the command line for each that `Server.run` has, in the order of HELP."""
     for name in reversed(HELP):
-        function = _option(name, KINDS[name])(function)
+        function = option(name, KINDS[name])(function)
     return function
 
 
-def _option(name: str, kind: Kind) -> Callable[[Function], Function]:
+def option(name: str, kind: Kind) -> Callable[[Function], Function]:
     flag, default = f"--{name.replace('_', '-')}", getattr(DEFAULTS, name)
     text = HELP[name] if default in (None, ()) else f"{HELP[name]} [default: {_shown(default)}]"
     if kind is SWITCH:
@@ -88,14 +88,14 @@ def _shown(default: Any) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def _read(_context: click.Context, option: click.Parameter, given: Any) -> Any:
+def _read(_context: click.Context, parameter: click.Parameter, given: Any) -> Any:
     """Text becomes what `Server.run` takes; None is what was not given."""
-    name = str(option.name)
+    name = str(parameter.name)
     text = ",".join(given) if isinstance(given, tuple) else given
     if not text:
         return None
     try:
-        return read_option(text, KINDS[name], option.opts[0])
+        return read_option(text, KINDS[name], parameter.opts[0])
     except SetupError as failure:
         raise click.UsageError(str(failure)) from None
 

@@ -1,6 +1,13 @@
-"""What is to be served: `server.py`, `server.py:name` or `package.module:name` comes in, the Server in it goes out."""
+"""Targets: `server.py`, `server.py:name` or `package.module:name` to the Server object in it.
 
+`python -m dovetail.cli.target server.py` is `dovetail run server.py` over stdio, without the weight of a command line:
+commands start the programs that they talk to like this.
+"""
+
+import os
+import re
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import Parameter, iscoroutine, signature
@@ -9,15 +16,19 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import dovetail
-from dovetail.cli.tracebacks import as_told
-from dovetail.cli.whereabouts import split_target
 from dovetail.errors import SetupError
 from dovetail.transports.loading import loading
 
 if TYPE_CHECKING:
+    from traceback import TracebackException
+
     from dovetail.server import Server
 
 USUAL_NAMES = ("server", "mcp", "app")
+NOT_FOUND, CANT_LOAD = 222, 223  # exit codes of a process that serves a target: it has said why on stderr
+LIST = ".json"
+MOST_FRAMES = 12  # of a traceback
+_HOST = re.compile(r"(localhost|127\.[\d.]+|\[[\da-fA-F:.]+\])(?=[:/?#]|$)|[\w-]+(\.[\w-]+)+(?=:\d|/)")
 
 
 class BadTarget(SetupError):
@@ -25,7 +36,79 @@ class BadTarget(SetupError):
 
 
 class BrokenProgram(SetupError):
-    """What it raised while it was loaded, as it is told to who wrote it."""
+    """What the program raised while it was loaded, as a traceback without our own frames."""
+
+
+def stdio_command(target: str) -> list[str]:
+    """The command that serves a Python program over stdio."""
+    return [sys.executable, "-m", "dovetail.cli.target", target]
+
+
+# ── where a target is; nothing is imported or run for it ──
+
+
+def in_list(target: str) -> tuple[str, str] | None:
+    """The file, and the name of a server in it: `mcp.json:weather`. The name may be left out."""
+    place, divided, name = target.partition(f"{LIST}:")
+    if divided:
+        return f"{place}{LIST}", name
+    return (target, "") if target.endswith(LIST) else None
+
+
+def as_url(target: str) -> str | None:
+    """What may be shown of the URL that `127.0.0.1:8000/mcp` could mean."""
+    host = _HOST.match(target)
+    if host is None:
+        return None
+    return f"{'http' if host[1] else 'https'}://{re.split('[?#@]', target, maxsplit=1)[0]}"
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """The file or module, and the name in it; the colon of a Windows drive divides nothing."""
+    place, colon, name = target.rpartition(":")
+    if colon and all(part.isidentifier() for part in name.split(".")):
+        return place, name
+    return target, ""
+
+
+def what_is_missing(target: str) -> str | None:
+    """Why there can't be such a program; None if there may be one."""
+    place, _ = split_target(target)
+    if place.endswith(".py"):
+        return None if os.path.isfile(place) else f"there is no file {place}"
+    if not all(part.isidentifier() for part in place.split(".")):
+        return f"{place!r} is neither a Python file nor a module"
+    try:
+        missing = _missing_module(place)
+    except Exception:  # of a finder that is not Python's own: to import it will tell
+        return None
+    if missing is None:
+        return None
+    hint = f"; for a file write {place}.py" if os.path.isfile(f"{place}.py") else ""
+    return f"there is no module {missing}{hint}"
+
+
+def _missing_module(name: str) -> str | None:
+    """The first part of a dotted name that nothing finds, from the current folder as `python -m` does."""
+    here = os.getcwd()
+    before = list(sys.path)
+    sys.path.insert(0, here)
+    try:
+        folders: Any = None
+        parts = name.split(".")
+        for count in range(1, len(parts) + 1):
+            part = ".".join(parts[:count])
+            found = (finder.find_spec(part, folders) for finder in sys.meta_path)
+            spec = next((one for one in found if one is not None), None)
+            if spec is None:
+                return part
+            folders = list(spec.submodule_search_locations or ())
+        return None
+    finally:
+        sys.path[:] = before
+
+
+# ── loading it ──
 
 
 def load_target(target: str) -> "Server":
@@ -35,7 +118,7 @@ def load_target(target: str) -> "Server":
     except SetupError:
         raise
     except Exception as failure:
-        raise BrokenProgram(f"{split_target(target)[0]} can't be loaded\n{as_told(failure)}") from failure
+        raise BrokenProgram(f"{split_target(target)[0]} can't be loaded\n{traceback_of(failure)}") from failure
 
 
 def _load(target: str) -> "Server":
@@ -136,3 +219,33 @@ def _needed_arguments(function: Any) -> list[str]:
 
 def _kind(value: Any) -> str:
     return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
+
+
+def traceback_of(failure: BaseException) -> str:
+    """As Python prints it, without the frames of Dovetail and of Python's import system."""
+    from traceback import TracebackException  # late: programs are mostly right
+
+    ours = (str(Path(dovetail.__file__).parent), str(Path(os.__file__).parent / "importlib"), "<frozen ")
+    found = TracebackException.from_exception(failure)
+    for each in _with_causes(found):
+        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(ours)][-MOST_FRAMES:]
+    return "".join(found.format()).rstrip()
+
+
+def _with_causes(found: "TracebackException") -> "Iterator[TracebackException]":
+    yield found
+    for other in (found.__cause__, found.__context__, *(found.exceptions or ())):
+        if other is not None:
+            yield from _with_causes(other)
+
+
+def serve_stdio(target: str) -> None:
+    try:
+        load_target(target).run("stdio")
+    except SetupError as failure:
+        sys.stderr.write(f"Error: {failure}\n")
+        sys.exit(NOT_FOUND if isinstance(failure, BadTarget) else CANT_LOAD)
+
+
+if __name__ == "__main__":
+    serve_stdio(sys.argv[1])

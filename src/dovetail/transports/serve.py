@@ -19,7 +19,6 @@ import msgspec
 
 from dovetail.engine.core import Engine
 from dovetail.transports.asgi import Receive, Scope, Send
-from dovetail.transports.handover import Handover, handed_over
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.process import StopSignal, refuse_running_loop, run_process
@@ -37,14 +36,24 @@ OTHER_DESCRIPTORS = 500  # what a process needs besides its connections
 log = logging.getLogger("dovetail")
 
 
-def serve_http(engine: Engine, options: HttpOptions, *, owner: Any = None) -> None:
-    """Serve until a signal comes; `owner` is what the lifespan is called with."""
+def serve_http(
+    engine: Engine,
+    options: HttpOptions,
+    *,
+    owner: Any = None,
+    sockets: list[Socket] | None = None,
+    started: Callable[[], None] | None = None,
+) -> None:
+    """Serve until a signal comes; `owner` is what the lifespan is called with.
+
+    At `sockets` of a parent that holds them, or else at those that the options name. `started` is called instead of
+    the line that says where it listens.
+    """
     refuse_running_loop()
     alone = options.workers == 1
     if alone:  # several set up their logs for themselves, for that takes a thread
         log_to_stderr(engine.redactor)
-    handover = handed_over()
-    sockets = (handover.sockets if handover else None) or bind(options.host, options.port)
+    sockets = sockets or bind(options.host, options.port)
     with contextlib.ExitStack() as stack:
         for each in sockets:
             stack.callback(each.close)
@@ -52,8 +61,8 @@ def serve_http(engine: Engine, options: HttpOptions, *, owner: Any = None) -> No
             options = msgspec.structs.replace(options, state=stack.enter_context(_private_state()))
         with contextlib.nullcontext() if alone else log_of_parent():
             app = HttpApp(engine, options, owner=owner, bound_to=options.host)
-        announce = handover.serving if handover else partial(_announce, engine.info.name, options, sockets)
-        work = partial(_work, engine, app, options, sockets, handover)
+        announce = started or partial(_announce, engine.info.name, options, sockets)
+        work = partial(_work, engine, app, options, sockets)
         _allow_descriptors(options.max_connections)
         if alone:
             work(announce, None)
@@ -73,29 +82,22 @@ def _work(
     app: HttpApp,
     options: HttpOptions,
     sockets: list[Socket],
-    handover: Handover | None,
     started: Callable[[], None],
     lifeline: Lifeline | None,
 ) -> None:
     """What one process does, be it alone or a worker."""
     log_to_stderr(engine.redactor)
 
-    def let_go() -> None:
-        if handover is not None:
-            app.end_streams()
-            handover.let_go()
-
     async def live() -> None:
-        service = HttpService(app, options, sockets, let_go)
+        service = HttpService(app, options, sockets)
         with StopSignal() as signal:
             if lifeline is not None:
                 lifeline.watch(signal.give)
             if await signal.interrupts(service.prepare()):
                 return
-            if handover is None or not await signal.interrupts(handover.turn()):
-                await service.listen()
-                started()
-                await signal.wait()
+            await service.listen()
+            started()
+            await signal.wait()
             await service.stop()
 
     run_process(live, engine.threads, _new_loop)
@@ -152,18 +154,12 @@ class ServedApp(Protocol):
 
 
 class HttpService:
-    """An app on the running loop, from `prepare` to `stop`; reachable at bound sockets from `listen` on.
+    """An app on the running loop, from `prepare` to `stop`; reachable at bound sockets from `listen` on."""
 
-    `let_go` is called when nothing is accepted any more and idle connections are closed.
-    """
-
-    def __init__(
-        self, app: ServedApp, options: HttpOptions, sockets: list[Socket], let_go: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, app: ServedApp, options: HttpOptions, sockets: list[Socket]) -> None:
         self._app = app
         self._options = options
         self._sockets = sockets
-        self._let_go = let_go
         self._wire = Wire(app, options)
         self._servers: list[asyncio.Server] = []
 
@@ -202,7 +198,6 @@ class HttpService:
             each.close()
         self._wire.finish()
         await asyncio.sleep(0)  # where it closes those that are idle
-        self._let_go()
         deadline = asyncio.get_running_loop().time() + self._options.drain_timeout
         await self._drain()
         await self._wire.answer_all(deadline)

@@ -1,1 +1,0 @@
-"""What `dovetail doctor` looks at: each module has examinations, which give notes."""

@@ -1,0 +1,249 @@
+"""Hosts that a server can be added to: their configuration files, their own commands, and how an entry looks.
+
+The paths, fields and commands are those of the hosts' own documentation:
+https://modelcontextprotocol.io/quickstart/user (Claude Desktop), https://code.claude.com/docs/en/mcp (Claude Code),
+https://cursor.com/docs/mcp, https://code.visualstudio.com/docs/copilot/reference/mcp-configuration and
+https://geminicli.com/docs/tools/mcp-server. That Claude Desktop reads another file where Windows keeps it in a package
+is not in them: https://github.com/anthropics/claude-code/issues/26073.
+"""
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HTTP, SSE = "http", "sse"
+USER, PROJECT = "user", "project"
+OWN_KEYS = ("type", "command", "args", "env", "url", "httpUrl", "headers")  # what a server consists of, in all hosts
+BRACED = r"\$\{[^}]+\}"
+MAX_BYTES = 64 * 1024 * 1024
+
+
+class Host(NamedTuple):
+    """One row of the table."""
+
+    title: str
+    user: tuple[str, str]  # which folder, and the file in it
+    project: str | None  # the file in a project's folder
+    program: str = ""  # its command line, if that can add servers
+    folder_variable: str = ""  # names another folder than the user's own
+    package: str = ""  # as Windows calls the folders of a packaged app
+    section: str = "mcpServers"
+    is_typed: bool = False  # an entry says which transport it means
+    url_keys: Mapping[str, str] = {HTTP: "url", SSE: "url"}
+    reserved: tuple[str, ...] = ()  # names that a server can't have
+    expands: str = BRACED  # in a value: it stands for something else
+    here: str = "."  # what stands for the folder of a project
+    then: str = ""  # what to do when it is in
+
+
+HOSTS = {
+    "claude-desktop": Host(
+        title="Claude Desktop",
+        user=("config", "Claude/claude_desktop_config.json"),
+        project=None,
+        package="Claude_*",
+        expands="",
+        url_keys={},  # it starts programs only; URLs are added in its settings
+        then="Quit Claude Desktop and start it again.",
+    ),
+    "claude-code": Host(
+        title="Claude Code",
+        user=("home", ".claude.json"),
+        project=".mcp.json",
+        program="claude",
+        folder_variable="CLAUDE_CONFIG_DIR",
+        is_typed=True,
+        reserved=("workspace", "claude-in-chrome", "computer-use"),
+        then="The next `claude` has it; /mcp shows whether it is connected.",
+    ),
+    "cursor": Host(
+        title="Cursor",
+        user=("home", ".cursor/mcp.json"),
+        project=".cursor/mcp.json",
+        here="${workspaceFolder}",
+        then="Cursor shows it in its settings, under Tools & MCP.",
+    ),
+    "vscode": Host(
+        title="VS Code",
+        user=("config", "Code/User/mcp.json"),
+        project=".vscode/mcp.json",
+        program="code",
+        section="servers",
+        is_typed=True,
+        here="${workspaceFolder}",
+        then="`MCP: List Servers` in VS Code starts it.",
+    ),
+    "gemini": Host(
+        title="Gemini CLI",
+        user=("home", ".gemini/settings.json"),
+        project=".gemini/settings.json",
+        program="gemini",
+        folder_variable="GEMINI_CLI_HOME",
+        expands=rf"\$\w+|{BRACED}",
+        url_keys={HTTP: "httpUrl", SSE: "url"},
+        then="The next `gemini` has it; /mcp shows whether it is connected.",
+    ),
+}
+
+
+# ── entries ──
+
+
+class AddedServer(NamedTuple):
+    """A server, as a host has to know it: a command, or a URL."""
+
+    command: Sequence[str] = ()
+    env: Mapping[str, str] = {}
+    url: str | None = None
+    headers: Mapping[str, str] = {}
+    transport: str = HTTP
+
+
+def entry_for(host: Host, server: AddedServer) -> dict[str, Any]:
+    """The entry in the file. A URL needs a host whose `url_keys` has its transport."""
+    if server.url is None:
+        kind = "stdio"
+        entry: dict[str, Any] = {"command": server.command[0], "args": list(server.command[1:])}
+        extra = {"env": dict(server.env)}
+    else:
+        kind = server.transport
+        entry = {host.url_keys[server.transport]: server.url}
+        extra = {"headers": dict(server.headers)}
+    typed = {"type": kind} if host.is_typed else {}
+    return typed | entry | {key: value for key, value in extra.items() if value}
+
+
+def expanded_in(host: Host, entry: Mapping[str, Any]) -> list[str]:
+    """The keys in which the host will read something else than what stands there."""
+    if not host.expands:
+        return []
+    pattern = re.compile(host.expands)
+    return [key for key, value in entry.items() if any(map(pattern.search, _texts(value)))]
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return value if isinstance(value, list) else [value]
+
+
+# ── commands of the hosts ──
+
+
+def add_command(name: str, scope: str, called: str, entry: Mapping[str, Any]) -> list[str] | None:
+    """How the host adds a server by its own command; None if it has none for this, or is not installed."""
+    program = shutil.which(HOSTS[name].program or "\0")
+    if program is None or (name == "vscode" and scope != USER):
+        return None
+    if name == "claude-code":
+        return [program, "mcp", "add-json", called, json.dumps(entry), "--scope", scope]
+    if name == "vscode":
+        return [program, "--add-mcp", json.dumps({"name": called, **entry})]
+    kind = "stdio" if "command" in entry else HTTP if "httpUrl" in entry else SSE
+    options = ["--scope", scope, "--transport", kind]
+    options += [word for key, value in entry.get("env", {}).items() for word in ("--env", f"{key}={value}")]
+    options += [word for key, value in entry.get("headers", {}).items() for word in ("--header", f"{key}: {value}")]
+    place, args = entry.get("command") or entry.get("httpUrl") or entry["url"], entry.get("args", [])
+    divided = ["--", *args] if any(word.startswith("-") for word in args) else args
+    return [program, "mcp", "add", *options, called, place, *divided]
+
+
+def remove_command(name: str, scope: str, called: str) -> list[str] | None:
+    program = shutil.which(HOSTS[name].program or "\0")
+    if program is None or name == "vscode":
+        return None
+    return [program, "mcp", "remove", called, "--scope", scope]
+
+
+# ── files of the hosts ──
+
+
+def files_of(host: Host, scope: str, platform: str = sys.platform) -> list[Path]:
+    """One file, or several if this machine has several of that host and it is not known which one is used."""
+    if scope == PROJECT:
+        assert host.project is not None
+        return [Path.cwd() / host.project]
+    folder, name = host.user
+    if platform == "win32" and (packaged := _packaged(host)):
+        return [place / name for place in packaged]
+    if given := os.environ.get(host.folder_variable):
+        return [Path(os.path.abspath(os.path.expanduser(given))) / name]
+    return [(config_folder(platform) if folder == "config" else Path.home()) / name]
+
+
+def _packaged(host: Host) -> list[Path]:
+    """A packaged app sees these folders in the place of the user's own, once it has written there."""
+    local = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    found = local.glob(f"Packages/{host.package}/LocalCache/Roaming") if host.package else ()
+    return sorted(each for each in found if (each / host.user[1]).parent.is_dir())
+
+
+def config_folder(platform: str = sys.platform) -> Path:
+    """Where programs keep what belongs to their user."""
+    if platform == "win32":
+        return Path(os.environ.get("APPDATA") or Path.home() / "AppData" / "Roaming")
+    if platform == "darwin":
+        return Path.home() / "Library" / "Application Support"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+
+
+class UnusableFile(Exception):
+    """The file can't be read or written; it is as it was. It `is_broken` if its text is not what it should be."""
+
+    def __init__(self, message: str, *, is_broken: bool = False) -> None:
+        super().__init__(message)
+        self.is_broken = is_broken
+
+
+class ConfigFile(NamedTuple):
+    """A configuration file that holds plain JSON."""
+
+    path: Path  # the file itself, not a link to it
+    content: bytes | None  # None if there is no such file
+    document: dict[str, Any]
+    section: str
+
+    @classmethod
+    def read(cls, path: Path, section: str) -> "ConfigFile":
+        """Raises UnusableFile, also if there are comments in it, which a rewritten file would lose."""
+        place = Path(os.path.realpath(path))
+        try:
+            content = place.read_bytes() if place.exists() else None
+        except OSError as failure:
+            raise UnusableFile(f"{path} can't be read: {failure.strerror or failure}") from None
+        if content is not None and len(content) > MAX_BYTES:
+            raise UnusableFile(f"{path} has more than {MAX_BYTES} bytes, which no such file has")
+        try:
+            document = json.loads((content or b"").decode("utf-8-sig") or "{}", object_pairs_hook=_without_twins)
+        except (ValueError, RecursionError) as bad:
+            why = f"{bad.msg} at line {bad.lineno}" if isinstance(bad, json.JSONDecodeError) else str(bad)
+            raise UnusableFile(f"{path} is not plain JSON: {why}", is_broken=True) from None
+        if not isinstance(document, dict) or not isinstance(document.get(section, {}), dict):
+            raise UnusableFile(f"{path} has no object {json.dumps(section)}, but something else", is_broken=True)
+        return cls(place, content, document, section)
+
+    @property
+    def servers(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.document.get(self.section, {})
+        return found
+
+    def text_with(self, servers: Mapping[str, Any]) -> str:
+        """The whole file with these servers, in its own indent and line ends."""
+        text = (self.content or b"").decode("utf-8-sig")
+        indent = re.match(r"\{\s*\n([ \t]+)\"", text)
+        changed = json.dumps(
+            {**self.document, self.section: servers}, indent=indent[1] if indent else 2, ensure_ascii=False
+        )
+        return f"{changed}\n".replace("\n", "\r\n" if "\r\n" in text else "\n")
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands in it more than once")
+    return found

@@ -1,0 +1,266 @@
+"""Options of the commands that talk to a server: where it is, and how questions and logs are handled.
+
+A server is given as a URL, as a Python program (`server.py`, `server.py:name`, `package.module:name`), as one of an
+`mcp.json` (`mcp.json:name`), or as any command after `--`.
+"""
+
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from click.core import ParameterSource
+
+from dovetail import cli
+from dovetail.cli.output import ended_by_signals
+from dovetail.cli.target import as_url, in_list, stdio_command, what_is_missing
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+    from dovetail.cli.arguments import GivenArguments
+
+TIMEOUT = 30.0
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+USUAL_LEVEL = "info"
+COMMAND_WORDS = "dovetail.command"  # in the context: the words after `--`
+AUTHORIZATION = "authorization"
+_BEHIND = "\0"  # stands where TARGET would, if the server is given behind `--`; it can't be typed
+
+Function = Callable[..., Any]
+
+
+class ServerCommand(click.Command):
+    """A command whose first word is the server, unless all words after `--` are a command that starts it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            cut = args.index("--")
+            args, ctx.meta[COMMAND_WORDS] = [_BEHIND, *args[:cut]], args[cut + 1 :]
+            if not ctx.meta[COMMAND_WORDS] and not ctx.resilient_parsing:  # of Tab
+                raise click.UsageError("after -- comes the command that starts the server", ctx)
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as missing:
+            raise missing_word(ctx, missing.format_message().rstrip(".")) from None
+
+
+def missing_word(ctx: click.Context, words: str) -> click.UsageError:
+    """What the command line lacks, and where that goes."""
+    advice = "It goes before --: all words after that are the command that starts the server"
+    return click.UsageError(f"{words}\n{advice}" if COMMAND_WORDS in ctx.meta else words, ctx)
+
+
+# ── the server ──
+
+
+class ServerTarget(NamedTuple):
+    """One server, and how to reach it."""
+
+    address: str | list[str]  # a URL, or a command
+    shown: str  # as the user wrote it, but for what may be secret
+    options: Mapping[str, Any] = {}  # of `Client`
+    signs_in: bool = False
+    is_listed: bool = False  # in a file, whose values are not to be shown
+    process: "Process | None" = None  # its program, if that runs already
+
+    @property
+    def is_url(self) -> bool:
+        return isinstance(self.address, str)
+
+    @asynccontextmanager
+    async def started(self) -> "AsyncIterator[ServerTarget]":
+        """With its program running, which loads itself while the client is loaded here."""
+        import asyncio  # late: `--help` needs neither
+        import signal
+
+        if isinstance(self.address, str) or os.name != "posix":
+            yield self
+            return
+        env, limit = self.options.get("env"), 256 * 1024 * 1024
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.address, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=limit,
+                env=None if env is None else {**os.environ, **env}, cwd=self.options.get("cwd"), start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError):
+            yield self  # the client says why
+            return
+        try:
+            yield self._replace(process=process)
+        finally:
+            if process.returncode is None:  # interrupted before the client could see to its end
+                with suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def _server_at(ctx: click.Context, words: str) -> ServerTarget:
+    if words == _BEHIND:
+        command: list[str] = ctx.meta[COMMAND_WORDS]
+        return ServerTarget(command, command[0] if len(command) == 1 else f"{command[0]} …")  # others may be secret
+    if "://" in words:
+        return ServerTarget(words, _public(ctx, words))
+    if (found := in_list(words)) is not None:
+        listed = cli.connect.listed_server(*found)
+        return ServerTarget(listed.target, words, listed.options, is_listed=True)
+    if missing := what_is_missing(words):
+        if (url := as_url(words)) is not None:
+            raise click.UsageError(f"that is no program; for a URL write {url}", ctx)
+        raise click.UsageError(f"{missing}; give a URL, a Python program, an mcp.json, or a command after --", ctx)
+    return ServerTarget(stdio_command(words), words)
+
+
+def _public(ctx: click.Context, url: str) -> str:
+    """Without its query, which may be secret."""
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        advice = "leave them out, and give --header 'Authorization: Basic …'"
+        raise click.UsageError(f"the URL holds a user or a password: {advice}", ctx)
+    return re.split("[?#]", url, maxsplit=1)[0]
+
+
+SERVER_OPTIONS = (  # in the order of the help
+    click.argument("target"),
+    click.option("--header", "-H", "headers", multiple=True, metavar="NAME:VALUE",
+                 help="Send this header with every request to a URL. Repeat for more."),
+    click.option("--token", envvar="DOVETAIL_CLIENT_TOKEN", metavar="TEXT",
+                 help="Send this bearer token to a URL.  [env: DOVETAIL_CLIENT_TOKEN]"),
+    click.option("--no-sign-in", is_flag=True,
+                 help="Do not sign in with the browser where a URL asks for it, nor use what is kept of that."),
+    click.option("--env", "-e", multiple=True, metavar="NAME=VALUE",
+                 help="Set a variable in the environment of a program. Repeat for more."),
+    click.option("--timeout", type=float, default=TIMEOUT, metavar="SECONDS",
+                 help=f"How long to wait for an answer, or for news of its progress.  [default: {TIMEOUT:g}]"),
+    click.option("--revision", metavar="DATE", help="Speak this revision of MCP.  [default: the newest possible]"),
+    click.option("--transport", type=click.Choice(["http", "sse"]),
+                 help="How to speak to a URL.  [default: found out]"),
+)  # fmt: skip
+
+
+class ConnectOptions(NamedTuple):
+    """What was given for these, but for the target."""
+
+    headers: tuple[str, ...]
+    token: str | None
+    no_sign_in: bool
+    env: tuple[str, ...]
+    timeout: float
+    revision: str | None
+    transport: str | None
+
+    def server(self, ctx: click.Context, target: str) -> ServerTarget:
+        if not 0 < self.timeout <= 1e9:
+            raise click.UsageError(f"--timeout {self.timeout:g}: give a number of seconds above 0", ctx)
+        found = _server_at(ctx, target)
+        self._refuse_what_does_not_fit(ctx, found)
+        headers = self._headers(ctx, found.options.get("headers") or {})
+        has_credentials = AUTHORIZATION in map(str.lower, headers)
+        options = {
+            "headers": headers or None,
+            "auth": self.token if found.is_url and self.token and not has_credentials else None,
+            "env": {**found.options.get("env", {}), **_pairs(self.env, "=", "--env")} or None,
+            "cwd": found.options.get("cwd"),
+            "timeout": self.timeout,
+            "protocol_version": self.revision,
+            "transport": self.transport or found.options.get("transport"),
+        }
+        return found._replace(options=options, signs_in=not self.no_sign_in and not has_credentials)
+
+    def _refuse_what_does_not_fit(self, ctx: click.Context, server: ServerTarget) -> None:
+        """A variable of the environment may be meant for other servers."""
+        for_urls = {"headers": "--header", "token": "--token", "transport": "--transport"}
+        wrong = {"env": "--env"} if server.is_url else for_urls
+        if found := [flag for name, flag in wrong.items() if _is_typed(ctx, name)]:
+            wanted, kind = ("a program", "a URL") if server.is_url else ("a URL", "a program")
+            raise click.UsageError(f"{', '.join(found)}: only for {wanted}, and {server.shown} is {kind}", ctx)
+
+    def _headers(self, ctx: click.Context, of_file: Mapping[str, str]) -> dict[str, str]:
+        """Those that were typed go before those of a file; a token that was typed is such a header."""
+        given = _pairs(self.headers, ":", "--header")
+        replaced = {name.lower() for name in given}
+        if _is_typed(ctx, "token"):
+            if AUTHORIZATION in replaced:
+                raise click.UsageError("--token and an Authorization header say the same: keep one of them", ctx)
+            replaced.add(AUTHORIZATION)
+        return {name: value for name, value in of_file.items() if name.lower() not in replaced} | given
+
+
+def _pairs(given: Iterable[str], sign: str, option: str) -> dict[str, str]:
+    found = {}
+    for each in given:
+        name, divided, value = each.partition(sign)
+        if not divided or not name.strip():
+            raise click.UsageError(f"{option}: write it as NAME{sign}VALUE")  # without the words, which may be secret
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _is_typed(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def on_server(command: Function) -> Function:
+    """Gives a command of the class `ServerCommand` its TARGET and the options for it, as the parameter `server`."""
+
+    @click.pass_context
+    @wraps(command)
+    def with_server(ctx: click.Context, /, target: str, **given: Any) -> Any:
+        options = ConnectOptions(**{name: given.pop(name) for name in ConnectOptions._fields})
+        return command(server=options.server(ctx, target), **given)
+
+    decorated: Function = with_server
+    for option in reversed(SERVER_OPTIONS):
+        decorated = option(decorated)
+    return decorated
+
+
+# ── what happens while the server works ──
+
+
+class InteractionOptions(NamedTuple):
+    """Which logs and progress are shown, and what is answered beforehand."""
+
+    answers: "GivenArguments | None"
+    log_level: str | None
+    is_quiet: bool
+    roots: tuple[str, ...]
+
+
+INTERACTION_OPTIONS = (
+    click.option("--answer", "-a", multiple=True, metavar="KEY=VALUE",
+                 help="Answer this field of a form that the server asks for. Repeat for more."),
+    click.option("--answers", metavar="JSON", help="Several of them, as JSON or @file."),
+    click.option("--root", "roots", multiple=True, metavar="FOLDER",
+                 help="Tell the server of this folder, if it asks."),
+    click.option("--log-level", type=click.Choice(LEVELS),
+                 help=f"What to hear of the server's log.  [default: {USUAL_LEVEL}]"),
+    click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor logs."),
+)  # fmt: skip
+
+
+def with_interaction(command: Function) -> Function:
+    """Gives a command these options, as the parameter `interaction`."""
+
+    @wraps(command)
+    def with_options(
+        answer: tuple[str, ...],
+        answers: str | None,
+        roots: tuple[str, ...],
+        log_level: str | None,
+        quiet: bool,
+        **others: Any,
+    ) -> Any:
+        given = _answers(answer, answers) if answer or answers is not None else None
+        return command(interaction=InteractionOptions(given, log_level, quiet, roots), **others)
+
+    decorated: Function = with_options
+    for option in reversed(INTERACTION_OPTIONS):
+        decorated = option(decorated)
+    return decorated
+
+
+def _answers(words: tuple[str, ...], whole: str | None) -> "GivenArguments":
+    with ended_by_signals():  # stdin may be read
+        return cli.arguments.GivenArguments.read(words, whole, "--answers")
