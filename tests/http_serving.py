@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from dovetail.engine.sessions import Sessions
@@ -61,6 +61,8 @@ async def serving(
     yield app
     await asyncio.wait_for(app.drain(1), 10)
     await settle()
+    with suppress(TimeoutError):  # the thread of a call may take its time
+        await until(lambda: asyncio.all_tasks() <= others)
     assert asyncio.all_tasks() <= others, f"left behind: {asyncio.all_tasks() - others}"
     assert not endpoint._calls.here
     assert not endpoint._calls._known
