@@ -149,14 +149,6 @@ async def test_refresh_gives_a_new_pair_with_the_same_rights() -> None:
     assert (await program.refresh(third["refresh_token"])).json["scope"] == "notes:read notes:write"
 
 
-@pytest.mark.parametrize("wanted", ["notes:read notes:write", "notes:write"])
-async def test_refresh_never_gives_more_than_the_user_allowed(wanted: str) -> None:
-    program = Program(Stage())
-    token = (await program.tokens(scope="notes:read"))["refresh_token"]
-    assert (await program.refresh(token, scope=wanted)).json["error"] == "invalid_scope"
-    assert (await program.refresh(token)).json["scope"] == "notes:read"
-
-
 async def test_a_program_asks_users_only_for_what_the_operator_allows_it() -> None:
     reader = OAuthClient(id="reader", redirect_uris=[CALLBACK], scopes=["notes:read"])
     stage = Stage(clients=[reader])

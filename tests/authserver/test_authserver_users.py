@@ -1,10 +1,8 @@
 """Users in a file or a mapping: those that can't be, those that change, and how a password becomes a hash."""
 
-import asyncio
 import hmac
+import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from authserver_stage import ISSUER, PASSWORD, RESOURCE, USERS, Program, Stage
 from dovetail.authserver import AuthServer, OAuthClient, hash_password
 from dovetail.authserver import users as users_module
+from dovetail.authserver.__main__ import main
 from dovetail.authserver.users import Users
 from dovetail.errors import SetupError
 
@@ -94,15 +93,13 @@ def test_users_that_can_not_be(users: Any, tmp_path: Path) -> None:
         AuthServer(ISSUER, resource=RESOURCE, users=given, clients=[static])
 
 
-def test_the_command_makes_a_hash() -> None:
-    command = [sys.executable, "-m", "dovetail.authserver"]
-    done = subprocess.run([*command, "hash"], input=PASSWORD + "\n", capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("scrypt:32768:8:3:")
-    assert PASSWORD not in done.stdout
-    assert asyncio.run(Users({"ann": done.stdout.strip()}).mark("ann"))
-    for arguments, code in ((["hash"], 1), ([], 2), (["help"], 2)):
-        failed = subprocess.run([*command, *arguments], input="\n", capture_output=True, text=True, check=False)
-        assert (failed.returncode, failed.stdout) == (code, "")
+def test_the_command_makes_a_hash(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, typed, code in ((["hash"], PASSWORD, 0), (["hash"], "", 1), ([], "", 2), (["help"], "", 2)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed + "\n"))
+        assert main(arguments) == code
+        written = capsys.readouterr().out
+        assert written.startswith("scrypt:32768:8:3:") if code == 0 else written == ""
+        assert PASSWORD not in written
 
 
 @pytest.mark.parametrize(

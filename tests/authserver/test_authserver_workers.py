@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 import stores
-from authserver_stage import CLIENTS, ISSUER, RESOURCE, SCOPES, SECRET, USERS, Program, Reply, Stage, basic
+from authserver_stage import CLIENTS, ISSUER, RESOURCE, SCOPES, SECRET, USERS, Browser, Program, Reply, Stage, basic
 from dovetail import Server
+from dovetail.auth import Auth, Jwt, VerifierTrouble
 from dovetail.authserver import AuthServer
+from dovetail.errors import SetupError
+from dovetail.state.base import StoreTrouble
+from dovetail.state.memory import MemoryState
 from dovetail.transports import doorkeeper
 from http_wire import HttpWire
 
@@ -187,3 +191,65 @@ async def test_a_key_of_before_gives_way_to_that_of_the_fleet(sqlite: str) -> No
 async def test_a_memory_of_its_own_in_a_fleet_is_told(sqlite: str, caplog: pytest.LogCaptureFixture) -> None:
     async with started(notes(Stage().server.verifier()).asgi(state=sqlite)):
         assert "AuthServer: state=" in caplog.text
+
+
+# ── a server that is protected by it ──
+
+
+async def test_a_server_and_its_own_authorization_server_in_one_app() -> None:
+    stage = Stage()
+    with pytest.raises(SetupError, match="OwnTokens"):
+        Auth(stage.server.verifier(), dpop="required")  # its tokens are bound to no key
+    server = notes(Auth(stage.server.verifier(), scopes=["notes:read"]))
+    server.add_tool(lambda text: text, name="write", scopes=["notes:write"])
+    async with started(server.asgi(routes=stage.server.routes())) as worker:
+        app = worker.app
+        refused = await HttpWire(app).post("tools/list")
+        assert refused.status == 401
+        assert "resource_metadata" in refused.headers["www-authenticate"]
+        metadata = await HttpWire(app).raw("GET", path="/.well-known/oauth-authorization-server").done()
+        assert metadata.answer["issuer"] == ISSUER
+        about = await HttpWire(app).raw("GET", path="/.well-known/oauth-protected-resource/mcp").done()
+        assert about.answer["authorization_servers"] == [ISSUER]
+        reader = (await Program(stage).tokens(scope="notes:read"))["access_token"]
+        writer = (await Program(stage).tokens(scope="notes:read notes:write"))["access_token"]
+        written = await HttpWire(app, headers={"authorization": f"Bearer {writer}"}).call("write", {"text": "hello"})
+        assert written.answer["result"]["content"][0]["text"] == "hello"
+        lacking = await HttpWire(app, headers={"authorization": f"Bearer {reader}"}).call("write", {"text": "hello"})
+        assert lacking.status == 403
+        assert "insufficient_scope" in lacking.headers["www-authenticate"]
+
+
+async def test_other_servers_take_its_tokens_by_the_published_key() -> None:
+    stage = Stage()
+    stage.clock.now = time.time()
+    keys = (await stage.get("jwks")).json
+    token = (await Program(stage).tokens())["access_token"]
+    principal = await Jwt(ISSUER, RESOURCE, jwks=keys).verify(token)
+    assert principal is not None
+    own = await stage.server.verifier().verify(token)
+    assert own is not None
+    assert (principal.subject, principal.client, principal.scopes) == ("ann", "app", {"notes:read"})
+    assert principal.key == own.key, "the same caller, whoever verified the token"
+    assert await Jwt(ISSUER, "https://other.example.com/mcp", jwks=keys).verify(token) is None
+
+
+class _FailingState(MemoryState):
+    broken = False
+
+    async def get(self, key: str) -> Any:
+        if self.broken:
+            raise StoreTrouble
+        return await super().get(key)
+
+
+async def test_a_store_that_does_not_answer_refuses_nobody_for_good() -> None:
+    state = _FailingState()
+    stage = Stage(state=state)
+    token = (await Program(stage).tokens())["access_token"]
+    state.broken = True
+    with pytest.raises(VerifierTrouble):
+        await stage.server.verifier().verify(token)
+    registered = {"client_id": "dcr-x", "grant_type": "authorization_code"}
+    assert (await stage.token(**registered)).json["error"] == "temporarily_unavailable"
+    assert (await Browser(stage).open(Program(stage, "dcr-x").url())).status == 503
