@@ -110,39 +110,6 @@ async def test_it_is_paused(backend: RedisState, store: stores.StoreServer) -> N
 
 
 @pytest.mark.slow
-async def test_nothing_is_done_twice_after_a_pause(backend: RedisState, store: stores.StoreServer) -> None:
-    """What was asked before it, within it and given up in it lies in the store's hands, and is done then or never."""
-    await backend.append("log", b"first", keep=99, ttl=LONG)
-    store.pause()
-    calls = []
-    for n in range(12):
-        calls.append(asyncio.create_task(backend.append("log", b"%d" % n, keep=99, ttl=LONG)))
-        calls.append(asyncio.create_task(backend.add("counter", 1, LONG)))
-        await asyncio.sleep(0.2)
-    store.resume()
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert {type(outcome) for outcome in outcomes} <= {int, StoreTrouble}
-    await eventually(lambda: is_back(backend))
-    kept = [record.data for record in (await backend.read("log", 0)).records]
-    assert len(kept) == len(set(kept))
-    done = sum(isinstance(outcome, int) for outcome in outcomes[1::2])
-    counter = await backend.get("counter")
-    assert counter is not None
-    assert done <= int(counter.value) <= 12
-
-
-async def test_it_is_slow_for_a_moment(backend: RedisState, store: stores.StoreServer) -> None:
-    with contextlib.closing(backend.listen(["a"])):
-        await backend.put("key", b"value", ttl=LONG)
-        store.pause()
-        call = asyncio.create_task(backend.get("key"))
-        await asyncio.sleep(0.6)
-        store.resume()
-        assert (await call).value == b"value"
-        assert backend.outages == 0
-
-
-@pytest.mark.slow
 async def test_nothing_piles_up(backend: RedisState, store: stores.StoreServer) -> None:
     await backend.check()
     store.pause()

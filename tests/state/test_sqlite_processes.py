@@ -279,13 +279,6 @@ def test_forked_after_it_was_made(path: Path, start: Start, used: bool) -> None:
     assert max(totals) == 400 + 50 * used
 
 
-def test_nobody_pays_for_it_who_does_not_use_it() -> None:
-    code = "import sys, dovetail, dovetail.state; dovetail.state.memory; print('sqlite3' in sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, check=True, timeout=LIMIT)
-    assert done.stdout.strip() == b"False"
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
 def test_a_disk_that_takes_no_more(path: Path, start: Start) -> None:
     lines = """

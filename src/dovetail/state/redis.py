@@ -263,7 +263,7 @@ class _Lane:
         try:
             async with asyncio.timeout_at(batch[0].since + DEADLINE):
                 return await pipeline.execute(raise_on_error=False)
-        except (errors.RedisError, OSError) as failure:
+        except Exception as failure:
             return [failure] * len(batch)
 
     def _settle(self, answers: list[Any]) -> None:
@@ -356,7 +356,7 @@ class _Link:
                 began = self.loop.time()
                 try:
                     await self._attend()
-                except (errors.RedisError, OSError, SetupError) as failure:
+                except Exception as failure:
                     self._lose(failure)
                     await self._disconnect(inuse_connections=False)
                 if self._trouble is None and self.loop.time() - began > longest:

@@ -184,11 +184,11 @@ class SqliteState(StateBackend):
         self._waiting += 1
         future: asyncio.Future[T] = loop.create_future()
         self._submit((writes, lambda tables: work(tables, *words), future))
+        timer = loop.call_later(2.5 * self._patience, _give_up, future)  # the system may not come back from the file
         try:
-            async with asyncio.timeout(2.5 * self._patience):  # the system may not come back from the file
-                return await future
-        except TimeoutError:
-            raise StoreTrouble from None
+            return await future
+        finally:
+            timer.cancel()
 
     def _submit(self, job: _Job | None) -> None:
         self._jobs.put(job)
@@ -369,7 +369,7 @@ class _Tables:
         for topic in self.woken:
             self._wake += 1
             self._execute("INSERT INTO wakes VALUES (?, ?, ?)", (self._wake, self._origin, topic))
-        if self.woken:
+        if self._wake % 256 < len(self.woken):  # now and then
             self._execute("DELETE FROM wakes WHERE id <= ?", (self._wake - KEEP_WAKES,))
         self._execute("UPDATE ledger SET serial = ?, wake = ?", (self._serial, self._wake))
         self._execute("COMMIT")
@@ -441,7 +441,8 @@ class _Tables:
             id = self._tick()
         change = "ON CONFLICT (name) DO UPDATE SET last = ?3, expires = ?4"
         self._execute(f"INSERT INTO logs VALUES (?1, ?2, ?3, ?4) {change}", (name, id, last + 1, self._now + ttl))
-        self._execute("DELETE FROM records WHERE log = ? AND id <= ?", (id, last + 1 - keep))
+        if last >= keep:
+            self._execute("DELETE FROM records WHERE log = ? AND id <= ?", (id, last + 1 - keep))
         self._shrink_logs(room)
         self._execute("INSERT INTO records VALUES (?, ?, ?, ?)", (self._tick(), id, last + 1, data))
         self.woken[name] = None
@@ -592,6 +593,11 @@ def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
         formats = f"its format is {version}, ours is {SCHEMA_VERSION}"
         raise SetupError(f"state: {path} was written by another version of Dovetail ({formats}); {ANOTHER}")
     return True
+
+
+def _give_up(future: "asyncio.Future[Any]") -> None:
+    if not future.done():
+        future.set_exception(StoreTrouble())
 
 
 def _identify(path: str) -> tuple[int, int] | None:
