@@ -4,6 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+from dovetail.engine.client_requests import PendingQuestions, reply_to
+
 from dovetail import Context
 from dovetail.errors import ProtocolError, QuestionFailed
 from http_stage import Stage
@@ -27,7 +29,8 @@ class AskingStage(Stage):
         self.entered.set()
         params = json.dumps(QUESTIONS[method]).encode()
         try:
-            answers = await asyncio.gather(*(self._ask(ctx, method, params, timeout) for _ in range(times)))
+            pending = PendingQuestions(ctx._exchange)
+            answers = await asyncio.gather(*(self._ask(ctx, pending, method, params, timeout) for _ in range(times)))
         except (QuestionFailed, ProtocolError) as failure:
             self.failures.append(failure)
             return str(failure)
@@ -36,11 +39,13 @@ class AskingStage(Stage):
             raise
         return json.dumps([json.loads(bytes(answer)) for answer in answers])
 
-    async def _ask(self, ctx: Context, method: str, params: bytes, timeout: float) -> Any:
+    async def _ask(self, ctx: Context, pending: PendingQuestions, method: str, params: bytes, timeout: float) -> Any:
         back = ctx._exchange.back
         if back is None:
             raise QuestionFailed(ctx._exchange.no_way_back)
-        return await back.ask(ctx._exchange, method, params, timeout)
+        with pending.one():
+            async with back.pending(method, timeout) as box:
+                return await reply_to(box, method, params, timeout)
 
     async def defy(self, ctx: Context) -> str:
         """Goes on asking when it was cancelled."""
@@ -50,7 +55,7 @@ class AskingStage(Stage):
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             try:
-                await ctx._exchange.back.ask(ctx._exchange, "roots/list", b"{}", 5)
+                ctx._exchange.back.pending("roots/list", 5)
             except QuestionFailed as failure:
                 self.failures.append(failure)
         return "defied"

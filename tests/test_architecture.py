@@ -36,7 +36,7 @@ PURE_STDLIB = {
 WRAPPED = {
     "jsonschema_rs": {"dovetail.registry.validator"},
     "watchfiles": {"dovetail.engine.watch"},
-    "cryptography": {"dovetail.engine.seal"},
+    "cryptography": {"dovetail.engine.request_state"},
     # what comes in, what goes out, what a client signs
     "joserfc": {"dovetail.auth.jose", "dovetail.auth.signing", "dovetail.client.oauth.keys"},
     "httptools": {"dovetail.transports.wire"},

@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from dovetail.protocol.definitions import TemplateDefinition as TemplateDefinition
     from dovetail.protocol.definitions import ToolAnnotations as ToolAnnotations
     from dovetail.protocol.definitions import ToolDefinition as ToolDefinition
+    from dovetail.protocol.elicitation import InputRequired as InputRequired
     from dovetail.protocol.features import Completion as Completion
     from dovetail.protocol.inbound import Request as Request
     from dovetail.protocol.outbound import ToolResult as ToolResult
-    from dovetail.protocol.questions import InputRequired as InputRequired
     from dovetail.protocol.results import Interim as Interim
     from dovetail.protocol.results import Listing as Listing
     from dovetail.protocol.results import PromptResult as PromptResult
@@ -142,7 +142,7 @@ _HOMES = {
     "protocol.features": ["Completion"],
     "protocol.inbound": ["Request"],
     "protocol.outbound": ["ToolResult"],
-    "protocol.questions": ["InputRequired"],
+    "protocol.elicitation": ["InputRequired"],
     "protocol.results": ["Interim", "Listing", "PromptResult", "Result"],
     "protocol.sampling": ["SamplingMessage", "ToolOutcome", "ToolUse"],
     "registry.elicitation": ["Elicit", "ElicitUrl", "Elicited"],

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE
 
 from dovetail import (
     Context,
@@ -17,7 +18,6 @@ from dovetail import (
     SetupError,
     UrlElicitationRequired,
 )
-from dovetail.engine.replay import NOT_WILLING, NOT_YET_DONE
 from dovetail.errors import INVALID_PARAMS, MISSING_CAPABILITY
 from replaying import accepted, asking_client, is_interim, play
 

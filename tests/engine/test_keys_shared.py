@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from dovetail.engine.request_state import BadSeal, Sealer
 from keys_stage import ONE, TWO
 
 from dovetail import Server, SetupError
 from dovetail.engine import shared_secrets
 from dovetail.engine.core import Engine
 from dovetail.engine.keys import Secrets, checked_secrets
-from dovetail.engine.seal import BadSeal, Sealer
 from dovetail.engine.shared_secrets import agree_on_secrets
 from dovetail.state.base import MAX_TTL, Conflict, Entry, StoreTrouble
 from dovetail.state.memory import MemoryState

@@ -5,12 +5,11 @@ import gc
 from typing import Any
 
 import pytest
+from dovetail.engine.client_requests import MAX_AT_ONCE, Elicitations
 from live_stage import LEGACY, Users, serving
 
 from asking_stage import answer_to
 from dovetail import Client, Context, Elicit, ElicitReply, InputRequired, Server
-from dovetail.engine.asking import Elicitations
-from dovetail.engine.live import MAX_AT_ONCE
 from http_serving import settle
 from replaying import MODERN
 

@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from dovetail.engine.client_requests import MAX_AT_ONCE
 from live_stage import Users, blocking, serving
 
 from dovetail import Context
-from dovetail.engine.live import MAX_AT_ONCE
 from dovetail.errors import QuestionFailed
 from http_serving import settle
 

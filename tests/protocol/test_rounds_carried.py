@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from dovetail.protocol.request_state import MAX_RESPONSES, Binding, Round, decode_round, encode_round, read_responses
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
 from dovetail.errors import INVALID_PARAMS, ProtocolError
-from dovetail.protocol.rounds import MAX_RESPONSES, Binding, Round, decode_round, encode_round, read_responses
 
 
 def raw(value: Any) -> Raw:

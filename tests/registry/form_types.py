@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, TypeVar
 import attrs
 import msgspec
 import pydantic
+from dovetail.protocol.elicitation import render_form
+from dovetail.registry.elicitation_form import Form
 
 from dovetail import Field
-from dovetail.protocol.forms import render_form
 from dovetail.protocol.revisions import BY_NAME
-from dovetail.registry.forms import Form
 from form_judge import REVISIONS, assert_official
 
 T = TypeVar("T")

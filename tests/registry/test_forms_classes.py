@@ -9,6 +9,7 @@ import attrs
 import msgspec
 import pydantic
 import pytest
+from dovetail.registry.elicitation_form import compile_form
 from form_types import (
     FILLED_IN,
     NOON,
@@ -28,7 +29,6 @@ from form_types import (
 
 from dovetail import Field
 from dovetail.errors import QuestionFailed
-from dovetail.registry.forms import compile_form
 from stable_ids import stable
 
 # Several things

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import pytest
+from dovetail.protocol.elicitation import Inquiry
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,6 @@ from dovetail.errors import MissingCapability, QuestionFailed
 from dovetail.protocol import revisions
 from dovetail.protocol.features import require_askable
 from dovetail.protocol.jsonrpc import encode
-from dovetail.protocol.questions import Inquiry
 from dovetail.protocol.revisions import LATEST, Revision
 from dovetail.registry import roots as registry_roots
 from dovetail.registry.roots import MAX_ROOTS, Root, Roots, is_on_a_drive, local_path

@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from dovetail.engine.input_required import BAD_STATE
 
 import dovetail
 from dovetail import Context, Request, Server
 from dovetail.auth import ApiKeys, Auth, Principal
 from dovetail.authserver import AuthServer
-from dovetail.engine.replay import BAD_STATE
 from dovetail.transports.options import HttpOptions
 from http_serving import serving
 from http_stage import HANDSHAKE, MODERN, REVISIONS, open_wire, text_of

@@ -15,7 +15,7 @@ from dovetail.auth.confidential import Confidential
 from dovetail.auth.signing import SigningKey
 from dovetail.authserver.marks import Marks
 from dovetail.engine.keys import Secrets
-from dovetail.engine.seal import BadSeal, Sealer
+from dovetail.engine.request_state import BadSeal, Sealer
 from dovetail.errors import ProtocolError
 from dovetail.state.base import MAX_TTL, StateBackend
 

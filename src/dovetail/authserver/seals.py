@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from dovetail.authserver.keyring import Keyring
-from dovetail.engine.seal import BadSeal
+from dovetail.engine.request_state import BadSeal
 
 MAX_SEALED = 24 * 1024  # characters
 

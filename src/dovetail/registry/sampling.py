@@ -8,8 +8,8 @@ import msgspec
 from dovetail.errors import QuestionFailed, SetupError
 from dovetail.protocol.content import CONTENT_TYPES, Audio, Content, Image, Message, Role, Text
 from dovetail.protocol.definitions import ToolDefinition, describes_object
+from dovetail.protocol.elicitation import Question
 from dovetail.protocol.jsonrpc import UNREADABLE
-from dovetail.protocol.questions import Question
 from dovetail.protocol.revisions import LATEST, Revision
 from dovetail.protocol.sampling import (
     METHOD,

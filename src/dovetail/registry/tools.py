@@ -13,9 +13,9 @@ from dovetail import registry
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.protocol.content import CONTENT_TYPES, Content, Icon, Meta, Text
 from dovetail.protocol.definitions import TAGS_KEY, ToolAnnotations, ToolDefinition
+from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.outbound import ToolResult
-from dovetail.protocol.questions import InputRequired
 from dovetail.registry.arguments import compile_arguments, compile_raw_arguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, inspect_function
