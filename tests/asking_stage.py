@@ -4,9 +4,8 @@ import asyncio
 import json
 from typing import Any
 
-from dovetail.engine.client_requests import PendingQuestions, reply_to
-
 from dovetail import Context
+from dovetail.engine.client_requests import PendingQuestions, reply_to
 from dovetail.errors import ProtocolError, QuestionFailed
 from http_stage import Stage
 
@@ -44,8 +43,7 @@ class AskingStage(Stage):
         if back is None:
             raise QuestionFailed(ctx._exchange.no_way_back)
         with pending.one():
-            async with back.pending(method, timeout) as box:
-                return await reply_to(box, method, params, timeout)
+            return await ask_by(back, method, timeout, params)
 
     async def defy(self, ctx: Context) -> str:
         """Goes on asking when it was cancelled."""
@@ -59,6 +57,12 @@ class AskingStage(Stage):
             except QuestionFailed as failure:
                 self.failures.append(failure)
         return "defied"
+
+
+async def ask_by(back: Any, method: str, timeout: float, params: bytes = b"{}") -> Any:
+    """The client's result, by the bare way back of a call."""
+    async with back.pending(method, timeout) as box:
+        return await reply_to(box, method, params, timeout)
 
 
 def answer_to(question: dict[str, Any], result: Any) -> dict[str, Any]:

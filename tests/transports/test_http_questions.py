@@ -8,7 +8,7 @@ import pytest
 from http_asking import JSON, ask, finished_call, given, leave, note, reply
 from old_client import connected
 
-from asking_stage import AskingStage, answer_to, progress_on, refusal_of
+from asking_stage import AskingStage, answer_to, ask_by, progress_on, refusal_of
 from dovetail.engine import client_requests
 from dovetail.engine.exchange import NO_WAY_BACK
 from dovetail.errors import AnswerTimeout, QuestionFailed
@@ -300,7 +300,7 @@ async def test_nobody_is_asked_before_it_is_ready() -> None:
         await call.started()
         await wire.notify("notifications/initialized")
         exchange = endpoint_of(app)._calls.here[wire.session_id, 5].exchange
-        asking = asyncio.create_task(exchange.back.ask(exchange, "roots/list", b"{}", 5))  # it is ready by now
+        asking = asyncio.create_task(ask_by(exchange.back, "roots/list", 5))  # it is ready by now
         await reply(wire, answer_to(await call.message(), {}))
         await asking
         await wire.notify("notifications/cancelled", {"requestId": 5})

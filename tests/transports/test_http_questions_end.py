@@ -8,7 +8,7 @@ import pytest
 from http_asking import JSON, ask, given, leave, reply
 from old_client import connected
 
-from asking_stage import AskingStage, answer_to, progress_on, refusal_of
+from asking_stage import AskingStage, answer_to, ask_by, progress_on, refusal_of
 from dovetail.engine import client_requests
 from dovetail.errors import QuestionFailed
 from dovetail.state.memory import MemoryState
@@ -144,7 +144,7 @@ async def test_one_that_is_asked_while_nobody_is_there_waits_too() -> None:
         await asking.message()
         await call.cut()
         back = next(each for each in endpoint_of(app)._calls.here.values() if each.request.params.name == "work")
-        waiting = asyncio.create_task(back.exchange.back.ask(back.exchange, "roots/list", b"{}", 5))
+        waiting = asyncio.create_task(ask_by(back.exchange.back, "roots/list", 5))
         await settle()
         rest = wire.get(primed)
         question = await rest.message()
@@ -167,9 +167,9 @@ async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for() 
         [running] = endpoint_of(app)._calls.here.values()
         await call.cut()
         with pytest.raises(QuestionFailed, match="has closed its connection and has no GET stream open"):
-            await running.exchange.back.ask(running.exchange, "roots/list", b"{}", 5)
+            await ask_by(running.exchange.back, "roots/list", 5)
         stream = await wire.get().started()
-        asking = asyncio.create_task(running.exchange.back.ask(running.exchange, "roots/list", b"{}", 5))
+        asking = asyncio.create_task(ask_by(running.exchange.back, "roots/list", 5))
         await reply(wire, answer_to(await stream.message(), {}))
         await asking
         stage.go.set()
@@ -326,7 +326,7 @@ async def test_nothing_more_is_asked_by_a_server_that_stops() -> None:
         draining = asyncio.create_task(app.drain(60))
         await settle()
         with pytest.raises(QuestionFailed, match="shutting down"):
-            await running.exchange.back.ask(running.exchange, "roots/list", b"{}", 600)
+            await ask_by(running.exchange.back, "roots/list", 600)
         stage.go.set()
         await draining
         await call.done()
