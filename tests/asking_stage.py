@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from dovetail import Context
+from dovetail.engine.client_requests import PendingQuestions, reply_to
 from dovetail.errors import ProtocolError, QuestionFailed
 from http_stage import Stage
 
@@ -27,7 +28,8 @@ class AskingStage(Stage):
         self.entered.set()
         params = json.dumps(QUESTIONS[method]).encode()
         try:
-            answers = await asyncio.gather(*(self._ask(ctx, method, params, timeout) for _ in range(times)))
+            pending = PendingQuestions(ctx._exchange)
+            answers = await asyncio.gather(*(self._ask(ctx, pending, method, params, timeout) for _ in range(times)))
         except (QuestionFailed, ProtocolError) as failure:
             self.failures.append(failure)
             return str(failure)
@@ -36,11 +38,12 @@ class AskingStage(Stage):
             raise
         return json.dumps([json.loads(bytes(answer)) for answer in answers])
 
-    async def _ask(self, ctx: Context, method: str, params: bytes, timeout: float) -> Any:
+    async def _ask(self, ctx: Context, pending: PendingQuestions, method: str, params: bytes, timeout: float) -> Any:
         back = ctx._exchange.back
         if back is None:
             raise QuestionFailed(ctx._exchange.no_way_back)
-        return await back.ask(ctx._exchange, method, params, timeout)
+        with pending.one():
+            return await ask_by(back, method, timeout, params)
 
     async def defy(self, ctx: Context) -> str:
         """Goes on asking when it was cancelled."""
@@ -50,10 +53,16 @@ class AskingStage(Stage):
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             try:
-                await ctx._exchange.back.ask(ctx._exchange, "roots/list", b"{}", 5)
+                ctx._exchange.back.pending("roots/list", 5)
             except QuestionFailed as failure:
                 self.failures.append(failure)
         return "defied"
+
+
+async def ask_by(back: Any, method: str, timeout: float, params: bytes = b"{}") -> Any:
+    """The client's result, by the bare way back of a call."""
+    async with back.pending(method, timeout) as box:
+        return await reply_to(box, method, params, timeout)
 
 
 def answer_to(question: dict[str, Any], result: Any) -> dict[str, Any]:

@@ -40,6 +40,23 @@ def functions_called() -> Iterator[list[str]]:
 
 
 @contextmanager
+def places_visited() -> Iterator[set[tuple[str, str, int]]]:
+    """The Python functions of ours that run meanwhile, each once: its file, its name and its line."""
+    visited: set[tuple[str, str, int]] = set()
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(PACKAGE):
+            visited.add((code.co_filename, code.co_name, code.co_firstlineno))
+
+    sys.setprofile(profile)
+    try:
+        yield visited
+    finally:
+        sys.setprofile(None)
+
+
+@contextmanager
 def tasks_made() -> Iterator[list[Any]]:
     """The coroutines that got a task of their own meanwhile, by way of the loop."""
     made: list[Any] = []

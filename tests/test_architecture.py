@@ -38,7 +38,7 @@ PURE_STDLIB = {
 WRAPPED = {
     "jsonschema_rs": {"dovetail.registry.validate"},
     "watchfiles": {"dovetail.engine.watch"},
-    "cryptography": {"dovetail.engine.seal"},
+    "cryptography": {"dovetail.engine.request_state"},
     # what comes in, what goes out, what a client signs
     "joserfc": {"dovetail.auth.jose", "dovetail.client.oauth.dpop"},
     "httptools": {"dovetail.transports.wire"},

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TooManyRequests as TooManyRequests
     from dovetail.errors import UrlElicitationRequired as UrlElicitationRequired
+    from dovetail.protocol.elicitation import InputRequired as InputRequired
     from dovetail.protocol.features import Completion as Completion
     from dovetail.protocol.inbound import Request as Request
-    from dovetail.protocol.questions import InputRequired as InputRequired
     from dovetail.protocol.results import Interim as Interim
     from dovetail.protocol.results import Listing as Listing
     from dovetail.protocol.results import PromptResult as PromptResult
@@ -123,7 +123,7 @@ _HOMES = {
     ],
     "protocol.features": ["Completion"],
     "protocol.inbound": ["Request"],
-    "protocol.questions": ["InputRequired"],
+    "protocol.elicitation": ["InputRequired"],
     "protocol.results": ["Interim", "Listing", "PromptResult", "Result", "ToolResult"],
     "protocol.sampling": ["SamplingMessage", "ToolOutcome", "ToolUse"],
     "protocol.types": [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asking_stage import AskingStage, answer_to, progress_on, refusal_of
-from dovetail.engine import replies
+from dovetail.engine import client_requests
 from dovetail.engine.exchange import NO_WAY_BACK
 from dovetail.engine.pipe_call import Call
 from dovetail.errors import AnswerTimeout, QuestionFailed
@@ -181,7 +181,7 @@ async def test_progress_of_the_client_gives_it_more_time() -> None:
 )
 @pytest.mark.rule("PROG-2")
 async def test_other_progress_is_ignored(params: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "EXTENSIONS", 20)
+    monkeypatch.setattr(client_requests, "EXTENSIONS", 20)
     async with AskedWire(AskingStage().server, "2025-11-25") as wire:
         began = asyncio.get_running_loop().time()
         question = await wire.question(timeout=0.1)
@@ -217,7 +217,7 @@ async def test_a_call_that_was_cancelled_can_ask_no_more() -> None:
         await stage.entered.wait()
         wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
         await wire.quiet()
-        assert [str(each) for each in stage.failures] == [replies.CALL_IS_OVER]
+        assert [str(each) for each in stage.failures] == [client_requests.CALL_IS_OVER]
 
 
 async def test_nor_can_one_that_is_over() -> None:
@@ -226,15 +226,15 @@ async def test_nor_can_one_that_is_over() -> None:
         wire.send(answer_to(await wire.question(), {}))
         await wire.text()
         with pytest.raises(QuestionFailed, match="the call is over"):
-            await stage.contexts[0].back.ask(stage.contexts[0], "roots/list", b"{}", 5)
+            stage.contexts[0].back.pending("roots/list", 5)
 
 
 async def test_it_asks_only_so_much_at_once() -> None:
     async with AskedWire(AskingStage().server, "2025-11-25") as wire:
-        wire.call(times=replies.MAX_OPEN + 1)
-        seen = [await wire.receive() for _ in range(replies.MAX_OPEN)]
-        assert len({each["id"] for each in seen}) == replies.MAX_OPEN
-        called_off = [await wire.receive() for _ in range(replies.MAX_OPEN)]
+        wire.call(times=client_requests.MAX_OPEN + 1)
+        seen = [await wire.receive() for _ in range(client_requests.MAX_OPEN)]
+        assert len({each["id"] for each in seen}) == client_requests.MAX_OPEN
+        called_off = [await wire.receive() for _ in range(client_requests.MAX_OPEN)]
         assert {each["params"]["requestId"] for each in called_off} == {each["id"] for each in seen}
         answer = await wire.receive()
         assert "100 questions wait" in text_of(answer)
@@ -259,7 +259,7 @@ async def test_nobody_is_asked_before_it_is_ready() -> None:
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
         await wire.ask("initialize", params)
         wire.call()
-        assert await wire.text() == replies.NOT_READY
+        assert await wire.text() == client_requests.NOT_READY
         wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         assert (await wire.question(id=2))["method"] == "roots/list"
 
@@ -316,7 +316,7 @@ async def test_when_the_connection_closes_its_questions_fail_at_once() -> None:
     async with asyncio.timeout(2):
         async with wire:
             await wire.question()
-        assert await wire.text() == replies.GONE
+        assert await wire.text() == client_requests.GONE
 
 
 async def test_an_answer_that_came_before_the_end_counts() -> None:
@@ -333,7 +333,7 @@ async def test_nothing_is_asked_on_a_connection_that_closes() -> None:
     async with wire:
         wire.call("defy")
         await stage.entered.wait()
-    assert [str(each) for each in stage.failures] == [replies.CALL_IS_OVER]
+    assert [str(each) for each in stage.failures] == [client_requests.CALL_IS_OVER]
     assert wire.lines.empty()
 
 

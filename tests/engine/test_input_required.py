@@ -17,7 +17,7 @@ from dovetail import (
     SetupError,
     UrlElicitationRequired,
 )
-from dovetail.engine.replay import NOT_WILLING, NOT_YET_DONE
+from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE
 from dovetail.errors import INVALID_PARAMS, MISSING_CAPABILITY
 from replaying import accepted, asking_client, is_interim, play
 

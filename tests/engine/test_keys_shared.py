@@ -11,7 +11,7 @@ from keys_stage import ONE, TWO
 
 from dovetail import Server, SetupError
 from dovetail.engine.keys import Secrets, checked_secrets
-from dovetail.engine.seal import BadSeal
+from dovetail.engine.request_state import BadSeal
 from dovetail.engine.secrets import KEY, keep_sharing, shared_secrets
 from dovetail.state.memory import MemoryState
 from far_state import FarState

@@ -9,8 +9,7 @@ from live_stage import LEGACY, Users, serving
 
 from asking_stage import answer_to
 from dovetail import Client, Context, Elicit, ElicitReply, InputRequired, Server
-from dovetail.engine.asking import Elicitations
-from dovetail.engine.live import MAX_AT_ONCE
+from dovetail.engine.client_requests import MAX_AT_ONCE, Elicitations
 from http_serving import settle
 from replaying import MODERN
 

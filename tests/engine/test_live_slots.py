@@ -7,7 +7,7 @@ import pytest
 from live_stage import Users, blocking, serving
 
 from dovetail import Context
-from dovetail.engine.live import MAX_AT_ONCE
+from dovetail.engine.client_requests import MAX_AT_ONCE
 from dovetail.errors import QuestionFailed
 from http_serving import settle
 

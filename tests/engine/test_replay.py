@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dovetail import Client, Context, Server, ServerError
-from dovetail.engine import replay
+from dovetail.engine import input_required
 from dovetail.errors import INTERNAL_ERROR
-from dovetail.protocol import rounds
+from dovetail.protocol import request_state
 from replaying import accepted, asking_client, messages, play, retry
 
 ANSWERS = {"Name?": "Ada", "Surname?": "Lovelace", "Age?": 36}
@@ -259,17 +259,17 @@ async def test_rounds_without_answers_and_rounds_with_a_useful_one_are_not_waste
     async with asking_client(server) as client:
         played = await play(client, "greet", lambda message: "x" if " " not in message else None)
         assert played.failed  # the last letter's second question never stays the same
-        assert len(played.rounds) <= rounds.MAX_ROUNDS
+        assert len(played.rounds) <= request_state.MAX_ROUNDS
 
 
 async def test_a_call_has_32_rounds_and_no_more(caplog: Any) -> None:
-    server, wording = worded(*[(f"{n}?", int) for n in range(rounds.MAX_ROUNDS)])
+    server, wording = worded(*[(f"{n}?", int) for n in range(request_state.MAX_ROUNDS)])
     async with asking_client(server) as client:
         played = await play(client, "greet", lambda _: 1)
-        assert (len(played.rounds), played.failed) == (rounds.MAX_ROUNDS, False)
+        assert (len(played.rounds), played.failed) == (request_state.MAX_ROUNDS, False)
         wording.questions.append(("One more?", int))
         played = await play(client, "greet", lambda _: 1)
-        assert (len(played.rounds), played.failed) == (rounds.MAX_ROUNDS, True)
+        assert (len(played.rounds), played.failed) == (request_state.MAX_ROUNDS, True)
     assert played.text == "The tool greet can't go on: it has asked 32 times without coming to an end"
     assert played.text in caplog.text
 
@@ -298,7 +298,7 @@ async def test_a_state_lives_as_long_as_its_question(timeout: float | None, seco
         return str((await ctx.elicit("Name?", str, timeout=timeout)).data)
 
     now = 1_000_000.0
-    monkeypatch.setattr(replay.time, "time", lambda: now)
+    monkeypatch.setattr(input_required.time, "time", lambda: now)
     async with asking_client(server) as client:
         first = await client.request("tools/call", GREET)
         now += seconds - 1

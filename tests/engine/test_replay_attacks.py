@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dovetail import Context, Server, ServerError
-from dovetail.engine import replay
-from dovetail.engine.replay import OTHERS
+from dovetail.engine import input_required
+from dovetail.engine.input_required import OTHERS
 from dovetail.errors import INVALID_PARAMS
 from http_wire import HttpWire
 from replaying import EVERYTHING, accepted, asking_client, is_interim, play, retry
@@ -59,7 +59,8 @@ async def answer_to(server: Server, method: str, params: dict[str, Any]) -> byte
 
 
 REFUSAL = json.dumps(
-    {"jsonrpc": "2.0", "id": 7, "error": {"code": INVALID_PARAMS, "message": replay.BAD_STATE}}, separators=(",", ":")
+    {"jsonrpc": "2.0", "id": 7, "error": {"code": INVALID_PARAMS, "message": input_required.BAD_STATE}},
+    separators=(",", ":"),
 ).encode()
 
 
@@ -201,8 +202,8 @@ async def test_a_state_that_has_expired_is_refused(monkeypatch: Any, caplog: Any
     server = bank(answer_timeout=60)
     method, params = call("pay", amount=1)
     good = await state_of(server, method, params)
-    now = replay.time.time()
-    monkeypatch.setattr(replay.time, "time", lambda: now + 61)
+    now = input_required.time.time()
+    monkeypatch.setattr(input_required.time, "time", lambda: now + 61)
     assert await answer_to(server, method, {**params, **good}) == REFUSAL
     assert "it has expired" in caplog.text
 
@@ -345,4 +346,4 @@ async def test_no_refusal_names_the_function_or_its_question() -> None:
     with pytest.raises(ServerError) as caught:
         async with asking_client(bank()) as client:
             await client.request("tools/call", {**call("pay", amount=1)[1], "requestState": "x"})
-    assert str(caught.value) == f"{replay.BAD_STATE} ({INVALID_PARAMS})"
+    assert str(caught.value) == f"{input_required.BAD_STATE} ({INVALID_PARAMS})"

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from dovetail import Context, Server, ToolError
-from dovetail.engine import replay
+from dovetail.engine import input_required
 from replaying import asking_client, messages, play
 
 LETTERS = {"A?": "a", "B?": "b", "C?": "c"}
@@ -310,7 +310,7 @@ async def threads_of_asyncio(ctx: Context) -> str:
 @pytest.mark.rule("MRTR-1", "MRTR-3", "MRTR-8")
 @pytest.mark.parametrize(("function", "rounds", "text"), SHAPES)
 async def test_every_shape(function: Shape, rounds: list[list[str]], text: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(replay, "MOMENT", 0.2)  # two busy cores start threads slowly
+    monkeypatch.setattr(input_required, "MOMENT", 0.2)  # two busy cores start threads slowly
     server = Server("shapes")
     server.add_tool(function, name="shape")
     async with asking_client(server) as client:
@@ -365,7 +365,7 @@ async def test_a_run_without_its_answer_takes_no_more_steps(tool: str, expected:
 
 
 async def test_an_endless_loop_that_catches_everything_does_not_freeze_us(monkeypatch: Any, caplog: Any) -> None:
-    monkeypatch.setattr(replay, "MANY", 100)
+    monkeypatch.setattr(input_required, "MANY", 100)
     tries = 0
     server = Server("loops")
 

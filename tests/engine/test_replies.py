@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.engine import replies, shared_replies
-from dovetail.engine.replies import GivenUp, PipeReplies, Reply, ask
+from dovetail.engine import client_requests
+from dovetail.engine.client_requests import GivenUp, PipeReplies, Reply, reply_to
 from dovetail.errors import AnswerTimeout, Busy, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import Envelope
@@ -50,7 +50,8 @@ class Client:
             self.closed += 1
 
     async def ask(self, params: bytes = b"{}", timeout: float = 5.0) -> Any:
-        return json.loads(bytes(await ask(self.opening(), self.send, "roots/list", params, timeout)))
+        async with self.opening() as box:
+            return json.loads(bytes(await reply_to(box, "roots/list", params, timeout)))
 
 
 GOOD = Reply(True, b'{"roots":[]}')
@@ -119,12 +120,12 @@ async def test_progress_gives_it_more_time() -> None:
 
 
 def test_progress_gives_a_few_times_the_timeout_at_most() -> None:
-    assert replies.EXTENSIONS == 3
+    assert client_requests.EXTENSIONS == 3
 
 
 @pytest.mark.rule("LIFE-10")
 async def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "EXTENSIONS", 2)
+    monkeypatch.setattr(client_requests, "EXTENSIONS", 2)
     client = Client()
 
     async def report() -> None:
@@ -142,7 +143,7 @@ async def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_flood_of_progress_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "EXTENSIONS", 2)
+    monkeypatch.setattr(client_requests, "EXTENSIONS", 2)
     client = Client()
 
     async def flood() -> None:
@@ -170,7 +171,7 @@ async def test_whoever_is_cancelled_calls_it_off() -> None:
 
 @pytest.mark.parametrize("way", ["hangs", "fails"])
 async def test_a_client_that_can_not_be_told_is_not_waited_for(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "CALL_OFF_SECONDS", 0.02)
+    monkeypatch.setattr(client_requests, "CALL_OFF_SECONDS", 0.02)
     client = Client()
 
     async def send(message: bytes) -> None:
@@ -241,12 +242,12 @@ async def test_who_is_given_up_is_told_in_case_it_comes_back() -> None:
     client = Client()
 
     async def given_up() -> Reply | None:
-        raise GivenUp(shared_replies.LEFT)
+        raise GivenUp(client_requests.LEFT)
 
     client.news = given_up  # type: ignore[method-assign]
     with pytest.raises(QuestionFailed, match="has closed its connection"):
         await client.ask()
-    assert client.sent[1]["params"] == {"requestId": "dovetail-1", "reason": shared_replies.LEFT}
+    assert client.sent[1]["params"] == {"requestId": "dovetail-1", "reason": client_requests.LEFT}
     assert client.closed == 1
 
 
@@ -300,18 +301,18 @@ async def test_ids_are_never_used_twice() -> None:
     pipe = PipeReplies()
     ids = []
     for _ in range(3):
-        async with pipe.open() as box:
+        async with pipe.open(Client().send) as box:
             ids.append(box.id)
     assert ids == ["dovetail-1", "dovetail-2", "dovetail-3"]
 
 
 async def test_a_pipe_has_so_many_questions_open() -> None:
     pipe = PipeReplies()
-    boxes = [pipe.open() for _ in range(replies.MAX_OPEN)]
+    boxes = [pipe.open(Client().send) for _ in range(client_requests.MAX_OPEN)]
     for each in boxes:
         await each.__aenter__()
     with pytest.raises(Busy, match="100 questions"):
-        await pipe.open().__aenter__()
+        await pipe.open(Client().send).__aenter__()
     await boxes[0].__aexit__(None, None, None)
-    async with pipe.open():
+    async with pipe.open(Client().send):
         pass

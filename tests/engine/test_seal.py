@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.engine import seal
-from dovetail.engine.seal import CHANGED, MAX_TOKEN, NOT_OURS, TOO_LONG, UNKNOWN_KEY, BadSeal, Sealer, TooLarge
+from dovetail.engine import request_state
+from dovetail.engine.request_state import CHANGED, MAX_TOKEN, NOT_OURS, TOO_LONG, UNKNOWN_KEY, BadSeal, Sealer, TooLarge
 
 OURS, OLD, FOREIGN = b"our own secret, 32 bytes of text", b"what we had last year", b"the secret of another server"
 DATA = b'{"answers": {"name": "Ada"}}'
-MOST = MAX_TOKEN // 4 * 3 - seal.OVERHEAD  # bytes that just fit
+MOST = MAX_TOKEN // 4 * 3 - request_state.OVERHEAD  # bytes that just fit
 VERSION, KEY_ID, SALT = slice(0, 1), slice(1, 9), slice(9, 25)
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
@@ -48,7 +48,7 @@ def refusal(token: str, by: Sealer = sealer) -> str:
 def test_round_trip(data: bytes, secrets: list[bytes]) -> None:
     token = Sealer(secrets).seal(data)
     assert set(token) <= set(ALPHABET)
-    assert len(token) == seal.token_length(len(data))
+    assert len(token) == request_state.token_length(len(data))
     assert Sealer(secrets).open(token) == data
 
 
@@ -71,7 +71,7 @@ def test_a_token_may_be_as_long_as_the_limit_and_no_longer() -> None:
     assert sealer.open(token) == data
     with pytest.raises(TooLarge) as caught:
         sealer.seal(data + b"x")
-    assert caught.value.size == seal.token_length(MOST + 1) > MAX_TOKEN
+    assert caught.value.size == request_state.token_length(MOST + 1) > MAX_TOKEN
 
 
 def test_there_is_no_sealer_without_a_secret() -> None:
@@ -213,7 +213,7 @@ def test_a_huge_token_is_refused_before_it_is_looked_at(monkeypatch: pytest.Monk
     def decode(text: str) -> bytes:
         raise AssertionError("nothing that long is decoded")
 
-    monkeypatch.setattr(seal, "decode_base64url", decode)
+    monkeypatch.setattr(request_state, "decode_base64url", decode)
     assert refusal(longer) == refusal("é" * (MAX_TOKEN + 1)) == TOO_LONG
     with pytest.raises(AssertionError):
         sealer.open(longest)

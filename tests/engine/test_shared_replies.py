@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.engine import replies, shared_replies
-from dovetail.engine.replies import GivenUp, Reply
-from dovetail.engine.shared_replies import SharedReplies
+from dovetail.engine import client_requests
+from dovetail.engine.client_requests import GivenUp, Reply, SharedReplies
 from dovetail.errors import Busy, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import Envelope
@@ -22,6 +21,9 @@ def message(**members: Any) -> Envelope:
     return decoded
 
 
+async def nowhere(_message: bytes) -> None: ...
+
+
 # ── questions and answers ──
 
 
@@ -32,7 +34,7 @@ def state(request: pytest.FixtureRequest) -> MemoryState:
 
 async def test_an_answer_reaches_whoever_asked(state: MemoryState) -> None:
     asker, other = SharedReplies(state), SharedReplies(state)  # in two workers
-    async with asker.open("s", 5) as box:
+    async with asker.open("s", 5, nowhere) as box:
         waiting = asyncio.create_task(box.news())
         await settle()
         await other.answered("s", message(id=box.id, result={"a": 1}))
@@ -43,7 +45,7 @@ async def test_an_answer_reaches_whoever_asked(state: MemoryState) -> None:
 
 async def test_progress_is_a_sign_of_life(state: MemoryState) -> None:
     asker = SharedReplies(state)
-    async with asker.open("s", 5) as box:
+    async with asker.open("s", 5, nowhere) as box:
         await asker.progressed("s", box.id)
         assert await box.news() is None
         await asker.answered("s", message(id=box.id, error={"code": 1, "message": "no"}))
@@ -54,7 +56,7 @@ async def test_progress_is_a_sign_of_life(state: MemoryState) -> None:
 
 async def test_the_first_answer_counts(state: MemoryState) -> None:
     asker = SharedReplies(state)
-    async with asker.open("s", 5) as box:
+    async with asker.open("s", 5, nowhere) as box:
         answers = (asker.answered("s", message(id=box.id, result={"n": n})) for n in range(5))
         await asyncio.gather(*answers)
         first = await box.news()
@@ -67,7 +69,7 @@ async def test_the_first_answer_counts(state: MemoryState) -> None:
 @pytest.mark.rule("EL-10")
 async def test_answers_that_nobody_asked_for_change_nothing(state: MemoryState) -> None:
     asker = SharedReplies(state)
-    async with asker.open("s", 5) as box:
+    async with asker.open("s", 5, nowhere) as box:
         strangers = [("t", box.id), ("s", box.id + "0"), ("s", "dovetail-" + "0" * 16), ("s", 1), ("s", "x" * 9999)]
         strangers += [("s", f"../t/{box.id}"), ("", box.id), ("s", box.id.upper())]
         for session, id in strangers:
@@ -84,15 +86,15 @@ async def test_answers_that_nobody_asked_for_change_nothing(state: MemoryState) 
 
 async def test_a_session_has_so_many_questions_open(monkeypatch: pytest.MonkeyPatch) -> None:
     asker = SharedReplies(MemoryState())
-    open = [asker.open("s", 5) for _ in range(replies.MAX_OPEN)]
+    open = [asker.open("s", 5, nowhere) for _ in range(client_requests.MAX_OPEN)]
     for each in open:
         await each.__aenter__()
     with pytest.raises(Busy, match="100 questions"):
-        await asker.open("s", 5).__aenter__()
-    async with asker.open("t", 5):
-        monkeypatch.setattr(shared_replies, "MAX_SHARED", replies.MAX_OPEN + 1)
+        await asker.open("s", 5, nowhere).__aenter__()
+    async with asker.open("t", 5, nowhere):
+        monkeypatch.setattr(client_requests, "MAX_SHARED", client_requests.MAX_OPEN + 1)
         with pytest.raises(Busy, match="too many clients"):
-            await asker.open("u", 5).__aenter__()
+            await asker.open("u", 5, nowhere).__aenter__()
     for each in open:
         await each.__aexit__(None, None, None)
     assert not asker._open
@@ -102,8 +104,8 @@ async def test_a_session_has_so_many_questions_open(monkeypatch: pytest.MonkeyPa
 async def test_a_question_outlives_all_extensions() -> None:
     clock = Clock()
     asker = SharedReplies(MemoryState(clock=clock))
-    async with asker.open("s", 5) as box:
-        clock.sleep(5 * replies.EXTENSIONS)
+    async with asker.open("s", 5, nowhere) as box:
+        clock.sleep(5 * client_requests.EXTENSIONS)
         await asker.answered("s", message(id=box.id, result={}))
         assert await box.news() is not None
 
@@ -111,7 +113,7 @@ async def test_a_question_outlives_all_extensions() -> None:
 async def test_a_question_that_the_store_forgot() -> None:
     clock = Clock()
     asker = SharedReplies(MemoryState(clock=clock))
-    async with asker.open("s", 5) as box:
+    async with asker.open("s", 5, nowhere) as box:
         clock.sleep(1000)
         await asker.progressed("s", box.id)
         with pytest.raises(QuestionFailed, match="was lost"):
@@ -120,7 +122,7 @@ async def test_a_question_that_the_store_forgot() -> None:
 
 async def test_a_store_that_is_closed() -> None:
     state = MemoryState()
-    async with SharedReplies(state).open("s", 5) as box:
+    async with SharedReplies(state).open("s", 5, nowhere) as box:
         waiting = asyncio.create_task(box.news())
         await settle()
         await state.close()
@@ -129,7 +131,7 @@ async def test_a_store_that_is_closed() -> None:
 
 
 async def test_any_timeout_can_be_kept() -> None:
-    async with SharedReplies(MemoryState()).open("s", 1e12):
+    async with SharedReplies(MemoryState()).open("s", 1e12, nowhere):
         pass
 
 
@@ -152,10 +154,10 @@ class Presence:
 async def test_whoever_is_not_there_for_some_beats_is_given_up(state: MemoryState) -> None:
     presence = Presence(True, False, False, False, True, False)
     asker = SharedReplies(state, beat=0.005)
-    async with asker.open("s", 5, presence) as box:
+    async with asker.open("s", 5, nowhere, presence) as box:
         with pytest.raises(GivenUp, match="has closed its connection"):
             await box.news()
-    assert presence.looks == 5 + shared_replies.GIVE_UP_BEATS
+    assert presence.looks == 5 + client_requests.GIVE_UP_BEATS
     assert state.held == 0
     assert not state._topics._open
 
@@ -163,7 +165,7 @@ async def test_whoever_is_not_there_for_some_beats_is_given_up(state: MemoryStat
 async def test_news_counts_as_being_there(state: MemoryState) -> None:
     presence = Presence(False)
     asker = SharedReplies(state, beat=0.05)
-    async with asker.open("s", 5, presence) as box:
+    async with asker.open("s", 5, nowhere, presence) as box:
         for _ in range(3):
             await asyncio.sleep(0.1)
             await asker.progressed("s", box.id)
@@ -178,7 +180,7 @@ async def test_a_beat_never_loses_an_answer(state: MemoryState) -> None:
     """Whenever it comes, before a look, in the middle of it or after."""
     for turns in range(30):
         asker = SharedReplies(state, beat=0.001)
-        async with asker.open("s", 5, Presence(True)) as box:
+        async with asker.open("s", 5, nowhere, Presence(True)) as box:
             waiting = asyncio.create_task(box.news())
             await asyncio.sleep(0.003)
             await settle(turns)
@@ -188,7 +190,11 @@ async def test_a_beat_never_loses_an_answer(state: MemoryState) -> None:
 
 async def test_questions_fail_at_once_when_no_answers_are_taken(state: MemoryState) -> None:
     asker, other = SharedReplies(state), SharedReplies(state)
-    async with asker.open("s", 5) as late, asker.open("t", 5) as answered, other.open("s", 5) as elsewhere:
+    async with (
+        asker.open("s", 5, nowhere) as late,
+        asker.open("t", 5, nowhere) as answered,
+        other.open("s", 5, nowhere) as elsewhere,
+    ):
         waiting = [asyncio.create_task(box.news()) for box in (late, elsewhere)]
         await settle()
         await asker.answered("t", message(id=answered.id, result={"n": 1}))
@@ -197,7 +203,7 @@ async def test_questions_fail_at_once_when_no_answers_are_taken(state: MemorySta
             await asyncio.wait_for(waiting[0], 5)
         assert await answered.news() == Reply(True, b'{"n": 1}')  # it came before
         with pytest.raises(QuestionFailed, match="shutting down"):
-            await asker.open("s", 5).__aenter__()
+            await asker.open("s", 5, nowhere).__aenter__()
         await settle()
         assert not waiting[1].done()
         waiting[1].cancel()

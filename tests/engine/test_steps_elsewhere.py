@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail import Context, Server, ServerError
-from dovetail.engine import steps
+from dovetail.engine import input_required
 from dovetail.state.base import NoRoom
 from dovetail.state.memory import MemoryState
 from replaying import asking_client, is_interim, play, retry
@@ -102,7 +102,7 @@ async def test_two_workers_run_a_step_once() -> None:
 
 
 async def test_a_step_of_a_dead_worker_is_not_done_a_second_time(monkeypatch: Any) -> None:
-    monkeypatch.setattr(steps, "PATIENCE", 0.05)
+    monkeypatch.setattr(input_required, "PATIENCE", 0.05)
     effect = Effect()
     effect.go.clear()
 
@@ -124,7 +124,7 @@ async def test_a_step_of_a_dead_worker_is_not_done_a_second_time(monkeypatch: An
 
 
 async def test_a_step_that_was_torn_down_is_not_done_a_second_time(monkeypatch: Any) -> None:
-    monkeypatch.setattr(steps, "PATIENCE", 0.05)
+    monkeypatch.setattr(input_required, "PATIENCE", 0.05)
     effect = Effect()
     effect.go.clear()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import QuestionFailed
-from dovetail.protocol.forms import render_form, restore_content
+from dovetail.protocol.elicitation import render_form, restore_content
 from dovetail.protocol.revisions import BY_NAME, R2025_06_18, R2025_11_25, R2026_07_28
 from form_judge import REVISIONS, assert_official
 from stable_ids import stable

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
 from dovetail.errors import INVALID_PARAMS, ProtocolError
-from dovetail.protocol.rounds import MAX_RESPONSES, Binding, Round, decode_round, encode_round, read_responses
+from dovetail.protocol.request_state import MAX_RESPONSES, Binding, Round, decode_round, encode_round, read_responses
 
 
 def raw(value: Any) -> Raw:

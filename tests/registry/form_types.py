@@ -10,9 +10,9 @@ import msgspec
 import pydantic
 
 from dovetail import Field
-from dovetail.protocol.forms import render_form
+from dovetail.protocol.elicitation import render_form
 from dovetail.protocol.revisions import BY_NAME
-from dovetail.registry.forms import Form
+from dovetail.registry.elicitation_form import Form
 from form_judge import REVISIONS, assert_official
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import QuestionFailed, SetupError
-from dovetail.protocol.questions import Inquiry, Question
+from dovetail.protocol.elicitation import Inquiry, Question
 from dovetail.protocol.revisions import BY_NAME, R2025_06_18, R2025_11_25, R2026_07_28, Revision
 from dovetail.registry.elicitation import Elicit, Elicited, ElicitUrl
 from form_judge import REVISIONS, assert_official

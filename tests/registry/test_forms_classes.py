@@ -28,7 +28,7 @@ from form_types import (
 
 from dovetail import Field
 from dovetail.errors import QuestionFailed
-from dovetail.registry.forms import compile_form
+from dovetail.registry.elicitation_form import compile_form
 from stable_ids import stable
 
 # Several things

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from dovetail import Field
 from dovetail.errors import QuestionFailed, SetupError
-from dovetail.protocol.forms import render_form, restore_content
+from dovetail.protocol.elicitation import render_form, restore_content
 from dovetail.protocol.revisions import BY_NAME
-from dovetail.registry.forms import Form, compile_form, compile_raw_form
+from dovetail.registry.elicitation_form import Form, compile_form, compile_raw_form
 from form_judge import REVISIONS
 from stable_ids import stable
 

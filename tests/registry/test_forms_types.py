@@ -29,7 +29,7 @@ from typing_extensions import TypeAliasType
 
 from dovetail import Field
 from dovetail.errors import QuestionFailed
-from dovetail.registry.forms import compile_form, compile_raw_form
+from dovetail.registry.elicitation_form import compile_form, compile_raw_form
 from stable_ids import stable
 
 # One thing
@@ -209,7 +209,8 @@ def test_forms_do_not_share_what_they_return() -> None:
 
 def test_neither_pydantic_nor_the_validator_are_loaded_for_plain_types() -> None:
     program = (
-        "import sys, typing; from dovetail.registry.forms import compile_form as c; c(int).decode({'value': 1});"
+        "import sys, typing; from dovetail.registry.elicitation_form import compile_form as c;"
+        "c(int).decode({'value': 1});"
         "c(['a']); c(typing.Literal['a']).decode({'value': 'a'});"
         "assert not {'pydantic', 'jsonschema_rs', 'attr'} & sys.modules.keys(), 'loaded'"
     )

@@ -8,8 +8,8 @@ import pytest
 from sample_stage import HI, OTHER_USE, REVISIONS, RICH, SCHEMA, USE, add, check_request, messages, text
 
 from dovetail.errors import MissingCapability, QuestionFailed, SetupError
+from dovetail.protocol.elicitation import Inquiry
 from dovetail.protocol.features import require_askable
-from dovetail.protocol.questions import Inquiry
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sampling import MAX_TOOL_TURNS
 from dovetail.protocol.types import EmbeddedResource, Image, Message, ResourceContents, ResourceLink, Text

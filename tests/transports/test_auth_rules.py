@@ -19,7 +19,7 @@ import dovetail
 from dovetail import Context, Request, Server
 from dovetail.auth import ApiKeys, Auth, Principal
 from dovetail.authserver import AuthServer
-from dovetail.engine.replay import BAD_STATE
+from dovetail.engine.input_required import BAD_STATE
 from dovetail.transports.options import HttpOptions
 from http_serving import serving
 from http_stage import HANDSHAKE, MODERN, REVISIONS, open_wire, text_of

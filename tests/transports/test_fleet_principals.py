@@ -84,3 +84,18 @@ async def test_a_request_state_is_its_owners_at_every_worker(workers: list[HttpA
     assert stranger.answer["error"]["code"] == -32602
     paid = await HttpWire(workers[1], headers=bearer("anns-other")).post("tools/call", again)
     assert text_of(paid.answer) == "paid: yes"
+
+
+async def test_an_sse_stream_is_its_owners_at_every_worker(workers: list[HttpApp]) -> None:
+    """With the same rights too: what is posted is done with those of the stream."""
+    stream = HttpWire(workers[0], "2024-11-05", headers=bearer("anns-token")).raw("GET", path="/sse")
+    path, _, query = (await stream.event()).data.decode().partition("?")
+    ping = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}'
+    for app in workers:
+        statuses = {}
+        for token in PEOPLE:
+            headers = {**bearer(token), "content-type": "application/json"}
+            statuses[token] = (await HttpWire(app).raw("POST", ping, headers, path=path, query=query).done()).status
+        assert statuses == {"anns-token": 202, "anns-other": 404, "bobs-token": 404}
+    stream.leave()
+    await stream.done()

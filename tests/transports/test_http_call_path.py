@@ -5,6 +5,7 @@ Twice: as an ASGI app in somebody's server, and through the HTTP of our own.
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 import pytest
 from wire_line import Line
 
-from costs import functions_called, own_frames, tasks_made
-from dovetail import Server
+from costs import functions_called, own_frames, places_visited, tasks_made
+from dovetail import Context, Server
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.wire import Wire
 from wire import MODERN
@@ -128,3 +129,60 @@ async def test_in_our_own(line: Any) -> None:
     assert len(line.probe.frames) <= FRAMES + 1, line.probe.frames
     assert len(tasks) == 1
     assert len(called) <= 85, called
+
+
+class AskedClient:
+    """A client that has the session of one connection, and answers what it is asked by another one."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._lines = [Line(wire.connection()), Line(wire.connection())]
+        self._headers: dict[str, str] = {}
+
+    async def post(self, message: dict[str, Any], heard: str, *, line: int = 0) -> bytes:
+        """Posts, and gives the first group of what it hears on its first connection."""
+        self._lines[0].written.clear()
+        await self._lines[line].feed([as_request(*posted({"jsonrpc": "2.0", **message}, self._headers))])
+        async with asyncio.timeout(5):
+            while (found := re.search(heard.encode(), b"".join(self._lines[0].written))) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        return found[1]
+
+    async def shake_hands(self) -> None:
+        info = {"name": "c", "version": "1"}
+        hello = {"protocolVersion": SESSION, "capabilities": {"elicitation": {}}, "clientInfo": info}
+        session = await self.post({"id": 0, "method": "initialize", "params": hello}, r"mcp-session-id: (\S+)")
+        self._headers = {"mcp-protocol-version": SESSION, "mcp-session-id": session.decode()}
+        await self.post({"method": "notifications/initialized"}, "( 202 )")
+
+    async def call(self, id: int) -> None:
+        call = {"id": id, "method": "tools/call", "params": {"name": "sure", "arguments": {}}}
+        question = await self.post(call, r'"id":"(dovetail-\w+)"')
+        answer = {"action": "accept", "content": {"value": True}}
+        await self.post({"id": question.decode(), "result": answer}, "(accepted)", line=1)
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()
+
+
+async def test_a_question_in_a_session() -> None:
+    """From the call to its answer, by way of the client's own."""
+    probe = Probe()
+    wire = Wire(probe.app, HttpOptions())
+
+    @probe.server.tool
+    async def sure(ctx: Context) -> str:
+        answer = await ctx.elicit("Sure?", bool)
+        return f"{answer.action}ed"
+
+    client = AskedClient(wire)
+    await client.shake_hands()
+    await client.call(1)
+    with places_visited() as visited:
+        await client.call(2)
+    assert len({file for file, _, _ in visited}) <= 48
+    assert len(visited) <= 265
+    assert [name for _, name, _ in visited].count("ask") == 1
+    client.close()
+    await probe.app.drain()
+    await wire.close(0.0)

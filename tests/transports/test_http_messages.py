@@ -11,7 +11,7 @@ from http_asking import JSON, ask, finished_call, leave, note, reply
 from asking_stage import AskingStage, answer_to
 from dovetail.errors import QuestionFailed
 from dovetail.state.memory import MemoryState
-from dovetail.transports import get_stream
+from dovetail.transports import server_messages
 from http_serving import Clock, PausingState, serving, settle
 from http_stage import HANDSHAKE, text_of
 from http_wire import HttpWire
@@ -41,12 +41,12 @@ async def test_without_such_a_stream_it_is_told_why() -> None:
     async with serving(stage.server) as app:
         wire = await HttpWire.session(app)
         call = await ask(wire, headers={"accept": JSON}).done()
-        assert text_of(call.json) == f"This needs roots, but {get_stream.JSON_ONLY}"
+        assert text_of(call.json) == f"This needs roots, but {server_messages.JSON_ONLY}"
         assert app._state.held == 1
         stream = await wire.get().started()
         await leave(stream)
         call = await ask(wire, headers={"accept": JSON}).done()
-        assert get_stream.JSON_ONLY in text_of(call.json)
+        assert server_messages.JSON_ONLY in text_of(call.json)
 
 
 async def test_it_is_called_off_on_that_stream_too() -> None:
@@ -90,7 +90,7 @@ async def test_the_stream_is_known_as_long_as_it_lasts(monkeypatch: pytest.Monke
         await reply(wire, answer_to(await stream.message(), {}))
         await call.done()
         clock.sleep(1)  # its process died, and can't say that it is gone
-        assert get_stream.JSON_ONLY in text_of((await ask(wire, headers={"accept": JSON}).done()).json)
+        assert server_messages.JSON_ONLY in text_of((await ask(wire, headers={"accept": JSON}).done()).json)
         held = len(stream.raw)
         await stream.until(lambda: len(stream.raw) > held)  # or it was only slow
         call = ask(wire, headers={"accept": JSON})
@@ -142,7 +142,7 @@ async def test_a_message_goes_on_one_stream(version: str) -> None:
         await back.tell(note("after"))
         assert (await streams[0].message())["params"]["data"] == "after"
         with pytest.raises(QuestionFailed, match="the call is over"):
-            await back.ask(stage.contexts[-1], "roots/list", b"{}", 5)
+            back.pending("roots/list", 5)
         await settle()
         assert len(streams[0].messages) == 1
         assert streams[1].messages == []
@@ -266,12 +266,14 @@ async def test_only_so_many_messages_are_kept() -> None:
     async with serving(stage.server) as app:
         wire = await HttpWire.session(app)
         back = await finished_call(stage, wire)
-        for number in range(get_stream.KEEP_MESSAGES + 50):
+        for number in range(server_messages.KEEP_MESSAGES + 50):
             await back.tell(note(number))
         stream = await wire.get().started()
-        await stream.until(lambda: len(stream.messages) >= get_stream.KEEP_MESSAGES)
+        await stream.until(lambda: len(stream.messages) >= server_messages.KEEP_MESSAGES)
         await settle()
-        assert [each["params"]["data"] for each in stream.messages] == list(range(50, get_stream.KEEP_MESSAGES + 50))
+        assert [each["params"]["data"] for each in stream.messages] == list(
+            range(50, server_messages.KEEP_MESSAGES + 50)
+        )
         await leave(stream)
 
 
@@ -282,10 +284,10 @@ async def test_and_fewer_of_large_ones() -> None:
         back = await finished_call(stage, wire)
         before = app._state.log_bytes
         for _ in range(20):
-            await back.tell(note("x" * (get_stream.KEEP_BYTES // 4)))
-        assert app._state.log_bytes - before <= get_stream.KEEP_BYTES
-        await back.tell(note("x" * (get_stream.KEEP_BYTES * 2)))
-        assert app._state.log_bytes - before <= get_stream.KEEP_BYTES * 3
+            await back.tell(note("x" * (server_messages.KEEP_BYTES // 4)))
+        assert app._state.log_bytes - before <= server_messages.KEEP_BYTES
+        await back.tell(note("x" * (server_messages.KEEP_BYTES * 2)))
+        assert app._state.log_bytes - before <= server_messages.KEEP_BYTES * 3
 
 
 async def test_messages_end_with_their_session() -> None:

@@ -8,12 +8,12 @@ import pytest
 from http_asking import JSON, ask, finished_call, given, leave, note, reply
 from old_client import connected
 
-from asking_stage import AskingStage, answer_to, progress_on, refusal_of
-from dovetail.engine import replies
+from asking_stage import AskingStage, answer_to, ask_by, progress_on, refusal_of
+from dovetail.engine import client_requests
 from dovetail.engine.exchange import NO_WAY_BACK
 from dovetail.errors import AnswerTimeout, QuestionFailed
 from dovetail.state.memory import MEBIBYTE, MemoryState
-from dovetail.transports import get_stream
+from dovetail.transports import server_messages
 from http_serving import PausingState, endpoint_of, serving, sessions_of, settle
 from http_stage import HANDSHAKE, MODERN, text_of
 from http_wire import CLIENT, HttpWire
@@ -276,7 +276,7 @@ async def test_a_server_without_sessions_says_why(version: str) -> None:
         wire = HttpWire(app, headers={"mcp-protocol-version": version})
         wire.version = version
         call = await ask(wire).done()
-        assert text_of(call.answer) == get_stream.STATELESS
+        assert text_of(call.answer) == server_messages.STATELESS
         await reply(wire, {"jsonrpc": "2.0", "id": "dovetail-1", "result": {}})
 
 
@@ -295,12 +295,12 @@ async def test_nobody_is_asked_before_it_is_ready() -> None:
         answer = await wire.raw("POST", json.dumps(hello).encode()).done()
         wire.session_id = answer.headers["mcp-session-id"]
         call = await ask(wire).done()
-        assert text_of(call.answer) == replies.NOT_READY
+        assert text_of(call.answer) == client_requests.NOT_READY
         call = wire.start_call("work", id=5)
         await call.started()
         await wire.notify("notifications/initialized")
         exchange = endpoint_of(app)._calls.here[wire.session_id, 5].exchange
-        asking = asyncio.create_task(exchange.back.ask(exchange, "roots/list", b"{}", 5))  # it is ready by now
+        asking = asyncio.create_task(ask_by(exchange.back, "roots/list", 5))  # it is ready by now
         await reply(wire, answer_to(await call.message(), {}))
         await asking
         await wire.notify("notifications/cancelled", {"requestId": 5})

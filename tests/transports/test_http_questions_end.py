@@ -8,8 +8,8 @@ import pytest
 from http_asking import JSON, ask, given, leave, reply
 from old_client import connected
 
-from asking_stage import AskingStage, answer_to, progress_on, refusal_of
-from dovetail.engine import replies, shared_replies
+from asking_stage import AskingStage, answer_to, ask_by, progress_on, refusal_of
+from dovetail.engine import client_requests
 from dovetail.errors import QuestionFailed
 from dovetail.state.memory import MemoryState
 from http_serving import Clock, PausingState, endpoint_of, serving, settle, until
@@ -44,7 +44,7 @@ async def test_a_call_that_was_cancelled_can_ask_no_more() -> None:
         await wire.notify("notifications/cancelled", {"requestId": "c"})
         await call.done()
         assert call.messages == []
-        assert [str(each) for each in stage.failures] == [replies.CALL_IS_OVER]
+        assert [str(each) for each in stage.failures] == [client_requests.CALL_IS_OVER]
 
 
 @pytest.mark.rule("SH-30")
@@ -65,7 +65,7 @@ async def test_a_session_that_ends_takes_its_questions_along() -> None:
 async def test_it_asks_only_so_much_at_once() -> None:
     async with serving(AskingStage().server) as app:
         wire = await HttpWire.session(app)
-        call = ask(wire, times=replies.MAX_OPEN + 1)
+        call = ask(wire, times=client_requests.MAX_OPEN + 1)
         await call.done()
         assert "100 questions wait" in text_of(call.answer)
 
@@ -144,7 +144,7 @@ async def test_one_that_is_asked_while_nobody_is_there_waits_too() -> None:
         await asking.message()
         await call.cut()
         back = next(each for each in endpoint_of(app)._calls.here.values() if each.request.params.name == "work")
-        waiting = asyncio.create_task(back.exchange.back.ask(back.exchange, "roots/list", b"{}", 5))
+        waiting = asyncio.create_task(ask_by(back.exchange.back, "roots/list", 5))
         await settle()
         rest = wire.get(primed)
         question = await rest.message()
@@ -167,9 +167,9 @@ async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for() 
         [running] = endpoint_of(app)._calls.here.values()
         await call.cut()
         with pytest.raises(QuestionFailed, match="has closed its connection and has no GET stream open"):
-            await running.exchange.back.ask(running.exchange, "roots/list", b"{}", 5)
+            await ask_by(running.exchange.back, "roots/list", 5)
         stream = await wire.get().started()
-        asking = asyncio.create_task(running.exchange.back.ask(running.exchange, "roots/list", b"{}", 5))
+        asking = asyncio.create_task(ask_by(running.exchange.back, "roots/list", 5))
         await reply(wire, answer_to(await stream.message(), {}))
         await asking
         stage.go.set()
@@ -179,7 +179,7 @@ async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for() 
 # ── a client that has gone ──
 
 BEAT = 0.05
-LONG = BEAT * (shared_replies.GIVE_UP_BEATS + 3)  # any question would be given up by then
+LONG = BEAT * (client_requests.GIVE_UP_BEATS + 3)  # any question would be given up by then
 
 
 async def is_open_for_long(call: Exchange) -> bool:
@@ -200,12 +200,12 @@ async def test_a_client_that_does_not_come_back_is_given_up(version: str, state:
         await call.cut()
         async with asyncio.timeout(5):
             await until(lambda: bool(stage.failures) and not endpoint_of(app)._calls.here)
-        assert [str(each) for each in stage.failures] == [shared_replies.LEFT]
+        assert [str(each) for each in stage.failures] == [client_requests.LEFT]
         assert not endpoint_of(app)._messages.replies._open
         rest = await wire.get(place).done()  # who comes too late is told that nobody waits
         called_off = {each["params"]["requestId"] for each in rest.messages[:-1]}
         assert called_off == {each["id"] for each in questions}
-        assert text_of(rest.answer) == shared_replies.LEFT
+        assert text_of(rest.answer) == client_requests.LEFT
 
 
 async def test_one_that_comes_back_in_time_goes_on_as_before() -> None:
@@ -238,7 +238,7 @@ async def test_one_that_came_back_and_left_for_good_is_given_up_too() -> None:
         assert await is_open_for_long(newer)
         await newer.cut()
         await until(lambda: bool(stage.failures))
-        assert str(stage.failures[0]) == shared_replies.LEFT
+        assert str(stage.failures[0]) == client_requests.LEFT
         await until(lambda: not endpoint_of(app)._calls.here)
         assert not endpoint_of(app)._messages.resumed
 
@@ -255,7 +255,7 @@ async def test_a_stream_beside_the_call_shows_that_it_is_there() -> None:
         assert not stage.failures
         await leave(stream)
         await until(lambda: bool(stage.failures))
-        assert str(stage.failures[0]) == shared_replies.LEFT
+        assert str(stage.failures[0]) == client_requests.LEFT
 
 
 @pytest.mark.parametrize("accept", [JSON, "text/event-stream"])
@@ -308,12 +308,12 @@ async def test_a_server_that_stops_waits_for_no_answer(state: type[MemoryState],
         await reply(wire, answer_to(questions[0], {}), status=503)
         await draining
         assert time.monotonic() - began < 5
-        assert [str(each) for each in stage.failures] == [shared_replies.STOPPING]
+        assert [str(each) for each in stage.failures] == [client_requests.STOPPING]
         if not left:
             await call.done()
             called_off = {each["params"]["requestId"] for each in call.messages[3:-1]}
             assert called_off == {each["id"] for each in questions}
-            assert text_of(call.answer) == shared_replies.STOPPING
+            assert text_of(call.answer) == client_requests.STOPPING
 
 
 async def test_nothing_more_is_asked_by_a_server_that_stops() -> None:
@@ -326,7 +326,7 @@ async def test_nothing_more_is_asked_by_a_server_that_stops() -> None:
         draining = asyncio.create_task(app.drain(60))
         await settle()
         with pytest.raises(QuestionFailed, match="shutting down"):
-            await running.exchange.back.ask(running.exchange, "roots/list", b"{}", 600)
+            await ask_by(running.exchange.back, "roots/list", 600)
         stage.go.set()
         await draining
         await call.done()
@@ -394,4 +394,4 @@ async def test_they_end_at_once_when_the_server_stops() -> None:
         began = time.monotonic()
         await app.drain(60)
         assert time.monotonic() - began < 5
-        assert text_of(client.heard[-1]) == replies.GONE
+        assert text_of(client.heard[-1]) == client_requests.GONE

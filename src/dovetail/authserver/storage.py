@@ -16,7 +16,7 @@ from dovetail.auth.jose import SigningKey
 from dovetail.auth.principal import Confidential
 from dovetail.authserver.endpoints import OAuthRefusal, digest
 from dovetail.engine.keys import Secrets
-from dovetail.engine.seal import BadSeal, Sealer
+from dovetail.engine.request_state import BadSeal, Sealer
 from dovetail.errors import ProtocolError
 from dovetail.state.base import MAX_TTL, Conflict, Entry, StateBackend
 from dovetail.state.memory import MemoryState

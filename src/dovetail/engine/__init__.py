@@ -7,31 +7,27 @@ from dovetail.late import late
 if TYPE_CHECKING:
     from dovetail.engine import access as access
     from dovetail.engine import audit as audit
+    from dovetail.engine import client_requests as client_requests
+    from dovetail.engine import input_required as input_required
     from dovetail.engine import leases as leases
-    from dovetail.engine import live as live
     from dovetail.engine import progress as progress
     from dovetail.engine import rate_limits as rate_limits
     from dovetail.engine import refresh as refresh
-    from dovetail.engine import replay as replay
-    from dovetail.engine import replies as replies
-    from dovetail.engine import seal as seal
+    from dovetail.engine import request_state as request_state
     from dovetail.engine import secrets as secrets
-    from dovetail.engine import steps as steps
     from dovetail.engine import watch as watch
 
 __getattr__ = late(
     __name__,
     "access",
     "audit",
+    "client_requests",
+    "input_required",
     "leases",
-    "live",
     "progress",
     "rate_limits",
     "refresh",
-    "replay",
-    "replies",
-    "seal",
+    "request_state",
     "secrets",
-    "steps",
     "watch",
 )

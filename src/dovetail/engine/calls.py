@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from dovetail import engine as late
-from dovetail.engine.exchange import Exchange
-from dovetail.engine.interview import Unanswered
+from dovetail.engine.exchange import Exchange, Unanswered
 from dovetail.engine.invoke import fail, final, start
 from dovetail.engine.limits import CallTimeout, Limit, Slots
 from dovetail.errors import INVALID_PARAMS, ArgumentError, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import headers, jsonrpc
+from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.features import require_capabilities
 from dovetail.protocol.methods import CallToolParams
-from dovetail.protocol.questions import InputRequired
 from dovetail.protocol.results import Result, ToolResult
 from dovetail.protocol.types import Text
 from dovetail.registry.jsonable import PLAIN_TYPES
@@ -43,7 +42,7 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
         if tool.requires:
             require_capabilities(tool.requires, request.capabilities)
         if params.request_state is not UNSET or params.input_responses is not UNSET:
-            late.replay.resume(engine, exchange)
+            late.input_required.resume(engine, exchange)
         arguments = tool.decode(params.arguments)
         if not tool.is_limited and engine.limit.take():
             slots.held = engine.limits
@@ -58,7 +57,7 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
         value = await final(engine, exchange, tool.invocation, arguments, tool.label, value)
         result = tool.shape(value)
     except Unanswered:
-        return late.replay.interim(exchange)
+        return late.input_required.interim(exchange)
     except Exception as failure:
         result = _failure(engine, exchange, tool, failure)
     finally:

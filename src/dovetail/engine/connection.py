@@ -9,17 +9,16 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from contextvars import Context, copy_context
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-from msgspec import Raw
 
 from dovetail import engine as late
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
-from dovetail.engine.exchange import Exchange
+from dovetail.engine.exchange import Exchange, Mailbox
 from dovetail.engine.handlers import change_notification
 from dovetail.engine.pipe_call import Call
 from dovetail.engine.streams import LIST_KINDS, Subscription
@@ -32,7 +31,7 @@ from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
-    from dovetail.engine.replies import PipeReplies
+    from dovetail.engine.client_requests import PipeReplies
 
 MAX_IN_FLIGHT = 10_000
 MAX_LISTENS = 1_000
@@ -85,7 +84,8 @@ class Connection:
         self._others: set[asyncio.Task[Any]] = set()  # batches, and calls that were cancelled but still clean up
         self._subscription: Subscription | None = None
         self._pump: asyncio.Task[None] | None = None
-        self._closed = False
+        self._is_closing = self._closed = False
+        self._replies: PipeReplies | None = None  # from the first question on
 
     # ── lines in ──
 
@@ -267,13 +267,15 @@ class Connection:
     def _notice(self, message: Envelope) -> None:
         """Unknown and malformed ones are ignored: nobody waits for an answer."""
         if not message.is_notification:
-            self._replies.answered(message)
+            if self._replies is not None:
+                self._replies.answered(message)
         elif message.method == "notifications/cancelled":
             id = inbound.cancelled_request(message)
             if id is not None:
                 self._cancel(id)
         elif message.method == "notifications/progress":
-            self._replies.progressed(inbound.progressed_request(message))
+            if self._replies is not None:
+                self._replies.progressed(inbound.progressed_request(message))
         elif message.method == "notifications/initialized" and self.session is not None:
             self._start_operation()
         elif message.method == "notifications/roots/list_changed" and self.session is not None:
@@ -325,14 +327,15 @@ class Connection:
 
     # ── what the client is asked, and told beside its calls ──
 
-    @cached_property
-    def _replies(self) -> "PipeReplies":
-        return late.replies.PipeReplies()
-
-    async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
+    def pending(self) -> AbstractAsyncContextManager[Mailbox]:
+        """A request to the client, until it is answered."""
         if self.session is None or not self.session.initialized:
-            raise QuestionFailed(late.replies.NOT_READY)
-        return await late.replies.ask(self._replies.open(), self.send, method, params, timeout)
+            raise QuestionFailed(late.client_requests.NOT_READY)
+        if self._replies is None:
+            self._replies = late.client_requests.PipeReplies()
+            if self._is_closing:
+                self._replies.close()
+        return self._replies.open(self.send)
 
     async def tell(self, message: bytes) -> None:
         if not self._closed:
@@ -342,7 +345,9 @@ class Connection:
 
     async def close(self, grace: float = 0.0) -> None:
         """The client is gone, or the server stops: calls get `grace` seconds to finish, then they are cancelled."""
-        self._replies.close()  # nothing more is read
+        self._is_closing = True  # nothing more is read
+        if self._replies is not None:
+            self._replies.close()
         if self._subscription is not None:
             self._subscription.end()
         try:
@@ -377,4 +382,4 @@ class Connection:
     def _forget_visits(self) -> None:
         """To URLs: nobody is there any more to be told that the user is done."""
         if self.session is not None:
-            self.engine.elicitations.left(self.session.id)
+            self.engine.session_left(self.session.id)

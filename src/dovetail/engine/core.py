@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail import engine as late
 from dovetail import state as late_state
-from dovetail.engine.asking import Elicitations
 from dovetail.engine.context import Context
 from dovetail.engine.dispatch import Middleware, Step, compile_chain
 from dovetail.engine.exchange import Exchange
@@ -34,8 +33,9 @@ from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
+    from dovetail.engine.client_requests import Elicitations
     from dovetail.engine.refresh import Refresher
-    from dovetail.engine.seal import Sealer
+    from dovetail.engine.request_state import Sealer
     from dovetail.registry.options import AccessRule
     from dovetail.registry.prompts import Completer, Prompt
     from dovetail.registry.resources import Template
@@ -62,7 +62,7 @@ class Engine:
         most = options.max_threads
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
         self._state: StateBackend | None = None  # until somebody needs it, or gives one
-        self.elicitations = Elicitations()
+        self._elicitations: Elicitations | None = None  # from the first one on
         self.running_steps: set[asyncio.Task[Any]] = set()
         self.store_life = ""  # as it was last known
         self.tools = tools
@@ -247,9 +247,20 @@ class Engine:
             self._state = None
 
     @property
+    def elicitations(self) -> "Elicitations":
+        if self._elicitations is None:
+            self._elicitations = late.client_requests.Elicitations()
+        return self._elicitations
+
+    def session_left(self, id: str) -> None:
+        """The session has ended: its client is told nothing more."""
+        if self._elicitations is not None:
+            self._elicitations.left(id)
+
+    @property
     def sealer(self) -> "Sealer":
         if self._sealer is None or self._sealer.secrets != self.secrets:
-            self._sealer = late.seal.Sealer(self.secrets)
+            self._sealer = late.request_state.Sealer(self.secrets)
         return self._sealer
 
     # ── life ──

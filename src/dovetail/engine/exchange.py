@@ -2,23 +2,28 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import Raw
 
+from dovetail import engine as late
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.methods import EMPTY_OBJECT
 from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
-    from dovetail.engine.interview import Interview
+    from dovetail.engine.client_requests import Reply
+    from dovetail.engine.core import Engine
     from dovetail.engine.limits import Slots
     from dovetail.engine.progress import ProgressSender
     from dovetail.engine.streams import Subscription
+    from dovetail.errors import UrlElicitationRequired
+    from dovetail.protocol.elicitation import InputRequired, Inquiry
 
 Emit = Callable[[bytes], Awaitable[None]]
 CloseStream = Callable[[float | None], Awaitable[None]]
@@ -38,19 +43,81 @@ class SessionStore(Protocol):
         """Replace the record by what `change` makes of it; asked again if another request was quicker."""
 
 
+class Mailbox(Protocol):
+    """One request to the client: it is sent, and its answer arrives here."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def send(self) -> Callable[[bytes], Coroutine[Any, Any, None]]:
+        """Raises QuestionFailed if there is no way to the client."""
+
+    async def news(self) -> "Reply | None":
+        """Waits for the answer; None is a sign of life before that. Raises QuestionFailed if none can come."""
+
+
 class BackChannel(Protocol):
     """The way from a running call to its client, for requests of ours; up to 2025-11-25."""
 
-    async def ask(self, exchange: "Exchange", method: str, params: bytes, timeout: float) -> Raw:
-        """Send a request and wait for its result. Raises QuestionFailed if the client refuses, AnswerTimeout if it
-        says nothing in time. Whoever is cancelled while waiting here tells the client that it need not answer.
-        """
+    def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager["Mailbox"]:
+        """A request that is about to be sent, until it is answered. Raises QuestionFailed if the call is over."""
 
     async def tell(self, message: bytes) -> None:
         """Send something to this client, also when the call is long over, if there is a way."""
 
     def close(self) -> None:
         """The call is over: it can ask nothing more."""
+
+
+Mark = tuple[Counter[str], Counter[str]]  # how often each question and each step has come up
+
+
+class Unanswered(BaseException):  # no error, and not to be caught by `except Exception`
+    """Ends a run of a function at a question that has no answer yet; the function runs again when there is one."""
+
+    def __init__(self) -> None:
+        super().__init__("A question to the client has no answer yet; its function runs again when there is one")
+
+
+class Interview(Protocol):
+    """The questions and steps of one call."""
+
+    @property
+    def input_responses(self) -> Mapping[str, Any]:
+        """Whatever the client has sent as answers, asked for or not."""
+
+    @property
+    def request_state(self) -> Any:
+        """What the function gave to `InputRequired` when it ended last; None if it did not."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """A question stayed unanswered: whatever the function returns or raises, this run does not count."""
+
+    async def answer(self, inquiry: "Inquiry[Any]", timeout: float) -> Raw:
+        """The client's answer as it came. Raises Unanswered if the function has to run again for it."""
+
+    def mark(self) -> Mark:
+        """How far the call has come, for a function that begins now."""
+
+    def begin_again(self, mark: Mark | None = None) -> None:
+        """A function is called once more in the same round; what was answered and done since `mark` is still known."""
+
+    async def ask_together(self, required: "InputRequired") -> None:
+        """What a function that asks by itself wants to know; returns if it can be called again at once."""
+
+    async def require_urls(self, required: "UrlElicitationRequired") -> None:
+        """What is to be done about it, as an exception."""
+
+    async def step(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
+        """Run a side effect once, whatever becomes of this run."""
+
+    async def settle(self) -> None:
+        """Wait for the steps that were begun."""
+
+    def finished(self) -> None:
+        """The call has come to its end."""
 
 
 NO_WAY_BACK = "there is no way to ask this client anything"
@@ -115,7 +182,7 @@ class Exchange(msgspec.Struct, eq=False):
     in_process: bool = False  # the client runs in the server's own process
     back: BackChannel | None = None  # how to ask the client, where that is a request
     no_way_back: str = NO_WAY_BACK  # why there is none
-    interview: "Interview | None" = None  # from the first question, step or answer on
+    interview: Interview | None = None  # from the first question, step or answer on
     slots: "Slots | None" = None  # of the function that runs for it
     _arrived: Any = None
     _cancellation: Cancellation | None = None
@@ -151,3 +218,16 @@ class Exchange(msgspec.Struct, eq=False):
     def cancelled(self) -> None:
         """The call was cancelled or has timed out: whoever still runs in a thread can see it."""
         self.cancellation.set()
+
+
+def interview_of(engine: "Engine", exchange: Exchange) -> Interview:
+    """The interview of a call, begun if there is none."""
+    if exchange.interview is None:
+        request = exchange.request
+        if not request.row.asks:
+            raise RuntimeError(f"{request.method}: only tools, prompts and resources can ask the client or take steps")
+        if request.revision.rounds:
+            exchange.interview = late.input_required.Replay(engine, exchange, None, {})
+        else:
+            exchange.interview = late.client_requests.Live(engine, exchange)
+    return exchange.interview

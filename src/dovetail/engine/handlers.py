@@ -14,8 +14,7 @@ from msgspec import UNSET
 from dovetail import engine as late
 from dovetail import registry
 from dovetail.engine.calls import arguments_object, call_tool, log_failure, shown
-from dovetail.engine.exchange import Exchange
-from dovetail.engine.interview import Unanswered
+from dovetail.engine.exchange import Exchange, Unanswered
 from dovetail.engine.invoke import invoke
 from dovetail.engine.limits import CallTimeout, Slots
 from dovetail.engine.streams import Change, ChangeKind
@@ -173,7 +172,7 @@ def _asking(handler: Handler) -> Handler:
         try:
             result = await handler(engine, exchange)
         except Unanswered:
-            return late.replay.interim(exchange)
+            return late.input_required.interim(exchange)
         if exchange.interview is not None:
             exchange.interview.finished()
         return result
@@ -188,7 +187,7 @@ async def read_resource(engine: "Engine", exchange: Exchange) -> Result:
     params = exchange.request.params
     assert isinstance(params, ReadResourceParams)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
-        late.replay.resume(engine, exchange)
+        late.input_required.resume(engine, exchange)
     return await engine.read(params.uri, exchange, in_slot)
 
 
@@ -279,7 +278,7 @@ async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
     if prompt is None or (prompt.access is not None and not await late.access.may_use(engine, exchange, prompt.access)):
         raise ProtocolError(f"Unknown prompt: {shown(params.name)}", code=INVALID_PARAMS)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
-        late.replay.resume(engine, exchange)
+        late.input_required.resume(engine, exchange)
     try:
         arguments = prompt.decode(arguments_object(params.arguments))
     except ArgumentError as failure:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import UNSET
 
-from dovetail.engine.asking import interview_of
 from dovetail.engine.context import Context
-from dovetail.engine.exchange import Exchange
-from dovetail.engine.interview import Interview, Mark, Unanswered
+from dovetail.engine.exchange import Exchange, Interview, Mark, Unanswered, interview_of
 from dovetail.engine.limits import with_function_timeout, with_timeout
 from dovetail.errors import SetupError, UrlElicitationRequired
-from dovetail.protocol.questions import InputRequired
+from dovetail.protocol.elicitation import InputRequired
 from dovetail.registry.functions import Invocation
 from dovetail.registry.jsonable import PLAIN_TYPES, OutputError, encode_json
 

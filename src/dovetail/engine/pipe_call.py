@@ -1,18 +1,17 @@
 """One request in flight on a pipe: its exchange, its task, and its way back to the client."""
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Raw
 
 from dovetail import engine as late
-from dovetail.engine.exchange import Exchange
+from dovetail.engine.exchange import Exchange, Mailbox
 from dovetail.errors import QuestionFailed
 
 if TYPE_CHECKING:
     from dovetail.engine.connection import Connection
-    from dovetail.engine.replies import PendingQuestions
 
 
 class Call(msgspec.Struct, eq=False):
@@ -22,7 +21,6 @@ class Call(msgspec.Struct, eq=False):
     open: bool = True
     exchange: Exchange | None = None
     task: "asyncio.Task[Any] | None" = None  # from its first step on
-    _questions: "PendingQuestions | None" = None  # from the first one on
 
     @property
     def is_running(self) -> bool:
@@ -36,13 +34,10 @@ class Call(msgspec.Struct, eq=False):
         if self.open:
             await self.connection.send(message)
 
-    async def ask(self, exchange: Exchange, method: str, params: bytes, timeout: float) -> Raw:
+    def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager[Mailbox]:  # noqa: ARG002
         if not self.open:
-            raise QuestionFailed(late.replies.CALL_IS_OVER)
-        if self._questions is None:
-            self._questions = late.replies.PendingQuestions(exchange)
-        with self._questions.one():
-            return await self.connection.ask(method, params, timeout)
+            raise QuestionFailed(late.client_requests.CALL_IS_OVER)
+        return self.connection.pending()
 
     async def tell(self, message: bytes) -> None:
         await self.connection.tell(message)
@@ -60,4 +55,4 @@ class Call(msgspec.Struct, eq=False):
     def close(self) -> None:
         """Whoever keeps it to tell the client something later does not keep the request."""
         self.open = False
-        self.exchange = self.task = self._questions = None
+        self.exchange = self.task = None

@@ -325,7 +325,7 @@ class Sessions:
 
     def _forget(self, id: str) -> None:
         """It has ended, or nobody has used it for too long."""
-        self._engine.elicitations.left(id)
+        self._engine.session_left(id)
         self._let_go(id)
 
     def _let_go(self, id: str) -> None:

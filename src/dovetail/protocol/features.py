@@ -6,8 +6,8 @@ from typing import Any, get_args
 import msgspec
 
 from dovetail.errors import METHOD_NOT_FOUND, MissingCapability, ProtocolError
+from dovetail.protocol.elicitation import Question
 from dovetail.protocol.methods import REQUESTS, LogLevel, Method
-from dovetail.protocol.questions import Question
 from dovetail.protocol.revisions import Revision
 
 LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)

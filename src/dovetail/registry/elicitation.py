@@ -1,4 +1,4 @@
-"""A question to the user goes in; what the client is asked comes out, and the typed answer out of its reply."""
+"""`Elicit` and `ElicitUrl`: questions to the user, and how the client's answer is read."""
 
 import functools
 import ipaddress
@@ -12,12 +12,11 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail.errors import QuestionFailed, SetupError
-from dovetail.protocol.forms import render_form, restore_content
+from dovetail.protocol.elicitation import Question, render_form, restore_content
 from dovetail.protocol.jsonrpc import UNREADABLE
-from dovetail.protocol.questions import Question
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.uri_template import valid_uri
-from dovetail.registry.forms import compile_form, compile_raw_form
+from dovetail.registry.elicitation_form import compile_form, compile_raw_form
 
 T = TypeVar("T")
 Action = Literal["accept", "decline", "cancel"]
@@ -113,7 +112,7 @@ class ElicitUrl:
         return Elicited(_read_answer(result).action)
 
 
-# Questions
+# ── questions ──
 
 
 def _checked(message: str) -> str:
@@ -140,7 +139,7 @@ def _is_unicode(text: str) -> bool:
     return text.isascii() or text.encode("utf-8", "replace").decode() == text
 
 
-# URLs
+# ── URLs ──
 
 
 def _refuse_unusable(url: str) -> None:
@@ -182,7 +181,7 @@ def _warn_of_plain_http(host: str) -> None:
     log.warning("users are sent to http://%s, which anybody on the way can read and change; use https", host)
 
 
-# Answers
+# ── answers ──
 
 
 class _Answer(msgspec.Struct):

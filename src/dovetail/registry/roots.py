@@ -9,8 +9,8 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from dovetail.errors import QuestionFailed
+from dovetail.protocol.elicitation import Question
 from dovetail.protocol.jsonrpc import UNREADABLE
-from dovetail.protocol.questions import Question
 from dovetail.protocol.revisions import Revision
 from dovetail.registry.explain import misfits
 

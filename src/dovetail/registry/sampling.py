@@ -6,8 +6,8 @@ from typing import Annotated, Any, Generic, TypeVar, get_args
 import msgspec
 
 from dovetail.errors import QuestionFailed, SetupError
+from dovetail.protocol.elicitation import Question
 from dovetail.protocol.jsonrpc import UNREADABLE
-from dovetail.protocol.questions import Question
 from dovetail.protocol.revisions import LATEST, Revision
 from dovetail.protocol.sampling import (
     METHOD,

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from dovetail.errors import ArgumentError, SetupError
+from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.headers import HeaderParameter, header_parameters
-from dovetail.protocol.questions import InputRequired
 from dovetail.protocol.results import ToolResult
 from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Meta, Text, ToolAnnotations, ToolDefinition
 from dovetail.registry.arguments import compile_arguments, compile_raw_arguments

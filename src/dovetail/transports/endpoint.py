@@ -21,11 +21,12 @@ from dovetail.state.base import StateBackend
 from dovetail.transports.answers import Answer
 from dovetail.transports.event_store import EventStore
 from dovetail.transports.forwarded import TrustedProxies, exchange_of, share_of
-from dovetail.transports.get_stream import STATELESS, GetStreams, ServerMessages
+from dovetail.transports.get_stream import GetStreams
 from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, SessionBack, outcome_of, to_nobody
 from dovetail.transports.lasting import lasting
 from dovetail.transports.notices import Notices
 from dovetail.transports.options import HttpOptions
+from dovetail.transports.server_messages import STATELESS, ServerMessages
 from dovetail.transports.session_calls import SessionCalls
 from dovetail.transports.traffic import Traffic
 from dovetail.transports.visit import Accepted, Visit

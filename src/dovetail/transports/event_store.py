@@ -37,25 +37,16 @@ class StreamState(Enum):
     NEW = auto()  # other workers do not know of it
     RUNNING = auto()
     ENDING = auto()  # the call has ended, and the store has not taken the end
-    ENDED = auto()
+    ENDED = auto()  # the end is kept, or dropped for good
     REPLACED = auto()  # another worker took this one for lost, and has answered in its place
 
 
-class Happening(Enum):
-    ANNOUNCED = auto()  # other workers know what the stream has to answer
-    CALL_ENDED = auto()
-    END_KEPT = auto()  # or dropped for good
-    END_FOUND = auto()  # written by another worker
-
-
 NEXT = {
-    (StreamState.NEW, Happening.ANNOUNCED): StreamState.RUNNING,
-    (StreamState.NEW, Happening.CALL_ENDED): StreamState.ENDING,
-    (StreamState.NEW, Happening.END_FOUND): StreamState.REPLACED,
-    (StreamState.RUNNING, Happening.CALL_ENDED): StreamState.ENDING,
-    (StreamState.RUNNING, Happening.END_FOUND): StreamState.REPLACED,
-    (StreamState.ENDING, Happening.END_KEPT): StreamState.ENDED,
-    (StreamState.ENDING, Happening.END_FOUND): StreamState.REPLACED,
+    StreamState.NEW: {StreamState.RUNNING, StreamState.ENDING, StreamState.REPLACED},
+    StreamState.RUNNING: {StreamState.ENDING, StreamState.REPLACED},
+    StreamState.ENDING: {StreamState.ENDED, StreamState.REPLACED},
+    StreamState.ENDED: set[StreamState](),
+    StreamState.REPLACED: set[StreamState](),
 }
 
 
@@ -199,16 +190,17 @@ class EventStream:
             if self.is_unfinished:
                 await self._end(b"")
 
-    def _note(self, happening: Happening) -> None:
-        self.life = NEXT[self.life, happening]
-        if self.life in (StreamState.ENDED, StreamState.REPLACED):
+    def _become(self, state: StreamState) -> None:
+        assert state in NEXT[self.life], (self.life, state)
+        self.life = state
+        if not NEXT[state]:
             self._store.running.pop(self.name, None)
 
     async def _announce(self) -> None:
         if self.life is StreamState.NEW:
             ids = _request_ids.encode(list(self._requests))
             await self._store.state.put(requests_key(self.name), ids, ttl=self._store.while_running)
-            self._note(Happening.ANNOUNCED)
+            self._become(StreamState.RUNNING)
 
     async def _keep(self, record: bytes) -> int | None:
         try:
@@ -230,7 +222,7 @@ class EventStream:
                 self._last = found[-1].id
                 if found[-1].data != record:
                     if found[-1].data.startswith(END):
-                        self._note(Happening.END_FOUND)
+                        self._become(StreamState.REPLACED)
                     continue
             self._bytes += len(record)
             self._largest = max(self._largest, len(record))
@@ -243,7 +235,7 @@ class EventStream:
         return max(1, min(KEEP_EVENTS, KEEP_BYTES // max(self._largest, size))) if is_large else KEEP_EVENTS
 
     async def _end(self, answer: bytes) -> int | None:
-        self._note(Happening.CALL_ENDED)
+        self._become(StreamState.ENDING)
         try:
             return await self.keep_end(answer)
         except BaseException as failure:
@@ -254,20 +246,26 @@ class EventStream:
 
     async def keep_end(self, answer: bytes) -> int | None:
         """The number of the last record; None if there is no room for one. Raises StoreTrouble if it has to wait."""
-        store, number = self._store, None
-        for message in (answer, _error(self._requests, ANSWER_LOST)):
-            with suppress(NoRoom):
-                number = await store.append(self, END + message, store.ttl)
-                break
-        else:  # without an answer there is nothing to resume
-            await store.state.drop(self.name)
+        store = self._store
+        try:
+            number = await store.append(self, END + answer, store.ttl)
+        except NoRoom:
+            number = await self._keep_error()
         if store.state.shared:
             await store.state.delete(requests_key(self.name))
         if self.life is StreamState.ENDING:
-            self._note(Happening.END_KEPT)
+            self._become(StreamState.ENDED)
             if number is None:
                 await store.state.publish(self.name)
         return number
+
+    async def _keep_error(self) -> int | None:
+        """In the place of an answer that there is no room for. Without it there is nothing to resume."""
+        try:
+            return await self._store.append(self, END + _error(self._requests, ANSWER_LOST), self._store.ttl)
+        except NoRoom:
+            await self._store.state.drop(self.name)
+            return None
 
 
 def log_name(session: str, stream: str) -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail import transports
 from dovetail.auth.principal import Principal
+from dovetail.engine.client_requests import MAX_SHARED
 from dovetail.engine.core import Engine
-from dovetail.engine.shared_replies import MAX_SHARED
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import MAX_CLIENT

@@ -3,17 +3,16 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import msgspec
-from msgspec import Raw
 
+from dovetail.engine.client_requests import CALL_IS_OVER
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
-from dovetail.engine.exchange import Exchange
+from dovetail.engine.exchange import Exchange, Mailbox
 from dovetail.engine.limits import beside, go_on_beside
-from dovetail.engine.replies import CALL_IS_OVER, PendingQuestions
 from dovetail.engine.sessions import HeldSession
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, QuestionFailed, RateLimited, Unauthorized
 from dovetail.protocol import jsonrpc
@@ -23,8 +22,8 @@ from dovetail.state.base import StoreTrouble
 from dovetail.transports.answers import Answer
 from dovetail.transports.asgi import Receive
 from dovetail.transports.attending import Attendant
-from dovetail.transports.get_stream import ServerMessages
 from dovetail.transports.response import Response
+from dovetail.transports.server_messages import ServerMessages
 
 log = logging.getLogger("dovetail")
 
@@ -238,15 +237,11 @@ class SessionBack(msgspec.Struct, eq=False):
     _messages: ServerMessages
     _session: HeldSession
     _answer: Answer | None  # as long as the call is open
-    _questions: PendingQuestions | None = None  # from the first one on
 
-    async def ask(self, exchange: Exchange, method: str, params: bytes, timeout: float) -> Raw:
+    def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager[Mailbox]:
         if self._answer is None:
             raise QuestionFailed(CALL_IS_OVER)
-        if self._questions is None:
-            self._questions = PendingQuestions(exchange)
-        with self._questions.one():
-            return await self._messages.ask(self._session, self._answer, method, params, timeout)
+        return self._messages.pending(self._session, self._answer, method, timeout)
 
     async def tell(self, message: bytes) -> None:
         if self._answer is None or not await self._answer.carry(message):

@@ -3,8 +3,8 @@
 Only sessions have them: elsewhere they are accepted, and there is nothing to do about them.
 """
 
+from dovetail.engine.client_requests import SharedReplies
 from dovetail.engine.sessions import HeldSession
-from dovetail.engine.shared_replies import SharedReplies
 from dovetail.protocol import inbound
 from dovetail.protocol.jsonrpc import Envelope
 from dovetail.protocol.session import Session

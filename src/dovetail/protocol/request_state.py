@@ -1,4 +1,4 @@
-"""What a call of several rounds takes from one to the next: a `Round` goes out sealed, and comes back with answers."""
+"""The `requestState` of a call of several rounds: what it holds, and what it is bound to."""
 
 import hashlib
 from base64 import b64encode

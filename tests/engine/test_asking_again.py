@@ -1,4 +1,4 @@
-"""What reviewers found last: nested functions that ask, requests that are made twice, steps that are left behind."""
+"""Functions inside others that ask, requests that a middleware makes twice, and steps that are left behind."""
 
 import asyncio
 import logging
@@ -106,7 +106,7 @@ async def test_a_request_that_a_middleware_makes_again_takes_no_step_twice(revis
 
 async def test_a_short_question_at_first_does_not_bound_the_whole_call(monkeypatch: pytest.MonkeyPatch) -> None:
     server, now = Server("slow"), [1_000_000.0]
-    monkeypatch.setattr("dovetail.engine.replay.time.time", lambda: now[0])
+    monkeypatch.setattr("dovetail.engine.input_required.time.time", lambda: now[0])
 
     @server.tool
     async def ask(ctx: Context) -> str:

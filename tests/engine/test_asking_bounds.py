@@ -1,4 +1,4 @@
-"""What reviewers found in replay: reads that change, steps that hang, middleware that rewrites, ids that are shared."""
+"""Loops, steps, numbers and claims at the bounds of what a call of several rounds may do; and who is told of visits."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from dovetail import (
     ServerError,
     UrlElicitationRequired,
 )
-from dovetail.engine.asking import MAX_VISITS, Elicitations
+from dovetail.engine.client_requests import MAX_VISITS, Elicitations
 from dovetail.state.memory import MemoryState
 from replaying import asking_client, play, retry
 
@@ -102,7 +102,7 @@ class Told:
     def __init__(self) -> None:
         self.messages: list[bytes] = []
 
-    async def ask(self, method: str, params: bytes, timeout: float) -> msgspec.Raw:
+    def pending(self, method: str, timeout: float) -> Any:
         raise NotImplementedError
 
     async def tell(self, message: bytes) -> None:
@@ -155,7 +155,7 @@ async def test_numbers_that_nobody_means_cost_nothing(number: bytes) -> None:
 async def test_no_fork_of_a_call_outlives_the_claims_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state that is sent again and again, without answers, does not live for ever."""
     server, now, ran = Server("forks", answer_timeout=100), [time.time()], list[int]()
-    monkeypatch.setattr("dovetail.engine.replay.time.time", lambda: now[0])
+    monkeypatch.setattr("dovetail.engine.input_required.time.time", lambda: now[0])
     server.engine.state = MemoryState(clock=lambda: now[0])
 
     @server.tool
@@ -186,7 +186,7 @@ def text_of(result: dict[str, Any]) -> str:
 @pytest.mark.parametrize(("tool", "feature"), [("think", "sampling"), ("look", "roots")])
 async def test_what_is_deprecated_is_said(tool: str, feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr("dovetail.engine.asker.warn_deprecated", told.append)
+    monkeypatch.setattr("dovetail.engine.context.warn_deprecated", told.append)
     server = Server("old")
 
     @server.tool

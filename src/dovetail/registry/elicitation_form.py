@@ -1,0 +1,586 @@
+"""Elicitation forms: a Python type, choices or a raw schema becomes a form, and an answer becomes its value.
+
+A type is written as JSON Schema like that of any argument, and each property is cut down to what forms know. What has
+no place there (patterns, other formats) is not sent, but still checked in the answer. Choices are strings on the way,
+whatever they stand for, and null is leaving a field empty.
+"""
+
+import copy
+import enum
+import functools
+import math
+import operator
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT
+
+from dovetail.errors import ArgumentError, QuestionFailed, SetupError
+from dovetail.registry.arguments import Arguments, compile_arguments
+from dovetail.registry.explain import Budget, described, excerpt, listed
+from dovetail.registry.fields import default_of
+from dovetail.registry.functions import FunctionInfo, Parameter, alias_value, is_alias
+from dovetail.registry.jsonable import OutputError, decode_json, encode_json
+from dovetail.registry.leniency import Leniency
+from dovetail.registry.schemas import JsonSchema, default_keyword
+from dovetail.registry.shapes import read_record
+from dovetail.registry.validate import Validator
+
+_LONGEST = 64 * 1024  # bytes of a string in an answer
+_NUMBERS = (int, float)
+_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "string": ("a string", (str,)),
+    "integer": ("an integer", _NUMBERS),  # 3.0 is one
+    "number": ("a number", _NUMBERS),
+    "boolean": ("true or false", (bool,)),
+    "array": ("a list of choices", (list,)),
+}
+_NOTES = ("title", "description")
+_SENT = {
+    "string": (*_NOTES, "minLength", "maxLength"),
+    "integer": (*_NOTES, "minimum", "maximum"),
+    "number": (*_NOTES, "minimum", "maximum"),
+    "boolean": _NOTES,
+}
+_FORMATS = ("email", "uri", "date", "date-time")
+_SECRETS = frozenset({
+    "password", "passwd", "pwd", "passphrase", "passcode", "secret", "clientsecret", "secretkey", "privatekey",
+    "apikey", "apisecret", "apitoken", "token", "accesskey", "accesstoken", "refreshtoken", "authtoken", "bearertoken",
+    "creditcard", "creditcardnumber", "cardnumber", "cvv", "cvc",
+})  # fmt: skip
+_NULLS = {"anyOf": {"type": "null"}, "type": "null", "enum": None}  # how each keyword says null
+_ASKER = "ctx.elicit"
+_PARAMETER = "response_type"
+_TYPE = f"{_ASKER}, parameter {_PARAMETER}"
+_SCHEMA = f"{_ASKER}, parameter schema"
+_ALONE = "value"  # the only field of a form that asks for one thing
+_REMEMBERED = 256  # forms
+_ROOT_KEYWORDS = frozenset(
+    {"type", "properties", "required", "additionalProperties", "title", "description", "$schema", "$id", "$comment"}
+)
+
+Answer = dict[str, Any]  # JSON values by the names of fields
+
+
+# ── what JSON Schema does not say of a field ──
+
+
+class FieldOrigin(NamedTuple):
+    """What stands behind a field of a form."""
+
+    annotation: Any = None
+    factory: Callable[[], Any] | None = None  # of its default
+
+    def titles(self, where: str) -> dict[Any, str]:
+        """The names of those members of an Enum whose values say nothing to a person."""
+        return {
+            member.value: member.name
+            for member in _members(self.annotation, where)
+            if not isinstance(member.value, str)
+        }
+
+    def default(self) -> JsonSchema:
+        """`{"default": …}` with what the factory makes now, if it makes anything that JSON can carry."""
+        if self.factory is None:
+            return {}
+        try:
+            made = self.factory()
+        except Exception:  # it may want what is there only when an answer comes
+            return {}
+        return default_keyword(made)
+
+
+NO_ORIGIN = FieldOrigin()
+
+
+def origins(response_type: Any, where: str) -> dict[str, FieldOrigin]:
+    """The origin of each field of a class, by its name in JSON."""
+    annotation = _bare(response_type, where)
+    cls = get_origin(annotation) or annotation
+    if hasattr(cls, "__pydantic_fields__"):
+        fields = cls.__pydantic_fields__.items()
+        return {_alias(info) or name: FieldOrigin(info.annotation, _factory(info)) for name, info in fields}
+    record = read_record(annotation, where)
+    if record is None:
+        return {}
+    factories = {getattr(source, "alias", source.name): _factory(source) for source in _sources(cls)}
+    return {field.name: FieldOrigin(field.annotation, factories.get(field.keyword)) for field in record.fields}
+
+
+def _alias(info: Any) -> str | None:
+    return info.validation_alias if isinstance(info.validation_alias, str) else None
+
+
+def _sources(cls: Any) -> Iterable[Any]:
+    """The fields as their library describes them."""
+    if issubclass(cls, msgspec.Struct):
+        return msgspec.structs.fields(cls)
+    return getattr(cls, "__attrs_attrs__", None) or getattr(cls, "__dataclass_fields__", {}).values()
+
+
+def _factory(source: Any) -> Callable[[], Any] | None:
+    """All libraries have a `default_factory`, with a sign of their own for none, but attrs, where it is a default."""
+    found = source.default_factory if hasattr(source, "default_factory") else getattr(source.default, "factory", None)
+    return found if callable(found) else None
+
+
+def _members(annotation: Any, where: str) -> Iterator[enum.Enum]:
+    """The members of all that is an Enum in an annotation, or just those that a Literal names."""
+    annotation = _bare(annotation, where)
+    if isinstance(annotation, enum.Enum):
+        yield annotation
+    elif isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        yield from annotation
+    else:
+        for inner in get_args(annotation):
+            yield from _members(inner, where)
+
+
+def _bare(annotation: Any, where: str) -> Any:
+    """What an alias or an annotated type is about."""
+    while is_alias(annotation) or get_origin(annotation) is Annotated:
+        annotation = alias_value(annotation, where) if is_alias(annotation) else annotation.__origin__
+    return annotation
+
+
+# ── fields ──
+
+
+class Option(NamedTuple):
+    """One of the values that may be chosen."""
+
+    value: Any
+    title: str | None = None
+
+
+class FormField(msgspec.Struct, frozen=True, eq=False):
+    """One property of a form."""
+
+    name: str
+    schema: JsonSchema  # as it is sent
+    options: Mapping[str, Any] | None = None  # of a choice: what is sent -> what it stands for
+    nullable: bool = False  # may be left empty, and is null then
+
+    def read(self, given: Any) -> Any:
+        """The JSON value that was meant; raises QuestionFailed."""
+        if isinstance(given, _NUMBERS) and not abs(given) <= sys.float_info.max:
+            raise self._unfit("is not a number of sensible size")
+        words, types = _KINDS[self.schema["type"]]
+        if type(given) not in types:
+            raise self._unfit(f"expected {words}, got {described(given)}")
+        if type(given) is list:
+            return [self._chosen(choice) for choice in dict.fromkeys(map(self._text, given))]
+        if self.options is not None:
+            return self._chosen(given)
+        return self._text(given) if type(given) is str else given
+
+    def misformed(self, text: str) -> list[str]:
+        """What is wrong with a string by the format that the form demands."""
+        return _format(self.schema["format"]).problems(text, root=self.name) if "format" in self.schema else []
+
+    def _text(self, given: Any) -> str:
+        if type(given) is not str:
+            raise self._unfit("each choice must be a string")
+        try:
+            size = len(given.encode())
+        except UnicodeEncodeError:
+            raise self._unfit("holds half a surrogate pair, which is not a character") from None
+        if size > _LONGEST:
+            raise self._unfit(f"is longer than {_LONGEST // 1024} KiB")
+        return given
+
+    def _chosen(self, choice: str) -> Any:
+        options = self.options or {}
+        if choice not in options:
+            raise self._unfit(f"must be one of {listed(map(excerpt, options))}, got {excerpt(choice)}")
+        return options[choice]
+
+    def _unfit(self, words: str) -> QuestionFailed:
+        return unfit([f"{self.name}: {words}"])
+
+
+def unfit(lines: list[str]) -> QuestionFailed:
+    return QuestionFailed("The answer does not fit the form: " + "; ".join(lines))
+
+
+def form_field(
+    name: str, schema: JsonSchema, where: str, *, origin: FieldOrigin = NO_ORIGIN, strict: bool = False
+) -> FormField:
+    """The property as a form has it; with `strict`, it is its author's own schema: a format or default
+    that can't be sent is refused.
+    """
+    body, nullable = _without_null(schema)
+    several = body.get("type") == "array"
+    options = _options(body.get("items") if several else body, where)
+    if options is not None:
+        if several and "default" not in body:  # of other types a factory makes what changes, so it can't be shown
+            body = body | origin.default()
+        options = _titled(options, origin.titles(where))
+        sent, known = _choice(body, options, where, several=several, as_written=strict)
+    else:
+        sent, known = _plain(name, body, where), None
+        if strict and "format" in body and "format" not in sent:
+            raise SetupError(f"{where}: format may be {', '.join(_FORMATS)}, not {excerpt(body['format'])}")
+    if strict and body.get("default") is not None and "default" not in sent:
+        raise SetupError(f"{where}: the default {excerpt(body['default'])} does not fit; change or remove it")
+    return FormField(name, sent, known, nullable)
+
+
+def choice_field(name: str, options: list[Option], where: str, *, several: bool) -> FormField:
+    """A property that is nothing but a choice."""
+    return FormField(name, *_choice({}, options, where, several=several))
+
+
+def _without_null(schema: JsonSchema) -> tuple[JsonSchema, bool]:
+    """The schema of all but null, and whether null was welcome."""
+    for keyword, null in _NULLS.items():
+        members = schema.get(keyword)
+        if not isinstance(members, list):
+            continue
+        solid = [member for member in members if member != null]
+        others = {name: part for name, part in schema.items() if name != keyword}
+        if len(solid) != 1 or keyword == "enum":
+            return others | {keyword: solid}, len(solid) < len(members)
+        only = solid[0] if isinstance(solid[0], dict) else {keyword: solid[0]}
+        return only | others, len(solid) < len(members)
+    return schema, False
+
+
+# ── strings, numbers and booleans ──
+
+
+def _plain(name: str, body: JsonSchema, where: str) -> JsonSchema:
+    kind = body.get("type")
+    if not isinstance(kind, str) or kind not in _SENT or "contentEncoding" in body:
+        raise SetupError(f"{where}: {_fix(body)}")
+    if kind != "boolean" and _asks_for_secret(name, body):
+        raise SetupError(
+            f"{where}: a form must not ask for secrets, because clients and models see what is filled in; "
+            "send the user to a page of yours with ctx.elicit_url"
+        )
+    sent = {"type": kind} | {keyword: body[keyword] for keyword in _SENT[kind] if keyword in body}
+    if kind == "string" and body.get("format") in _FORMATS:
+        sent["format"] = body["format"]
+    default = body.get("default")
+    if type(default) in _KINDS[kind][1] and ("format" not in sent or _format(sent["format"]).is_valid(default)):
+        sent["default"] = default
+    return sent
+
+
+@functools.cache
+def _format(name: str) -> Validator:
+    """One of the four that forms know."""
+    return Validator({"format": name}, where="a form")
+
+
+def _fix(body: JsonSchema) -> str:
+    kind = body.get("type")
+    if kind == "array":
+        return 'a form has no free lists; use choices such as list[Literal["a", "b"]], or ask several times'
+    if kind == "object" or "$ref" in body:
+        return "a form is flat and has no objects inside; put their fields beside the others, or ask several times"
+    if "anyOf" in body or "oneOf" in body or isinstance(kind, list):
+        return "a form has no unions; use one of the types only"
+    return "a form has strings, numbers, booleans, dates and choices only; use one of them"
+
+
+def _asks_for_secret(name: str, body: JsonSchema) -> bool:
+    hidden = body.get("format") == "password" or body.get("writeOnly") is True
+    return hidden or any(_ends_as_secret(text) for text in (name, body.get("title")) if isinstance(text, str))
+
+
+def _ends_as_secret(name: str) -> bool:
+    """`userPassword` does, `password_hint` does not."""
+    words = _BETWEEN_WORDS.sub(" ", name).lower().split()[-3:]  # no secret has more
+    return any("".join(words[start:]) in _SECRETS for start in range(len(words)))
+
+
+_BETWEEN_WORDS = re.compile(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+# ── choices ──
+
+
+def _options(schema: Any, where: str) -> list[Option] | None:
+    """What may be chosen, in any spelling; None if the schema is not a choice."""
+    if not isinstance(schema, dict):
+        return None
+    if "const" in schema:
+        return [Option(schema["const"])]
+    values, titles = schema.get("enum"), schema.get("enumNames")
+    if isinstance(values, list):
+        if titles is None:
+            return [Option(value) for value in values]
+        if not isinstance(titles, list) or list(map(type, titles)) != [str] * len(values):
+            raise SetupError(f"{where}: enumNames must hold one string for each value of enum")
+        return list(map(Option, values, titles))
+    branches = schema.get("oneOf", schema.get("anyOf"))
+    if not isinstance(branches, list):
+        return None
+    found: list[Option] = []
+    for branch in branches:
+        inner = _options(branch, where)
+        if inner is None:
+            return None
+        found += [Option(branch["const"], branch.get("title"))] if "const" in branch else inner
+    return found
+
+
+def _titled(options: list[Option], titles: Mapping[Any, str]) -> list[Option]:
+    """Titles of the author's own go first."""
+    return [Option(value, titles.get(value) if title is None and titles else title) for value, title in options]
+
+
+def _choice(
+    body: JsonSchema, options: list[Option], where: str, *, several: bool, as_written: bool = False
+) -> tuple[JsonSchema, dict[str, Any]]:
+    known = _spelled(options, where)
+    values: JsonSchema = {"type": "string", "enum": list(known)}
+    if as_written and "enumNames" in body:  # the older spelling, which every revision still knows
+        values["enumNames"] = [option.title for option in options]
+    elif any(option.title is not None for option in options):
+        titled = [{"const": text, "title": option.title or text} for text, option in zip(known, options, strict=True)]
+        values = {"anyOf": titled} if several else {"type": "string", "oneOf": titled}
+    keywords = (*_NOTES, "minItems", "maxItems") if several else _NOTES
+    sent = {"type": "array", "items": values} if several else values
+    sent |= {keyword: body[keyword] for keyword in keywords if keyword in body}
+    default = body.get("default")
+    chosen = default if several and isinstance(default, list) else [default]
+    texts = {_spelling(value) for value in chosen}
+    if default is not None and texts <= known.keys():
+        in_order = [text for text in known if text in texts]  # that of a set differs from process to process
+        if not several:
+            sent["default"] = in_order[0]
+        elif body.get("minItems", 0) <= len(in_order) <= body.get("maxItems", math.inf):
+            sent["default"] = in_order
+    return sent, known
+
+
+def _spelled(options: list[Option], where: str) -> dict[str, Any]:
+    """Each choice as it is sent, with its value."""
+    known: dict[str, Any] = {}
+    for value, _ in options:
+        if not isinstance(value, (str, int, float)):
+            raise SetupError(f"{where}: {excerpt(value)} can't be a choice; use strings or numbers")
+        text = _spelling(value)
+        if text in known:
+            raise SetupError(f"{where}: two choices are spelled {excerpt(text)}; keep one of them")
+        known[text] = value
+    if not known:
+        raise SetupError(f"{where}: a choice needs something to choose from; add values")
+    return known
+
+
+def _spelling(value: Any) -> str:
+    return str.__str__(value) if isinstance(value, str) else encode_json(value).decode()
+
+
+# ── forms ──
+
+
+class Form(msgspec.Struct, frozen=True, eq=False):
+    """What a user is asked to fill in. `schema` is spelled as the newest revision does."""
+
+    schema: JsonSchema
+    fields: tuple[FormField, ...]
+    build: Callable[[Answer], Any]  # from the fields that were filled in, among them all that are required
+
+    def decode(self, content: dict[str, Any]) -> Any:
+        """The value that the author asked for; raises QuestionFailed, which names the field."""
+        answer = {
+            field.name: field.read(given)
+            for field in self.fields  # and no others: a client may add its own
+            if (given := content.get(field.name)) is not None
+        }
+        known = answer.keys() | {field.name for field in self.fields if "default" in field.schema}
+        missing = [name for name in self.schema.get("required", ()) if name not in known]
+        if missing:
+            raise unfit([f"{name}: is required, but missing" for name in missing])
+        value = self.build(answer)
+        misformed = [
+            line for field in self.fields if field.name in answer for line in field.misformed(answer[field.name])
+        ]
+        if misformed:  # types read some formats less narrowly, and others not at all
+            raise unfit(misformed)
+        return value
+
+
+def compile_form(response_type: Any) -> Form:
+    """The form for a type, or for a list or dict of choices; None only asks for consent. Raises SetupError."""
+    if response_type is None or response_type is type(None):
+        return _CONSENT
+    _refuse_value(response_type)
+    try:
+        if isinstance(response_type, (list, Mapping)):
+            return _choice_form(response_type)
+        if isinstance(response_type, type):
+            return _remembered(response_type, "")
+        if _is_hashable(response_type):  # the spelling counts too: Literal["a", "b"] equals Literal["b", "a"]
+            return _remembered(response_type, repr(response_type))
+        return _type_form(response_type)
+    except OutputError as error:
+        raise SetupError(f"{_TYPE}: it can't be sent: {error}") from None
+
+
+def _refuse_value(response_type: Any) -> None:
+    """What is easily taken for a type, or for choices."""
+    if isinstance(response_type, (tuple, set, frozenset)):
+        raise SetupError(f'{_TYPE}: choices are a list, such as ["red", "blue"], not a {type(response_type).__name__}')
+    if isinstance(response_type, (str, bytes, int, float)):
+        raise SetupError(f"{_TYPE}: it is a type, such as str, or a list of choices, not {response_type!r}")
+
+
+def compile_raw_form(schema: Mapping[str, Any]) -> Form:
+    """The form for a JSON Schema that the author wrote; its answers are dicts. Raises SetupError."""
+    if not isinstance(schema, Mapping):
+        raise SetupError(f"{_SCHEMA}: it must be a dict, not {type(schema).__name__}")
+    try:
+        return _raw_form(encode_json(schema))
+    except OutputError as error:
+        raise SetupError(f"{_SCHEMA}: it can't be sent: {error}") from None
+
+
+def _form(fields: Iterable[FormField], required: Iterable[str], build: Callable[[Answer], Any]) -> Form:
+    fields, demanded = tuple(fields), set(required)
+    schema: JsonSchema = {"type": "object", "properties": {field.name: field.schema for field in fields}}
+    names = [field.name for field in fields if field.name in demanded and not field.nullable]
+    return Form(schema | ({"required": names} if names else {}), fields, build)
+
+
+def _left_empty(fields: Iterable[FormField], required: Iterable[str]) -> Answer:
+    """What the author wants to find, and may be null."""
+    demanded = set(required)
+    return {field.name: None for field in fields if field.nullable and field.name in demanded}
+
+
+_CONSENT = _form((), (), lambda _: None)
+
+
+# ── types ──
+
+
+def _type_form(response_type: Any) -> Form:
+    default, factory = NODEFAULT, None
+    if get_origin(response_type) is Annotated:
+        default, factory = default_of(response_type.__metadata__, _TYPE)
+    parameter = Parameter(_PARAMETER, response_type, default, None, factory)
+    info = FunctionInfo(_type_form, "the form", _ASKER, None, False, (parameter,), {})
+    arguments = compile_arguments(info, lenient=False)
+    schema = arguments.schema["properties"][_PARAMETER]
+    if schema.get("type") == "object" and "properties" in schema:
+        return _record_form(schema, arguments, response_type)
+    required = [_ALONE] if parameter.required else []
+    fields = [form_field(_ALONE, schema, _TYPE, origin=FieldOrigin(response_type, factory))]
+    empty = {_PARAMETER: None} if _left_empty(fields, required) else {}
+
+    def build(answer: Answer) -> Any:
+        return _read(arguments, {_PARAMETER: answer[_ALONE]} if answer else empty, _ALONE)
+
+    return _form(fields, required, build)
+
+
+@functools.lru_cache(_REMEMBERED)
+def _remembered(response_type: Any, _: str) -> Form:
+    return _type_form(response_type)
+
+
+def _is_hashable(response_type: Any) -> bool:
+    try:
+        hash(response_type)
+    except TypeError:
+        return False
+    return True
+
+
+def _record_form(schema: JsonSchema, arguments: Arguments, response_type: Any) -> Form:
+    required, tag, known = schema.get("required", ()), _tag(response_type), origins(response_type, _TYPE)
+    fields = [
+        form_field(name, part, f"{_TYPE}, field {name}", origin=known.get(name, NO_ORIGIN))
+        for name, part in schema["properties"].items()
+        if name not in tag
+    ]
+    empty = tag | _left_empty(fields, required)
+    return _form(fields, required, lambda answer: _read(arguments, {_PARAMETER: empty | answer}, "answer"))
+
+
+def _tag(response_type: Any) -> Answer:
+    """What tells a Struct from others, which is not for the user to fill in."""
+    config = getattr(get_origin(response_type) or response_type, "__struct_config__", None)
+    return {} if config is None or config.tag is None else {config.tag_field: config.tag}
+
+
+def _read(arguments: Arguments, given: Answer, root: str) -> Any:
+    """An answer is read as the argument of a function would be; `root` is its name in what is wrong with it."""
+    try:
+        return arguments.decode(msgspec.json.encode(given))[_PARAMETER]
+    except ArgumentError as error:
+        places = [line.removeprefix(_PARAMETER) for line in error.problems]
+        raise unfit([place[1:] if place.startswith(".") else root + place for place in places]) from None
+
+
+# ── lists and dicts of choices ──
+
+
+def _choice_form(choices: list[Any] | Mapping[Any, Any]) -> Form:
+    several = isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], (list, Mapping))
+    given = choices[0] if several else choices
+    titles = map(_title, given.values()) if isinstance(given, Mapping) else [None] * len(given)
+    form = _form(
+        [choice_field(_ALONE, list(map(Option, given, titles)), _TYPE, several=several)],
+        [_ALONE],
+        operator.itemgetter(_ALONE),
+    )
+    encode_json(form.schema)
+    return form
+
+
+def _title(given: Any) -> str:
+    title = given.get("title") if isinstance(given, Mapping) else given
+    if not isinstance(title, str):
+        raise SetupError(f'{_TYPE}: the title {title!r} must be a string, as in {{"low": "Low priority"}}')
+    return title
+
+
+# ── raw schemas ──
+
+
+@functools.lru_cache(_REMEMBERED)
+def _raw_form(text: bytes) -> Form:
+    properties, required, checked = _flat_parts(decode_json(text))
+    validator = Validator(checked, where=_SCHEMA)
+    fields = [form_field(name, part, f"{_SCHEMA}, field {name}", strict=True) for name, part in properties.items()]
+    defaults = {name: part["default"] for name, part in properties.items() if part.get("default") is not None}
+    wrong = validator.problems(defaults, root="default")
+    if wrong:
+        raise SetupError(f"{_SCHEMA}: its defaults do not fit: {'; '.join(wrong)}")
+    absent = _left_empty(fields, required) | defaults
+
+    def build(answer: Answer) -> Answer:
+        budget = Budget(answer)
+        answer = Leniency(checked, budget).reread(answer, strings=False)
+        problems = validator.problems(answer, root="answer", budget=budget)
+        if problems:
+            raise unfit(problems)
+        return copy.deepcopy(absent) | answer
+
+    return _form(fields, required, build)
+
+
+def _flat_parts(schema: JsonSchema) -> tuple[dict[str, JsonSchema], list[str], JsonSchema]:
+    """The properties, the names of those that are required, and what is left to check if none is."""
+    unknown = sorted(schema.keys() - _ROOT_KEYWORDS)
+    if unknown:
+        raise SetupError(f"{_SCHEMA}: a form is a flat object, where {listed(unknown)} has no place; remove it")
+    properties, required = schema.get("properties"), schema.get("required", [])
+    if schema.get("type") != "object" or not isinstance(properties, dict):
+        raise SetupError(f'{_SCHEMA}: it must be flat: {{"type": "object", "properties": {{…}}}}')
+    for name, part in properties.items():
+        if not isinstance(part, dict):
+            raise SetupError(f'{_SCHEMA}, field {name}: it must be a schema such as {{"type": "string"}}')
+    if not isinstance(required, list) or not all(isinstance(name, str) and name in properties for name in required):
+        raise SetupError(f"{_SCHEMA}: required must list names of its properties, not {excerpt(required)}")
+    left = {keyword: part for keyword, part in schema.items() if keyword in ("$schema", "type", "properties")}
+    return properties, required, left
