@@ -81,16 +81,9 @@ def error(message: dict[str, Any], code: int, text: str = "no", data: Any = None
 
 
 EVERY = tuple(revisions.BY_NAME)
-
-
 HANDSHAKES = tuple(revisions.HANDSHAKE)
-
-
 MODERN = "2026-07-28"
-
-
 INFO = {"name": "asking", "version": "0"}
-
 
 REQUESTS = {
     "initialize": "InitializeRequest",
@@ -103,7 +96,6 @@ REQUESTS = {
     "ping": "PingRequest",
 }
 
-
 RESULTS = {
     "elicitation/create": "ElicitResult",
     "sampling/createMessage": "CreateMessageResult",
@@ -111,16 +103,9 @@ RESULTS = {
     "ping": "EmptyResult",
 }
 
-
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-
-
 SAMPLING = {"messages": [{"role": "user", "content": {"type": "text", "text": "Hi"}}], "maxTokens": 10}
-
-
 WHOLE = {"content": [{"type": "text", "text": "done"}]}
-
-
 Behave = Callable[[dict[str, Any]], Any]
 
 
@@ -230,17 +215,9 @@ def sent(server: AskingServer, method: str = "tools/call") -> list[dict[str, Any
 
 
 CALL = {"name": "t", "arguments": {"a": 1}}
-
-
 ADA = {"action": "accept", "content": {"name": "Ada"}}
-
-
 VERSION = "2025-11-25"
-
-
 CHANGING = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True}, "logging": {}}
-
-
 TOOLS_CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
@@ -320,8 +297,6 @@ def modern(tools: list[dict[str, Any]] | None = None) -> Any:
 
 
 every_handshake = pytest.mark.parametrize("revision", HANDSHAKES)
-
-
 NEWEST = "2025-11-25"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp.connector
 import pytest
-from oauth_realm import METADATA, PRM, SECRETS, Realm, realm
+from oauth_stage import METADATA, PRM, SECRETS, Realm, realm
 from served_http import DISCOVERED, Scripted, Visit
 
 from dovetail import Client
@@ -19,8 +19,6 @@ from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import ConnectionLost, NotSignedIn, ServerError
 
 pytestmark = pytest.mark.usefixtures("tidy")
-
-
 MODERN = "2026-07-28"
 
 
@@ -35,16 +33,6 @@ async def refused(made: Realm, words: str, **options: Any) -> str:
     assert not any(secret in str(caught.value) for secret in SECRETS)
     assert not any("authorization" in headers for headers in made.headers)
     return str(caught.value)
-
-
-async def test_the_usual_way() -> None:
-    async with realm() as made:
-        await connect(made)
-        assert made.forms[0]["code"] == "the-code"
-        assert made.forms[0]["resource"] == made.url
-        assert made.forms[0]["client_id"] == "app-1"
-        assert made.registered[0]["application_type"] == "native"
-        assert made.headers[-1]["authorization"] == "Bearer good-token"
 
 
 ANSWERS: dict[str, tuple[Callable[[dict[str, str]], Any], str]] = {
@@ -307,11 +295,7 @@ async def test_kept_tokens_are_used_only_by_those_they_are_for() -> None:
 
 
 PUBLIC, PRIVATE = "93.184.216.34", "10.0.0.5"
-
-
 SERVER = f"https://{PUBLIC}/mcp"
-
-
 ADMIN = f"https://{PRIVATE}:8443/admin"
 
 

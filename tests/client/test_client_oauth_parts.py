@@ -34,7 +34,6 @@ from dovetail.errors import NotSignedIn, SetupError
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
-
 CHALLENGES: dict[str, tuple[list[str], Told]] = {
     "nothing": ([], Told()),
     "the scheme alone": (["Bearer"], Told()),
@@ -181,22 +180,6 @@ def test_what_has_to_be_installed_for_keys(what: str, monkeypatch: pytest.Monkey
         )
 
 
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        ("http://notes.example.com/mcp?key=s3cret", "http://notes.example.com/mcp is not https"),
-        ("https://notes.example.com/mcp", ""),
-        ("http://127.0.0.1/mcp", ""),
-        ("http://localhost/mcp", ""),
-    ],
-)
-def test_a_token_in_the_open(url: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
-    credentials_for("s3cret", ServerUrl.of(url), {})
-    assert words in caplog.text
-    assert bool(caplog.text) is bool(words)
-    assert "s3cret" not in caplog.text
-
-
 async def nobody(url: str) -> None:
     """Opens nothing."""
 
@@ -256,37 +239,11 @@ async def test_a_browser_that_does_not_open(is_async: bool, caplog: pytest.LogCa
     assert "no display" in caplog.text
 
 
-class Opener:
-    def __init__(self) -> None:
-        self.opened: list[str] = []
-
-    async def __call__(self, url: str) -> None:
-        self.opened.append(url)
-
-
-@pytest.mark.parametrize(
-    "wrap", [lambda opener: opener, lambda opener: lambda url: opener(url)], ids=["object", "lambda"]
-)
-async def test_whatever_opens_it_is_waited_for(wrap: Any) -> None:
-    opener = Opener()
-    async with waiting(open=wrap(opener)) as (uri, coming):
-        await get(f"{uri}?state=right&code=1")
-        await coming
-    assert opener.opened == ["https://login.example/"]
-
-
 async def test_a_port_that_is_taken() -> None:
     async with waiting() as (uri, _):
         with pytest.raises(NotSignedIn, match="is in use"):
             async with waiting(uri):
                 pass
-
-
-async def test_a_place_of_the_users_own() -> None:
-    async with waiting("http://localhost/back") as (uri, coming):
-        assert uri.startswith("http://localhost:")
-        await get(f"{uri.replace('localhost', '127.0.0.1')}?state=right&code=1")
-        assert await coming == f"{uri}?state=right&code=1"
 
 
 def test_the_url_is_shown_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,7 +268,6 @@ TOKENS = TokenSet(
     proof_key={"kty": "EC", "d": "private"},
 )
 
-
 POSIX = pytest.mark.skipif(os.name != "posix", reason="no owners of files here")
 
 
@@ -327,20 +283,7 @@ async def keep(
         await file.save(key, tokens)
 
 
-async def test_what_is_kept_comes_back(file: TokenFile) -> None:
-    assert await file.load("one") is None
-    await keep(file, "one")
-    await keep(file, "two")
-    assert await file.load("one") == TOKENS
-    await keep(file, "one", None)
-    await keep(file, "none", None)
-    assert await TokenFile(file.path).load("one") is None
-    assert await TokenFile(str(file.path)).load("two") == TOKENS
-    assert {path.name for path in file.path.parent.iterdir() if path.suffix != ".lock"} == {"tokens.json"}
-
-
 SECRET = "sikrit"
-
 
 CONFIDENTIAL: list[Any] = [
     replace(TOKENS, access_token=SECRET, refresh_token=SECRET, proof_key={"d": SECRET}),
@@ -393,14 +336,6 @@ async def test_a_link_is_not_followed(file: TokenFile, tmp_path: Path) -> None:
     link.path.symlink_to(file.path)
     with pytest.raises(NotSignedIn, match="can't be opened"):
         await link.load("one")
-
-
-@POSIX
-async def test_one_of_somebody_else_is_not_used(file: TokenFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    await keep(file)
-    monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    with pytest.raises(NotSignedIn, match="belongs to somebody else"):
-        await file.load("one")
 
 
 BROKEN = {
