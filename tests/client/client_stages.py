@@ -222,7 +222,7 @@ TOOLS_CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
 def text(value: str) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": value}]}
+    return {"resultType": "complete", "content": [{"type": "text", "text": value}]}
 
 
 def answer(visit: Visit, value: Any) -> dict[str, Any]:
@@ -269,10 +269,6 @@ class Announcing:
 EMPTY: dict[str, Any] = {"resultType": "complete"}
 
 
-def text_modern_script(value: str) -> dict[str, Any]:
-    return {"resultType": "complete", "content": [{"type": "text", "text": value}]}
-
-
 def progress(visit: Visit, value: float) -> dict[str, Any]:
     token = visit.message["params"]["_meta"]["progressToken"]
     params = {"progressToken": token, "progress": value}
@@ -289,7 +285,7 @@ def modern(tools: list[dict[str, Any]] | None = None) -> Any:
             case "tools/list":
                 visit.result({"resultType": "complete", "tools": tools or [], "ttlMs": 0, "cacheScope": "private"})
             case "tools/call":
-                visit.result(text_modern_script("called"))
+                visit.result(text("called"))
             case _:
                 visit.error(-32601, 404)
 

@@ -15,8 +15,6 @@ from dovetail import Client
 from dovetail.client.oauth import OAuth
 from dovetail.errors import ConnectionLost, ServerError, SetupError
 from dovetail.protocol import revisions
-from dovetail.protocol.content import ResourceContents, Text
-from dovetail.protocol.results import PromptResult
 from dovetail.server import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates")
@@ -131,34 +129,6 @@ async def test_a_cancelled_task_stops_the_tool(server: Server, version: str) -> 
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.wait_for(stopped.wait(), 5)
-
-
-@every_revision
-async def test_resources(client: Client) -> None:
-    assert [item.uri for item in await client.list_resources()] == ["notes://all"]
-    assert [item.uri_template for item in await client.list_resource_templates()] == ["notes://{id}"]
-    assert await client.read_resource("notes://all") == [
-        ResourceContents("notes://all", mime_type="text/plain", text="milk")
-    ]
-    (note,) = await client.read_resource("notes://7")
-    assert note.blob == b"7"
-    with pytest.raises(ServerError) as caught:
-        await client.read_resource("other://x")
-    assert caught.value.code == revision_of(client).missing_resource_code
-
-
-@every_revision
-async def test_prompts(client: Client) -> None:
-    (prompt,) = await client.list_prompts()
-    assert prompt.name == "review"
-    assert prompt.arguments is not None
-    assert [argument.name for argument in prompt.arguments] == ["code"]
-    got = await client.get_prompt("review", {"code": "x = 1"})
-    assert isinstance(got, PromptResult)
-    assert got.messages[0].role == "user"
-    assert got.messages[0].content == Text("Review x = 1")
-    with pytest.raises(ServerError):
-        await client.get_prompt("review")
 
 
 @every_revision

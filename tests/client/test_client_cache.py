@@ -272,7 +272,7 @@ async def test_whoever_signs_in_as_somebody_else_gets_answers_of_their_own(who: 
         assert server.said().count("POST resources/read") == reads
 
 
-HANDSHAKE, MODERN_known_tools = "2025-11-25", "2026-07-28"
+HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
 OBJECT = {"type": "object"}
 
 
@@ -291,7 +291,7 @@ class ToolServer(ScriptedLink):
                 info = {"name": "x", "version": "1"}
                 value: Any = {"protocolVersion": HANDSHAKE, "capabilities": {"tools": {}}, "serverInfo": info}
             case "server/discover":
-                value = {"supportedVersions": [MODERN_known_tools], "capabilities": {"tools": {}}}
+                value = {"supportedVersions": [MODERN], "capabilities": {"tools": {}}}
             case "tools/list":
                 value = self.list_tools()
             case "tools/call":
@@ -322,12 +322,12 @@ async def test_the_result_of_a_tool_that_ran_is_not_lost(failure: Any) -> None:
     assert server.ran == 1
 
 
-@pytest.mark.parametrize("version", [HANDSHAKE, MODERN_known_tools])
+@pytest.mark.parametrize("version", [HANDSHAKE, MODERN])
 async def test_calls_at_once_need_one_listing(version: str) -> None:
     server = with_headers(ToolServer("pay"))
     async with Client(server, protocol_version=version) as client:
         results = await asyncio.gather(*(client.call_tool("pay") for _ in range(50)))
-    wrapped = version == MODERN_known_tools  # where nothing has to be wrapped, what looks like it is meant
+    wrapped = version == MODERN  # where nothing has to be wrapped, what looks like it is meant
     assert [each.data for each in results] == [{"result": "paid"} if wrapped else "paid"] * 50
     assert server.listings == 1
     assert server.ran == 50

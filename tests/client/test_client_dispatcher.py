@@ -232,7 +232,7 @@ JUNK = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(messages=st.lists(JUNK, max_size=6))
 def test_whatever_the_server_says_the_next_answer_is_heard(messages: list[Any]) -> None:
     async def scenario() -> None:

@@ -136,7 +136,7 @@ JSON = st.recursive(
 PARTS = ("message", "mode", "requestedSchema", "url", "elicitationId", "messages", "maxTokens", "tools", "properties")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     method=st.sampled_from(["elicitation/create", "sampling/createMessage", "roots/list"]) | st.text(max_size=10),
     params=JSON | st.dictionaries(st.sampled_from(PARTS), JSON),

@@ -453,21 +453,6 @@ HOME = ServerUrl.of("https://example.org/a/mcp?key=secret")
 
 
 @pytest.mark.parametrize(
-    ("reference", "url"),
-    [
-        ("/messages?s=1", "https://example.org/messages?s=1"),
-        ("messages", "https://example.org/a/messages"),
-        ("?s=1", "https://example.org/a/mcp?s=1"),
-        ("https://EXAMPLE.org:443/x#part", "https://EXAMPLE.org:443/x"),
-        ("//example.org/x", "https://example.org/x"),
-        ("", "https://example.org/a/mcp?key=secret"),
-    ],
-)
-def test_what_a_server_may_name(reference: str, url: str) -> None:
-    assert HOME.join(reference) == url
-
-
-@pytest.mark.parametrize(
     "reference",
     [
         "http://example.org/x", "https://example.org:8443/x", "https://example.com/x", "//example.com",

@@ -1,7 +1,6 @@
 """What servers and browsers may try on a client that signs in."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import aiohttp.connector
@@ -10,7 +9,6 @@ from oauth_stage import METADATA, PRM, SECRETS, Realm, realm
 from served_http import DISCOVERED, Scripted, Visit
 
 from dovetail import Client
-from dovetail.cli.signing_in import TerminalSignIn
 from dovetail.client.oauth import ClientCredentials, MemoryTokens, OAuth
 from dovetail.client.oauth.discovery import discover
 from dovetail.client.oauth.metadata import OAuthWeb, Told
@@ -105,20 +103,6 @@ async def test_what_servers_say_of_themselves(case: str) -> None:
         assert not made.forms
         if case != "an open token endpoint":
             assert not made.asked  # the browser was not opened
-
-
-@pytest.mark.parametrize("page", ["https://login.example@evil.example/", "javascript:alert(1)", None])
-async def test_the_command_asks_only_for_a_page_that_it_can_show(
-    page: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    async with realm() as made:
-        made.change(METADATA, authorization_endpoint=page)
-        with pytest.raises(NotSignedIn, match="names no page to sign in at that can be shown; give a token"):
-            async with Client(made.url, protocol_version=MODERN, auth=TerminalSignIn()):
-                pass
-        assert not made.forms
 
 
 def _filled(value: Any, at: dict[str, str]) -> Any:
@@ -223,29 +207,6 @@ async def test_scopes_that_do_not_help_are_asked_for_once() -> None:
                 async with Client(made.url, protocol_version=MODERN, auth=auth):
                     pass
         assert [asked.get("scope") for asked in made.asked] == [None, "admin"]
-
-
-async def test_listening_opens_no_browser() -> None:
-    """What a program hears by itself may be refused at night, when nobody is there."""
-    async with realm() as made:
-        async with Client(made.url, protocol_version=MODERN, auth=made.oauth()) as client:
-            made.good = set()
-            with pytest.raises(NotSignedIn, match="401"):
-                async with client.listen(tools=True):
-                    pass
-        assert len(made.asked) == 1
-
-
-async def test_a_program_that_registered_does_so_again_at_another_issuer() -> None:
-    async with realm() as made, realm() as other:
-        auth = made.oauth()
-        async with Client(made.url, protocol_version=MODERN, auth=auth) as client:
-            made.good = {"other-token"}
-            other.token = {"access_token": "other-token", "token_type": "Bearer"}
-            made.change(PRM, authorization_servers=[other.script.origin])
-            await client.discover()
-        assert len(other.registered) == 1
-        assert other.forms[0]["resource"] == made.url
 
 
 @pytest.mark.parametrize("pinned", [True, False])

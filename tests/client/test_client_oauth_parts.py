@@ -28,7 +28,7 @@ from dovetail.client.oauth.metadata import (
     Told,
     read_told,
 )
-from dovetail.client.oauth.storage import RegisteredClient, usual_place
+from dovetail.client.oauth.storage import RegisteredClient
 from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import NotSignedIn, SetupError
 
@@ -156,19 +156,6 @@ def test_secrets_are_not_shown() -> None:
     )
     assert "s3cret" not in repr(things)
     assert "app" in repr(things)
-
-
-def test_a_client_without_it_does_not_load_it() -> None:
-    program = """
-import sys, dovetail
-dovetail.Client("http://127.0.0.1:9/mcp", auth="token")
-assert not any(name.startswith("dovetail.client.oauth") for name in sys.modules)
-from dovetail.client import ClientCredentials, MemoryTokens, OAuth, TokenFile
-import dovetail.client.oauth
-OAuth(), ClientCredentials("a", "b"), MemoryTokens(), TokenFile
-assert "joserfc" not in sys.modules and "aiohttp" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("what", ["private_key", "dpop"])
@@ -381,21 +368,3 @@ def test_two_processes_lose_nothing(file: TokenFile) -> None:
     writers = [subprocess.Popen([*command, name]) for name in ("one", "two")]
     assert [writer.wait(60) for writer in writers] == [0, 0]
     assert len(file._read()) == 50
-
-
-PLACES = {
-    "linux": ({"XDG_DATA_HOME": "/data"}, "/data/dovetail/tokens.json"),
-    "linux at home": ({"XDG_DATA_HOME": ""}, "/home/ann/.local/share/dovetail/tokens.json"),
-    "darwin": ({}, "/home/ann/Library/Application Support/dovetail/tokens.json"),
-    "win32": ({"LOCALAPPDATA": "/local"}, "/local/dovetail/tokens.json"),
-}
-
-
-@pytest.mark.parametrize("system", PLACES)
-def test_the_usual_place(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    variables, place = PLACES[system]
-    monkeypatch.setattr(Path, "home", lambda: Path("/home/ann"))
-    monkeypatch.setattr(sys, "platform", system.partition(" ")[0])
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert usual_place() == Path(place)

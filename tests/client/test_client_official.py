@@ -44,7 +44,7 @@ MODERN = "2026-07-28"
 every_revision = pytest.mark.parametrize("version", [*HANDSHAKES, MODERN, None])
 every_handshake = pytest.mark.parametrize("version", HANDSHAKES)
 HERE = Path(__file__).parent
-HANDSHAKE, MODERN_interop_python = "2025-11-25", "2026-07-28"
+HANDSHAKE = "2025-11-25"
 
 
 class Maker(NamedTuple):
@@ -71,9 +71,7 @@ class Maker(NamedTuple):
             pytest.skip(f"! {missing}")
 
 
-OFFICIAL = Maker(
-    "interop_official.py", None, (HANDSHAKE, MODERN_interop_python), (MODERN_interop_python,), False, False
-)
+OFFICIAL = Maker("interop_official.py", None, (HANDSHAKE, MODERN), (MODERN,), False, False)
 
 FASTMCP = Maker("interop_fastmcp.py", "fastmcp", (HANDSHAKE,), (), True, True)
 
@@ -97,8 +95,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield maker, f"{origin}/mcp"
 
 
-@pytest.mark.parametrize("revision", [HANDSHAKE, MODERN_interop_python])
-async def test_everything(server: tuple[Maker, Any], revision: str) -> None:
+@pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
+async def test_servers_in_python(server: tuple[Maker, Any], revision: str) -> None:
     maker, target = server
     logs: list[LogMessage] = []
     asked: list[ElicitQuestion] = []
@@ -109,7 +107,7 @@ async def test_everything(server: tuple[Maker, Any], revision: str) -> None:
 
     async with Client(
         target,
-        protocol_version=None if revision == MODERN_interop_python else revision,
+        protocol_version=None if revision == MODERN else revision,
         timeout=60,
         elicitation_handler=introduce,
         log_handler=logs.append,
@@ -119,7 +117,7 @@ async def test_everything(server: tuple[Maker, Any], revision: str) -> None:
         if revision in maker.asks:
             assert "Hello, Ada" in (await client.call_tool("introduce")).text
             assert [question.message for question in asked] == ["Who are you?"]
-        await use_resources(client, cached=maker.caches and revision == MODERN_interop_python)
+        await use_resources(client, cached=maker.caches and revision == MODERN)
         await use_prompts(client)
         if revision in maker.announces:
             await hear_changes(client)
@@ -207,21 +205,21 @@ class User:
         )
 
 
-async def test_everything_everything(target: Any) -> None:
+async def test_the_everything_server(target: Any) -> None:
     user = User()
     async with user.connect(target) as client:
         assert client.protocol_version == "2025-11-25"
         assert client.server_info is not None
         assert client.server_info.name == "mcp-servers/everything"
         await until(lambda: any("Roots updated" in str(log.data) for log in user.logs), 30)  # then it has all its tools
-        await use_tools_interop_everything(client, user)
+        await use_tools_of_everything(client, user)
         await use_questions(client, user)
-        await use_resources_interop_everything(client)
-        await use_prompts_interop_everything(client)
-        await hear_changes_interop_everything(client, user)
+        await use_resources_of_everything(client)
+        await use_prompts_of_everything(client)
+        await hear_changes_of_everything(client, user)
 
 
-async def use_tools_interop_everything(client: Client, user: User) -> None:
+async def use_tools_of_everything(client: Client, user: User) -> None:
     names = {tool.name for tool in await client.list_tools()}
     assert {"echo", "get-sum", "trigger-sampling-request", "trigger-elicitation-request", "get-roots-list"} <= names
     assert (await client.call_tool("echo", {"message": "hi"})).data == "Echo: hi"
@@ -258,7 +256,7 @@ async def use_questions(client: Client, user: User) -> None:
     assert "file:///srv/notes" in (await client.call_tool("get-roots-list")).text
 
 
-async def use_resources_interop_everything(client: Client) -> None:
+async def use_resources_of_everything(client: Client) -> None:
     assert len(await client.list_resources()) >= 5
     assert {template.uri_template for template in await client.list_resource_templates()} == {
         "demo://resource/dynamic/text/{resourceId}",
@@ -270,7 +268,7 @@ async def use_resources_interop_everything(client: Client) -> None:
     assert b"base64 blob" in (blob.blob or b"")
 
 
-async def use_prompts_interop_everything(client: Client) -> None:
+async def use_prompts_of_everything(client: Client) -> None:
     assert {"simple-prompt", "args-prompt", "completable-prompt"} <= {each.name for each in await client.list_prompts()}
     (message,) = (await client.get_prompt("args-prompt", {"city": "Rome"})).messages
     assert message.content == Text("What's weather in Rome?")
@@ -280,7 +278,7 @@ async def use_prompts_interop_everything(client: Client) -> None:
     assert list(names.values) == ["Alice", "Bob", "Charlie"]
 
 
-async def hear_changes_interop_everything(client: Client, user: User) -> None:
+async def hear_changes_of_everything(client: Client, user: User) -> None:
     await client.set_log_level("debug")
     async with client.listen(uris=[NOTE]) as changes:
         assert changes.honoured.resource_subscriptions == [NOTE]
@@ -337,7 +335,7 @@ both_eras_everywhere = pytest.mark.parametrize(
     [
         *((over_http, version) for version in WITH_FORMS),
         (over_sse, "2025-11-25"),
-        *(pytest.param(over_stdio, version, marks=pytest.mark.slow) for version in WITH_FORMS),
+        pytest.param(over_stdio, MODERN, marks=pytest.mark.slow),
     ],
 )
 

@@ -190,7 +190,7 @@ INTERIM = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(asked=INTERIM)
 def test_whatever_a_server_asks_a_call_ends(asked: dict[str, Any]) -> None:
     async def scenario() -> None:

@@ -4,10 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from served_http import INFO, Scripted, Visit, next_of, until
+from served_http import INFO, Scripted, Visit, until
 
 from dovetail import Client
-from dovetail.engine.streams import Change
 from dovetail.errors import BadAnswer, ConnectionLost, ServerError
 
 pytestmark = pytest.mark.usefixtures("brisk", "tidy")
@@ -123,18 +122,3 @@ async def test_a_session_that_ends_is_followed_by_another(loss: str) -> None:
         await client.ping()
         assert len(behave.streams) == 2
         assert (await client.call_tool("any")).text == "old"
-
-
-async def test_a_listener_survives_a_lost_session() -> None:
-    behave = Old()
-    async with (
-        Scripted(behave) as server,
-        Client(f"{server.origin}/sse") as client,
-        client.listen(tools=True, uris=["n://1"]) as changes,
-    ):
-        for number in range(1, 4):
-            behave.streams[-1].cut()
-            assert [await next_of(changes), await next_of(changes)] == [Change("tools"), Change("updated", "n://1")]
-            assert len(behave.streams) == number + 1
-        behave.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
-        assert await next_of(changes) == Change("tools")

@@ -152,14 +152,6 @@ async def all_of(listening: Listening) -> list[Change]:
     return [await next_of(listening) for _ in ALL_CHANGED]
 
 
-async def is_quiet_http_listening(listening: Listening) -> bool:
-    try:
-        await asyncio.wait_for(anext(listening), 0.05)
-    except TimeoutError:
-        return True
-    return False
-
-
 class Listened:
     """A modern server; `streams` has one visit for each listen request, already acknowledged."""
 
@@ -224,7 +216,7 @@ async def test_a_stream_that_breaks_is_opened_again(cut: bool) -> None:
             stream.cut() if cut else stream.finish()
             assert await all_of(changes) == ALL_CHANGED
             assert len(behave.streams) == number + 1
-            assert await is_quiet_http_listening(changes) if number == 6 else True
+            assert await is_quiet(changes) if number == 6 else True
         behave.say(behave.streams[-1], "tools/list_changed")
         assert await next_of(changes) == Change("tools")
         ids = [stream.message["id"] for stream in behave.streams]
@@ -248,6 +240,6 @@ async def test_a_server_that_is_away_for_a_while(refusal: Callable[[Visit], None
         behave.refusal = refusal
         behave.streams[0].cut()
         await until(lambda: server.said().count("POST subscriptions/listen") > 4)
-        assert await is_quiet_http_listening(changes)
+        assert await is_quiet(changes)
         behave.refusal = None
         assert await next_of(changes) == Change("tools")
