@@ -81,16 +81,9 @@ def error(message: dict[str, Any], code: int, text: str = "no", data: Any = None
 
 
 EVERY = tuple(revisions.BY_NAME)
-
-
 HANDSHAKES = tuple(revisions.HANDSHAKE)
-
-
 MODERN = "2026-07-28"
-
-
 INFO = {"name": "asking", "version": "0"}
-
 
 REQUESTS = {
     "initialize": "InitializeRequest",
@@ -103,7 +96,6 @@ REQUESTS = {
     "ping": "PingRequest",
 }
 
-
 RESULTS = {
     "elicitation/create": "ElicitResult",
     "sampling/createMessage": "CreateMessageResult",
@@ -111,16 +103,9 @@ RESULTS = {
     "ping": "EmptyResult",
 }
 
-
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-
-
 SAMPLING = {"messages": [{"role": "user", "content": {"type": "text", "text": "Hi"}}], "maxTokens": 10}
-
-
 WHOLE = {"content": [{"type": "text", "text": "done"}]}
-
-
 Behave = Callable[[dict[str, Any]], Any]
 
 
@@ -230,22 +215,14 @@ def sent(server: AskingServer, method: str = "tools/call") -> list[dict[str, Any
 
 
 CALL = {"name": "t", "arguments": {"a": 1}}
-
-
 ADA = {"action": "accept", "content": {"name": "Ada"}}
-
-
 VERSION = "2025-11-25"
-
-
 CHANGING = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True}, "logging": {}}
-
-
 TOOLS_CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
 def text(value: str) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": value}]}
+    return {"resultType": "complete", "content": [{"type": "text", "text": value}]}
 
 
 def answer(visit: Visit, value: Any) -> dict[str, Any]:
@@ -292,10 +269,6 @@ class Announcing:
 EMPTY: dict[str, Any] = {"resultType": "complete"}
 
 
-def text_modern_script(value: str) -> dict[str, Any]:
-    return {"resultType": "complete", "content": [{"type": "text", "text": value}]}
-
-
 def progress(visit: Visit, value: float) -> dict[str, Any]:
     token = visit.message["params"]["_meta"]["progressToken"]
     params = {"progressToken": token, "progress": value}
@@ -312,7 +285,7 @@ def modern(tools: list[dict[str, Any]] | None = None) -> Any:
             case "tools/list":
                 visit.result({"resultType": "complete", "tools": tools or [], "ttlMs": 0, "cacheScope": "private"})
             case "tools/call":
-                visit.result(text_modern_script("called"))
+                visit.result(text("called"))
             case _:
                 visit.error(-32601, 404)
 
@@ -320,8 +293,6 @@ def modern(tools: list[dict[str, Any]] | None = None) -> Any:
 
 
 every_handshake = pytest.mark.parametrize("revision", HANDSHAKES)
-
-
 NEWEST = "2025-11-25"
 
 

@@ -17,7 +17,6 @@ from dovetail.server import Server
 HANDSHAKE = [revision.name for revision in revisions.HANDSHAKE.values()]
 MODERN = [revision.name for revision in revisions.MODERN.values()]
 EVERY = [revision.name for revision in revisions.ALL]
-
 every_revision = pytest.mark.parametrize("version", EVERY)
 handshake_only = pytest.mark.parametrize("version", HANDSHAKE)
 modern_only = pytest.mark.parametrize("version", MODERN)
@@ -95,3 +94,7 @@ def make_server(**options: Any) -> Server:
 
 def revision_of(client: Client) -> Revision:
     return revisions.BY_NAME[client.protocol_version]
+
+
+if __name__ == "__main__":
+    make_server().run()

@@ -1,24 +1,23 @@
-"""`Client` against a server in process, in every revision."""
+"""`Client` against a server in process, in every revision, and the programs of docs/client.md."""
 
 import asyncio
-import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 from client_stages import ScriptedLink, result
-from small_server import HANDSHAKE, every_revision, handshake_only, make_server, modern_only, revision_of
+from oauth_stage import Person, notes
+from small_server import every_revision, handshake_only, make_server, modern_only, revision_of
 
+from documented import PROGRAMS, load
 from dovetail import Client
+from dovetail.client.oauth import OAuth
 from dovetail.errors import ConnectionLost, ServerError, SetupError
 from dovetail.protocol import revisions
-from dovetail.protocol.results import PromptResult
-from dovetail.protocol.types import ResourceContents, Text
 from dovetail.server import Server
 
-pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
-
-
+pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates")
 COMPLETE = {"resultType": "complete"}
 
 
@@ -89,16 +88,6 @@ async def test_logs_reach_a_handler(server: Server, version: str) -> None:
         assert len(seen) == 2
 
 
-@modern_only
-async def test_the_log_level_of_one_call(server: Server, version: str) -> None:
-    seen: list[Any] = []
-    async with Client(server, protocol_version=version, log_handler=lambda message: seen.append(message)) as client:
-        await client.call_tool("work", {"steps": 1}, log_level="warning")
-        assert seen == []
-        await client.call_tool("work", {"steps": 1}, log_level="debug")
-        assert len(seen) == 1
-
-
 @pytest.mark.seed("S1-25")
 @every_revision
 async def test_a_timeout_stops_the_tool(server: Server, version: str) -> None:
@@ -140,34 +129,6 @@ async def test_a_cancelled_task_stops_the_tool(server: Server, version: str) -> 
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.wait_for(stopped.wait(), 5)
-
-
-@every_revision
-async def test_resources(client: Client) -> None:
-    assert [item.uri for item in await client.list_resources()] == ["notes://all"]
-    assert [item.uri_template for item in await client.list_resource_templates()] == ["notes://{id}"]
-    assert await client.read_resource("notes://all") == [
-        ResourceContents("notes://all", mime_type="text/plain", text="milk")
-    ]
-    (note,) = await client.read_resource("notes://7")
-    assert note.blob == b"7"
-    with pytest.raises(ServerError) as caught:
-        await client.read_resource("other://x")
-    assert caught.value.code == revision_of(client).missing_resource_code
-
-
-@every_revision
-async def test_prompts(client: Client) -> None:
-    (prompt,) = await client.list_prompts()
-    assert prompt.name == "review"
-    assert prompt.arguments is not None
-    assert [argument.name for argument in prompt.arguments] == ["code"]
-    got = await client.get_prompt("review", {"code": "x = 1"})
-    assert isinstance(got, PromptResult)
-    assert got.messages[0].role == "user"
-    assert got.messages[0].content == Text("Review x = 1")
-    with pytest.raises(ServerError):
-        await client.get_prompt("review")
 
 
 @every_revision
@@ -233,29 +194,6 @@ def greet(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @every_revision
-async def test_the_transcript_holds_every_message(server: Server, version: str) -> None:
-    seen: list[tuple[str, dict[str, Any]]] = []
-    note = lambda direction, message: seen.append((direction, json.loads(message)))  # noqa: E731
-    async with Client(server, protocol_version=version, transcript=note, client_info={"name": "t", "version": "9"}):
-        pass
-    (_, hello), (_, welcome), *rest = seen
-    assert [direction for direction, _ in seen[:2]] == ["sent", "received"]
-    assert welcome["id"] == hello["id"]
-    if version in HANDSHAKE:
-        assert hello["method"] == "initialize"
-        assert hello["params"]["clientInfo"] == {"name": "t", "version": "9"}
-        assert rest == [("sent", {"jsonrpc": "2.0", "method": "notifications/initialized"})]
-    else:
-        assert hello["method"] == "server/discover"
-        assert hello["params"]["_meta"] == {
-            "io.modelcontextprotocol/protocolVersion": version,
-            "io.modelcontextprotocol/clientCapabilities": {},
-            "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "9"},
-        }
-        assert rest == []
-
-
-@every_revision
 async def test_any_request(client: Client) -> None:
     result = await client.request("tools/call", {"name": "greet", "arguments": {"name": "Ada"}})
     assert result["content"] == [{"type": "text", "text": "Hello, Ada!"}]
@@ -293,3 +231,39 @@ async def test_a_client_that_is_not_open(server: Server) -> None:
     assert client.protocol_version == "2026-07-28"  # what was said stays said
     async with client:  # and it may be opened again
         await client.list_tools()
+
+
+async def test_the_program_that_signs_in(capsys: pytest.CaptureFixture[str]) -> None:
+    program, person = load("client_sign_in"), Person()
+    async with notes() as served:
+        await program.main(served.url, OAuth(open_browser=person.open))
+        await program.main(served.url, OAuth(open_browser=Person(says_yes=False).open))
+    first, second = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("[", "not"))]
+    assert "'read'" in first
+    assert second.startswith("not signed in: ")
+
+
+async def test_the_program_with_several_servers(capsys: pytest.CaptureFixture[str]) -> None:
+    weather = {"command": sys.executable, "args": ["-m", "dovetail.cli", "run", str(PROGRAMS["http_server"])]}
+    gone = {"command": "no-such-program-at-all"}
+    await load("client_several").main({"mcpServers": {"weather": weather, "gone": gone}})
+    out = capsys.readouterr().out
+    assert out.startswith("gone is not there: ")
+    assert out.endswith("['weather'] Sun in Rome.\n")
+
+
+async def test_the_program_answers_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    await load("client_answers").main()
+    assert capsys.readouterr().out == (
+        "Which size of hat? value\nThank the user for buying a hat.\nOne hat, size M. Wear it well!\n"
+    )
+
+
+@pytest.mark.parametrize("version", [revision.name for revision in revisions.ALL if revision.elicitation])
+async def test_its_handlers_work_in_every_revision(version: str) -> None:
+    program = load("client_answers")
+    handlers = {"elicitation_handler": program.fill_in, "sampling_handler": program.complete}
+    async with Client(program.server, protocol_version=version, **handlers) as client:
+        assert (await client.call_tool("buy", {"article": "hat"})).data == "One hat, size M. Wear it well!"
+    async with Client(program.server, protocol_version=version, elicitation_handler=lambda question: None) as client:
+        assert (await client.call_tool("buy", {"article": "hat"})).data == "Nothing bought."

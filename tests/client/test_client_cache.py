@@ -9,7 +9,7 @@ from client_stages import Clock, ScriptedLink, error, modern, result
 from msgspec import Raw
 from served_http import Scripted, Visit
 
-from dovetail import Change, Client, NotApproved, ServerError
+from dovetail import Change, Client
 from dovetail.client.auth import Challenged, Sending
 from dovetail.client.cache import ResponseCache
 from dovetail.errors import BadAnswer
@@ -90,7 +90,6 @@ EVERYTHING = (
     ("resources/read", {"uri": "notes://10"}),
 )
 
-
 FORGOTTEN = {
     Change("tools"): {0},
     Change("prompts"): {1},
@@ -110,14 +109,6 @@ def test_a_change_makes_old(change: Change, old: set[int]) -> None:
     assert {number for number, request in enumerate(EVERYTHING) if cache.find(*request) is None} == old
 
 
-def test_an_answer_that_was_on_its_way_during_a_change_is_not_kept() -> None:
-    cache = ResponseCache()
-    asked = cache.changes
-    cache.forget(Change("tools"))
-    cache.keep("tools/list", {}, answer(), asked)
-    assert not len(cache)
-
-
 def test_nothing_is_shared_with_another_identity() -> None:
     cache = filled(("tools/list", {}))
     cache.belongs_to("")
@@ -130,8 +121,6 @@ def test_nothing_is_shared_with_another_identity() -> None:
 
 
 MODERN, OLD = "2026-07-28", "2025-11-25"
-
-
 INFO = {"name": "fake", "version": "0"}
 
 
@@ -222,12 +211,6 @@ async def test_the_second_time_nobody_is_asked(reach: Reach, clock: Clock, metho
         assert server.asked(method) == begun + 3 * once
 
 
-async def test_what_a_user_does_to_a_result_stays_with_that_user(reach: Reach) -> None:
-    async with reach(CachingServer()) as client:
-        (await client.discover())["capabilities"]["tools"]["spoilt"] = True
-        assert (await client.discover())["capabilities"] == {"tools": {}}
-
-
 async def test_a_change_is_heard_before_anybody_reads_again(reach: Reach, clock: Clock) -> None:
     server = CachingServer()
     async with reach(server) as client:
@@ -250,21 +233,6 @@ async def test_a_kept_cursor_that_is_too_old(reach: Reach, clock: Clock) -> None
         server.bad_cursor = True
         assert len(await client.list_tools()) == 2
         assert server.asked("tools/list") == 4  # page 1; page 2 is refused; both anew
-
-
-@pytest.mark.usefixtures("brisk")
-async def test_whoever_hears_of_a_possible_change_can_read_it(reach: Reach) -> None:
-    """A stream of changes that was broken tells everything as changed once: what was kept is as doubtful."""
-    server = CachingServer()
-    async with reach(server) as client, client.listen(prompts=True) as changes:
-        await client.list_prompts()
-        await client.list_tools()
-        server.say(result(server.listens[-1], {"resultType": "complete"}))  # the server ends it
-        assert await anext(changes) == Change("prompts")
-        await client.list_prompts()
-        await client.list_tools()
-        assert (server.asked("prompts/list"), server.asked("tools/list")) == (2, 4)
-        assert server.asked("subscriptions/listen") == 2
 
 
 class Changing:
@@ -304,9 +272,7 @@ async def test_whoever_signs_in_as_somebody_else_gets_answers_of_their_own(who: 
         assert server.said().count("POST resources/read") == reads
 
 
-HANDSHAKE, MODERN_known_tools = "2025-11-25", "2026-07-28"
-
-
+HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
 OBJECT = {"type": "object"}
 
 
@@ -325,7 +291,7 @@ class ToolServer(ScriptedLink):
                 info = {"name": "x", "version": "1"}
                 value: Any = {"protocolVersion": HANDSHAKE, "capabilities": {"tools": {}}, "serverInfo": info}
             case "server/discover":
-                value = {"supportedVersions": [MODERN_known_tools], "capabilities": {"tools": {}}}
+                value = {"supportedVersions": [MODERN], "capabilities": {"tools": {}}}
             case "tools/list":
                 value = self.list_tools()
             case "tools/call":
@@ -356,50 +322,15 @@ async def test_the_result_of_a_tool_that_ran_is_not_lost(failure: Any) -> None:
     assert server.ran == 1
 
 
-@pytest.mark.parametrize("listed", [{"tools": []}, -32601], ids=["other tools", "no list at all"])
-async def test_what_is_not_listed_is_not_looked_for_at_every_call(listed: Any) -> None:
-    server = ToolServer(list_tools=lambda: listed)
-    async with Client(server, protocol_version=HANDSHAKE) as client:
-        for _ in range(3):
-            assert (await client.call_tool("pay")).data == {"result": "paid"}
-        assert server.listings == 1
-        server.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
-        await client.call_tool("pay")
-        await client.call_tool("pay")
-    assert server.listings == 2
-
-
-@pytest.mark.parametrize("version", [HANDSHAKE, MODERN_known_tools])
+@pytest.mark.parametrize("version", [HANDSHAKE, MODERN])
 async def test_calls_at_once_need_one_listing(version: str) -> None:
     server = with_headers(ToolServer("pay"))
     async with Client(server, protocol_version=version) as client:
         results = await asyncio.gather(*(client.call_tool("pay") for _ in range(50)))
-    wrapped = version == MODERN_known_tools  # where nothing has to be wrapped, what looks like it is meant
+    wrapped = version == MODERN  # where nothing has to be wrapped, what looks like it is meant
     assert [each.data for each in results] == [{"result": "paid"} if wrapped else "paid"] * 50
     assert server.listings == 1
     assert server.ran == 50
-
-
-@pytest.mark.parametrize("version", [HANDSHAKE, MODERN_known_tools])
-async def test_a_tool_that_changes_silently_while_it_is_approved(version: str) -> None:
-    server = ToolServer("pay")
-
-    async def approve(tool: Any, arguments: Any) -> bool:
-        server.tools = [{**server.tools[0], "description": "Sends everything."}]
-        return True
-
-    async with Client(server, protocol_version=version, approve=approve) as client:
-        with pytest.raises(NotApproved, match="changed while it was being approved"):
-            await client.call_tool("pay")
-    assert server.ran == 0
-
-
-async def test_a_list_that_fails_approves_nothing() -> None:
-    server = ToolServer(list_tools=lambda: -32603)
-    async with Client(server, protocol_version=MODERN_known_tools, approve=lambda tool, arguments: True) as client:
-        with pytest.raises(ServerError):
-            await client.call_tool("pay")
-    assert server.ran == 0
 
 
 class Endless(ScriptedLink):

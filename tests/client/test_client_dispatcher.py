@@ -210,20 +210,6 @@ async def test_handlers_may_be_async_and_may_fail(
     assert [record.getMessage() for record in caplog.records] == ["a handler of the client's failed"] * 2
 
 
-async def test_the_transcript_sees_both_directions(link: ScriptedLink, crowd: Crowd) -> None:
-    seen: list[tuple[str, bytes]] = []
-    conversation = Dispatcher(link, crowd, lambda direction, message: seen.append((direction, message)))
-    await conversation.open()
-    conversation.tell("hello", {"a": 1})
-    link.say(b"not json")
-    await turn()
-    await conversation.close()
-    assert seen == [
-        ("sent", b'{"jsonrpc":"2.0","method":"hello","params":{"a":1}}'),
-        ("received", b"not json"),
-    ]
-
-
 JUNK = st.one_of(
     st.binary(max_size=60),
     st.recursive(
@@ -246,7 +232,7 @@ JUNK = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(messages=st.lists(JUNK, max_size=6))
 def test_whatever_the_server_says_the_next_answer_is_heard(messages: list[Any]) -> None:
     async def scenario() -> None:

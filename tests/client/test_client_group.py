@@ -115,17 +115,6 @@ async def test_tools_of_all_servers(group: Group) -> None:
     assert all(member.closed == 1 for member in group.members.values())
 
 
-async def test_prompts_of_all_servers(group: Group) -> None:
-    group.add("weather", prompts=("daily",))
-    group.add("notes", prompts=("daily",))
-    async with Clients(group.config) as clients:
-        assert [prompt.name for prompt in await clients.list_prompts()] == ["weather_daily", "notes_daily"]
-        messages = (await clients.get_prompt("notes_daily")).messages
-        assert messages[0].content.text == "notes daily"  # type: ignore[union-attr]
-        with pytest.raises(SetupError, match="no prompt 'daily'"):
-            await clients.get_prompt("daily")
-
-
 async def test_resources_by_server_and_uri(group: Group) -> None:
     group.add("a", features=("resources",))
     group.add("b", features=("resources",))
@@ -162,16 +151,6 @@ async def test_names_that_begin_alike(group: Group) -> None:
     async with Clients(group.config, strict=True) as clients:
         with pytest.raises(SetupError, match="give one of these servers another name"):
             await clients.list_tools()
-
-
-async def test_what_is_meant_for_one_that_is_down_goes_to_nobody_else(group: Group) -> None:
-    group.add("git", "hub_pay")
-    group.add("git_hub", "pay").silent = True
-    async with Clients(group.config, connect_timeout=0.05) as clients:
-        assert [tool.name for tool in await clients.list_tools()] == []
-        with pytest.raises(ConnectionLost, match="'git_hub' can't be used"):
-            await clients.call_tool("git_hub_pay", {"card": "4242"})
-    assert "tools/call" not in group.members["git"].methods()
 
 
 async def test_options_for_all_and_for_one(group: Group) -> None:
@@ -257,18 +236,6 @@ async def test_unless_one_insists(group: Group) -> None:
             pass
     assert failed.value.__notes__ == ["This is about the server 'late'."]
     assert [member.closed for member in group.members.values()] == [1, 1]
-
-
-async def test_one_that_breaks_later_is_left_out_until_it_is_back(group: Group) -> None:
-    group.add("a", "x")
-    group.add("b", "y")
-    async with Clients(group.config) as clients:
-        group.members["b"].broken = True
-        assert [tool.name for tool in await clients.list_tools()] == ["a_x"]
-        assert "broken" in str(clients.failures["b"])
-        group.members["b"].broken = False
-        assert len(await clients.list_tools()) == 2
-        assert not clients.failures
 
 
 def test_all_options_of_a_client_are_passed_on() -> None:
@@ -379,17 +346,6 @@ def test_references(text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -
     for name in ("NOWHERE", "NO_SUCH"):
         monkeypatch.delenv(name, raising=False)
     assert one(command="x", args=[text]).target == ["x", expected]
-
-
-@pytest.mark.parametrize(
-    "url", ["http://x/?key=${KEY}\n", "${KEY}", "http://${KEY} /", "ftp://x/${KEY}", "http://u:${KEY}@x"]
-)
-async def test_a_url_that_is_wrong_is_not_repeated(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEY", "s3cret")
-    async with Clients({"mcpServers": {"bad": {"url": url}, "worse": {"url": "http://x/#${KEY}"}}}) as clients:
-        assert list(clients.failures) == ["bad", "worse"]
-        assert all(isinstance(failure, SetupError) for failure in clients.failures.values())
-        assert "s3cret" not in str(clients.failures)
 
 
 @pytest.mark.parametrize(("folder", "about"), [(".vscode", "."), (".cursor", "."), ("conf", "conf")])

@@ -50,7 +50,6 @@ def test_what_is_declared(revision: str) -> None:
 
 TOOLS = {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
 
-
 UNANSWERABLE: dict[str, tuple[dict[str, Any], dict[str, Any], str, int, str]] = {
     "no handler": (
         {"elicitation_handler": None},
@@ -134,11 +133,10 @@ JSON = st.recursive(
     max_leaves=10,
 )
 
-
 PARTS = ("message", "mode", "requestedSchema", "url", "elicitationId", "messages", "maxTokens", "tools", "properties")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     method=st.sampled_from(["elicitation/create", "sampling/createMessage", "roots/list"]) | st.text(max_size=10),
     params=JSON | st.dictionaries(st.sampled_from(PARTS), JSON),
@@ -151,22 +149,11 @@ def test_any_question_is_answered_or_refused(method: str, params: Any, revision:
 
 
 TWO = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer", "default": 30}}}
-
-
 EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
-
-
 SIZE = {"type": "object", "properties": {"size": {"type": "string", "enum": ["S", "M"], "default": "M"}}}
-
-
 YES = {"type": "object", "properties": {"sure": {"type": "boolean"}}}
-
-
 SEVERAL = {"type": "object", "properties": {"tags": {"type": "array", "items": {"enum": ["a", "b"]}}}}
-
-
 ODD = {"type": "object", "properties": {"a": {"default": {"deep": 1}}, "b": {"default": [1]}, "c": {"default": None}}}
-
 
 REPLIES: list[tuple[Any, Any, dict[str, Any]]] = [
     (FORM, {"name": "Ada"}, {"action": "accept", "content": {"name": "Ada"}}),
@@ -255,8 +242,6 @@ def test_a_value_that_fits_no_field(returned: Any) -> None:
 
 
 WHOLE = {"role": "assistant", "content": [{"type": "text", "text": "Hi."}], "model": "m", "stopReason": "maxTokens"}
-
-
 TEXT = {"type": "text", "text": "Hi."}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from client_stages import MODERN, answer, modern, progress, text
+from client_stages import MODERN, modern
 from hypothesis import given
 from hypothesis import strategies as st
 from served_http import Scripted, Visit, free_port, handshake, until
@@ -50,8 +50,6 @@ async def test_modern_headers() -> None:
 
 
 REGION = {"type": "string", "x-mcp-header": "Region"}
-
-
 NESTED = {"type": "object", "properties": {"retries": {"type": "integer", "x-mcp-header": "Retries"}}}
 
 
@@ -118,30 +116,6 @@ async def test_tools_with_wrong_marks_are_left_out(caplog: pytest.LogCaptureFixt
         assert params_of(server.visits[-1]) == {"mcp-param-key": "s3"}
         await client.call_tool("empty", {"x": "y"})  # the server may know better
         assert params_of(server.visits[-1]) == {}
-
-
-async def test_an_answer_as_a_stream() -> None:
-    async def behave(visit: Visit) -> None:
-        if visit.method != "tools/call":
-            return modern()(visit)
-        visit.stream()
-        visit.chunk(": keep-alive\n\n")
-        visit.event(progress(visit, 1))
-        visit.event("nonsense", event="weather")
-        await asyncio.sleep(0.01)
-        visit.event(progress(visit, 2))
-        whole = json.dumps(answer(visit, text("streamed")))
-        visit.chunk(f"data: {whole[:20]}")  # cut anywhere
-        await asyncio.sleep(0.01)
-        visit.chunk(f"{whole[20:]}\r\n\r\n")
-        visit.end()
-        return None
-
-    heard: list[float] = []
-    async with Scripted(behave) as server, Client(server.url) as client:
-        result = await client.call_tool("any", progress_handler=lambda value, *_: heard.append(value))
-        assert result.text == "streamed"
-        assert heard == [1, 2]
 
 
 BOMB = gzip.compress(b"[" + b"0," * 32_000_000 + b"0]")  # 62 KB, of 64 MB
@@ -269,27 +243,6 @@ async def test_a_server_that_is_busy_is_not_taken_for_an_old_one() -> None:
         assert server.said() == ["POST server/discover"]
 
 
-async def test_a_refusal_in_words_is_in_the_transcript() -> None:
-    heard: list[Any] = []
-
-    def note(direction: str, message: bytes) -> None:
-        if direction == "received":
-            heard.append(json.loads(message))
-
-    def behave(visit: Visit) -> None:
-        if visit.method == "ping":
-            visit.error(-32603, 503, "busy", id=False)
-        else:
-            modern()(visit)
-
-    async with Scripted(behave) as server, Client(server.url, transcript=note) as client:
-        with pytest.raises(ConnectionLost):
-            await client.ping()
-        with pytest.raises(ServerError):
-            await client.request("no/such")
-    assert [message.get("error", {}).get("code") for message in heard] == [None, -32603, -32601]
-
-
 async def test_notifications_stay_in_order() -> None:
     order: list[str] = []
 
@@ -371,18 +324,6 @@ async def test_a_server_that_does_not_speak_http() -> None:
     async with Scripted(behave) as server:
         with pytest.raises(ConnectionLost, match=r"initialize: .* (does not speak HTTP as it should|connection broke)"):
             async with Client(server.url):
-                pass
-
-
-async def test_a_server_without_tls() -> None:
-    def answer_in_plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
-
-    async with await asyncio.start_server(answer_in_plain, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(ConnectionLost, match="no secure connection"):
-            async with Client(f"https://127.0.0.1:{port}", timeout=5):
                 pass
 
 
@@ -471,48 +412,8 @@ async def test_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
 
-async def test_the_library_is_loaded_late() -> None:
-    code = "import sys; from dovetail import Client; Client('http://127.0.0.1/'); print('aiohttp' in sys.modules)"
-    done = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
-    assert (await done.communicate())[0] == b"False\n"
-
-
-META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
-
-
 def message(**fields: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", **fields}).encode()
-
-
-@pytest.mark.parametrize(
-    ("raw", "kind"),
-    [
-        (message(id=1, method="ping"), (1, "ping", None, False)),
-        (message(id="a", method="x", params={"_meta": META}), ("a", "x", "2026-07-28", False)),
-        (message(id=1, method="x", params={"_meta": {**META, "progressToken": []}}), (1, "x", None, False)),
-        (message(id=1, method="x", params=[1]), (1, "x", None, False)),
-        (message(method="notifications/x"), (None, "notifications/x", None, False)),
-        (message(id=1, result={}), (None, None, None, True)),
-        (message(id=1, error={}), (None, None, None, True)),
-        (b"[" + message(id=1, method="ping") + b"]", (None, None, None, False)),
-        (b"nonsense", (None, None, None, False)),
-        (b"", (None, None, None, False)),
-    ],
-)
-def test_what_a_message_is(raw: bytes, kind: tuple[Any, ...]) -> None:
-    out = OutgoingMessage.of(raw)
-    assert (out.id, out.method, out.version, out.is_answer) == kind
-    assert out.body == raw
-
-
-@given(
-    st.binary()
-    | st.recursive(st.none() | st.text() | st.integers(), st.lists, max_leaves=5).map(json.dumps).map(str.encode)
-)
-def test_any_bytes_may_go_out(raw: bytes) -> None:
-    out = OutgoingMessage.of(raw)
-    assert out.body == raw
-    out.mirror({})
 
 
 SCHEMA = {
@@ -524,12 +425,8 @@ SCHEMA = {
     },
 }
 
-
 PARAMETERS = header_parameters(SCHEMA)
-
-
 safe = 2**53 - 1
-
 
 arguments = st.fixed_dictionaries(
     {},
@@ -552,28 +449,7 @@ def test_a_server_agrees_with_the_headers(name: str, given_arguments: dict[str, 
     check_parameters(headers, PARAMETERS, given_arguments)
 
 
-@pytest.mark.parametrize("params", [{"name": 7}, {"name": "x", "arguments": [1]}, [1], 7])
-def test_wrong_params_have_no_headers(params: Any) -> None:
-    headers = OutgoingMessage.of(message(id=1, method="tools/call", params=params)).mirror({"x": PARAMETERS})
-    assert not [name for name in headers if name.startswith("Mcp-Param")]
-
-
 HOME = ServerUrl.of("https://example.org/a/mcp?key=secret")
-
-
-@pytest.mark.parametrize(
-    ("reference", "url"),
-    [
-        ("/messages?s=1", "https://example.org/messages?s=1"),
-        ("messages", "https://example.org/a/messages"),
-        ("?s=1", "https://example.org/a/mcp?s=1"),
-        ("https://EXAMPLE.org:443/x#part", "https://EXAMPLE.org:443/x"),
-        ("//example.org/x", "https://example.org/x"),
-        ("", "https://example.org/a/mcp?key=secret"),
-    ],
-)
-def test_what_a_server_may_name(reference: str, url: str) -> None:
-    assert HOME.join(reference) == url
 
 
 @pytest.mark.parametrize(

@@ -74,40 +74,6 @@ async def test_the_next_request_opens_a_new_session() -> None:
         assert server.said().count("POST notifications/initialized") == 2
 
 
-async def test_all_that_waits_is_told() -> None:
-    session = 0
-
-    async def behave(visit: Visit) -> None:
-        nonlocal session
-        if visit.method == "initialize":
-            session += 1
-        if visit.method == "slow":
-            visit.stream()
-            await visit.gone()
-        elif visit.method == "gone":
-            visit.answer(404)
-        elif not handshake(visit, Mcp_Session_Id=f"s{session}"):
-            visit.result({})
-
-    async with Scripted(behave) as server, Client(server.url) as client:
-        slow = [asyncio.create_task(client.request("slow")) for _ in range(3)]
-        await until(lambda: server.said().count("POST slow") == 3)
-        with pytest.raises(ConnectionLost, match="gone: the session ended"):
-            await client.request("gone")
-        for task in slow:
-            with pytest.raises(ConnectionLost, match="slow: the session ended"):
-                await task
-        for visit in server.visits:
-            if visit.method == "slow":
-                await asyncio.wait_for(visit.gone(), 5)  # nobody will read what comes there
-        await client.ping()
-        assert session == 2
-        with pytest.raises(ConnectionLost):  # and again, once for each loss
-            await client.request("gone")
-        await client.ping()
-        assert session == 3
-
-
 async def test_what_was_agreed_in_the_session_is_agreed_again() -> None:
     behave = Announcing()
     async with Scripted(behave) as server, Client(server.url) as client:
@@ -142,30 +108,6 @@ async def test_a_listener_does_not_wait_for_a_request() -> None:
         assert behave.session == 2
         behave.streams[-1].event(TOOLS_CHANGED)
         assert await next_of(changes) == Change("tools")
-
-
-async def test_a_server_that_starts_again() -> None:
-    """With a moment in between in which there is nobody."""
-    first, second = Announcing(), Announcing()
-    second.session = 10
-    client = None
-    async with Scripted(first) as server:
-        client = Client(server.url, timeout=5)
-        await client.__aenter__()
-        listening = client.listen(tools=True)
-        changes = await listening.__aenter__()
-    port = int(server.origin.rpartition(":")[2])
-    with pytest.raises(ConnectionLost, match="can't connect"):
-        await client.ping()
-    await asyncio.sleep(0.05)
-    async with Scripted(second, port):
-        assert await next_of(changes) == Change("tools")
-        await client.ping()
-        assert second.session == 11
-        second.streams[-1].event(TOOLS_CHANGED)
-        assert await next_of(changes) == Change("tools")
-        await listening.__aexit__(None, None, None)
-        await client.close()
 
 
 async def test_the_stream_is_opened_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,19 +154,6 @@ async def test_a_listener_is_heard_from_the_first_moment() -> None:
     ):
         behave.streams[0].event(updated("n://1"))
         assert await next_of(changes) == Change("updated", "n://1")
-
-
-async def test_what_may_have_been_missed_is_told() -> None:
-    """Without event ids nothing is replayed."""
-    behave = Announcing()
-    async with (
-        Scripted(behave) as server,
-        Client(server.url) as client,
-        client.listen(tools=True, uris=["n://1"]) as changes,
-    ):
-        behave.streams[0].cut()
-        assert {await next_of(changes), await next_of(changes)} == {Change("tools"), Change("updated", "n://1")}
-        assert len(behave.streams) == 2
 
 
 class Resuming:
@@ -311,28 +240,3 @@ async def test_without_an_event_id_an_answer_is_lost() -> None:
         with pytest.raises(ConnectionLost, match=r"tools/call: .*broke before the answer came"):
             await client.call_tool("any")
         assert server.said().count("POST tools/call") == 1
-
-
-async def test_it_is_tried_until_the_request_times_out() -> None:
-    tries = 0
-
-    def behave(visit: Visit) -> None:
-        nonlocal tries
-        if visit.method == "tools/call":
-            visit.stream()
-            visit.event(None, id="1", retry=1)
-            visit.end()
-        elif "last-event-id" in visit.headers:
-            tries += 1
-            (visit.cut, lambda: visit.answer(503), lambda: visit.answer(500), lambda: visit.answer(429))[tries % 4]()
-        else:
-            handshake(visit, Mcp_Session_Id="s")
-
-    async with Scripted(behave) as server, Client(server.url) as client:
-        with pytest.raises(TimeoutError):
-            await client.call_tool("any", timeout=0.7)
-        assert tries > 4
-        await asyncio.sleep(0.05)
-        seen = tries
-        await asyncio.sleep(0.1)
-        assert tries == seen  # and not any longer

@@ -10,12 +10,11 @@ import pytest
 from served_http import served
 
 from dovetail.auth import ApiKeys, Auth, Principal
-from dovetail.client import CallResult, Client, OAuth
+from dovetail.client import CallResult, Client
 from dovetail.engine.context import Context
-from dovetail.errors import ConnectionLost, NotSignedIn, ServerError, SetupError
+from dovetail.errors import NotSignedIn, ServerError
 from dovetail.protocol import revisions
 from dovetail.server import Server
-from stable_ids import stable
 
 EVERY = [revision.name for revision in revisions.ALL]
 
@@ -66,19 +65,6 @@ async def test_the_lifespan_is_around_the_client() -> None:
     assert diary.lines == ["enter live", "leave"] * 2
 
 
-async def test_several_clients_share_one_lifespan() -> None:
-    diary = Diary(slow=0.01)
-    server = make_server(diary)
-
-    async def stay(seconds: float) -> Any:
-        async with Client(server) as client:
-            await asyncio.sleep(seconds)
-            return (await client.call_tool("show")).data
-
-    assert await asyncio.gather(stay(0.05), stay(0.0), stay(0.02)) == ["value"] * 3
-    assert diary.lines == ["enter live", "leave"]
-
-
 async def test_a_lifespan_that_fails_to_start() -> None:
     attempts: list[int] = []
 
@@ -96,46 +82,6 @@ async def test_a_lifespan_that_fails_to_start() -> None:
                 pass
     async with Client(server) as client:
         assert (await client.call_tool("show")).data == "at last"
-
-
-@pytest.mark.parametrize("waits", range(1, 5))
-@pytest.mark.parametrize("busy", [True, False])
-async def test_closing_may_be_cancelled(waits: int, busy: bool) -> None:
-    """At any of its steps, and by who cancels each of them, as the scopes of anyio do."""
-    for again_and_again in (False, True):
-        diary = Diary()
-        before = asyncio.all_tasks()
-        client = Client(make_server(diary))
-        await client.open()
-        call = asyncio.ensure_future(client.call_tool("stuck")) if busy else None
-        for _ in range(5 * busy):
-            await asyncio.sleep(0)
-        closing = asyncio.ensure_future(client.close())
-        for _ in range(waits):
-            await asyncio.sleep(0)
-        for _ in range(20):
-            closing.cancel()
-            await asyncio.sleep(0)
-            if not again_and_again:
-                break
-        await asyncio.gather(closing, *filter(None, [call]), return_exceptions=True)
-        async with asyncio.timeout(5):
-            while asyncio.all_tasks() != before:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-        assert diary.lines == ["enter live", "leave"]
-
-
-@pytest.mark.parametrize("version", EVERY)
-async def test_no_task_is_left_behind(version: str) -> None:
-    server = make_server(Diary())
-    before = asyncio.all_tasks()
-    async with Client(server, protocol_version=version) as client:
-        waiting = asyncio.ensure_future(client.call_tool("stuck"))
-        async with client.listen(tools=True):
-            await client.list_tools()
-    with pytest.raises(ConnectionLost, match="tools/call: the client was closed"):
-        await waiting
-    assert asyncio.all_tasks() == before
 
 
 async def test_each_side_keeps_its_own_context() -> None:
@@ -158,7 +104,6 @@ async def test_each_side_keeps_its_own_context() -> None:
 
 
 ALICE, BOB, CARL = "key-of-alice-0123456789", "key-of-bob-0123456789", "key-of-carl-0123456789"
-
 
 PEOPLE = {
     "alice": {"key": ALICE, "scopes": ["read", "write"], "claims": {"admin": True}},
@@ -248,27 +193,3 @@ async def test_without_a_token_the_refusal_says_how_to_give_one() -> None:
         assert (await client.call_tool("whoami")).data == "nobody"
         with pytest.raises(ServerError, match=r"needs the scopes: write; .*Client\(server, auth=…\)"):
             await client.call_tool("write")
-
-
-@pytest.mark.parametrize(
-    ("target", "options", "words"),
-    [
-        ("http://127.0.0.1:1/mcp", {"principal": Principal(subject="ann")}, "principal= is .*for a Server in this"),
-        (["python", "server.py"], {"principal": Principal(subject="ann")}, "principal= is .*for a Server in this"),
-        (["python", "server.py"], {"auth": ALICE}, "auth= .* are for a URL"),
-        (guarded_server(), {"principal": "ann"}, "principal= is a Principal"),
-        (guarded_server(), {"principal": Principal(subject="ann"), "auth": ALICE}, "instead of auth="),
-        (guarded_server(), {"auth": OAuth()}, "auth= for a Server is a token as text"),
-        (guarded_server(), {"auth": "two words"}, "auth= for a Server is a token as text"),
-        (guarded_server(), {"auth": f"Bearer {ALICE}"}, "`Bearer `"),
-        (guarded_server(), {"auth": ""}, "not empty"),
-        ("http://127.0.0.1:1/mcp", {"auth": f"Bearer {ALICE}"}, "`Bearer `"),
-        ("http://127.0.0.1:1/mcp", {"auth": ""}, "empty"),
-        (make_server(), {"auth": ALICE}, "the Server has no auth="),
-        (guarded_server(), {"headers": {"x": "y"}}, "are for a URL"),
-    ],
-    ids=stable,
-)
-def test_a_caller_that_a_target_can_not_have(target: Any, options: Any, words: str) -> None:
-    with pytest.raises(SetupError, match=words):
-        Client(target, **options)

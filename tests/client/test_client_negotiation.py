@@ -14,10 +14,7 @@ from dovetail.errors import ConnectionLost, ServerError
 from dovetail.protocol import revisions
 
 IDENTITY = Identity({"name": "test", "version": "1"}, lambda revision: {"sampling": {}})
-
-
 INFO = {"name": "fake", "version": "0"}
-
 
 DISCOVERED = {
     "resultType": "complete",
@@ -28,7 +25,6 @@ DISCOVERED = {
     "cacheScope": "private",
     "_meta": {"io.modelcontextprotocol/serverInfo": INFO},
 }
-
 
 Reply = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
@@ -143,11 +139,7 @@ async def test_a_modern_refusal_is_not_taken_for_an_old_server(code: int) -> Non
 
 
 PROBE, SHAKE = "server/discover", "initialize"
-
-
 UNSUPPORTED = {"supported": ["2026-07-28"], "requested": "2025-11-25"}
-
-
 INITIALIZED = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": INFO}
 
 
@@ -165,10 +157,6 @@ def unknown(message: dict[str, Any]) -> dict[str, Any]:
 
 def welcome(message: dict[str, Any]) -> dict[str, Any]:
     return result(message, INITIALIZED)
-
-
-def too_many(message: dict[str, Any]) -> dict[str, Any]:
-    return error(message, -32000, "too many", {"retryAfter": 1})
 
 
 Said = Callable[[dict[str, Any]], dict[str, Any]]
@@ -217,24 +205,6 @@ async def test_a_server_that_is_slow_to_start(case: str, pause: float) -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-IN_VAIN: dict[str, tuple[list[tuple[str, Said]], type[Exception], str]] = {
-    "neither is known": ([(PROBE, unknown), (SHAKE, unknown)], ServerError, "Method not found"),
-    "only the handshake is refused": ([(SHAKE, refused)], TimeoutError, r"server/discover: no answer within 0\.1 s"),
-    "too many": ([(PROBE, too_many)], ServerError, "too many"),
-    "silence after the first": ([(PROBE, unknown)], TimeoutError, r"initialize: no answer within 0\.1 s"),
-}
-
-
-@pytest.mark.parametrize("case", IN_VAIN)
-async def test_a_slow_server_that_can_not_be_used(case: str) -> None:
-    answers, kind, words = IN_VAIN[case]
-    link = Slow(answers).link
-    with pytest.raises(kind, match=words):
-        await settle(link, timeout=0.1)
-    assert set(link.methods()) == {PROBE, SHAKE}  # and no cancellation of either
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
 def speaks(*names: str) -> Reply:
     return lambda message: [result(message, {**DISCOVERED, "supportedVersions": list(names)})]
 
@@ -242,13 +212,6 @@ def speaks(*names: str) -> Reply:
 async def test_the_newest_that_both_speak() -> None:
     link = server(speaks("2030-01-01", "2026-07-28", "2025-11-25"))
     assert (await settle(link)).revision.name == "2026-07-28"
-
-
-async def test_one_that_answers_but_speaks_only_older_ones() -> None:
-    link = server(speaks("2025-06-18", "2024-11-05"))
-    assert (await settle(link)).revision.name == "2025-06-18"
-    assert link.methods() == ["server/discover", "initialize", "notifications/initialized"]
-    assert link.sent[1]["params"]["protocolVersion"] == "2025-06-18"
 
 
 async def test_a_server_that_goes_away_at_once() -> None:

@@ -5,16 +5,13 @@ import logging
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
-import aiohttp
 import pytest
 from msgspec.structs import replace
-from oauth_realm import METADATA, PRM, Realm, realm
-from served_http import Visit, free_port, until
-from sign_in_stage import Person, notes
+from oauth_stage import METADATA, PRM, Person, Realm, notes, realm
+from served_http import Visit, until
 
-from dovetail import Client, Clients
+from dovetail import Client
 from dovetail.client.oauth import ClientCredentials, JwtBearer, MemoryTokens, OAuth, TokenFile, TokenSet
 from dovetail.errors import NotSignedIn, ServerError
 
@@ -89,17 +86,6 @@ async def test_many_at_once_refresh_once(changes: dict[str, Any]) -> None:
             assert mine._tokens.refresh_token != before  # which was good for one use only
 
 
-async def test_tokens_outlive_the_program(tmp_path: Path) -> None:
-    person = Person()
-    async with notes() as served:
-        for _ in range(3):
-            auth = signing_in(person, tokens=TokenFile(tmp_path / "tokens.json"))
-            async with Client(served.url, auth=auth) as client:
-                assert (await client.call_tool("read")).data == "a note"
-        assert len(person.asked) == 1
-        assert served.paths.count("/token") == 1
-
-
 async def test_kept_tokens_that_are_over_are_refreshed(tmp_path: Path) -> None:
     person, file = Person(), TokenFile(tmp_path / "tokens.json")
     async with notes() as served:
@@ -143,22 +129,6 @@ async def test_a_program_that_was_forgotten_registers_again(tmp_path: Path) -> N
             assert (await client.call_tool("read")).data == "a note"
         assert served.paths.count("/register") == 2
         assert len(person.asked) == 2
-
-
-async def test_what_nobody_waits_for_opens_no_browser(caplog: pytest.LogCaptureFixture) -> None:
-    """A notification is refused, and that is all."""
-    person = Person()
-    async with notes() as served:
-        auth = signing_in(person)
-        async with Client(served.url, auth=auth, protocol_version="2025-11-25") as client:
-            mine: Any = auth.for_server(served.url)
-            mine._tokens = replace(mine._tokens, access_token="revoked", refresh_token=None)
-            await mine._source.store.save(mine._key, mine._tokens)
-            mine._tried.clear()
-            with caplog.at_level(logging.WARNING, "dovetail.client"):
-                await client.notify("notifications/roots/list_changed")
-        assert len(person.asked) == 1
-        assert "401" in caplog.text
 
 
 async def test_no_token_is_ever_shown(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
@@ -223,29 +193,6 @@ async def test_a_secret_goes_to_the_issuer_of_the_first_server_only(kind: str) -
         evil.change(PRM, authorization_servers=[evil.script.origin, good.script.origin])
         await connect(evil, auth)  # a neighbour, with the same issuer
         assert not evil.forms
-
-
-async def test_one_sign_in_after_the_other() -> None:
-    """Two would want the same port; and nobody likes many tabs at once."""
-    async with realm() as one, realm() as two:
-        port, open_now, most = free_port(), 0, 0
-
-        async def browser(url: str) -> None:
-            nonlocal open_now, most
-            open_now += 1
-            most = max(most, open_now)
-            await asyncio.sleep(0.1)
-            asked = dict(parse_qsl(urlsplit(url).query))
-            back = f"{asked['redirect_uri']}?{urlencode({'code': 'the-code', 'state': asked['state']})}"
-            open_now -= 1
-            async with aiohttp.ClientSession() as session, session.get(back):
-                pass
-
-        auth = OAuth(client_id="known", redirect_uri=f"http://127.0.0.1:{port}/callback", open_browser=browser)
-        servers = {"one": {"url": one.url}, "two": {"url": two.url}}
-        async with Clients({"mcpServers": servers}, auth=auth, connect_timeout=5) as clients:
-            assert list(clients) == ["one", "two"]
-        assert most == 1
 
 
 def renewed(made: Realm, **more: Any) -> None:
@@ -333,84 +280,6 @@ async def test_who_is_cancelled_in_a_refresh_does_not_lose_what_came_of_it() -> 
         assert [form["grant_type"] for form in made.forms] == ["authorization_code", "refresh_token"]
 
 
-async def test_the_refresh_token_of_another_process_is_newer_than_ours() -> None:
-    """Even if what it got with it is over, too: ours is used up."""
-    tokens = MemoryTokens()
-    async with realm() as made:
-        made.token = {**made.token, "refresh_token": "refresh-1"}
-        auth = made.oauth(tokens=tokens)
-        await connect(made, auth)
-        ((key, mine),) = tokens.items().items()
-        await tokens.save(key, replace(mine, access_token="theirs", refresh_token="refresh-2", expires_at=1.0))
-        made.good = {"third"}
-        made.token = lambda form: (
-            {"access_token": "third", "token_type": "Bearer"}
-            if form.get("refresh_token") == "refresh-2"
-            else (400, {"error": "invalid_grant"})
-        )
-        await connect(made, auth)
-        assert [form.get("refresh_token") for form in made.forms] == [None, "refresh-2"]
-        assert len(made.asked) == 1
-
-
 def _only(tokens: MemoryTokens) -> TokenSet:
     (kept,) = tokens.items().values()
     return kept
-
-
-async def test_a_store_that_can_not_keep_anything(caplog: pytest.LogCaptureFixture) -> None:
-    async with realm() as made:
-        made.token = {**made.token, "refresh_token": "refresh-1"}
-        auth = made.oauth(tokens=Unwritable())
-        with caplog.at_level(logging.WARNING, "dovetail.client"):
-            for token in ("good-token", "second"):
-                made.good, made.token["access_token"] = {token}, token
-                for _ in range(2):
-                    await connect(made, auth)
-        assert len(made.asked) == 1
-        assert [form["grant_type"] for form in made.forms] == ["authorization_code", "refresh_token"]
-        assert "you will have to sign in again next time: no room" in caplog.text
-
-
-class Unwritable:
-    async def load(self, key: str) -> None:
-        return None
-
-    async def save(self, key: str, tokens: Any) -> None:
-        raise NotSignedIn("no room")
-
-    def exclusive(self, key: str) -> Any:
-        raise NotSignedIn("no room")
-
-
-def test_credentials_that_outlive_their_loop() -> None:
-    auth = ClientCredentials("ci", "app-secret")
-
-    async def many() -> None:
-        async with realm() as made:
-            auth.first_issuer = None  # another port each time
-            async with Client(made.url, protocol_version=MODERN, auth=auth) as client:
-                await asyncio.gather(*(client.discover(fresh=True) for _ in range(3)))
-
-    for _ in range(2):
-        asyncio.run(many())
-
-
-PAGES = {
-    "another client": ("?client_id=theirs", "answers client_id itself; it is not opened"),
-    "another place to go": ("?a=1&redirect_uri=https://evil.example", "answers redirect_uri itself"),
-    "far too long": (f"?a={'x' * 20_000}", "would need more than 16384 characters"),
-}
-
-
-@pytest.mark.parametrize("case", PAGES)
-async def test_pages_that_are_not_opened(case: str) -> None:
-    async with realm() as made:
-        query, words = PAGES[case]
-        made.change(METADATA, authorization_endpoint=f"{made.script.origin}/authorize{query}")
-        with pytest.raises(NotSignedIn, match=words):
-            await connect(made, made.oauth())
-        assert not made.asked
-        made.change(METADATA, authorization_endpoint=f"{made.script.origin}/authorize?tenant=1")
-        await connect(made, made.oauth())
-        assert made.asked[0]["tenant"] == "1"

@@ -1,12 +1,11 @@
 """What servers and browsers may try on a client that signs in."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import aiohttp.connector
 import pytest
-from oauth_realm import METADATA, PRM, SECRETS, Realm, realm
+from oauth_stage import METADATA, PRM, SECRETS, Realm, realm
 from served_http import DISCOVERED, Scripted, Visit
 
 from dovetail import Client
@@ -19,8 +18,6 @@ from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import ConnectionLost, NotSignedIn, ServerError
 
 pytestmark = pytest.mark.usefixtures("tidy")
-
-
 MODERN = "2026-07-28"
 
 
@@ -35,16 +32,6 @@ async def refused(made: Realm, words: str, **options: Any) -> str:
     assert not any(secret in str(caught.value) for secret in SECRETS)
     assert not any("authorization" in headers for headers in made.headers)
     return str(caught.value)
-
-
-async def test_the_usual_way() -> None:
-    async with realm() as made:
-        await connect(made)
-        assert made.forms[0]["code"] == "the-code"
-        assert made.forms[0]["resource"] == made.url
-        assert made.forms[0]["client_id"] == "app-1"
-        assert made.registered[0]["application_type"] == "native"
-        assert made.headers[-1]["authorization"] == "Bearer good-token"
 
 
 ANSWERS: dict[str, tuple[Callable[[dict[str, str]], Any], str]] = {
@@ -237,29 +224,6 @@ async def test_scopes_that_do_not_help_are_asked_for_once() -> None:
         assert [asked.get("scope") for asked in made.asked] == [None, "admin"]
 
 
-async def test_listening_opens_no_browser() -> None:
-    """What a program hears by itself may be refused at night, when nobody is there."""
-    async with realm() as made:
-        async with Client(made.url, protocol_version=MODERN, auth=made.oauth()) as client:
-            made.good = set()
-            with pytest.raises(NotSignedIn, match="401"):
-                async with client.listen(tools=True):
-                    pass
-        assert len(made.asked) == 1
-
-
-async def test_a_program_that_registered_does_so_again_at_another_issuer() -> None:
-    async with realm() as made, realm() as other:
-        auth = made.oauth()
-        async with Client(made.url, protocol_version=MODERN, auth=auth) as client:
-            made.good = {"other-token"}
-            other.token = {"access_token": "other-token", "token_type": "Bearer"}
-            made.change(PRM, authorization_servers=[other.script.origin])
-            await client.discover()
-        assert len(other.registered) == 1
-        assert other.forms[0]["resource"] == made.url
-
-
 @pytest.mark.parametrize("pinned", [True, False])
 async def test_a_secret_is_shown_to_one_issuer_only(pinned: bool) -> None:
     async with realm() as made, realm() as other:
@@ -307,11 +271,7 @@ async def test_kept_tokens_are_used_only_by_those_they_are_for() -> None:
 
 
 PUBLIC, PRIVATE = "93.184.216.34", "10.0.0.5"
-
-
 SERVER = f"https://{PUBLIC}/mcp"
-
-
 ADMIN = f"https://{PRIVATE}:8443/admin"
 
 

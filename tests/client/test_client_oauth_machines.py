@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 from joserfc.jwk import ECKey, OKPKey, RSAKey
-from oauth_realm import METADATA, PRM, Realm, realm
+from oauth_stage import METADATA, PRM, Realm, notes, realm
 from served_http import Visit
-from sign_in_stage import notes
 
 from authserver_stage import served
 from dovetail import Client, Server
@@ -16,16 +15,11 @@ from dovetail.auth.dpop import read_proof
 from dovetail.authserver import OAuthClient
 from dovetail.client.oauth import ClientCredentials, EnterpriseManaged, JwtBearer
 from dovetail.client.oauth import client_credentials as machines
-from dovetail.errors import NotSignedIn, SetupError
+from dovetail.errors import NotSignedIn
 
 pytestmark = pytest.mark.usefixtures("tidy")
-
-
 MODERN = "2026-07-28"
-
-
 SECRET = "a-secret-of-some-length"
-
 
 KEYS: dict[str, Any] = {
     "EC": ECKey.generate_key("P-256"),
@@ -60,12 +54,6 @@ async def test_a_key(kind: str, form: str) -> None:
     auth = ClientCredentials("ci", private_key=given)
     async with notes(clients=[known]) as app, Client(app.url, auth=auth) as client:
         assert (await client.call_tool("read")).data == "a note"
-
-
-def test_a_public_key_proves_nothing() -> None:
-    for key in KEYS.values():
-        with pytest.raises(SetupError, match="must be a private"):
-            ClientCredentials("ci", private_key=key.as_pem(private=False))
 
 
 async def test_a_token_that_is_over_is_asked_for_before_the_server_says_so() -> None:

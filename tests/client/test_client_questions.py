@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from client_stages import (
     url_elicitation,
     withdraw,
 )
-from served_http import Scripted, Visit, handshake, until
 
 from dovetail import Client
 
@@ -144,51 +142,6 @@ async def test_a_flood_of_questions(connect: Any, size: int) -> None:
         assert len({answer["id"] for answer in server.answers()}) == size
 
 
-class AsksOverHttp:
-    """A session in which a call goes on until its question is answered, which comes on one of the two streams."""
-
-    def __init__(self, *, aside: bool) -> None:
-        self.aside = aside
-        self.streams: list[Visit] = []
-        self.call: Visit | None = None
-        self.answers: list[Visit] = []
-
-    def __call__(self, visit: Visit) -> Awaitable[None] | None:
-        if visit.verb == "GET":
-            visit.stream()
-            self.streams.append(visit)
-            return visit.gone()
-        if visit.method == "tools/call":
-            self.call = visit
-            visit.stream()
-            (self.streams[0] if self.aside else visit).event({"jsonrpc": "2.0", "id": "q", **elicitation()})
-            return visit.gone()
-        if visit.method is None and visit.verb == "POST":
-            self.answers.append(visit)
-            visit.answer(202)
-            assert self.call is not None
-            self.call.event(result(self.call.message, WHOLE))
-            self.call.finish()
-        else:
-            handshake(visit, Mcp_Session_Id="s1")
-        return None
-
-
-@pytest.mark.parametrize("aside", [False, True], ids=["on the stream of the call", "on the stream of the session"])
-async def test_questions_over_http(aside: bool) -> None:
-    behave = AsksOverHttp(aside=aside)
-    async with (
-        Scripted(behave) as server,
-        Client(server.url, protocol_version=NEWEST, elicitation_handler=lambda question: "Ada") as client,
-    ):
-        await until(lambda: behave.streams)
-        assert (await client.call_tool("t")).text == "done"
-    (answer,) = behave.answers
-    content = {"action": "accept", "content": {"name": "Ada"}}
-    assert answer.message == {"jsonrpc": "2.0", "id": "q", "result": content}
-    assert (answer.headers["mcp-session-id"], answer.headers["mcp-protocol-version"]) == ("s1", NEWEST)
-
-
 async def test_questions_are_answered_side_by_side_and_in_any_order(connect: Any) -> None:
     gates = {"slow": asyncio.Event(), "quick": asyncio.Event()}
 
@@ -229,21 +182,6 @@ async def test_what_the_server_takes_back_is_stopped_and_not_answered(connect: A
         assert "result" in await server.answer()
 
 
-async def test_a_handler_may_close_its_client(connect: Any) -> None:
-    closed = asyncio.Event()
-
-    async def handler(question: Any) -> None:
-        await client.close()
-        closed.set()
-
-    client, server = connect(NEWEST, elicitation_handler=handler)
-    async with client:
-        server.ask(elicitation())
-        await asyncio.wait_for(closed.wait(), 5)
-    assert server.closed == 1
-    assert server.answers() == []
-
-
 class AsksDuringCall:
     """A server whose one call goes on for as long as its question is open, and then a little."""
 
@@ -271,22 +209,3 @@ async def test_time_stands_still_while_somebody_thinks(connect: Any) -> None:
         await talk.server.answer()
         talk.finish()
         assert (await call).text == "done"
-
-
-async def test_requests_that_a_handler_makes_have_their_time(connect: Any) -> None:
-    failures: list[str] = []
-
-    async def handler(question: Any) -> str:
-        try:
-            await talk.client.list_tools()
-        except TimeoutError as failure:
-            failures.append(str(failure))
-        return "Ada"
-
-    talk = AsksDuringCall(connect, handler, timeout=0.05)
-    async with talk.client:
-        call = asyncio.create_task(talk.client.call_tool("t", timeout=None))
-        await talk.server.answer()
-        talk.finish()
-        await call
-    assert failures == ["tools/list: no answer within 0.05 s"]

@@ -4,15 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from served_http import INFO, Scripted, Visit, next_of, until
+from served_http import INFO, Scripted, Visit, until
 
 from dovetail import Client
-from dovetail.engine.streams import Change
-from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, ServerError
+from dovetail.errors import BadAnswer, ConnectionLost, ServerError
 
 pytestmark = pytest.mark.usefixtures("brisk", "tidy")
-
-
 CAPABILITIES = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
 
 
@@ -78,16 +75,6 @@ async def test_an_old_server_is_found_out(refusal: int) -> None:
         ]  # fmt: skip
 
 
-@pytest.mark.parametrize("refusal", [401, 403, 406, 429, 500, 503])
-async def test_other_refusals_say_nothing_about_the_transport(refusal: int) -> None:
-    async with Scripted(Old(refusal=refusal)) as server:
-        kind = {401: NotSignedIn, 503: ConnectionLost}.get(refusal, ServerError)
-        with pytest.raises(kind, match=f"initialize: the server answered {refusal}"):
-            async with Client(f"{server.origin}/sse", protocol_version="2025-11-25"):
-                pass
-        assert server.said() == ["POST initialize"]
-
-
 async def test_neither_transport() -> None:
     async with Scripted(lambda visit: visit.answer(404)) as server:
         with pytest.raises(ServerError, match=r"answered 404 Not Found; and over HTTP\+SSE: .*404 Not Found") as caught:
@@ -109,13 +96,6 @@ async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
             async with Client(f"{server.origin}/sse", transport="sse"):
                 pass
         assert server.said() == ["GET"]
-
-
-async def test_refusals_of_single_messages() -> None:
-    async with Scripted(Old()) as server, Client(f"{server.origin}/sse", transport="sse") as client:
-        with pytest.raises(ServerError, match=r"not like this \(-32602\)"):
-            await client.request("refused")
-        await client.ping()
 
 
 async def test_questions_are_answered() -> None:
@@ -142,18 +122,3 @@ async def test_a_session_that_ends_is_followed_by_another(loss: str) -> None:
         await client.ping()
         assert len(behave.streams) == 2
         assert (await client.call_tool("any")).text == "old"
-
-
-async def test_a_listener_survives_a_lost_session() -> None:
-    behave = Old()
-    async with (
-        Scripted(behave) as server,
-        Client(f"{server.origin}/sse") as client,
-        client.listen(tools=True, uris=["n://1"]) as changes,
-    ):
-        for number in range(1, 4):
-            behave.streams[-1].cut()
-            assert [await next_of(changes), await next_of(changes)] == [Change("tools"), Change("updated", "n://1")]
-            assert len(behave.streams) == number + 1
-        behave.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
-        assert await next_of(changes) == Change("tools")

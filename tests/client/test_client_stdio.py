@@ -12,7 +12,6 @@ import pytest
 from dovetail import Client
 from dovetail.client.transports.stdio import StdioTransport
 from dovetail.errors import ConnectionLost, SetupError
-from official import Witness
 from process_stage import HELPERS, SERVER, is_there, pid_in, shell
 
 with_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="who is there is read from /proc")
@@ -40,7 +39,6 @@ for line in sys.stdin:
             send({"id": message["id"], **reply})
 """
 
-
 LEGACY = """
 def answer(method, params):
     if method == "initialize": return {"result": INIT}
@@ -64,7 +62,6 @@ def call(name):
         return text(next(sys.stdin).strip())
 """
 
-
 MODERN = """
 def answer(method, params):
     if params["_meta"]["io.modelcontextprotocol/protocolVersion"] != "2026-07-28": return refuse(-32602)
@@ -84,23 +81,6 @@ import atexit
 def stay():
     time.sleep(60)
 atexit.register(stay)
-"""
-
-
-REAL = """
-from dovetail.server import Server
-server = Server("real", version="1")
-
-@server.tool
-def add(a: int, b: int) -> int:
-    return a + b
-
-@server.tool
-def echo(text: str) -> str:
-    print("this goes to stderr")
-    return text
-
-server.run()
 """
 
 
@@ -199,16 +179,6 @@ async def test_a_cancelled_close_still_ends_the_child(tmp_path: Path) -> None:
     pytest.fail("the child is still there")
 
 
-@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", None])
-async def test_a_real_server(tmp_path: Path, version: str | None, witness: Witness) -> None:
-    path = tmp_path / "server.py"
-    path.write_text(REAL)
-    async with Client([sys.executable, str(path)], protocol_version=version, transcript=witness.see) as client:
-        assert client.protocol_version == (version or "2026-07-28")
-        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
-        assert (await client.call_tool("echo", {"text": "é" * 1_000_000})).data == "é" * 1_000_000
-
-
 async def gone(pid: int) -> bool:
     for _ in range(1000):
         if not is_there(pid):
@@ -225,18 +195,6 @@ async def test_whatever_it_has_started_ends_with_it(tmp_path: Path, helper: str)
         helping = pid_in(tmp_path)
         assert is_there(helping)
     assert await gone(helping)
-
-
-@with_proc
-async def test_a_cancelled_close_ends_all_of_them_at_once(tmp_path: Path) -> None:
-    client = Client(shell(tmp_path, "deaf"), protocol_version="2025-06-18")
-    await client.open()
-    closing = asyncio.ensure_future(client.close())
-    await asyncio.sleep(0.1)
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    assert await gone(pid_in(tmp_path))
 
 
 async def test_the_child_has_a_group_of_its_own(tmp_path: Path) -> None:

@@ -236,16 +236,12 @@ class Client:
 
     async def _ask_approval(self, approve: Approve, name: str, arguments: dict[str, Any], timeout: Seconds) -> None:
         """What is approved has to be what the server offers: its list is read before the question, and once more."""
-        self._known.forget()
-        tool = await self._known.find(name, timeout=timeout)
+        tool = await self._known.current(name, timeout)
         if tool is None:
-            raise NotApproved(
-                f"The tool {name} was not called: the server does not list it, or keeps changing its list"
-            )
+            raise NotApproved(f"The tool {name} was not called: the server does not list it")
         if not await outcome_of(approve, tool, arguments):
             raise NotApproved(f"The tool {name} was not called: it was not approved")
-        self._known.forget()
-        if await self._known.find(name, timeout=timeout) != tool:
+        if await self._known.current(name, timeout) != tool:
             raise NotApproved(f"The tool {name} was not called: it changed while it was being approved")
 
     def _changed(self, change: Change) -> None:
@@ -353,9 +349,4 @@ class Client:
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Any notification."""
         self._session.dispatcher.tell(method, params)
-        await self._session.dispatcher.transport.drain()
-
-    async def send_raw(self, message: bytes) -> None:
-        """Any bytes at all; what the server says to them is in the transcript."""
-        self._session.dispatcher.write(message)
         await self._session.dispatcher.transport.drain()

@@ -169,7 +169,7 @@ class SignInQuestion(NamedTuple):
             "code_challenge_method": S256,
             "resource": endpoint.provider.resource,
             **wanted.scope_field,
-            **({} if endpoint.proving is None else {"dpop_jkt": endpoint.proving.key.thumbprint}),
+            **({} if endpoint.proving is None else {"dpop_jkt": endpoint.proving.key.id}),
             **({"prompt": "consent"} if "offline_access" in wanted.scopes else {}),  # OpenID Connect Core, 11
         }
         preset = dict(parse_qsl(urlsplit(page).query, keep_blank_values=True)).keys() & fields.keys()

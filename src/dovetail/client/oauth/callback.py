@@ -82,9 +82,8 @@ def show_and_open(url: str) -> None:
 class RedirectListener:
     """Waits at `uri` for one browser that comes with the right state."""
 
-    def __init__(self, path: str = PATH, visit_seconds: float = 10.0) -> None:
+    def __init__(self, path: str = PATH) -> None:
         self._path = path
-        self._visit_seconds = visit_seconds
         self._visits: set[asyncio.Task[None]] = set()
         self._state = ""
         self._came: asyncio.Future[str] | None = None
@@ -126,14 +125,12 @@ class RedirectListener:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
 
-    # ── visits ──
-
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._visits.add(task)
         try:
-            async with asyncio.timeout(self._visit_seconds):
+            async with asyncio.timeout(10.0):
                 if len(self._visits) <= 20:
                     head = await reader.readuntil(b"\r\n\r\n")
                     writer.write(self._answer(head.decode("latin-1").partition("\r\n")[0]))

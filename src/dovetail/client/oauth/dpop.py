@@ -12,12 +12,11 @@ from typing import Any
 
 import msgspec
 
+from dovetail.auth.signing import ALGORITHM, SigningKey
 from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import SetupError
 from dovetail.protocol.pagination import encode_base64url
 
-ASSERTION_SECONDS = 60
-PROOF_ALGORITHM = "ES256"
 _KINDS = ("EC", "RSA", "OKP")
 _ALGORITHMS = {  # by kind of key and curve: what it can sign with, the usual one first
     ("EC", "P-256"): ("ES256",),
@@ -50,32 +49,19 @@ class ClientKey:
             "sub": client_id,
             "aud": audience,
             "iat": now,
-            "exp": now + ASSERTION_SECONDS,
+            "exp": now + 60,
             "jti": secrets.token_urlsafe(16),
         }
         header = {"typ": "JWT", "alg": next(iter(usable), self._algorithms[0])}
         return _signed({**header, **({} if self._id is None else {"kid": self._id})}, claims, self._key)
 
 
-class ProofKey:
-    """The key that tokens are bound to, made for them; `jwk` is for whoever keeps them."""
-
-    def __init__(self, jwk: Mapping[str, str] | None = None) -> None:
-        joserfc_jwk, _ = _joserfc("dpop=True")
-        self._key = joserfc_jwk.ECKey.import_key(dict(jwk)) if jwk else joserfc_jwk.ECKey.generate_key("P-256")
-        self.thumbprint: str = self._key.thumbprint()
-
-    def __repr__(self) -> str:
-        return "ProofKey()"
-
-    @property
-    def jwk(self) -> dict[str, str]:
-        """With the private part."""
-        return {name: value for name, value in self._key.as_dict(private=True).items() if isinstance(value, str)}
+class ProofKey(SigningKey):
+    """The key that tokens are bound to, made for them."""
 
     def proof(self, method: str, url: str, *, token: str | None = None, nonce: str | None = None) -> str:
         """For one request only."""
-        public = self._key.as_dict(private=False)
+        public = self.public
         claims = {
             "jti": secrets.token_urlsafe(16),
             "htm": method,
@@ -85,7 +71,7 @@ class ProofKey:
             **({} if nonce is None else {"nonce": nonce}),
         }
         carried = {name: public[name] for name in ("kty", "crv", "x", "y")}
-        return _signed({"typ": "dpop+jwt", "alg": PROOF_ALGORITHM, "jwk": carried}, claims, self._key)
+        return _signed({"typ": "dpop+jwt", "alg": ALGORITHM, "jwk": carried}, claims, self._key)
 
 
 def require_keys(what: str) -> None:
@@ -132,7 +118,7 @@ class DpopProofs:
     """One key, and the latest nonce of each origin."""
 
     def __init__(self, jwk: Mapping[str, str] | None = None) -> None:
-        self.key = ProofKey(jwk)
+        self.key = ProofKey(jwk or SigningKey.new().jwk)
         self._nonces: dict[tuple[str, str, int], str] = {}
 
     def header(self, method: str, url: str, token: str | None = None) -> dict[str, str]:

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from dovetail.client.dispatcher import LONGEST_RETRY, failure_of
 from dovetail.client.transports.aiohttp import EVENTS, JSON, HttpReply, HttpRequests
@@ -71,29 +71,18 @@ class OutgoingMessage(NamedTuple):
 
     @classmethod
     def of(cls, message: bytes) -> "OutgoingMessage":
-        """Of anything at all: what is no message, or a batch, is only bytes."""
-        try:
-            envelope = jsonrpc.decode(message)
-        except BadMessage:
-            return cls(message)
-        if isinstance(envelope, list):
-            return cls(message)
-        method = envelope.method if isinstance(envelope.method, str) else None
-        if method is None:
+        """Of one that the dispatcher wrote."""
+        envelope = jsonrpc.decode(message)
+        assert isinstance(envelope, Envelope)
+        if not isinstance(envelope.method, str):
             return cls(message, is_answer=True)
-        id = None if envelope.id is UNSET else envelope.id
-        assert not isinstance(id, msgspec.UnsetType)
-        return cls(message, id, method, envelope.params, _version(envelope.params))
+        id = envelope.id if isinstance(envelope.id, (int, str)) else None
+        return cls(message, id, envelope.method, envelope.params, _version(envelope.params))
 
     @property
     def is_attended(self) -> bool:
         """A caller waits for the answer; what is heard by listening may come at night."""
         return self.id is not None and self.method != LISTEN
-
-    @property
-    def is_told(self) -> bool:
-        """Whether it is a notification or an answer: the server has nothing to say to it."""
-        return self.is_answer or (self.method is not None and self.id is None)
 
     @property
     def subject(self) -> str:
@@ -507,10 +496,8 @@ class HttpTransport(PostTransport):
                 await self._refused(out, reply)
             elif out.id is not None and self._receiver.awaits(out.id):
                 await self._answered(out, out.id, reply)
-            elif out.is_told:
-                await reply.finish()
             else:
-                await self._take_anything(reply)
+                await reply.finish()  # the server has nothing to say to a notification, an answer or a forgotten call
 
     async def _refused(self, out: OutgoingMessage, reply: HttpReply) -> None:
         failure, said = await refusal(out, reply)
@@ -545,13 +532,6 @@ class HttpTransport(PostTransport):
             raise ConnectionLost(f"{reader.broken} before the answer came")
         else:
             await session.resume(reader, answered)
-
-    async def _take_anything(self, reply: HttpReply) -> None:
-        """What a server says to something that the dispatcher knows nothing of."""
-        if reply.kind == EVENTS:
-            await EventReader(self._receiver.receive, self._requests.backoff()).read(reply, lambda: False)
-        elif reply.kind == JSON and (body := await reply.read()):
-            self._receiver.receive(body)
 
     def _session_gone(self, session: RemoteSession) -> None:
         if session is self._session:

@@ -87,12 +87,8 @@ class StdioTransport(Transport):
         cwd: str | Path | None = None,
         *,
         leave_seconds: float = LEAVE_SECONDS,
-        max_line_bytes: int = MAX_LINE_BYTES,
-        max_unread: int = MAX_UNREAD,
     ) -> None:
         self._leave_seconds = leave_seconds
-        self._max_line_bytes = max_line_bytes
-        self._max_unread = max_unread
         self._command = command
         self._env = None if env is None else {**os.environ, **env}
         self._cwd = None if cwd is None else str(cwd)
@@ -101,7 +97,7 @@ class StdioTransport(Transport):
     async def open(self, receiver: Receiver) -> None:
         name = self._command[0]
         start = asyncio.get_running_loop().subprocess_exec
-        child = _Child(name, receiver, self._max_line_bytes, self._max_unread)
+        child = _Child(name, receiver)
         options: dict[str, Any] = {"env": self._env, "cwd": self._cwd, **APART}
         try:
             await start(lambda: child, *self._command, stdin=PIPE, stdout=PIPE, stderr=None, **options)
@@ -139,13 +135,11 @@ class StdioTransport(Transport):
 class _Child(asyncio.SubprocessProtocol):
     """What the loop tells about the child, turned into messages and one reason for the end."""
 
-    def __init__(self, name: str, receiver: Receiver, max_line_bytes: int, max_unread: int) -> None:
+    def __init__(self, name: str, receiver: Receiver) -> None:
         self._name = name
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
-        self._max_line_bytes = max_line_bytes
-        self._max_unread = max_unread
-        self._splitter = LineSplitter(max_line_bytes)
+        self._splitter = LineSplitter(MAX_LINE_BYTES)
         self._exited = asyncio.Event()
         self._silent = asyncio.Event()
         self._gone = asyncio.Event()
@@ -162,7 +156,7 @@ class _Child(asyncio.SubprocessProtocol):
     def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002
         for line in self._splitter.feed(data):
             if line is None:
-                self._receiver.lost(f"{self._name!r} sent a message of more than {self._max_line_bytes} bytes")
+                self._receiver.lost(f"{self._name!r} sent a message of more than {MAX_LINE_BYTES} bytes")
             else:
                 self._receiver.receive(bytes(line))
 
@@ -170,7 +164,7 @@ class _Child(asyncio.SubprocessProtocol):
         self.stdin.write(message + b"\n")
         if not self.writable.is_set() and OutgoingMessage.of(message).is_answer:
             self._unread += 1
-            if self._unread > self._max_unread:
+            if self._unread > MAX_UNREAD:
                 self._receiver.lost(UNREAD)
 
     def pause_writing(self) -> None:

@@ -1,12 +1,15 @@
-"""Our own client and our own server over HTTP."""
+"""One contract for all transports, and what our own client and server do when a connection breaks."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
+import small_server
 from served_http import Wiretap, free_port, next_of, served, until
+from small_server import make_server
 
 from dovetail import Client, Context, Server
 from dovetail.engine.streams import Change
@@ -19,17 +22,25 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging"),
 ]
 
-
 HANDSHAKE = list(revisions.HANDSHAKE)
-
-
 EVERY = [revision.name for revision in revisions.ALL]
 
+WAYS = [
+    *(("http", version) for version in (*EVERY, None)),
+    *(("sse", version) for version in HANDSHAKE),
+    *((way, version) for way in ("memory", "stdio") for version in ("2025-11-25", None)),
+]
 
-ways = [*((version, None) for version in EVERY), *((version, "sse") for version in HANDSHAKE), (None, None)]
 
-
-every_way = pytest.mark.parametrize(("version", "transport"), ways)
+@asynccontextmanager
+async def connected(way: str, **options: Any) -> AsyncIterator[Client]:
+    """A client of the small server, over one of the transports."""
+    async with AsyncExitStack() as held:
+        target: Any = make_server() if way == "memory" else [sys.executable, small_server.__file__]
+        if way in ("http", "sse"):
+            origin = await held.enter_async_context(served(make_server().asgi()))
+            target, options["transport"] = f"{origin}/{'mcp' if way == 'http' else 'sse'}", way
+        yield await held.enter_async_context(Client(target, **options))
 
 
 every_revision = pytest.mark.parametrize("version", EVERY)
@@ -86,28 +97,30 @@ class Notes:
                 yield client
 
 
-@every_way
-async def test_everything_a_server_offers(version: str | None, transport: Any, witness: Witness) -> None:
+@pytest.mark.parametrize(("way", "version"), WAYS)
+async def test_everything_a_server_offers(way: str, version: str | None, witness: Witness) -> None:
     logs: list[Any] = []
     heard: list[Any] = []
-    async with Notes().reached(
-        version, transport, transcript=witness.see, log_handler=lambda message: logs.append(message.data)
-    ) as client:
+    options = {"transcript": witness.see, "log_handler": lambda message: logs.append(message.data)}
+    async with connected(way, protocol_version=version, **options) as client:
         assert client.protocol_version == (version or "2026-07-28")
         assert client.server_info is not None
-        assert [tool.name for tool in await client.list_tools()] == ["add", "fail", "wait"]
-        result = await client.call_tool("add", {"a": 1, "b": 2}, progress_handler=lambda *told: heard.append(told[:2]))
-        assert result.text == "3"
-        assert heard == [(1, 2)]
-        await until(lambda: logs == ["adding"])
-        with pytest.raises(ToolError, match="it can't be done"):
+        assert "add" in [tool.name for tool in await client.list_tools()]
+        result = await client.call_tool("work", {"steps": 2}, progress_handler=lambda *told: heard.append(told[:2]))
+        assert result.text == "done"
+        assert heard == [(1, 2), (2, 2)]
+        await until(lambda: logs == ["did 1", "did 2"])
+        with pytest.raises(ToolError, match="The cupboard is bare"):
             await client.call_tool("fail")
         with pytest.raises(ServerError):
-            await client.read_resource("notes://none")
+            await client.read_resource("elsewhere://none")
         assert (await client.read_resource("notes://all"))[0].text == "milk"
-        assert (await client.get_prompt("ask", {"question": "why"})).messages[0].content.text == "why?"
+        assert (await client.get_prompt("review", {"code": "x"})).messages[0].content.text == "Review x"
         results = await asyncio.gather(*(client.call_tool("add", {"a": n, "b": n}) for n in range(20)))
         assert [result.text for result in results] == [str(2 * n) for n in range(20)]
+        with pytest.raises(TimeoutError):
+            await client.call_tool("sleep", {"seconds": 60}, timeout=0.1)
+        assert (await client.call_tool("greet", {"name": "é" * 100_000})).data == f"Hello, {'é' * 100_000}!"
 
 
 @every_revision
@@ -154,7 +167,7 @@ async def test_a_broken_connection_loses_a_modern_answer_and_stops_the_call() ->
 
 
 @pytest.mark.parametrize("graceful", [True, False])
-@every_way
+@pytest.mark.parametrize(("version", "transport"), [("2025-11-25", None), ("2025-11-25", "sse"), ("2026-07-28", None)])
 async def test_a_server_that_starts_again(version: str | None, transport: Any, graceful: bool) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}/{'sse' if transport else 'mcp'}"
