@@ -18,7 +18,7 @@ from dovetail import Client
 
 pytestmark = [pytest.mark.slow]
 PROMPTLY = 5.0
-LOST_SECONDS = 10.0  # in which the death of a worker is told to whoever waits for it
+LOST_SECONDS = 15.0  # in which the death of a worker is told to whoever waits for it
 
 
 FLEETS = {

@@ -54,8 +54,10 @@ class Returns:
         self._arrived.append((future, result, failure))
         if not self._is_called:
             self._is_called = True
-            with suppress(RuntimeError):  # the loop is closed, nobody waits any more
+            try:
                 self.loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:
+                return  # the loop is closed, nobody waits any more
 
     def _deliver(self) -> None:
         self._is_called = False  # first: what arrives from now on may be too late for this round
@@ -201,8 +203,7 @@ class ThreadPool:
             self._count(job, place=False, share=False)
             job.is_resting = True
             self._resting += 1
-            is_new = self._call_thread()
-        self._start_thread(is_new)
+            self._call_thread()
 
     def go_on(self, job: Job[Any]) -> None:
         """It runs again, unless it was given up; there may be more threads than wanted until one of them is done."""
@@ -219,22 +220,31 @@ class ThreadPool:
 
     def _next_in_line(self) -> Job[Any] | None:
         """The job that waits longest, of those whose label holds less than its share."""
-        return next((job for job in self._line if self._held.get(job.label, 0) < self._share), None)
+        for job in self._line:
+            if self._held.get(job.label, 0) < self._share:
+                return job
+        return None
 
-    def _call_thread(self) -> bool:
-        """A job in line needs a thread that is on its way, if there is one to be had. Tells whether to start it."""
+    def _call_thread(self) -> None:
+        """A job in line needs a thread that is on its way, if there is one to be had."""
         if self._is_coming or not self._line or self._next_in_line() is None:
-            return False
-        is_new = not self._idle
-        if is_new and self._threads >= self._max_threads:
-            return False
-        self._is_coming = True
-        if is_new:
-            self._threads += 1
-        else:
+            return
+        if self._idle:
             self._idle -= 1
-            self._calls.put(True)
-        return is_new
+        elif self._threads >= self._max_threads:
+            return
+        else:
+            try:
+                name = f"{self._name}-{next(self._numbers)}"
+                threading.Thread(target=self._serve, name=name, daemon=True).start()
+            except RuntimeError:  # those that there are may be waiting for others: no job in line is left to luck
+                while self._line:
+                    job = self._line.popleft()
+                    job.settle(None, Busy(f"{job.label} can't run: the system refuses to start another thread"))
+                return
+            self._threads += 1
+        self._is_coming = True
+        self._calls.put(True)
 
     def _next(self) -> Job[Any] | bool:
         """What this thread, which has a place, does now: a job; else True if it is idle, False if it leaves."""
@@ -279,8 +289,7 @@ class ThreadPool:
             if self._stuck and (refusal := self._refusal(job.label)) is not None:
                 raise refusal
             self._line.append(job)
-            is_new = self._call_thread()
-        self._start_thread(is_new)
+            self._call_thread()
 
     def _give_up(self, job: Job[Any]) -> None:
         """The caller was cancelled: forget a job that waits, leave one that runs to itself."""
@@ -299,9 +308,8 @@ class ThreadPool:
             refused = [(each, refusal) for each in self._line if (refusal := self._refusal(each.label)) is not None]
             for each, _ in refused:
                 self._line.remove(each)
-            is_new = self._call_thread()
+            self._call_thread()
         job.returns.loop.call_later(self._grace, self._report_stuck, job)
-        self._start_thread(is_new)
         for each, refusal in refused:
             each.settle(None, refusal)
 
@@ -314,32 +322,14 @@ class ThreadPool:
         text = "%s is stuck: its call has ended, but its thread %s still runs (%s)"
         logger.warning(text, job.label, job.thread, of)
 
-    # ── in any thread ──
-
-    def _start_thread(self, is_new: bool) -> None:
-        """The one that is on its way, if it is a new one. Not under the lock: this takes a while."""
-        if not is_new:
-            return
-        try:
-            name = f"{self._name}-{next(self._numbers)}"
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
-        except RuntimeError:
-            with self._lock:
-                self._is_coming = False
-                self._threads -= 1
-                refused, self._line = self._line, deque()
-            for job in refused:
-                job.settle(None, Busy(f"{job.label} can't run: the system refuses to start another thread"))
-
     # ── in the threads ──
 
     def _serve(self) -> None:
-        """The life of one thread, which was called: it does job after job until the line is empty, and again."""
-        following = self._begin()
-        while following is not False:
-            if following is True:
-                following = self._begin() if self._is_called() else False
-            else:
+        """The life of one thread: when it is called, it does job after job until the line is empty."""
+        following: Job[Any] | bool = True
+        while following is not False and self._is_called():
+            following = self._begin()
+            while isinstance(following, Job):
                 following = self._finish(following, *following.perform())
 
     def _begin(self) -> Job[Any] | bool:
@@ -347,8 +337,7 @@ class ThreadPool:
         with self._lock:
             self._is_coming = False
             following = self._next()
-            is_new = self._call_thread()
-        self._start_thread(is_new)
+            self._call_thread()
         return following
 
     def _is_called(self) -> bool:
@@ -372,8 +361,7 @@ class ThreadPool:
             self._stuck.discard(job)
             self._threads += had_place
             following = had_place and self._next()
-            is_new = self._call_thread()
-        self._start_thread(is_new)
+            self._call_thread()
         job.settle(result, failure)  # only now: the caller's next call shall find this thread idle
         if job.reported:
             logger.warning("%s came back: its thread %s is no longer stuck", job.label, job.thread)
