@@ -17,13 +17,13 @@ from redis.exceptions import OutOfMemoryError
 pytestmark = [pytest.mark.timeout(120)]
 REFUSED_SECONDS = 4.0
 RECOVERED_SECONDS = 15.0
-FULL_SECONDS = 14.0  # longer than it takes to miss a worker
+FULL_SECONDS = 9.0  # longer than it takes to miss a worker
 OVERFULL_BYTES = 2**20  # what it uses for connections goes up and down; this is more
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(tmp_path, workers=2, store="redis") as two:
+    with fleet(tmp_path, workers=2, store="redis", FLEET_HASTE="3") as two:
         yield two
         two.assert_clean()
 

@@ -111,9 +111,10 @@ class Job(Struct, Generic[T], eq=False):
 
 
 class _ThisThread(threading.local):
-    """The job that a thread performs; the innermost one, if it performs one while another waits for the loop."""
+    """What a thread knows of itself."""
 
-    job: Job[Any] | None = None
+    job: Job[Any] | None = None  # the innermost one, if it performs one while another waits for the loop
+    calls: SimpleQueue[bool]  # each wakes it: True to work, False to end
 
 
 this_thread = _ThisThread()
@@ -140,12 +141,11 @@ class ThreadPool:
         self._grace = grace
         self._max_resting = max_resting
         self._numbers = count(1)
-        self._calls: SimpleQueue[bool] = SimpleQueue()  # each wakes one idle thread: True to work, False to end
         self._lock = threading.Lock()  # guards all that follows, and what a job says of its place in the pool
         self._line: deque[Job[Any]] = deque()
         self._held: dict[str, int] = {}  # how many threads the jobs of each label hold
         self._threads = 0  # running, idle and coming ones; stuck ones no longer count
-        self._idle = 0
+        self._idle: list[SimpleQueue[bool]] = []  # the last one in is the first one out, so that the others may end
         self._is_coming = False  # a thread is on its way to the line
         self._stuck: set[Job[Any]] = set()
         self._resting = 0  # threads that wait for somebody outside, and do not count
@@ -183,10 +183,10 @@ class ThreadPool:
         """End the idle threads now and the running ones when they are done; refuse jobs that wait. Never blocks."""
         with self._lock:
             self._closed = True
-            for _ in range(self._idle):
-                self._calls.put(False)
-            self._threads -= self._idle
-            self._idle = 0
+            self._threads -= len(self._idle)
+            for calls in self._idle:
+                calls.put(False)
+            self._idle.clear()
             refused, stuck = list(self._line), list(self._stuck)
             self._line.clear()
         for job in refused:
@@ -230,13 +230,13 @@ class ThreadPool:
         if self._is_coming or not self._line or self._next_in_line() is None:
             return
         if self._idle:
-            self._idle -= 1
+            calls = self._idle.pop()
         elif self._threads >= self._max_threads:
             return
         else:
+            calls, name = SimpleQueue(), f"{self._name}-{next(self._numbers)}"
             try:
-                name = f"{self._name}-{next(self._numbers)}"
-                threading.Thread(target=self._serve, name=name, daemon=True).start()
+                threading.Thread(target=self._serve, args=(calls,), name=name, daemon=True).start()
             except RuntimeError:  # those that there are may be waiting for others: no job in line is left to luck
                 while self._line:
                     job = self._line.popleft()
@@ -244,7 +244,7 @@ class ThreadPool:
                 return
             self._threads += 1
         self._is_coming = True
-        self._calls.put(True)
+        calls.put(True)
 
     def _next(self) -> Job[Any] | bool:
         """What this thread, which has a place, does now: a job; else True if it is idle, False if it leaves."""
@@ -257,7 +257,7 @@ class ThreadPool:
                 self._count(job, place=True, share=True)
                 return job
             if not self._closed:
-                self._idle += 1
+                self._idle.append(this_thread.calls)
                 return True
         self._threads -= 1  # there is one too many since it rested, or there will be no more jobs
         return False
@@ -324,10 +324,11 @@ class ThreadPool:
 
     # ── in the threads ──
 
-    def _serve(self) -> None:
+    def _serve(self, calls: "SimpleQueue[bool]") -> None:
         """The life of one thread: when it is called, it does job after job until the line is empty."""
+        this_thread.calls = calls
         following: Job[Any] | bool = True
-        while following is not False and self._is_called():
+        while following is not False and self._is_called(calls):
             following = self._begin()
             while isinstance(following, Job):
                 following = self._finish(following, *following.perform())
@@ -340,17 +341,17 @@ class ThreadPool:
             self._call_thread()
         return following
 
-    def _is_called(self) -> bool:
+    def _is_called(self, calls: "SimpleQueue[bool]") -> bool:
         """Sleep until there is something to do. Tells whether there is."""
         try:
-            return self._calls.get(timeout=self._idle_seconds)
+            return calls.get(timeout=self._idle_seconds)
         except Empty:
             with self._lock:
-                if self._idle:
-                    self._idle -= 1
+                if calls in self._idle:
+                    self._idle.remove(calls)
                     self._threads -= 1
                     return False
-            return self._calls.get()  # all idle ones were called, at the last moment
+            return calls.get()  # it was called at the last moment
 
     def _finish(self, job: Job[T], result: T | None, failure: BaseException | None) -> Job[Any] | bool:
         """The job is done: its thread goes on with the one that waits longest, else it is idle, or leaves."""
