@@ -1,6 +1,7 @@
 """What servers and browsers may try on a client that signs in."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp.connector

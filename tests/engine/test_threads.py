@@ -108,6 +108,10 @@ async def test_one_call_after_another_needs_one_thread() -> None:
     pool = ThreadPool()
     names = {await pool.run(lambda: threading.current_thread().name, label="t") for _ in range(50)}
     assert names == {"dovetail-1"}
+    await check_is_whole(pool, 40)
+    await until(lambda: threading.active_count() >= 40)
+    names = {await pool.run(lambda: threading.current_thread().name, label="t") for _ in range(50)}
+    assert len(names) <= 2, "the one that worked last works next, so that others may end"
     pool.close()
 
 

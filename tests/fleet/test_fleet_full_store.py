@@ -23,7 +23,7 @@ OVERFULL_BYTES = 2**20  # what it uses for connections goes up and down; this is
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(tmp_path, workers=2, store="redis") as two:
+    with fleet(tmp_path, workers=2, store="redis", FLEET_HASTE="3") as two:
         yield two
         two.assert_clean()
 

@@ -54,8 +54,10 @@ class Returns:
         self._arrived.append((future, result, failure))
         if not self._is_called:
             self._is_called = True
-            with suppress(RuntimeError):  # the loop is closed, nobody waits any more
+            try:
                 self.loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:
+                return  # the loop is closed, nobody waits any more
 
     def _deliver(self) -> None:
         self._is_called = False  # first: what arrives from now on may be too late for this round
@@ -109,9 +111,10 @@ class Job(Struct, Generic[T], eq=False):
 
 
 class _ThisThread(threading.local):
-    """The job that a thread performs; the innermost one, if it performs one while another waits for the loop."""
+    """What a thread knows of itself."""
 
-    job: Job[Any] | None = None
+    job: Job[Any] | None = None  # the innermost one, if it performs one while another waits for the loop
+    calls: SimpleQueue[bool]  # each wakes it: True to work, False to end
 
 
 this_thread = _ThisThread()
@@ -138,12 +141,11 @@ class ThreadPool:
         self._grace = grace
         self._max_resting = max_resting
         self._numbers = count(1)
-        self._calls: SimpleQueue[bool] = SimpleQueue()  # each wakes one idle thread: True to work, False to end
         self._lock = threading.Lock()  # guards all that follows, and what a job says of its place in the pool
         self._line: deque[Job[Any]] = deque()
         self._held: dict[str, int] = {}  # how many threads the jobs of each label hold
         self._threads = 0  # running, idle and coming ones; stuck ones no longer count
-        self._idle = 0
+        self._idle: list[SimpleQueue[bool]] = []  # the last one in is the first one out, so that the others may end
         self._is_coming = False  # a thread is on its way to the line
         self._stuck: set[Job[Any]] = set()
         self._resting = 0  # threads that wait for somebody outside, and do not count
@@ -181,10 +183,10 @@ class ThreadPool:
         """End the idle threads now and the running ones when they are done; refuse jobs that wait. Never blocks."""
         with self._lock:
             self._closed = True
-            for _ in range(self._idle):
-                self._calls.put(False)
-            self._threads -= self._idle
-            self._idle = 0
+            self._threads -= len(self._idle)
+            for calls in self._idle:
+                calls.put(False)
+            self._idle.clear()
             refused, stuck = list(self._line), list(self._stuck)
             self._line.clear()
         for job in refused:
@@ -201,8 +203,7 @@ class ThreadPool:
             self._count(job, place=False, share=False)
             job.is_resting = True
             self._resting += 1
-            is_new = self._call_thread()
-        self._start_thread(is_new)
+            self._call_thread()
 
     def go_on(self, job: Job[Any]) -> None:
         """It runs again, unless it was given up; there may be more threads than wanted until one of them is done."""
@@ -219,22 +220,31 @@ class ThreadPool:
 
     def _next_in_line(self) -> Job[Any] | None:
         """The job that waits longest, of those whose label holds less than its share."""
-        return next((job for job in self._line if self._held.get(job.label, 0) < self._share), None)
+        for job in self._line:
+            if self._held.get(job.label, 0) < self._share:
+                return job
+        return None
 
-    def _call_thread(self) -> bool:
-        """A job in line needs a thread that is on its way, if there is one to be had. Tells whether to start it."""
+    def _call_thread(self) -> None:
+        """A job in line needs a thread that is on its way, if there is one to be had."""
         if self._is_coming or not self._line or self._next_in_line() is None:
-            return False
-        is_new = not self._idle
-        if is_new and self._threads >= self._max_threads:
-            return False
-        self._is_coming = True
-        if is_new:
-            self._threads += 1
+            return
+        if self._idle:
+            calls = self._idle.pop()
+        elif self._threads >= self._max_threads:
+            return
         else:
-            self._idle -= 1
-            self._calls.put(True)
-        return is_new
+            calls, name = SimpleQueue(), f"{self._name}-{next(self._numbers)}"
+            try:
+                threading.Thread(target=self._serve, args=(calls,), name=name, daemon=True).start()
+            except RuntimeError:  # those that there are may be waiting for others: no job in line is left to luck
+                while self._line:
+                    job = self._line.popleft()
+                    job.settle(None, Busy(f"{job.label} can't run: the system refuses to start another thread"))
+                return
+            self._threads += 1
+        self._is_coming = True
+        calls.put(True)
 
     def _next(self) -> Job[Any] | bool:
         """What this thread, which has a place, does now: a job; else True if it is idle, False if it leaves."""
@@ -247,7 +257,7 @@ class ThreadPool:
                 self._count(job, place=True, share=True)
                 return job
             if not self._closed:
-                self._idle += 1
+                self._idle.append(this_thread.calls)
                 return True
         self._threads -= 1  # there is one too many since it rested, or there will be no more jobs
         return False
@@ -279,8 +289,7 @@ class ThreadPool:
             if self._stuck and (refusal := self._refusal(job.label)) is not None:
                 raise refusal
             self._line.append(job)
-            is_new = self._call_thread()
-        self._start_thread(is_new)
+            self._call_thread()
 
     def _give_up(self, job: Job[Any]) -> None:
         """The caller was cancelled: forget a job that waits, leave one that runs to itself."""
@@ -299,9 +308,8 @@ class ThreadPool:
             refused = [(each, refusal) for each in self._line if (refusal := self._refusal(each.label)) is not None]
             for each, _ in refused:
                 self._line.remove(each)
-            is_new = self._call_thread()
+            self._call_thread()
         job.returns.loop.call_later(self._grace, self._report_stuck, job)
-        self._start_thread(is_new)
         for each, refusal in refused:
             each.settle(None, refusal)
 
@@ -314,32 +322,15 @@ class ThreadPool:
         text = "%s is stuck: its call has ended, but its thread %s still runs (%s)"
         logger.warning(text, job.label, job.thread, of)
 
-    # ── in any thread ──
-
-    def _start_thread(self, is_new: bool) -> None:
-        """The one that is on its way, if it is a new one. Not under the lock: this takes a while."""
-        if not is_new:
-            return
-        try:
-            name = f"{self._name}-{next(self._numbers)}"
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
-        except RuntimeError:
-            with self._lock:
-                self._is_coming = False
-                self._threads -= 1
-                refused, self._line = self._line, deque()
-            for job in refused:
-                job.settle(None, Busy(f"{job.label} can't run: the system refuses to start another thread"))
-
     # ── in the threads ──
 
-    def _serve(self) -> None:
-        """The life of one thread, which was called: it does job after job until the line is empty, and again."""
-        following = self._begin()
-        while following is not False:
-            if following is True:
-                following = self._begin() if self._is_called() else False
-            else:
+    def _serve(self, calls: "SimpleQueue[bool]") -> None:
+        """The life of one thread: when it is called, it does job after job until the line is empty."""
+        this_thread.calls = calls
+        following: Job[Any] | bool = True
+        while following is not False and self._is_called(calls):
+            following = self._begin()
+            while isinstance(following, Job):
                 following = self._finish(following, *following.perform())
 
     def _begin(self) -> Job[Any] | bool:
@@ -347,21 +338,20 @@ class ThreadPool:
         with self._lock:
             self._is_coming = False
             following = self._next()
-            is_new = self._call_thread()
-        self._start_thread(is_new)
+            self._call_thread()
         return following
 
-    def _is_called(self) -> bool:
+    def _is_called(self, calls: "SimpleQueue[bool]") -> bool:
         """Sleep until there is something to do. Tells whether there is."""
         try:
-            return self._calls.get(timeout=self._idle_seconds)
+            return calls.get(timeout=self._idle_seconds)
         except Empty:
             with self._lock:
-                if self._idle:
-                    self._idle -= 1
+                if calls in self._idle:
+                    self._idle.remove(calls)
                     self._threads -= 1
                     return False
-            return self._calls.get()  # all idle ones were called, at the last moment
+            return calls.get()  # it was called at the last moment
 
     def _finish(self, job: Job[T], result: T | None, failure: BaseException | None) -> Job[Any] | bool:
         """The job is done: its thread goes on with the one that waits longest, else it is idle, or leaves."""
@@ -372,8 +362,7 @@ class ThreadPool:
             self._stuck.discard(job)
             self._threads += had_place
             following = had_place and self._next()
-            is_new = self._call_thread()
-        self._start_thread(is_new)
+            self._call_thread()
         job.settle(result, failure)  # only now: the caller's next call shall find this thread idle
         if job.reported:
             logger.warning("%s came back: its thread %s is no longer stuck", job.label, job.thread)

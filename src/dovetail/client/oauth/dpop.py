@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.auth.signing import ALGORITHM, SigningKey
+from dovetail.auth.jose import OWN_ALGORITHM, SigningKey
 from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import SetupError
 from dovetail.protocol.pagination import encode_base64url
@@ -71,7 +71,7 @@ class ProofKey(SigningKey):
             **({} if nonce is None else {"nonce": nonce}),
         }
         carried = {name: public[name] for name in ("kty", "crv", "x", "y")}
-        return _signed({"typ": "dpop+jwt", "alg": ALGORITHM, "jwk": carried}, claims, self._key)
+        return _signed({"typ": "dpop+jwt", "alg": OWN_ALGORITHM, "jwk": carried}, claims, self._key)
 
 
 def require_keys(what: str) -> None:
