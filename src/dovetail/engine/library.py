@@ -100,8 +100,10 @@ class Library:
         """What a URI stands for, with its values: an exact one before templates. Raises NotFound."""
         if len(uri) > LONGEST_URI:  # without an echo of it
             raise NotFound(f"Resource not found: its URI is longer than {LONGEST_URI:,} characters")
-        text = registry.resources.normalised(uri)
-        resource = self.resources.get(text)
+        resource, text = self.resources.get(uri), uri  # its names are normalised
+        if resource is None:
+            text = registry.resources.normalised(uri)
+            resource = self.resources.get(text)
         if resource is not None and resource.folder is None:
             return resource, {}
         return self._fitting(text, uri)

@@ -73,6 +73,7 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-F]{2})")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _EXPRESSION = re.compile(r"\{[^{}]*\}")
 _START = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)(//[^/?#]*)?([^?#]*)")  # scheme, authority, path
+_PLAIN = re.compile(r"[a-z][a-z0-9+.-]*:[!-$&-~]*")  # a small scheme, and ASCII without escapes
 _DOT_SEGMENT = re.compile(r"(?:[/:]|\A)\.\.?(?:/|\Z)")
 
 _LEGAL = r"""(?:[^\s\x00-\x20\x7f-\x9f\u200e\u200f\u202a-\u202e\ud800-\udfff"<>\\^`{|}%/?#\[\]]|%[0-9A-Fa-f]{2})"""
@@ -260,6 +261,8 @@ def _normal_escape(found: re.Match[str]) -> str:
 
 def normalised(uri: str) -> str:
     """Bring the spellings of a URI together (RFC 3986, 6.2.2): case of scheme and host, escapes, dot segments."""
+    if "/." not in uri and _PLAIN.fullmatch(uri) and not uri.startswith(WITH_HOSTS):  # nearly always
+        return uri
     uri = _with_small_host(normal(uri))
     found = _START.match(uri)
     if found is None or "/." not in found[3]:
@@ -461,13 +464,11 @@ def _ambiguous(row: Sequence[Cell]) -> str | None:
             names = f"{row[first].owner!r} and {row[second].owner!r}"
             fix = "put a character between them that the first can't hold, such as '/' beside a plain {x}"
             return f"it is ambiguous in {names}; {fix}"
-    for place, cell in enumerate(row):
-        if cell.skip and any(
-            cell.holds & row[after].holds for after in _following(row, place + 1) if after > place + 1
-        ):
-            return (
-                f"it is ambiguous in {row[place + 1].owner!r}; put another character than {min(cell.holds)!r} after it"
-            )
+    for place in (place for place, cell in enumerate(row) if cell.skip):  # where an optional part begins
+        others = [cell for cell in row[place + 1 :] if cell.skip]
+        others += [row[after] for after in _following(row, place + 1) if after > place + 1]
+        if any(row[place].holds & other.holds for other in others):
+            return f"it is ambiguous in {row[place + 1].owner!r}; put no other {min(row[place].holds)!r} behind it"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Cursors: they come back as they went out, and nothing else comes through."""
+"""Cursors and Base64 for URLs: they come back as they went out, and nothing else comes through."""
 
 import base64
 from collections.abc import Sequence
@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import INVALID_PARAMS, ProtocolError
-from dovetail.protocol.pagination import CLOCK_SKEW, LIFETIME, decode_cursor, encode_cursor
+from dovetail.protocol.pagination import (
+    CLOCK_SKEW,
+    LIFETIME,
+    decode_base64url,
+    decode_cursor,
+    encode_base64url,
+    encode_cursor,
+)
 
 KEY = b"k" * 32
 NOW = 1_800_000_000.75
@@ -121,3 +128,28 @@ def test_a_key_that_was_replaced_is_good_until_it_is_retired() -> None:
 def test_a_cursor_lives_for_a_day(age: float, good: bool) -> None:
     cursor = make(3)
     assert read(cursor, now=NOW + age) == 3 if good else refused(cursor, now=NOW + age)
+
+
+# Base64 for URLs
+
+
+@given(st.binary(max_size=100))
+def test_there_and_back(data: bytes) -> None:
+    text = encode_base64url(data)
+    assert text == base64.urlsafe_b64encode(data).decode().rstrip("=")
+    assert decode_base64url(text) == data
+
+
+@pytest.mark.parametrize("text", ["A", "AB", "AA==", "AA=", "A A", "AA\n", "+/+/", "AAA.", "é", "\udc80", "AAAAA"])
+def test_other_spellings_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        decode_base64url(text)
+
+
+@given(st.text(max_size=20))
+def test_a_text_is_refused_or_the_only_one(text: str) -> None:
+    try:
+        data = decode_base64url(text)
+    except ValueError:
+        return
+    assert encode_base64url(data) == text
