@@ -190,6 +190,14 @@ class MemoryState(StateBackend):
     async def delete(self, key: str) -> bool:
         return self._entries.find(key, self._clock()) is not None and self._entries.discard(key)
 
+    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
+        check_new(key, ttl)
+        now = self._clock()
+        if self._entries.find(key, now) is not None:
+            return False
+        self._write(key, None, value, now, now + ttl)
+        return True
+
     async def add(self, key: str, n: int, ttl: float) -> int:
         check_new(key, ttl)
         now = self._clock()
