@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from client_oauth_stage import METADATA, PRM, Person, Realm, notes, realm
 from msgspec.structs import replace
-from oauth_stage import METADATA, PRM, Person, Realm, notes, realm
 from served_http import Visit, until
 
 from dovetail import Client

@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp.connector
 import pytest
-from oauth_stage import METADATA, PRM, SECRETS, Realm, realm
+from client_oauth_stage import METADATA, PRM, SECRETS, Realm, realm
 from served_http import DISCOVERED, Scripted, Visit
 
 from dovetail import Client

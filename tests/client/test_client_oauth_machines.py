@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from client_oauth_stage import METADATA, PRM, Realm, notes, realm
 from joserfc.jwk import ECKey, OKPKey, RSAKey
-from oauth_stage import METADATA, PRM, Realm, notes, realm
 from served_http import Visit
 
 from authserver_stage import served
