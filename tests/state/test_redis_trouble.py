@@ -13,7 +13,7 @@ from contract import fill, heard, record, subscribed
 from redis_stage import BOUND, LONG, eventually, fails_within, is_back, pretender
 
 import stores
-from dovetail.state.base import Listener, LogPage, NoRoom, StoreTrouble
+from dovetail.state.base import Listener, NoRoom, StoreTrouble
 from dovetail.state.redis import RedisState
 
 AT_ONCE = 0.3  # seconds for some calls that ask nobody, on a busy machine
@@ -73,25 +73,6 @@ async def test_it_is_away_at_first(store: stores.StoreServer) -> None:
         await eventually(lambda: is_back(state))
         await heard_of_return(state, listener, {"a"})
     await state.close()
-
-
-async def test_what_it_keeps_over_a_restart_is_still_there(tmp_path: Path) -> None:
-    stores.demand()
-    server = stores.StoreServer(tmp_path / "store", save="3600 1")
-    state = RedisState(server.url)
-    version = await state.put("key", b"value", ttl=LONG)
-    await fill(state, "log", 3)
-    await state.add("counter", 5, LONG)
-    server.stop()
-    server.start()
-    await eventually(lambda: is_back(state))
-    assert await state.get("key") == (b"value", version)
-    assert await state.put("key", b"value", ttl=LONG, if_version=version) > version
-    assert await state.append("log", b"record 4", keep=9, ttl=LONG) == 4
-    assert await state.read("log", 2) == LogPage([record(3), record(4)], 1, 4)
-    assert await state.add("counter", 1, LONG) == 6
-    await state.close()
-    server.kill()
 
 
 @pytest.mark.slow
