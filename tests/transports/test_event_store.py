@@ -68,17 +68,17 @@ class Stage:
     def __init__(self, state: ScriptedState, **options: Any) -> None:
         self.state = state
         self.store = EventStore(state, ttl=60.0, member=Member(state), **options)
-        self._sent = b""
+        self.raw = b""
         self.response = Response(self._send)
         self.stream = EventStream(self.store, SESSION, self.response, (7,))
 
     async def _send(self, message: Any) -> None:
-        self._sent += message.get("body", b"")
+        self.raw += message.get("body", b"")
 
     @property
     def sent(self) -> list[tuple[bytes, bool]]:
         """The events, and whether each has an id."""
-        events = SseDecoder(max_bytes=1 << 20).feed(self._sent)
+        events = SseDecoder(max_bytes=1 << 20).feed(self.raw)
         return [(event.data, event.id is not None) for event in events if event.data]
 
     async def kept(self) -> list[bytes]:
@@ -171,8 +171,9 @@ async def test_a_stream_that_could_not_be_announced_is_with_its_next_event() -> 
     state = ScriptedState()
     state.is_away = True
     stage = Stage(state, hold=0.0)
-    await stage.stream.open(None)
+    await stage.stream.open(1000)
     assert stage.stream.life is StreamState.NEW
+    assert stage.raw == b""  # no id that other workers do not know
     state.is_away = False
     await stage.stream.send(b"1")
     assert stage.stream.life is StreamState.RUNNING

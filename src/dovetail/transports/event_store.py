@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
+from typing import TypeVar
 
 from dovetail.engine.member import Member
 from dovetail.errors import INTERNAL_ERROR, ProtocolError
@@ -28,6 +29,7 @@ HANG_UP = b"hang up "  # begins a record that is no event: close the connection,
 END = b"end "  # begins the last record of a stream; the answer follows, if there is one
 
 log = logging.getLogger("dovetail.http")
+T = TypeVar("T")
 _request_ids: Codec[list[RequestId]] = Codec(list[RequestId], "request id")
 
 
@@ -100,20 +102,25 @@ class EventStore:
                 await self.state.delete(requests_key(name))
 
     async def append(self, stream: "EventStream", record: bytes, ttl: float) -> int | None:
-        """The number of a new record; a short outage holds it back. None if another worker has ended the stream."""
+        """The number of a new record; None if another worker has ended the stream."""
+        number = await self.patiently(lambda: stream.append(record, ttl))
+        if number == 1 and not self.state.shared:
+            await self._make_room_for(stream.name)
+        return number
+
+    async def patiently(self, write: Callable[[], Awaitable[T]]) -> T:
+        """A short outage holds it back, also if it was written after all: it must do no harm to write it twice."""
         now = asyncio.get_running_loop().time
         until = now() + (0.0 if self._is_in_trouble else self._hold)
         try:
-            number = await until_answered(lambda: stream.append(record, ttl), lambda: now() < until)
+            written = await until_answered(write, lambda: now() < until)
         except (NoRoom, StoreTrouble) as failure:
             if not self._is_in_trouble:  # logged when trouble begins, and not for every event
                 log.warning("events can't be kept for clients that come back: %s", failure.message)
             self._is_in_trouble = True
             raise
         self._is_in_trouble = False
-        if number == 1 and not self.state.shared:
-            await self._make_room_for(stream.name)
-        return number
+        return written
 
     async def _make_room_for(self, name: str) -> None:
         """If too many streams are kept, the oldest that has ended gives way."""
@@ -159,12 +166,13 @@ class EventStream:
         return self.life in (StreamState.NEW, StreamState.RUNNING)
 
     async def open(self, retry: int | None) -> None:
-        """Open the response; with `retry` its first event tells how to resume, which other workers know of then."""
+        """Open the response; with `retry` its first event tells how to resume, if all workers know of the stream."""
         async with self._turn:
             if not self.response.started and not self.response.ended:
                 with suppress(NoRoom, StoreTrouble):  # the next event tries again
-                    await self._announce()
-                await self.response.open(b"" if retry is None else priming_event(f"{self.stream}.0", retry=retry))
+                    await self._store.patiently(self._announce)
+                is_known = retry is not None and self.life is StreamState.RUNNING
+                await self.response.open(priming_event(f"{self.stream}.0", retry=retry) if is_known else b"")
 
     async def send(self, message: bytes, *, last: bool = False) -> bool:
         """Keep an event and send it; without an id if it can't be kept. False if the stream has ended."""
@@ -204,13 +212,13 @@ class EventStream:
 
     async def _keep(self, record: bytes) -> int | None:
         try:
-            await self._announce()
             return await self._store.append(self, record, self._store.while_running)
         except (NoRoom, StoreTrouble):
             return None
 
     async def append(self, record: bytes, ttl: float) -> int | None:
         """One try. If an earlier one has written it after all, that is found out: nothing is kept twice."""
+        await self._announce()
         while self.life is not StreamState.REPLACED:
             keep = self._room_with(len(record))
             try:
