@@ -7,6 +7,7 @@ this machine, or stand in the way of other tests, is replaced.
 import re
 import shlex
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ def test_an_example_that_lasts_serves_what_it_says(folder: Path, monkeypatch: py
     served: list[Any] = []
     monkeypatch.setattr(Server, "run", lambda self, transport, **options: served.append((self.name, transport)))
     monkeypatch.setattr("dovetail.cli.run.BUNDLED", "dovetail.reference:create_server")
-    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "path", [*sys.path])  # what is imported is undone at the end
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
     done = typed(folder, *shlex.split(line)[1:])
     assert done.returncode == 0, done.stderr
     assert served[0][1] == ("http" if "--transport http" in line or line.endswith("run") else "stdio")

@@ -392,7 +392,6 @@ def test_what_a_server_is_called(home: Path, words: list[str], name: str) -> Non
         (["https://exa mple.com/", "--host", "cursor"], 2, "is no URL"),
         (["sevrer", "--host", "cursor"], 2, "there is no module sevrer"),
         (["package.modul", "--host", "cursor"], 2, "there is no module package.modul"),
-        (["package", "--host", "cursor"], 2, "is a folder; name the program in it, as package/server.py"),
         (["a b", "--host", "cursor"], 2, "neither a Python program nor a module"),
         (["server.py:", "--host", "cursor"], 2, "after the colon"),
         (["server.py", "--host", "cursor", "-H", "A:b"], 2, "--header does not go with a Python program, which takes"),

@@ -194,35 +194,12 @@ def port_in_use(number: int) -> Iterator[HealthNote]:
     try:
         sockets = bind(LOOPBACK, number)
     except SetupError:
-        holder = _holder(number)
-        words = f"in use by {holder}" if holder else "in use, or not allowed"
-        yield HealthNote(WARNING, subject, words, "end that program, or choose another with --port; 0 is any")
+        fix = "end the program that has it, or choose another with --port; 0 is any"
+        yield HealthNote(WARNING, subject, "in use, or not allowed", fix)
         return
     for each in sockets:
         each.close()
     yield HealthNote(OK, subject, "free")
-
-
-def _holder(number: int) -> str | None:
-    """The program that listens there, where Linux tells us; its name alone, for its words may hold a secret."""
-    sockets = {f"socket:[{inode}]" for inode in _listening(number)}
-    for folder in Path("/proc").glob("[0-9]*/fd") if sockets else ():
-        with suppress(OSError):
-            for descriptor in folder.iterdir():
-                with suppress(OSError):
-                    if os.readlink(descriptor) in sockets:
-                        name = (folder.parent / "comm").read_text().strip()
-                        return f"{in_line(name, 50)} (process {folder.parent.name})"
-    return None
-
-
-def _listening(number: int) -> Iterator[str]:
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == number:
-                    yield fields[9]
 
 
 def localhost() -> Iterator[HealthNote]:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkstemp
 from typing import Any, NamedTuple
@@ -40,6 +39,7 @@ from dovetail.cli.hosts import (
 )
 from dovetail.cli.options import COMMAND_WORDS, ServerCommand
 from dovetail.cli.output import DECLINED, CommandExit, can_ask, finish, in_line, out, plain, styled, tell
+from dovetail.cli.target import what_is_missing
 
 LAUNCHERS = ("npx", "bunx", "bun", "node", "deno", "uvx", "uv", "pipx", "python", "py", "docker", "podman")
 SUBCOMMANDS = ("run", "x")  # of launchers
@@ -462,38 +462,17 @@ def _program(wanted: WantedServer, here: str | None) -> AddedServer:
 
 def _module(wanted: WantedServer, env: dict[str, str], here: str | None) -> AddedServer:
     module, colon, inner = wanted.target.partition(":")
-    if os.path.isdir(wanted.target) and not _is_found(wanted.target):
-        advice = f"name the program in it, as {Path(wanted.target, 'server.py')}"
-        raise click.UsageError(f"{wanted.target} is a folder; {advice}")
     if not _is_dotted(module) or (colon and not _is_dotted(inner)):
         raise click.UsageError(f"{wanted.target} is neither a Python program nor a module; {WAYS}")
     if wanted.with_uv:  # which has an environment of its own, and the modules in its folder
         return AddedServer(_by_uv(_located(os.getcwd(), here), wanted.target, here), env)
-    if not _is_found(module):
-        raise click.UsageError(f"there is no module {module}; {WAYS}")
+    if missing := what_is_missing(module):
+        raise click.UsageError(f"{missing}; {WAYS}")
     return AddedServer([sys.executable, "-m", "dovetail.cli", "run", wanted.target], _with_import_path(env, module))
 
 
 def _is_dotted(name: str) -> bool:
     return all(part.isidentifier() for part in name.split("."))
-
-
-def _is_found(module: str) -> bool:
-    """Nothing is imported for it. A folder without a program in it is a module, but has no server."""
-    if not _is_dotted(module):
-        return False
-    top, *inner = module.split(".")
-    try:
-        spec = PathFinder.find_spec(top, [os.getcwd()]) or find_spec(top)
-    except (ImportError, ValueError):
-        return False
-    name = top
-    for part in inner:
-        if spec is None or spec.submodule_search_locations is None:
-            return False
-        name = f"{name}.{part}"
-        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
-    return spec is not None and spec.origin is not None
 
 
 def _located(word: str, here: str | None) -> str:

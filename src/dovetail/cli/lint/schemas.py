@@ -1,7 +1,7 @@
 """Checks of the schemas of tools, as some server wrote them: every part, its references, its patterns.
 
-References into the document are looked up: `#/$defs/Name` and `#anchor`. Nothing is fetched, and where `$id` names a base
-they are not judged.
+References into the document are looked up: `#/$defs/Name` and `#anchor`. Nothing is fetched, and where `$id` names a
+base they are not judged.
 """
 
 import json
