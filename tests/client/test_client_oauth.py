@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from oauth_stage import METADATA, PRM, Person, Realm, notes, realm
 from served_http import Visit, until
+from sign_in_stage import METADATA, PRM, Person, Realm, notes, realm
 
 from dovetail import Client
 from dovetail.client.oauth import ClientCredentials, JwtBearer, MemoryTokens, OAuth, TokenFile, TokenSet

@@ -5,8 +5,8 @@ from typing import Any
 
 import aiohttp.connector
 import pytest
-from oauth_stage import METADATA, PRM, SECRETS, Realm, realm
 from served_http import DISCOVERED, Scripted, Visit
+from sign_in_stage import METADATA, PRM, SECRETS, Realm, realm
 
 from dovetail import Client
 from dovetail.client.oauth import ClientCredentials, MemoryTokens, OAuth

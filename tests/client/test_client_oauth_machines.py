@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from joserfc.jwk import ECKey, OKPKey, RSAKey
-from oauth_stage import METADATA, PRM, Realm, notes, realm
 from served_http import Visit
+from sign_in_stage import METADATA, PRM, Realm, notes, realm
 
 from authserver_stage import served
 from dovetail import Client, Server
