@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from client_oauth_stage import Person, notes
 from client_stages import ScriptedLink, result
+from sign_in_stage import Person, notes
 from small_server import every_revision, handshake_only, make_server, modern_only, revision_of
 
 from documented import PROGRAMS, load

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_oauth_stage import METADATA, PRM, Person, Realm, notes, realm
 from msgspec.structs import replace
 from served_http import Visit, until
+from sign_in_stage import METADATA, PRM, Person, Realm, notes, realm
 
 from dovetail import Client
 from dovetail.client.oauth import ClientCredentials, JwtBearer, MemoryTokens, OAuth, TokenFile, TokenSet

@@ -6,8 +6,8 @@ from typing import Any
 
 import aiohttp.connector
 import pytest
-from client_oauth_stage import METADATA, PRM, SECRETS, Realm, realm
 from served_http import DISCOVERED, Scripted, Visit
+from sign_in_stage import METADATA, PRM, SECRETS, Realm, realm
 
 from dovetail import Client
 from dovetail.cli.connect import terminal_sign_in

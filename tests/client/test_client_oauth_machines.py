@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from client_oauth_stage import METADATA, PRM, Realm, notes, realm
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 from served_http import Visit
+from sign_in_stage import METADATA, PRM, Realm, notes, realm
 
 from authserver_stage import served
 from dovetail import Client, Server
