@@ -216,6 +216,9 @@ def test_every_way_to_cut_a_stream_gives_the_same_lines(pieces: list[bytes], dat
 @pytest.mark.rule("STDIO-1")
 def test_a_message_is_one_line() -> None:
     assert as_line(b'{"a":1}') == b'{"a":1}\n'
+    for broken in (b'{\n"a":1}', b'{\r"a":1}'):
+        assert json.loads(as_line(broken)) == {"a": 1}
+        assert as_line(broken).splitlines() == [as_line(broken)[:-1]]
     pretty = json.dumps({"text": "two\nlines\r"}, indent=2).replace("\n", "\r\n").encode()
     line = as_line(pretty)
     assert line.count(b"\n") == 1
