@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LOG = "changes"
 SECONDS = MAX_TTL  # it must not begin anew: a position would be taken for one in the other log
 PATIENCE = 3.0  # seconds that an answer waits for the changes of its call to be written
+AGAIN_SECONDS = 0.5  # what could not be written is tried again
 FOUND_SECONDS = 60.0  # for which workers know that one of them has told of what they find in a file
 
 log = logging.getLogger("dovetail")
@@ -54,11 +55,11 @@ class ChangeLog:
     """Passes what the hub says on to the log, reads the log for sessions, and tells the hub what other workers say."""
 
     def __init__(
-        self, engine: "Engine", state: StateBackend, member: Member, *, keep: int = 10_000, again: float = 0.5
+        self, engine: "Engine", state: StateBackend, member: Member, *, keep: int = 10_000, again: float | None = None
     ) -> None:
         """`keep` changes are kept; what could not be written is tried `again` after so many seconds."""
         self._keep = keep
-        self._again = again
+        self._again = AGAIN_SECONDS if again is None else again
         self._engine = engine
         self._state = state
         self._member = member
