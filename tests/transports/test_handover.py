@@ -1,10 +1,9 @@
-"""One process takes over from another at the same sockets: when it says so, and what its clients see of it."""
+"""A process that ends: what its clients see of its streams and of the last answer."""
 
 import asyncio
 import socket
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 from drain_stage import LISTEN
@@ -42,35 +41,14 @@ class Slow:
 
 
 class Stage:
-    def __init__(self, let_go: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self.app = Slow()
         self._bound = sockets.bind("127.0.0.1", 0)
         self.port = sockets.port_of(self._bound)
-        self.service = HttpService(self.app, HttpOptions(port=self.port), self._bound, let_go)
+        self.service = HttpService(self.app, HttpOptions(port=self.port), self._bound)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
-
-
-async def test_it_says_that_it_has_let_go_while_calls_go_on() -> None:
-    has_let_go = asyncio.Event()
-    stage = Stage(has_let_go.set)
-    await stage.service.start()
-    idle, idle_writer = await stage.connect()
-    reader, writer = await stage.connect()
-    writer.write(REQUEST)
-    await reader.readuntil(b"begun ")
-    stopping = asyncio.ensure_future(stage.service.stop())
-    await has_let_go.wait()
-    with pytest.raises(ConnectionRefusedError):
-        await stage.connect()
-    assert await idle.read() == b""  # closed already
-    assert not stopping.done()
-    stage.app.may_end.set()
-    assert b"done" in await reader.read()
-    await stopping
-    for each in (writer, idle_writer):
-        each.close()
 
 
 async def test_who_has_ended_its_streams_tells_nothing_more_on_them_while_calls_finish() -> None:
@@ -100,7 +78,7 @@ async def test_the_end_comes_with_the_last_bytes_of_an_answer(monkeypatch: pytes
         close(self)
 
     monkeypatch.setattr(HttpConnection, "close", close_late)
-    stage = Stage(lambda: None)
+    stage = Stage()
     await stage.service.start()
     with socket.create_connection(("127.0.0.1", stage.port)) as client:
         client.sendall(REQUEST)
