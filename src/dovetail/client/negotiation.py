@@ -97,7 +97,13 @@ async def agree(
         return _settled(dispatcher, await _find_out(dispatcher, identity, timeout))
     if pinned is None or pinned.handshake:
         return await begin_session(dispatcher, identity, pinned or revisions.LATEST_HANDSHAKE, pinned, timeout)
-    return _settled(dispatcher, await discover(dispatcher, identity, pinned, timeout))
+    try:
+        found = await discover(dispatcher, identity, pinned, timeout)
+    except ServerError as refusal:
+        if pinned.name not in _supported(refusal):
+            raise
+        found = await discover(dispatcher, identity, pinned, timeout)  # refused, and named as the one to use
+    return _settled(dispatcher, found)
 
 
 async def begin_session(
@@ -147,8 +153,7 @@ async def _probe(dispatcher: Dispatcher, identity: Identity, timeout: float | No
         raise
     except ServerError as refusal:
         if refusal.code == UNSUPPORTED_VERSION:
-            supported = refusal.data.get("supported") if isinstance(refusal.data, dict) else None
-            return _newest(supported if isinstance(supported, list) else [])
+            return _newest(_supported(refusal))
         if refusal.code in (HEADER_MISMATCH, MISSING_CAPABILITY):
             raise
     except (BadAnswer, TimeoutError):
@@ -205,6 +210,12 @@ def _newest(names: Sequence[Any]) -> Revision:
         if revision.name in names:
             return revision
     raise BadAnswer(f"No common protocol revision: the server speaks {_listed(names)}")
+
+
+def _supported(refusal: ServerError) -> list[Any]:
+    known = refusal.code == UNSUPPORTED_VERSION and isinstance(refusal.data, dict)
+    supported = refusal.data.get("supported") if known else None
+    return supported if isinstance(supported, list) else []
 
 
 def _listed(names: Sequence[Any]) -> str:
