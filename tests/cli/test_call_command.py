@@ -269,7 +269,7 @@ def test_results_and_words_go_different_ways(folder: Path) -> None:
         (["nowhere.py", "add"], WRONG_USE, b"there is no file nowhere.py"),
         (["broken.py", "add"], UNREACHED, b"broken.py exited with code 1"),
         (["http://127.0.0.1:1/mcp", "add"], UNREACHED, b"can't connect"),
-        (["server.py", "bake", "seconds=20", "--timeout", "0.5"], LATE, b"0.5 s\n--timeout SECONDS"),
+        (["server.py", "bake", "seconds=20", "--timeout", "0.5"], LATE, b"no progress for 0.5 s"),
         (["server.py", "add", "a=1", "b=2", "--header", "X: y"], WRONG_USE, b"--header: only for a URL"),
         (["add", "a=1", "b=2", "--", "no-such-command"], WRONG_USE, b"there is no such command"),
         (["add", "--"], WRONG_USE, b"after -- comes the command"),

@@ -26,7 +26,7 @@ def notes(**options: Any) -> Server:
     server.add_tool(lambda: "", name="write", scopes=["notes:write", "offline_access"])
     server.add_prompt(lambda: "", name="ask", scopes=["notes:ask"])
     server.add_resource("notes://all", lambda: "", name="all", scopes=["notes:read"])
-    server.add_resource("notes://{name}", lambda name: name, name="one", scopes=["notes:one"])
+    server.add_resource("notes://one/{name}", lambda name: name, name="one", scopes=["notes:one"])
     return server
 
 

@@ -43,8 +43,8 @@ REACHING_OUT = {
     "auth/introspection.py": "whether a token is good",
     "auth/jwt.py": "the keys that tokens are signed with",
     "authserver/clients.py": "what a program publishes of itself",
-    "client/oauth/web.py": "where the client signs in",
-    "client/requests.py": "the client, for whoever uses it",
+    "client/oauth/metadata.py": "where the client signs in",
+    "client/transports/aiohttp.py": "the client, for whoever uses it",
 }
 _REACHES = re.compile(r"\bmake_fetch\(|\bimport aiohttp|\bimport httpx|\burlopen\b|\bhttp\.client\b")
 

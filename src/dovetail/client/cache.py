@@ -210,12 +210,6 @@ class KnownTools:
                 return self._tools.get(name)
         return None
 
-    async def current(self, name: str, timeout: "Seconds") -> ToolDefinition | None:
-        """As the server offers it at this moment, whatever is known."""
-        async with self._session.within(self._session.seconds(timeout), "tools/list: no answer"):
-            tools = await self.listed(fresh=True, timeout=timeout)
-        return next((tool for tool in tools if tool.name == name), None)
-
     async def learn_headers(self, name: str, timeout: "Seconds") -> None:
         """Of a tool that is about to be called; a server that lists nothing may still have it."""
         with suppress(ServerError):

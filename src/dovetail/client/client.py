@@ -235,14 +235,21 @@ class Client:
         return await send(params)
 
     async def _ask_approval(self, approve: Approve, name: str, arguments: dict[str, Any], timeout: Seconds) -> None:
-        """What is approved has to be what the server offers: its list is read before the question, and once more."""
-        tool = await self._known.current(name, timeout)
+        tool = await self._offered(name, timeout)
         if tool is None:
             raise NotApproved(f"The tool {name} was not called: the server does not list it")
         if not await outcome_of(approve, tool, arguments):
             raise NotApproved(f"The tool {name} was not called: it was not approved")
-        if await self._known.current(name, timeout) != tool:
+        if await self._offered(name, timeout) != tool:
             raise NotApproved(f"The tool {name} was not called: it changed while it was being approved")
+
+    async def _offered(self, name: str, timeout: Seconds) -> ToolDefinition | None:
+        """A tool as the server offers it now: its list is read again, unless the server tells of changes."""
+        offered = self.capabilities.get("tools")
+        announced = isinstance(offered, dict) and bool(offered.get("listChanged"))
+        if not (announced and self._session.hears_of_all):
+            self._known.forget()
+        return await self._known.find(name, timeout=timeout)
 
     def _changed(self, change: Change) -> None:
         if change.kind == "tools":

@@ -327,7 +327,9 @@ class ClientHandlers:
     ) -> None:
         for option, handler in {"elicitation": elicitation_handler, "sampling": sampling_handler}.items():
             if handler is not None and not callable(handler):
-                raise SetupError(f"Client: {option}_handler={handler!r} is no function that takes the question")
+                raise SetupError(
+                    f"Client: {option}_handler={handler!r} is not possible; give a function that takes the question"
+                )
         self.elicitation_complete_handler = elicitation_complete_handler
         self._handlers: dict[str, Any] = {
             "elicitation_handler": elicitation_handler,

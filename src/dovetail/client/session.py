@@ -315,6 +315,11 @@ class ClientSession:
             raise ProtocolError(f"Method not found: {method[:100]}", code=METHOD_NOT_FOUND)
         return self._handlers.prepare(self.revision, method, params)
 
+    @property
+    def hears_of_all(self) -> bool:
+        """Whether all arrives that the server says unasked: a pipe has no gaps."""
+        return self.revision.handshake and not self._transport.reconnects
+
     async def tell_of_roots(self) -> None:
         """That they have changed; a server of 2026-07-28 asks each time."""
         if self._dispatcher is None or self._agreement is None:
