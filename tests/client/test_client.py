@@ -101,9 +101,9 @@ async def test_a_timeout_stops_the_tool(server: Server, version: str) -> None:
             stopped.set()
         return "never"
 
-    async with Client(server, protocol_version=version, timeout=0.05) as client:
+    async with Client(server, protocol_version=version) as client:
         with pytest.raises(TimeoutError, match=r"tools/call: no answer within 0\.05 s"):
-            await client.call_tool("stuck")
+            await client.call_tool("stuck", timeout=0.05)
         await asyncio.wait_for(stopped.wait(), 5)
         assert (await client.call_tool("sleep", {"seconds": 0.1}, timeout=None)).data == "rested"
         assert (await client.call_tool("greet", {"name": "you"})).data == "Hello, you!"
