@@ -10,6 +10,7 @@ time of grace.
 import hashlib
 import hmac
 import logging
+import math
 import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping
@@ -183,15 +184,15 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     async def access_token(self, client: str, subject: str, scopes: Iterable[str], grant: str | None = None) -> str:
         """Of a client that acts for itself, the subject is the client."""
-        now = int(self.keyring.now())
+        now = self.keyring.now()
         claims = {
             "iss": self.issuer,
             "sub": subject,
             "aud": self.target.resource,
             "client_id": client,
             "scope": " ".join(sorted(scopes)),
-            "iat": now,
-            "exp": now + int(self.access_seconds),
+            "iat": int(now),
+            "exp": math.ceil(now + int(self.access_seconds)),  # no sooner than `expires_in` tells the client
             "jti": secrets.token_urlsafe(12),
             GRANT: grant or secrets.token_urlsafe(16),
         }
