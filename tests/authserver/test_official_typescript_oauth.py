@@ -28,7 +28,7 @@ def protected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Protected]:
 
 
 def flow(served: Protected, revision: str, *document: str) -> dict[str, Any]:
-    wait = str(ACCESS_SECONDS * 1000 + 500)
+    wait = str((ACCESS_SECONDS + 1) * 1000 + 500)  # a token ends at a whole second
     said = nodejs.run("oauth.mjs", served.url, revision, USER, PASSWORD, wait, json.dumps(METADATA), *document)
     assert said["negotiated"] == revision
     return said
