@@ -71,7 +71,7 @@ async def serving(
     assert not traffic._calls
     assert not traffic._streams
     assert not app._state._topics._by_name
-    assert not app._state._topics._open
+    assert not app._state._topics.listeners
 
 
 def endpoint_of(app: Any) -> Endpoint:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from dovetail.state import base
 from dovetail.state.base import Codec, StoreTrouble, until_answered
 
 
@@ -20,20 +19,15 @@ class Store:
         return self.asked
 
 
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "AGAIN_SECONDS", 0)
-
-
 @pytest.mark.parametrize("silent", [0, 1, 5])
 async def test_it_is_asked_until_it_answers(silent: int) -> None:
-    assert await until_answered(Store(silent).ask, lambda: True) == silent + 1
+    assert await until_answered(Store(silent).ask, lambda: True, pause=0) == silent + 1
 
 
 async def test_it_is_asked_as_long_as_the_answer_is_wanted() -> None:
     store = Store(100)
     with pytest.raises(StoreTrouble):
-        await until_answered(store.ask, lambda: store.asked < 3)
+        await until_answered(store.ask, lambda: store.asked < 3, pause=0)
     assert store.asked == 3
 
 
@@ -42,7 +36,7 @@ async def test_another_failure_is_an_answer() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        await until_answered(fail, lambda: True)
+        await until_answered(fail, lambda: True, pause=0)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02\x01", b"\x01", b"\x01\xa1x", b"\x01\x01\x01"])

@@ -8,6 +8,7 @@ import pytest
 from contract import LONG, BackendContract, Elapse, begun, fill, record
 from without_loop import Clock, at_once
 
+from dovetail.state.base import NoRoom
 from dovetail.state.memory import MemoryState
 
 
@@ -53,7 +54,7 @@ class TestSweep:
             await backend.put(f"key {n}", b"", ttl=10)
             await fill(backend, f"log {n}", 1, ttl=10)
         clock.now += 10
-        for n in range(500):
+        for n in range(1000):
             await backend.put("the same key", b"%d" % n, ttl=LONG)
         assert backend.held == 1
         assert backend.log_bytes == 0
@@ -80,15 +81,18 @@ class TestSweep:
             await backend.put("write", b"%d" % n, ttl=LONG)
         assert backend.held == 1
 
-    async def test_alarms_of_deleted_keys_do_not_pile_up(self, backend: MemoryState) -> None:
-        for n in range(5000):
-            await backend.claim(f"key {n}", b"", LONG)
-            await backend.delete(f"key {n}")
-            await fill(backend, f"log {n}", 1)
-            await backend.drop(f"log {n}")
-        assert backend.held == 0
-        assert len(backend._entries.alarms) < 100
-        assert len(backend._logs.alarms) < 100
+    async def test_a_full_store_is_swept_once_a_second_at_most(self, clock: Clock) -> None:
+        state = MemoryState(max_entries=100, clock=clock)
+        for n in range(100):
+            await state.put(f"key {n}", b"", ttl=LONG if n < 98 else 1.5)
+        for n, (seconds, is_taken) in enumerate([(0, False), (0.9, False), (0.9, True), (0, True), (0, False)]):
+            clock.now += seconds
+            try:
+                await state.put(f"more {n}", b"", ttl=LONG)
+            except NoRoom:
+                assert not is_taken
+            else:
+                assert is_taken
 
 
 class TestEventLoops:

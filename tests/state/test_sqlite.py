@@ -36,8 +36,22 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def backend(path: Path, clock: Clock) -> AsyncIterator[SqliteState]:
-    state = SqliteState(path, clock=clock)
+def held() -> threading.Lock:
+    """While a test has it, the thread of `backend` stands still in its next call."""
+    return threading.Lock()
+
+
+def behind(held: threading.Lock, clock: Clock) -> Callable[[], float]:
+    def now() -> float:
+        with held:
+            return clock()
+
+    return now
+
+
+@pytest.fixture
+async def backend(path: Path, clock: Clock, held: threading.Lock) -> AsyncIterator[SqliteState]:
+    state = SqliteState(path, clock=behind(held, clock))
     yield state
     await state.close()
 
@@ -93,7 +107,7 @@ class TestFile:
     @pytest.mark.parametrize(
         ("statement", "message"),
         [
-            ("PRAGMA user_version = 1", "another version of Dovetail .its format is 1, ours is 2"),
+            ("PRAGMA user_version = 1", "another version of Dovetail .its format is 1, ours is 3"),
             ("PRAGMA application_id = 7", "another program; give another file"),
         ],
     )
@@ -165,13 +179,16 @@ class TestWakeUps:
         assert backend.outages == 0
 
     async def test_a_sleeper_is_told_of_everything_and_wakes_do_not_pile_up(
-        self, path: Path, backend: SqliteState, other: SqliteState
+        self, path: Path, backend: SqliteState, other: SqliteState, held: threading.Lock
     ) -> None:
         with contextlib.closing(backend.listen(["a", "b"])) as listener:
             await backend.get("key")
-            with backend.using:  # the thread stands still
+            with held:  # the thread of `backend` stands still
+                busy = asyncio.create_task(backend.get("key"))
+                await asyncio.sleep(0)
                 for _ in range(200):
                     await asyncio.gather(*(other.publish(f"{n}") for n in range(30)))
+            await busy
             assert await heard(listener) == {"a", "b"}
             assert backend.outages == 1
             await other.publish("b")
@@ -190,8 +207,8 @@ def lock(path: Path) -> sqlite3.Connection:
 
 class TestTrouble:
     @pytest.fixture
-    async def backend(self, path: Path, clock: Clock) -> AsyncIterator[SqliteState]:
-        state = SqliteState(path, clock=clock, patience=0.3, max_waiting=100)
+    async def backend(self, path: Path, clock: Clock, held: threading.Lock) -> AsyncIterator[SqliteState]:
+        state = SqliteState(path, clock=behind(held, clock), patience=0.3, max_waiting=100)
         yield state
         await state.close()
 
@@ -230,9 +247,9 @@ class TestTrouble:
             assert {type(outcome) for outcome in outcomes} == {StoreTrouble}
         assert await backend.add("key", 1, LONG)
 
-    async def test_a_system_that_does_not_come_back(self, backend: SqliteState) -> None:
+    async def test_a_system_that_does_not_come_back(self, backend: SqliteState, held: threading.Lock) -> None:
         await backend.put("key", b"", ttl=LONG)
-        with backend.using, pytest.raises(StoreTrouble):
+        with held, pytest.raises(StoreTrouble):
             await backend.get("key")
         assert await backend.get("key") is not None
 

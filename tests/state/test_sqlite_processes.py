@@ -221,9 +221,9 @@ def test_killed_in_the_middle_of_a_storm(path: Path, start: Start) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
-@pytest.mark.parametrize("used", [False, True], ids=["fresh", "in use"])
+@pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
 def test_forked_after_it_was_made(path: Path, start: Start, used: bool) -> None:
-    """Even while the thread of the parent works, and somebody listens there."""
+    """Also after the parent has used it, and while it listens there."""
     lines = """
     import warnings
     warnings.simplefilter("ignore", DeprecationWarning)  # of forks in a process with threads
@@ -245,13 +245,12 @@ def test_forked_after_it_was_made(path: Path, start: Start, used: bool) -> None:
     async def parent():
         adding = [asyncio.create_task(state.add("counter", 1, 60)) for _ in range(50)] if in_use else []
         listener = state.listen(["early"]) if in_use else None
-        await asyncio.sleep(0)
+        await asyncio.gather(*adding)
         children = []
         for _ in range(3):
             if not (pid := os.fork()):
                 return None
             children.append(pid)
-        await asyncio.gather(*adding)
         totals = await work("parent")
         say(*totals)
         for pid in children:

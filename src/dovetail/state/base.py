@@ -37,7 +37,6 @@ CALLER_FAMILIES = (
     "visits/",  # a page that a user was sent to
 )
 CALLERS_SHARE = 0.75  # of the store
-AGAIN_SECONDS = 0.5  # between two questions to a store that is out of reach
 
 
 class Entry(NamedTuple):
@@ -171,19 +170,19 @@ class StateBackend(Protocol):
 class Listener:
     """Hears of topics, on one event loop at a time. Each is remembered once, so a slow listener costs no memory."""
 
-    __slots__ = ("_closed", "_names", "_told", "_topics", "_waiter")
+    __slots__ = ("_names", "_told", "_topics", "_waiter", "closed")
 
     def __init__(self, topics: "Topics") -> None:
+        self.closed = False
         self._topics = topics
         self._names: set[str] = set()
         self._told: set[str] = set()
         self._waiter: asyncio.Future[None] | None = None  # nothing else here knows an event loop
-        self._closed = False
 
     def add(self, topic: str) -> None:
         """Hear of one more topic."""
         check_name(topic)
-        if not self._closed and topic not in self._names:
+        if not self.closed and topic not in self._names:
             self._names.add(topic)
             self._topics.enter(topic, self)
 
@@ -199,7 +198,7 @@ class Listener:
 
         One task at a time may wait. A wait that is cancelled loses nothing.
         """
-        while not self._told and not self._closed:
+        while not self._told and not self.closed:
             if self._waiter is not None and not self._waiter.done():
                 raise RuntimeError("Another task waits at this listener already")
             self._waiter = waiter = asyncio.get_running_loop().create_future()
@@ -211,29 +210,29 @@ class Listener:
         told, self._told = self._told, set()
         return told
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def close(self) -> None:
         """Hear no more. A `wait` that is under way, and every later one, returns an empty set."""
-        self._closed = True
+        self.closed = True
         for name in tuple(self._names):
             self.remove(name)
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.get_loop().is_closed():
-            _wake(waiter)
-        self._topics.forget(self)
+        self._wake()
+        self._waiter = None
+        self._topics.listeners.discard(self)
 
     def hear(self, topic: str) -> None:
         """Called by `Topics` for a topic that was added."""
-        waiter = self._waiter
-        if waiter is not None and waiter.get_loop().is_closed():
-            self.close()  # who waited here will never go on
-            return
         self._told.add(topic)
-        if waiter is not None:
-            _wake(waiter)
+        if not self._wake():
+            self.close()  # the task that waited here will never go on
+
+    def _wake(self) -> bool:
+        """False if the event loop of the waiting task is closed."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            if waiter.get_loop().is_closed():
+                return False
+            waiter.set_result(None)
+        return True
 
 
 class Topics:
@@ -243,14 +242,14 @@ class Topics:
     """
 
     def __init__(self, wanted: Callable[[str, bool], None] | None = None) -> None:
+        self.listeners: set[Listener] = set()
         self._wanted = wanted
         self._by_name: dict[str, dict[Listener, None]] = {}
-        self._open: set[Listener] = set()
         self._closed = False
 
     def listen(self, names: Iterable[str]) -> Listener:
         listener = Listener(self)
-        self._open.add(listener)
+        self.listeners.add(listener)
         try:
             for name in names:
                 listener.add(name)
@@ -263,13 +262,12 @@ class Topics:
 
     def tell(self, name: str) -> None:
         """Wake every listener of the topic."""
-        if listeners := self._by_name.get(name):
-            for listener in tuple(listeners):
-                listener.hear(name)
+        for listener in tuple(self._by_name.get(name, ())):
+            listener.hear(name)
 
     def tell_all(self) -> None:
         """Wake every listener of all its topics: what was published meanwhile is not known."""
-        for name in tuple(self._by_name):
+        for name in self.names:
             self.tell(name)
 
     @property
@@ -282,7 +280,7 @@ class Topics:
 
     def close(self) -> None:
         self._closed = True
-        for listener in tuple(self._open):
+        for listener in tuple(self.listeners):
             listener.close()
 
     def enter(self, name: str, listener: Listener) -> None:
@@ -299,9 +297,6 @@ class Topics:
             if self._wanted is not None:
                 self._wanted(name, False)
 
-    def forget(self, listener: Listener) -> None:
-        self._open.discard(listener)
-
 
 def check_name(name: str) -> None:
     """Raises ValueError for a name that no backend takes."""
@@ -314,13 +309,10 @@ def check_name(name: str) -> None:
             raise ValueError(f"The name {name!r} holds half a surrogate pair") from None
 
 
-def is_name(name: str) -> bool:
-    """Whether something can be stored under the name."""
-    try:
-        check_name(name)
-    except ValueError:
-        return False
-    return True
+def check_ttl(ttl: float) -> None:
+    """Raises ValueError for a time to live that no backend takes."""
+    if not 0 < ttl <= MAX_TTL:  # also false for NaN
+        raise ValueError(f"ttl={ttl!r} is not possible; it must be above 0 and at most {MAX_TTL:.0f} seconds")
 
 
 def check_new(name: str, ttl: float, keep: int = 1) -> None:
@@ -329,12 +321,6 @@ def check_new(name: str, ttl: float, keep: int = 1) -> None:
     check_ttl(ttl)
     if keep < 1:
         raise ValueError(f"keep={keep!r} is not possible; a log keeps one record at least")
-
-
-def check_ttl(ttl: float) -> None:
-    """Raises ValueError for a time to live that no backend takes."""
-    if not 0 < ttl <= MAX_TTL:  # also false for NaN
-        raise ValueError(f"ttl={ttl!r} is not possible; it must be above 0 and at most {MAX_TTL:.0f} seconds")
 
 
 def counted(key: str, value: bytes | None, n: int) -> int:
@@ -352,7 +338,7 @@ def full_beyond(size: float, is_callers: bool) -> float:
     return size * CALLERS_SHARE if is_callers else size
 
 
-async def until_answered(ask: Callable[[], Awaitable[T]], still: Callable[[], bool]) -> T:
+async def until_answered(ask: Callable[[], Awaitable[T]], still: Callable[[], bool], pause: float = 0.5) -> T:
     """Asks again and again while there is trouble and `still()` holds; after that it raises StoreTrouble.
 
     Only for what does no harm if it happens twice: to read, to touch, to put.
@@ -363,7 +349,7 @@ async def until_answered(ask: Callable[[], Awaitable[T]], still: Callable[[], bo
         except StoreTrouble:
             if not still():
                 raise
-        await asyncio.sleep(AGAIN_SECONDS)
+        await asyncio.sleep(pause)
 
 
 class Codec(Generic[T]):
@@ -393,8 +379,3 @@ class Codec(Generic[T]):
                 pass
         log.warning("the state store holds a %s that this version can't read; it is taken for gone", self._name)
         return None
-
-
-def _wake(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_result(None)

@@ -1,14 +1,13 @@
 """Memory state backend, for a single process: dictionaries with bounds.
 
-Nothing here suspends, locks or starts a task: each call is done when its first step returns. What has expired is found
-when it is asked for, or by one of the next writes, each of which frees a few things. Data outlive an event loop; a
-waiting listener belongs to its loop. All calls are made on the event loop, `publish` and `append` above all.
+Nothing here suspends, locks or starts a task: each call is done when its first step returns. Expired things are freed
+when they are asked for, and by writes, each of which looks at a few. Data outlive an event loop; a waiting listener
+belongs to its loop. All calls are made on the event loop, `publish` and `append` above all.
 """
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import Generic, TypeVar
 
@@ -32,22 +31,20 @@ MEBIBYTE = 1024 * 1024
 RECORD_OVERHEAD = 128  # bytes that a record costs besides its data, about
 
 
-class _Slot:
-    """A key."""
-
-    __slots__ = ("due", "entry", "expires", "size")
+class _Key:
+    __slots__ = ("entry", "expires", "size")
 
     def __init__(self) -> None:
-        self.expires = self.due = inf  # its alarm rings at `due`, never after `expires`
+        self.expires = inf
         self.size = 0  # bytes
         self.entry = Entry(b"", 0)
 
 
 class _Log:
-    __slots__ = ("due", "expires", "last", "records", "size")
+    __slots__ = ("expires", "last", "records", "size")
 
     def __init__(self) -> None:
-        self.expires = self.due = inf
+        self.expires = inf
         self.size = 0
         self.records: dict[int, bytes] = {}  # without gaps, up to `last`
         self.last = 0
@@ -57,68 +54,51 @@ class _Log:
         return self.last - len(self.records) + 1
 
 
-T = TypeVar("T", _Slot, _Log)
+T = TypeVar("T", _Key, _Log)
 
 
-class _Shelf(Generic[T]):
-    """Keys or logs by name, each until it expires.
-
-    There is a heap of alarms. A thing that is prolonged keeps its alarm, which is set anew when it rings, so that
-    prolonging is cheap. An alarm whose thing is gone, or has another one, is stale and rings in vain.
-    """
+class _Table(Generic[T]):
+    """Keys or logs by name, each until it expires."""
 
     def __init__(self) -> None:
-        self.things: dict[str, T] = {}
-        self.size = 0  # bytes of all things
-        self.alarms: list[tuple[float, str]] = [(inf, "")]  # a heap; the last one never rings
+        self.rows: dict[str, T] = {}
+        self.size = 0  # bytes of all rows
+        self._round: Iterator[str] = iter(())  # the names that `sweep_some` has still to look at
+        self._sweep_at = 0.0
 
     def find(self, name: str, now: float) -> T | None:
-        thing = self.things.get(name)
-        if thing is not None and thing.expires <= now:
+        row = self.rows.get(name)
+        if row is not None and row.expires <= now:
             self.discard(name)
             return None
-        return thing
-
-    def keep(self, name: str, thing: T, expires: float) -> None:
-        """Take a new thing, or change the time of one that is here."""
-        thing.expires = expires
-        if expires < thing.due:  # always so if it is new
-            self.things[name] = thing
-            self._set_alarm(name, thing)
+        return row
 
     def move_to_end(self, name: str) -> None:
-        self.things[name] = self.things.pop(name)
+        self.rows[name] = self.rows.pop(name)
 
-    def resize(self, thing: T, growth: int) -> None:
-        thing.size += growth
+    def resize(self, row: T, growth: int) -> None:
+        row.size += growth
         self.size += growth
 
     def discard(self, name: str) -> bool:
-        thing = self.things.pop(name, None)
-        if thing is None:
-            return False
-        self.size -= thing.size
-        return True
+        row = self.rows.pop(name, None)
+        self.size -= 0 if row is None else row.size
+        return row is not None
 
-    def sweep(self, now: float, at_most: float = 4) -> None:
-        """Look at some of the alarms that ring, and free what has expired. A write sets one at most."""
-        while at_most > 0 and self.alarms[0][0] <= now:
-            at_most -= 1
-            due, name = heappop(self.alarms)
-            thing = self.things.get(name)
-            if thing is None or thing.due != due:
-                continue
-            if thing.expires <= now:
-                self.discard(name)
-            else:
-                self._set_alarm(name, thing)
+    def sweep_some(self, now: float) -> None:
+        """Free the expired ones of the next few names. A write adds one row at most, so this always catches up."""
+        names = list(itertools.islice(self._round, 3))
+        for name in names:
+            self.find(name, now)
+        if not names and self.rows:
+            self._round = iter(tuple(self.rows))
 
-    def _set_alarm(self, name: str, thing: T) -> None:
-        thing.due = thing.expires
-        heappush(self.alarms, (thing.due, name))
-        if len(self.alarms) > 2 * len(self.things) + 64:  # most are stale: begin anew
-            self.alarms = [(inf, ""), *((thing.due, name) for name, thing in self.things.items())]
-            heapify(self.alarms)
+    def sweep(self, now: float) -> None:
+        """Free all expired ones, but once a second at most: a table that stays full must not cost every write that."""
+        if now >= self._sweep_at:
+            self._sweep_at = now + 1
+            for name in tuple(self.rows):
+                self.find(name, now)
 
 
 class MemoryState(StateBackend):
@@ -143,15 +123,15 @@ class MemoryState(StateBackend):
         self._max_entry_bytes = max_entry_bytes
         self._max_log_bytes = max_log_bytes
         self._clock = clock
-        self._entries: _Shelf[_Slot] = _Shelf()
-        self._logs: _Shelf[_Log] = _Shelf()  # in the order of their last appends
+        self._entries: _Table[_Key] = _Table()
+        self._logs: _Table[_Log] = _Table()  # in the order of their last appends
         self._topics = Topics()
         self._versions = itertools.count(1)  # one row of numbers for all keys, so that no key has a version twice
 
     @property
     def held(self) -> int:
         """Keys and logs in memory, with those that have expired and were not freed yet."""
-        return len(self._entries.things) + len(self._logs.things)
+        return len(self._entries.rows) + len(self._logs.rows)
 
     @property
     def log_bytes(self) -> int:
@@ -162,48 +142,40 @@ class MemoryState(StateBackend):
         """It is always there."""
 
     async def get(self, key: str) -> Entry | None:
-        slot = self._entries.find(key, self._clock())
-        return None if slot is None else slot.entry
+        row = self._entries.find(key, self._clock())
+        return None if row is None else row.entry
 
     async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
         check_new(key, ttl)
         now = self._clock()
-        slot = self._entries.find(key, now)
-        if if_version is not None and if_version != (0 if slot is None else slot.entry.version):
+        row = self._entries.find(key, now)
+        if if_version is not None and if_version != (0 if row is None else row.entry.version):
             raise Conflict(key)
-        return self._write(key, slot, value, now, now + ttl)
+        return self._write(key, row, value, now, now + ttl)
 
     async def touch(self, key: str, ttl: float) -> bool:
         check_ttl(ttl)
         now = self._clock()
-        slot = self._entries.find(key, now)
-        if slot is None:
+        row = self._entries.find(key, now)
+        if row is None:
             return False
-        self._entries.keep(key, slot, now + ttl)
+        row.expires = now + ttl
         return True
 
     async def remaining(self, key: str) -> float | None:
         now = self._clock()
-        slot = self._entries.find(key, now)
-        return None if slot is None else slot.expires - now
+        row = self._entries.find(key, now)
+        return None if row is None else row.expires - now
 
     async def delete(self, key: str) -> bool:
         return self._entries.find(key, self._clock()) is not None and self._entries.discard(key)
 
-    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
-        check_new(key, ttl)
-        now = self._clock()
-        if self._entries.find(key, now) is not None:
-            return False
-        self._write(key, None, value, now, now + ttl)
-        return True
-
     async def add(self, key: str, n: int, ttl: float) -> int:
         check_new(key, ttl)
         now = self._clock()
-        slot = self._entries.find(key, now)
-        total = counted(key, None if slot is None else slot.entry.value, n)
-        self._write(key, slot, b"%d" % total, now, now + ttl if slot is None else slot.expires)
+        row = self._entries.find(key, now)
+        total = counted(key, None if row is None else row.entry.value, n)
+        self._write(key, row, b"%d" % total, now, now + ttl if row is None else row.expires)
         return total
 
     async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
@@ -212,16 +184,16 @@ class MemoryState(StateBackend):
         if size > self._max_log_bytes:
             raise NoRoom(f"A record of {len(data)} bytes is too large for max_log_bytes={self._max_log_bytes}")
         now = self._clock()
-        self._sweep(now)
+        self._sweep_some(now)
         found = self._logs.find(log, now)
         if if_last is not None and if_last != (0 if found is None else found.last):
             raise Conflict(log)
         if found is None:
             self._admit(log, now)
-            found = _Log()
+            found = self._logs.rows[log] = _Log()
         while len(found.records) >= keep:
             self._drop_oldest(found)
-        self._logs.keep(log, found, now + ttl)
+        found.expires = now + ttl
         self._logs.move_to_end(log)
         self._make_room_for(size, now)
         found.last += 1
@@ -250,50 +222,47 @@ class MemoryState(StateBackend):
 
     async def close(self) -> None:
         self._topics.close()
-        self._entries = _Shelf()
-        self._logs = _Shelf()
+        self._entries = _Table()
+        self._logs = _Table()
 
-    def _write(self, key: str, slot: _Slot | None, value: bytes, now: float, expires: float) -> int:
-        """Give a key its value; `slot` is the one it has, if any."""
-        self._sweep(now)
+    def _write(self, key: str, row: _Key | None, value: bytes, now: float, expires: float) -> int:
+        """Give a key its value; `row` is the one it has, if any."""
+        self._sweep_some(now)
         entries, size = self._entries, len(key) + len(value)
-        growth = size if slot is None else size - slot.size
+        growth = size if row is None else size - row.size
         if growth > 0:
-            most = full_beyond(self._max_entry_bytes, slot is None and key.startswith(CALLER_FAMILIES))
+            most = full_beyond(self._max_entry_bytes, row is None and key.startswith(CALLER_FAMILIES))
             if entries.size + growth > most:
-                entries.sweep(now, at_most=inf)
+                entries.sweep(now)
                 if entries.size + growth > most:
                     raise NoRoom(f"The state store is full: max_entry_bytes={self._max_entry_bytes}")
-        if slot is None:
+        if row is None:
             self._admit(key, now)
-            slot = _Slot()
-        slot.entry = Entry(value, next(self._versions))
-        entries.resize(slot, growth)
-        entries.keep(key, slot, expires)
-        return slot.entry.version
+            row = entries.rows[key] = _Key()
+        row.entry = Entry(value, next(self._versions))
+        entries.resize(row, growth)
+        row.expires = expires
+        return row.entry.version
 
-    def _sweep(self, now: float) -> None:
-        """Free a few things that have expired."""
-        if self._entries.alarms[0][0] <= now:
-            self._entries.sweep(now)
-        if self._logs.alarms[0][0] <= now:
-            self._logs.sweep(now)
+    def _sweep_some(self, now: float) -> None:
+        self._entries.sweep_some(now)
+        self._logs.sweep_some(now)
 
     def _admit(self, name: str, now: float) -> None:
         """Is there room for one more key or log?"""
         most = full_beyond(self._max_entries, name.startswith(CALLER_FAMILIES))
         if self.held + 1 > most:
-            for shelf in (self._entries, self._logs):
-                shelf.sweep(now, at_most=inf)
+            self._entries.sweep(now)
+            self._logs.sweep(now)
             if self.held + 1 > most:
                 raise NoRoom(f"The state store is full: max_entries={self._max_entries}")
 
     def _make_room_for(self, size: int, now: float) -> None:
         """Drop the oldest records of the logs that were not appended to for longest."""
         if self._logs.size + size > self._max_log_bytes:
-            self._logs.sweep(now, at_most=inf)
+            self._logs.sweep(now)
         while self._logs.size + size > self._max_log_bytes:
-            name, log = next(iter(self._logs.things.items()))
+            name, log = next(iter(self._logs.rows.items()))
             if log.records:
                 self._drop_oldest(log)
             else:

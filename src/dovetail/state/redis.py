@@ -23,7 +23,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dovetail.errors import ProtocolError, SetupError
@@ -43,7 +43,6 @@ from dovetail.state.base import (
     check_new,
     check_ttl,
     full_beyond,
-    is_name,
 )
 
 try:
@@ -106,8 +105,6 @@ class RedisState(StateBackend):
         await self._ask("SET", self._prefix + b"ready", b"", "PX", 10_000)  # one that is full answers a PING
 
     async def get(self, key: str) -> Entry | None:
-        if not is_name(key):
-            return None
         value, version = await self._ask("HMGET", self._name("k", key), "v", "n")
         return None if version is None else Entry(value, int(version))
 
@@ -121,14 +118,14 @@ class RedisState(StateBackend):
 
     async def touch(self, key: str, ttl: float) -> bool:
         check_ttl(ttl)
-        return is_name(key) and bool(await self._ask("PEXPIRE", self._name("k", key), _milliseconds(ttl)))
+        return bool(await self._ask("PEXPIRE", self._name("k", key), _milliseconds(ttl)))
 
     async def remaining(self, key: str) -> float | None:
-        milliseconds = await self._ask("PTTL", self._name("k", key)) if is_name(key) else -1
+        milliseconds = await self._ask("PTTL", self._name("k", key))
         return None if milliseconds < 0 else milliseconds / 1000
 
     async def delete(self, key: str) -> bool:
-        return is_name(key) and bool(await self._ask("UNLINK", self._name("k", key), once=True))
+        return bool(await self._ask("UNLINK", self._name("k", key), once=True))
 
     async def add(self, key: str, n: int, ttl: float) -> int:
         check_new(key, ttl)
@@ -148,20 +145,16 @@ class RedisState(StateBackend):
         return _id(id)
 
     async def read(self, log: str, after: int, limit: int = 100) -> LogPage:
-        if not is_name(log):
-            return LogPage([], 0, 0)
         bounds = (min(max(after, 0), NEVER), max(limit, 0), PAGE_BYTES)
         kept, last, flat = await self._ask("EVAL", READ, 1, self._name("l", log), *bounds)
         records = [LogRecord(_id(id), data) for id, data in zip(flat[::2], flat[1::2], strict=True)]
         return LogPage(records, _id(last) - kept + 1 if kept else 0, _id(last))  # ids have no gaps
 
     async def drop(self, log: str) -> None:
-        if is_name(log):
-            await self._ask("UNLINK", self._name("l", log))
+        await self._ask("UNLINK", self._name("l", log))
 
     async def publish(self, topic: str) -> None:
-        if is_name(topic):
-            await self._ask("PUBLISH", self._name("t", topic), b"")
+        await self._ask("PUBLISH", self._name("t", topic), b"")
 
     def listen(self, topics: Iterable[str]) -> Listener:
         return self._topics.listen(topics)
@@ -219,13 +212,10 @@ class RedisState(StateBackend):
         self._topics.tell_all()
 
     def _name(self, kind: str, name: str) -> bytes:
-        return self._prefix + f"{kind}/{name}".encode()
+        return self._prefix + f"{kind}/{name}".encode("utf-8", "surrogatepass")  # which finds nothing
 
 
-class _Asked(NamedTuple):
-    words: tuple[Word, ...]
-    since: float
-    answer: "asyncio.Future[Any]"
+_Asked = tuple[tuple[Word, ...], float, "asyncio.Future[Any]"]  # a command, when it was asked, and its answer
 
 
 class _Lane:
@@ -243,7 +233,7 @@ class _Lane:
         if len(self._queue) + len(self._under_way) >= most:
             raise StoreTrouble("The server's state store has too much to do now; try again later")
         answer: asyncio.Future[Any] = self._loop.create_future()
-        self._queue.append(_Asked(words, since, answer))
+        self._queue.append((words, since, answer))
         if self._task is None:
             self._task = self._loop.create_task(self._run())
         return answer
@@ -258,18 +248,18 @@ class _Lane:
 
     async def _execute(self, batch: list[_Asked]) -> list[Any]:
         pipeline = self._client.pipeline(transaction=False)
-        for asked in batch:
-            pipeline.execute_command(*asked.words)
+        for words, _, _ in batch:
+            pipeline.execute_command(*words)
         try:
-            async with asyncio.timeout_at(batch[0].since + DEADLINE):
+            async with asyncio.timeout_at(batch[0][1] + DEADLINE):
                 return await pipeline.execute(raise_on_error=False)
         except Exception as failure:
             return [failure] * len(batch)
 
     def _settle(self, answers: list[Any]) -> None:
-        for asked, answer in zip(self._under_way, answers, strict=True):
-            if not asked.answer.done():
-                asked.answer.set_result(answer)
+        for (_, _, future), answer in zip(self._under_way, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)
         self._under_way = []
 
     async def close(self) -> None:

@@ -22,4 +22,4 @@ CREATE TRIGGER record_comes AFTER INSERT ON records BEGIN
     UPDATE ledger SET log_bytes = log_bytes + length(NEW.data) + 128; END;
 CREATE TRIGGER record_goes AFTER DELETE ON records BEGIN
     UPDATE ledger SET log_bytes = log_bytes - length(OLD.data) - 128; END;
-CREATE TABLE wakes (id INTEGER PRIMARY KEY, origin INTEGER, topic BLOB);
+CREATE TABLE wakes (id INTEGER PRIMARY KEY, topic BLOB);

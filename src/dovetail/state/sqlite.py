@@ -14,11 +14,9 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -40,7 +38,6 @@ from dovetail.state.base import (
     check_ttl,
     counted,
     full_beyond,
-    is_name,
 )
 from dovetail.state.memory import MEBIBYTE, RECORD_OVERHEAD
 
@@ -51,7 +48,7 @@ STEP = 64  # records that are freed at once where room is needed
 KEEP_WAKES = 4096
 LARGEST = 2**63 - 1  # that SQLite can compare with
 APPLICATION = 0x446F7665  # stands in the file: it is ours
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 ANOTHER = "give another file in state (DOVETAIL_STATE)"
 DAMAGED = f"is damaged; move it away, and a new one is made, or {ANOTHER}"
@@ -70,7 +67,8 @@ class SqliteState(StateBackend):
     The bounds mean what those of `MemoryState` do, and count for all processes together. They allow for more, as it is
     a disk that is filled: a full file has some 300 MiB. Servers with different names may share a file under different
     prefixes, and then share the bounds as well. A write waits `patience` seconds for those of other processes.
-    Raises SetupError if the file can't be used. It may be made before a fork and used after it.
+    Raises SetupError if the file can't be used. It may be made before a fork and used after it; a process that has
+    begun to use it must not fork while a call is under way.
     """
 
     shared = True
@@ -103,15 +101,16 @@ class SqliteState(StateBackend):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = 0  # calls
         self._closed = False
-        self.start_afresh()
-        _states.add(self)
+        self._tables: _Tables | None = None
+        self._start_afresh()
 
-    def start_afresh(self) -> None:
+    def _start_afresh(self) -> None:
         """At the beginning, and in a child process: no thread, and no file that is open."""
-        self.using = threading.Lock()  # held by the thread while it uses the file
+        self._pid = os.getpid()
+        self._of_parent = self._tables  # never closed: SQLite's locks do not survive a fork
+        self._tables = None
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._tables: _Tables | None = None
         self._identity: tuple[int, int] | None = None  # of the file that is open
         self._is_damaged = False  # that file, of which nothing is believed any more
         self._failed: set[bool] = set()  # whether reads (False) or writes (True) fail now
@@ -154,8 +153,7 @@ class SqliteState(StateBackend):
         await self._ask(True, _Tables.drop, self._name(log))
 
     async def publish(self, topic: str) -> None:
-        if is_name(topic):
-            await self._ask(True, _Tables.publish, self._name(topic))
+        await self._ask(True, _Tables.publish, self._name(topic))
 
     def listen(self, topics: Iterable[str]) -> Listener:
         """Call it on the event loop on which the listener waits."""
@@ -198,6 +196,8 @@ class SqliteState(StateBackend):
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """What was under way on another event loop is lost, wake-ups too."""
+        if self._pid != os.getpid():
+            self._start_afresh()
         if loop is not self._loop:
             self._loop = loop
             self._waiting = 0
@@ -231,18 +231,15 @@ class SqliteState(StateBackend):
             answers: list[tuple[asyncio.Future[Any], Any]] = []
             for writes in (False, True):
                 if chosen := [job for job in jobs if job[0] is writes]:
-                    with self.using:
-                        found = self._serve([work for _, work, _ in chosen], writes)
+                    found = self._serve([work for _, work, _ in chosen], writes)
                     answers += zip((future for _, _, future in chosen), found, strict=True)
             if self._topic_count and time.monotonic() >= self._poll_at:
-                with self.using:
-                    self._poll()
+                self._poll()
             told, self._told = self._told, set()
             if (answers or told) and self._loop is not None:
                 with contextlib.suppress(RuntimeError):  # it was closed; a new one will be told of everything
                     self._loop.call_soon_threadsafe(self._settle, answers, told)
-        with self.using:
-            self.let_go()
+        self._disconnect()
 
     def _take(self) -> list[_Job]:
         """Wait for calls, or for the time to poll."""
@@ -299,7 +296,7 @@ class SqliteState(StateBackend):
             found = _identify(self.path)
             if found != self._identity and self._identity is not None:
                 log.warning("The state file %s was removed or replaced; it is opened anew", self.path)
-                self.let_go()
+                self._disconnect()
                 self._is_damaged = False
                 self._failed.add(False)
             self._identity = found
@@ -318,7 +315,7 @@ class SqliteState(StateBackend):
         elif not self._failed and not self._is_damaged:
             log.warning("The state file %s can't be used now: %s", self.path, failure)
         self._failed.add(writes)
-        self.let_go()
+        self._disconnect()
 
     def _succeeded(self, writes: bool) -> None:
         if writes in self._failed:
@@ -327,8 +324,7 @@ class SqliteState(StateBackend):
             if not self._failed:  # for reading and writing
                 log.info("The state file %s can be used again", self.path)
 
-    def let_go(self) -> None:
-        """Close the file. Called with `using` held."""
+    def _disconnect(self) -> None:
         tables, self._tables = self._tables, None
         if tables is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -346,7 +342,6 @@ class _Tables:
         self._execute = connection.execute
         self._bounds = bounds
         self._clock = clock
-        self._origin = secrets.randbits(62)  # tells this connection from others in `wakes`
         self._data_version = -1
         self._now = 0.0
         self._serial = self._wake = 0
@@ -368,7 +363,7 @@ class _Tables:
         self._sweep(4 * calls)  # a call adds one at most, so the sweep always catches up
         for topic in self.woken:
             self._wake += 1
-            self._execute("INSERT INTO wakes VALUES (?, ?, ?)", (self._wake, self._origin, topic))
+            self._execute("INSERT INTO wakes VALUES (?, ?)", (self._wake, topic))
         if self._wake % 256 < len(self.woken):  # now and then
             self._execute("DELETE FROM wakes WHERE id <= ?", (self._wake - KEEP_WAKES,))
         self._execute("UPDATE ledger SET serial = ?, wake = ?", (self._serial, self._wake))
@@ -484,9 +479,9 @@ class _Tables:
         return bool(version != before)
 
     def wakes_since(self, seen: int) -> tuple[int, _Told]:
-        """The newest wake, and what others have published after `seen`; None means that some are gone already."""
-        rows = self._execute("SELECT id, origin, topic FROM wakes WHERE id > ? ORDER BY id", (seen,)).fetchall()
-        topics: _Told = {topic for _, origin, topic in rows if origin != self._origin}
+        """The newest wake, and what was published after `seen`; None means that some are gone already."""
+        rows = self._execute("SELECT id, topic FROM wakes WHERE id > ? ORDER BY id", (seen,)).fetchall()
+        topics: _Told = {topic for _, topic in rows}
         if rows and rows[0][0] != seen + 1:
             topics.add(None)
         return (rows[-1][0] if rows else seen), topics
@@ -556,8 +551,7 @@ def _make(path: str) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
-        if os.path.isdir(path):
-            raise SetupError(f"state: {path} is a folder; add the name of a file") from None
+        pass
     except FileNotFoundError:
         raise SetupError(f"state: the folder of {path} does not exist; make it, or {ANOTHER}") from None
     except (OSError, ValueError) as failure:
@@ -611,30 +605,3 @@ def _identify(path: str) -> tuple[int, int] | None:
 def _code(failure: BaseException | None) -> int:
     """SQLite's error code without its details; 0 if the failure is none of SQLite."""
     return int(getattr(failure, "sqlite_errorcode", 0)) & 0xFF
-
-
-# ── forks: SQLite's locks do not survive one, so the thread lets go of the file before ──
-
-_states: "weakref.WeakSet[SqliteState]" = weakref.WeakSet()
-_parked: list[SqliteState] = []  # while a fork is under way
-
-
-def _before_fork() -> None:
-    for state in tuple(_states):
-        state.using.acquire()
-        state.let_go()
-        _parked.append(state)
-
-
-def _after_fork(*, is_child: bool) -> None:
-    while _parked:
-        state = _parked.pop()
-        state.start_afresh() if is_child else state.using.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=lambda: _after_fork(is_child=False),
-        after_in_child=lambda: _after_fork(is_child=True),
-    )
