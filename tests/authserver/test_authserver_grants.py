@@ -144,17 +144,17 @@ async def test_a_revocation_meets_a_use() -> None:
 @pytest.mark.parametrize("shop", ["memory", "sqlite"])
 async def test_strangers_cannot_fill_what_grants_need(tmp_path: Path, shop: str) -> None:
     """Codes are changed for tokens, and tokens taken back, whatever was registered or tried meanwhile."""
-    state = MemoryState(max_entries=60) if shop == "memory" else SqliteState(tmp_path / "state.db", max_entries=60)
+    state = MemoryState(max_entries=60) if shop == "memory" else SqliteState(tmp_path / "state.db", max_bytes=400_000)
     stage = Stage(state=state)
     program = Program(stage)
     code = await program.code()
     of_program = (await stage.token(basic("ci", SECRET), grant_type="client_credentials")).json["access_token"]
     strangers = AuthStore(state, ISSUER)
     with suppress(NoRoom):
-        for number in range(100):
-            await strangers.put("client", f"a stranger's {number}", b"", 60)
+        for number in range(1000):
+            await strangers.put("client", f"a stranger's {number}", bytes(1000), 60)
     with pytest.raises(NoRoom):
-        await strangers.put("client", "one more", b"", 60)
+        await strangers.put("client", "one more", bytes(1000), 60)
     tokens = (await program.redeem(code)).json
     assert (await program.refresh(tokens["refresh_token"])).status == 200
     assert (await stage.post("revoke", {"token": of_program}, basic("ci", SECRET))).status == 200

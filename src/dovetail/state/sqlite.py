@@ -39,12 +39,12 @@ from dovetail.state.base import (
     counted,
     full_beyond,
 )
-from dovetail.state.memory import MEBIBYTE, RECORD_OVERHEAD
+from dovetail.state.memory import MEBIBYTE
 
 POLL = 0.02  # seconds between two looks at what other processes have published
 LOOK = 1.0  # seconds between two looks whether the file is still the same
 BATCH = 64  # calls in one transaction
-STEP = 64  # records that are freed at once where room is needed
+STEP = 64  # records or logs that an append frees where room is needed
 KEEP_WAKES = 4096
 LARGEST = 2**63 - 1  # that SQLite can compare with
 APPLICATION = 0x446F7665  # stands in the file: it is ours
@@ -64,9 +64,9 @@ log = logging.getLogger("dovetail.state")
 class SqliteState(StateBackend):
     """Keys, logs and topics in the file at `path`, which is made if need be. Its folder must exist.
 
-    The bounds mean what those of `MemoryState` do, and count for all processes together. They allow for more, as it is
-    a disk that is filled: a full file has some 300 MiB. Servers with different names may share a file under different
-    prefixes, and then share the bounds as well. A write waits `patience` seconds for those of other processes.
+    A file in which `max_bytes` are in use takes no new keys and logs; `CALLER_FAMILIES` end at their share. Beyond half
+    of it every append drops the oldest records of all logs. Servers with different names may share a file under
+    different prefixes, and then share that room as well. A write waits `patience` seconds for those of other processes.
     Raises SetupError if the file can't be used. It may be made before a fork and used after it; a process that has
     begun to use it must not fork while a call is under way.
     """
@@ -78,9 +78,7 @@ class SqliteState(StateBackend):
         path: str | os.PathLike[str],
         *,
         prefix: str = "",
-        max_entries: int = 1_000_000,
-        max_entry_bytes: int = 128 * MEBIBYTE,
-        max_log_bytes: int = 64 * MEBIBYTE,
+        max_bytes: int = 256 * MEBIBYTE,
         max_waiting: int = 2000,
         patience: float = 2.0,
         clock: Callable[[], float] = time.time,
@@ -88,14 +86,14 @@ class SqliteState(StateBackend):
         self.path = os.path.abspath(path)
         self.outages = 0
         self._prefix = prefix.encode() + b"\0"
-        self._bounds = {"max_entries": max_entries, "max_entry_bytes": max_entry_bytes, "max_log_bytes": max_log_bytes}
+        self._max_bytes = max_bytes
         self._max_waiting = max_waiting
         self._patience = patience
         self._clock = clock
         with contextlib.closing(open_file(self.path, patience)) as connection:
             if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
                 raise SetupError(f"state: {self.path} {DAMAGED}")
-            (self._seen,) = connection.execute("SELECT wake FROM ledger").fetchone()  # the newest that we know of
+            (self._seen,) = connection.execute("SELECT wake FROM numbers").fetchone()  # the newest that we know of
         self._topics = Topics(self._wanted)
         self._topic_count = 0  # that have listeners; the thread looks at it
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -303,7 +301,7 @@ class SqliteState(StateBackend):
         if self._is_damaged:
             raise SetupError(DAMAGED)
         if self._tables is None:
-            self._tables = _Tables(open_file(self.path, self._patience), self._bounds, self._clock)
+            self._tables = _Tables(open_file(self.path, self._patience), self._max_bytes, self._clock)
             self._identity = _identify(self.path)
         return self._tables
 
@@ -337,10 +335,11 @@ class _Tables:
     Names come as the bytes that the file holds; where a refusal shows the name, it comes as `text` as well.
     """
 
-    def __init__(self, connection: sqlite3.Connection, bounds: dict[str, int], clock: Callable[[], float]) -> None:
+    def __init__(self, connection: sqlite3.Connection, max_bytes: int, clock: Callable[[], float]) -> None:
         self.connection = connection
         self._execute = connection.execute
-        self._bounds = bounds
+        self._max_bytes = max_bytes
+        (self._page_bytes,) = self._one("PRAGMA page_size")
         self._clock = clock
         self._data_version = -1
         self._now = 0.0
@@ -355,7 +354,7 @@ class _Tables:
         if writes:
             self.woken.clear()
             self._execute("BEGIN IMMEDIATE")
-            self._serial, self._wake = self._execute("SELECT serial, wake FROM ledger").fetchone()
+            self._serial, self._wake = self._execute("SELECT serial, wake FROM numbers").fetchone()
         return self._wake
 
     def commit(self, calls: int) -> int:
@@ -366,7 +365,7 @@ class _Tables:
             self._execute("INSERT INTO wakes VALUES (?, ?)", (self._wake, topic))
         if self._wake % 256 < len(self.woken):  # now and then
             self._execute("DELETE FROM wakes WHERE id <= ?", (self._wake - KEEP_WAKES,))
-        self._execute("UPDATE ledger SET serial = ?, wake = ?", (self._serial, self._wake))
+        self._execute("UPDATE numbers SET serial = ?, wake = ?", (self._serial, self._wake))
         self._execute("COMMIT")
         return self._wake
 
@@ -405,16 +404,16 @@ class _Tables:
 
     def check(self) -> None:
         """Could a session be opened? A write that changes nothing for anyone."""
-        self._admit(b"", 1, 1024)
+        self._admit(b"")
         self._tick()
 
     def _write(self, key: bytes, entry: Entry | None, value: bytes, expires: float) -> int:
         """Give a key its value; `entry` is what it has, if any."""
         if entry is None:
             self._execute("DELETE FROM entries WHERE key = ?", (key,))  # it may have expired
-            self._admit(key, 1, len(key) + len(value))
-        else:
-            self._admit(b"", 0, len(value) - len(entry.value))
+        if entry is None or len(value) > len(entry.value):
+            self._check_size(value)
+            self._admit(key if entry is None else b"")
         row = (key, value, self._tick(), expires)
         change = "ON CONFLICT (key) DO UPDATE SET value = ?2, version = ?3, expires = ?4"
         self._execute(f"INSERT INTO entries VALUES (?1, ?2, ?3, ?4) {change}", row)
@@ -423,22 +422,22 @@ class _Tables:
     # ── logs ──
 
     def append(self, name: bytes, data: bytes, keep: int, ttl: float, if_last: int | None, text: str) -> int:
-        room = self._bounds["max_log_bytes"] - len(data) - RECORD_OVERHEAD
-        if room < 0:
-            raise NoRoom(f"A record of {len(data)} bytes is too large for {self._shown('max_log_bytes')}")
+        self._check_size(data)
         log = self._one("SELECT id, last FROM logs WHERE name = ? AND expires > ?", name, self._now)
         id, last = log or (0, 0)
         if if_last is not None and if_last != last:
             raise Conflict(text)
         if log is None:
             self._execute("DELETE FROM logs WHERE name = ?", (name,))  # it may have expired
-            self._admit(name, 1, 0)
+            self._admit(name)
             id = self._tick()
         change = "ON CONFLICT (name) DO UPDATE SET last = ?3, expires = ?4"
         self._execute(f"INSERT INTO logs VALUES (?1, ?2, ?3, ?4) {change}", (name, id, last + 1, self._now + ttl))
         if last >= keep:
             self._execute("DELETE FROM records WHERE log = ? AND id <= ?", (id, last + 1 - keep))
-        self._shrink_logs(room)
+        if self._used() > 0.5 and not self._sweep_logs(STEP):
+            oldest = "SELECT serial FROM records ORDER BY serial LIMIT ?"
+            self._execute(f"DELETE FROM records WHERE serial IN ({oldest})", (STEP,))
         self._execute("INSERT INTO records VALUES (?, ?, ?, ?)", (self._tick(), id, last + 1, data))
         self.woken[name] = None
         return int(last) + 1
@@ -455,17 +454,6 @@ class _Tables:
 
     def drop(self, name: bytes) -> None:
         self._execute("DELETE FROM logs WHERE name = ?", (name,))
-
-    def _shrink_logs(self, room: int) -> None:
-        """Free logs that have expired, and if that is not enough drop the oldest records of all."""
-        while self._held("log_bytes") > room:
-            if not self._sweep_logs(STEP):
-                oldest = "SELECT serial, length(data) FROM records ORDER BY serial LIMIT ?"
-                surplus = self._held("log_bytes") - room
-                for serial, size in self._execute(oldest, (STEP,)).fetchall():
-                    if surplus > 0:
-                        self._execute("DELETE FROM records WHERE serial = ?", (serial,))
-                        surplus -= size + RECORD_OVERHEAD
 
     # ── wake-ups ──
 
@@ -488,25 +476,21 @@ class _Tables:
 
     # ── room ──
 
-    def _admit(self, name: bytes, places: int, growth: int) -> None:
-        """Is there room for so many more keys or logs, and bytes of keys and values? Frees what has expired."""
+    def _check_size(self, data: bytes) -> None:
+        if len(data) > self._max_bytes / 8:
+            raise NoRoom(f"A record of {len(data)} bytes is too large for max_bytes={self._max_bytes}")
+
+    def _admit(self, name: bytes) -> None:
+        """Is there room for more? `name` is that of a new key or log. Frees what has expired, if need be."""
         family = name[name.find(b"\0") + 1 :][:16].decode(errors="replace")
-        for is_last in (False, True):
-            for bound, more in (("max_entries", places), ("max_entry_bytes", growth)):
-                column = "held" if bound == "max_entries" else "entry_bytes"
-                most = full_beyond(self._bounds[bound], family.startswith(CALLER_FAMILIES))
-                if more > 0 and self._held(column) + more > most:
-                    break
-            else:
-                return
-            if is_last or not self._sweep(1000):
-                raise NoRoom(f"The state store is full: {self._shown(bound)}")
+        most = full_beyond(1.0, family.startswith(CALLER_FAMILIES))
+        if self._used() >= most and not (self._sweep(1000) and self._used() < most):
+            raise NoRoom(f"The state store is full: max_bytes={self._max_bytes}")
 
-    def _held(self, column: str) -> int:
-        return int(self._one(f"SELECT {column} FROM ledger")[0])
-
-    def _shown(self, bound: str) -> str:
-        return f"{bound}={self._bounds[bound]}"
+    def _used(self) -> float:
+        """The share of `max_bytes` that the file takes, without the pages that are free."""
+        pages = self._one("PRAGMA page_count")[0] - self._one("PRAGMA freelist_count")[0]
+        return float(pages * self._page_bytes / self._max_bytes)
 
     def _sweep(self, at_most: int) -> int:
         """Free some of what has expired, and return how much."""
