@@ -15,13 +15,13 @@ from dovetail.engine.dispatch import Middleware, Step, compile_chain
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import guarded
 from dovetail.engine.keys import random_secrets
-from dovetail.engine.library import Library
 from dovetail.engine.life import Life
 from dovetail.engine.limits import Limit, LimitBook
 from dovetail.engine.log import guard_loggers
 from dovetail.engine.options import Options
 from dovetail.engine.redaction import Redactor
-from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind, Hub
+from dovetail.engine.resources import Library
+from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind, Hub, Refresher
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
 from dovetail.protocol import revisions
@@ -34,7 +34,6 @@ from dovetail.registry.tools import Tool
 if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
     from dovetail.engine.client_requests import Elicitations
-    from dovetail.engine.refresh import Refresher
     from dovetail.engine.request_state import Sealer
     from dovetail.registry.options import AccessRule
     from dovetail.registry.prompts import Completer, Prompt
@@ -69,7 +68,8 @@ class Engine:
         self._open_limits()
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
         self.prompts: Catalog[Prompt] = Catalog("prompt")
-        self.library = Library(self.threads, options.hint, self._found, partial(self._catalog_changed, "resources"))
+        files_changed = partial(self._catalog_changed, "resources", by_files=True)
+        self.library = Library(self.threads, options.hint, self._file_changed, files_changed)
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.hub = Hub(self.library.watch)
         self.audit: AuditTrail | None = late.audit.AuditTrail(self) if options.audit is not False else None
@@ -103,18 +103,18 @@ class Engine:
         rules = [rules for catalog, _ in self._catalogs() if (rules := catalog.edition.rules) is not None]
         return frozenset[str]().union(*(each.scopes for each in rules))
 
-    def _catalog_changed(self, kind: ChangeKind, cause: str = "") -> None:
-        """With a cause it is files that have come or gone, which every worker finds by itself."""
+    def _catalog_changed(self, kind: ChangeKind, *, by_files: bool = False) -> None:
+        """`by_files`: files have come or gone, which every worker finds by itself."""
         self._forget_offer()
         if self.refresher is not None and self.refresher.holds_back(kind):
             return
-        if not cause and self._state is not None and self._state.shared and self._is_serving:
+        if not by_files and self._state is not None and self._state.shared and self._is_serving:
             log.warning("%s changed at this worker; others do not have that unless on_refresh brings it there", kind)
-        self.publish(Change(kind, cause=cause))
+        self.publish(Change(kind))
 
     def on_refresh(self, function: Callable[[], Any]) -> None:
         if self.refresher is None:
-            self.refresher = late.refresh.Refresher(self)
+            self.refresher = Refresher(self)
         self.refresher.add(function)
 
     def use(self, middleware: Middleware) -> None:
@@ -210,9 +210,8 @@ class Engine:
             return contents
         return Contents(contents.items)  # it may depend on what somebody answered: not for others, nor for later
 
-    def _found(self, uri: str, cause: str) -> None:
-        """A watched file has changed."""
-        self.publish(Change("updated", uri, cause))
+    def _file_changed(self, uri: str) -> None:
+        self.publish(Change("updated", uri))
 
     def publish(self, change: Change) -> None:
         """Tell everyone who asked, if changes are announced at all; from any thread."""

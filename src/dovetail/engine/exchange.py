@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dovetail.engine.core import Engine
     from dovetail.engine.limits import Slots
     from dovetail.engine.progress import ProgressSender
-    from dovetail.engine.streams import Subscription
+    from dovetail.engine.subscriptions import Subscription
     from dovetail.errors import UrlElicitationRequired
     from dovetail.protocol.elicitation import InputRequired, Inquiry
 

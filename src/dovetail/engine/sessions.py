@@ -18,7 +18,7 @@ import msgspec
 
 from dovetail.engine.core import Engine
 from dovetail.engine.networks import ANONYMOUS, caller_of
-from dovetail.engine.streams import Hub
+from dovetail.engine.subscriptions import Hub
 from dovetail.errors import Busy, RateLimited
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import Revision
