@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail import Server
-from dovetail.engine.networks import ANONYMOUS
+from dovetail.engine.rate_limits import ANONYMOUS
 from dovetail.engine.sessions import FRESH_SECONDS, MAX_ID, HeldSession, Sessions
 from dovetail.errors import Busy, ProtocolError, RateLimited
 from dovetail.protocol.methods import InitializeParams

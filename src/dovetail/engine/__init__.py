@@ -10,11 +10,9 @@ if TYPE_CHECKING:
     from dovetail.engine import client_requests as client_requests
     from dovetail.engine import file_watcher as file_watcher
     from dovetail.engine import input_required as input_required
-    from dovetail.engine import leases as leases
     from dovetail.engine import progress as progress
     from dovetail.engine import rate_limits as rate_limits
     from dovetail.engine import request_state as request_state
-    from dovetail.engine import secrets as secrets
 
 __getattr__ = late(
     __name__,
@@ -23,9 +21,7 @@ __getattr__ = late(
     "client_requests",
     "file_watcher",
     "input_required",
-    "leases",
     "progress",
     "rate_limits",
     "request_state",
-    "secrets",
 )

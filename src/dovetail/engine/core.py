@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail import engine as late
 from dovetail import state as late_state
+from dovetail.engine.concurrency import Limit, LimitBook
 from dovetail.engine.context import Context
 from dovetail.engine.dispatch import Middleware, Step, compile_chain
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import guarded
-from dovetail.engine.keys import random_secrets
 from dovetail.engine.life import Life
-from dovetail.engine.limits import Limit, LimitBook
 from dovetail.engine.log import guard_loggers
 from dovetail.engine.options import Options
 from dovetail.engine.redaction import Redactor
 from dovetail.engine.resources import Library
+from dovetail.engine.secrets import keep_sharing, random_secrets, shared_secrets
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind, Hub, Refresher
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
@@ -304,7 +304,7 @@ class Engine:
             yield
             return
         await self._agree(state)
-        keeping = asyncio.get_running_loop().create_task(late.secrets.keep_sharing(state, self))
+        keeping = asyncio.get_running_loop().create_task(keep_sharing(state, self))
         try:
             yield
         finally:
@@ -315,12 +315,12 @@ class Engine:
         """Waits for a store that is out of reach, but not for ever."""
         for pause in START_PAUSES:
             try:
-                self.secrets = await late.secrets.shared_secrets(state, self.secrets)
+                self.secrets = await shared_secrets(state, self.secrets)
                 return
             except late_state.base.StoreTrouble as failure:
                 log.warning("the server can't start yet: %s", failure.message)
                 await asyncio.sleep(pause)
-        self.secrets = await late.secrets.shared_secrets(state, self.secrets)
+        self.secrets = await shared_secrets(state, self.secrets)
 
     async def stop(self) -> None:
         """One user less; after the last all listening ends and the lifespan is left. It may be started again."""
