@@ -1,10 +1,11 @@
-"""The engine: a server's catalogues, limits and settings, and what the handlers ask of them."""
+"""The engine: a server's catalogues, limits, settings and lifespan, and what the handlers ask of them."""
 
 import asyncio
+import contextvars
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,13 @@ from dovetail.engine.context import Context
 from dovetail.engine.dispatch import Middleware, Step, compile_chain
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import guarded
-from dovetail.engine.life import Life
-from dovetail.engine.log import guard_loggers
 from dovetail.engine.options import Options
-from dovetail.engine.redaction import Redactor
+from dovetail.engine.redaction import Redactor, guard_loggers
 from dovetail.engine.resources import Library
 from dovetail.engine.secrets import keep_sharing, random_secrets, shared_secrets
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind, Hub, Refresher
 from dovetail.engine.threads import ThreadPool
-from dovetail.errors import SetupError
+from dovetail.errors import ConnectionLost, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.features import Offer
 from dovetail.protocol.results import Contents, Shaper
@@ -334,3 +333,77 @@ class Engine:
             await asyncio.wait(self.running_steps, timeout=STEP_SECONDS)
         await self.library.close()
         self.threads.close()
+
+
+class Life:
+    """The lifespan of a server: entered by its first user, left after its last, in one task of its own.
+
+    Users may come and go in any task, and a lifespan may hold what has to end where it began. `value` is what the
+    lifespan yielded; `at_end` runs before it is left.
+    """
+
+    def __init__(
+        self, enter: Callable[[], AbstractAsyncContextManager[Any]], at_end: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.value: Any = None
+        self._enter = enter
+        self._at_end = at_end
+        self._users = 0
+        self._ending = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._task = self._loop.create_task(self._run(), context=contextvars.Context())
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it lives on this loop; one that was left behind on a dead loop counts no more."""
+        return self._loop is asyncio.get_running_loop()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it lives on another loop that still runs."""
+        return not self.is_here and self._loop.is_running() and not self._task.done()
+
+    @property
+    def is_ending(self) -> bool:
+        return self._ending.is_set()
+
+    async def ended(self) -> None:
+        await asyncio.wait([self._task])
+
+    async def join(self) -> None:
+        """One more user; returns when the lifespan is entered, raises what it raised."""
+        self._users += 1
+        try:
+            await asyncio.shield(self._started)
+        except BaseException:
+            await self.leave()
+            raise
+
+    async def leave(self) -> None:
+        """One user less. The last one waits until the lifespan is left, and is told what went wrong there."""
+        self._users -= 1
+        if self._users:
+            return
+        self._ending.set()
+        if self._started.done():
+            await asyncio.shield(self._task)
+        else:  # nobody wants any more what is still being set up
+            self._task.cancel()
+            await self.ended()
+
+    async def _run(self) -> None:
+        try:
+            async with self._enter() as self.value:
+                self._started.set_result(None)
+                await self._ending.wait()
+                await self._at_end()
+        except Exception as failure:
+            if self._started.done():
+                raise
+            self._started.set_exception(failure)
+        finally:
+            self._ending.set()
+            if not self._started.done():
+                self._started.set_exception(ConnectionLost("The server was stopped while it started"))
+                self._started.exception()  # seen: there may be nobody left who waits for it
