@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from dovetail import Context, Server
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from http_wire import HttpWire
 
 HANDSHAKE = ["2025-03-26", "2025-06-18", "2025-11-25"]

@@ -37,7 +37,7 @@ PURE_STDLIB = {
 }  # fmt: skip
 WRAPPED = {
     "jsonschema_rs": {"dovetail.registry.validate"},
-    "watchfiles": {"dovetail.engine.watch"},
+    "watchfiles": {"dovetail.engine.file_watcher"},
     "cryptography": {"dovetail.engine.request_state"},
     # what comes in, what goes out, what a client signs
     "joserfc": {"dovetail.auth.jose", "dovetail.client.oauth.dpop"},

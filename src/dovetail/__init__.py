@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dovetail.engine.context import Context as Context
     from dovetail.engine.dispatch import CallNext as CallNext
     from dovetail.engine.exchange import Cancellation as Cancellation
-    from dovetail.engine.streams import Change as Change
+    from dovetail.engine.subscriptions import Change as Change
     from dovetail.errors import AnswerTimeout as AnswerTimeout
     from dovetail.errors import ArgumentError as ArgumentError
     from dovetail.errors import BadAnswer as BadAnswer
@@ -101,7 +101,7 @@ _HOMES = {
     "engine.context": ["ClientInfo", "Context"],
     "engine.dispatch": ["CallNext"],
     "engine.exchange": ["Cancellation"],
-    "engine.streams": ["Change"],
+    "engine.subscriptions": ["Change"],
     "errors": [
         "AnswerTimeout",
         "ArgumentError",

@@ -12,7 +12,7 @@ from dovetail.engine.core import INJECTABLE, Engine
 from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.dispatch import Middleware
 from dovetail.engine.options import Options, ServerOptions
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from dovetail.errors import SetupError
 from dovetail.protocol.types import Icon, Implementation
 from dovetail.registry.catalog import Catalog

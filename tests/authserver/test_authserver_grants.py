@@ -15,7 +15,7 @@ from authserver_stage import SECRET, Clock, Program, Stage, basic
 from dovetail.authserver.endpoints import OAuthRefusal
 from dovetail.authserver.storage import AuthStore, Keyring
 from dovetail.authserver.tokens import GRACE_SECONDS, Grant, Target, TokenIssuer
-from dovetail.engine.keys import Secrets
+from dovetail.engine.secrets import Secrets
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.state.sqlite import SqliteState

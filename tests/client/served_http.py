@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 
 from dovetail.client.subscriptions import Listening
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from hosting import UvicornHost, listening_at
 
 App = Callable[[Any, Any, Any], Awaitable[None]]

@@ -9,7 +9,7 @@ from client_stages import TOOLS_CHANGED, VERSION, Announcing, answer, log_messag
 from served_http import Scripted, Visit, handshake, next_of, until
 
 from dovetail import Client
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from dovetail.errors import ConnectionLost
 
 pytestmark = pytest.mark.usefixtures("brisk", "tidy")

@@ -11,7 +11,7 @@ from served_http import DISCOVERED, Scripted, Visit, next_of, until
 from dovetail import Client
 from dovetail.client.dispatcher import Dispatcher
 from dovetail.client.subscriptions import ChangeFeed, Listening
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from dovetail.protocol import revisions
 from dovetail.protocol.methods import ListenFilter
 from dovetail.server import Server

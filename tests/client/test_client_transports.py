@@ -12,7 +12,7 @@ from served_http import Wiretap, free_port, next_of, served, until
 from small_server import make_server
 
 from dovetail import Client, Context, Server
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from dovetail.errors import ConnectionLost, ServerError, ToolError
 from dovetail.protocol import revisions
 from official import Witness

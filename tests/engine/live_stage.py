@@ -6,7 +6,7 @@ from typing import Any
 
 from asking_stage import answer_to
 from dovetail import Context, Server
-from dovetail.engine.limits import Limit
+from dovetail.engine.concurrency import Limit
 from http_stage import text_of
 from wire import Wire
 

@@ -1,4 +1,4 @@
-"""The audit: which requests are noted, and exactly what of them."""
+"""The audit: which requests are noted, exactly what of them, and where the events go."""
 
 import asyncio
 import json
@@ -8,13 +8,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from audit_stage import add, offering
-from dovetail import AuditEvent, Context, ProtocolError, Server, ToolError
+from audit_stage import offering
+from dovetail import AuditEvent, Context, ProtocolError, Server, SetupError, ToolError
 from dovetail.auth.principal import Principal
 from dovetail.engine import audit
-from dovetail.engine.dispatch import handle
+from dovetail.engine.audit import AuditTrail, shown
+from dovetail.engine.dispatch import compile_chain, handle
 from dovetail.engine.exchange import Exchange
+from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.errors import RateLimited, Unauthorized
 from dovetail.protocol import inbound, jsonrpc
 from http_serving import serving, until
@@ -147,20 +151,10 @@ async def test_what_is_noted(lines: Any, method: str, params: dict[str, Any], no
     assert line == {**always, "outcome": "ok", "duration_ms": 2.5, **noted}
 
 
-@pytest.mark.parametrize(
-    ("method", "params"),
-    [
-        ("ping", {}),
-        ("tools/list", {}),
-        ("prompts/list", {}),
-        ("resources/list", {}),
-        ("resources/templates/list", {}),
-        ("logging/setLevel", {"level": "info"}),
-    ],
-)
-async def test_what_does_nothing_is_not_noted(lines: Any, method: str, params: dict[str, Any]) -> None:
+async def test_what_does_nothing_is_not_noted(lines: Any) -> None:
     async with Wire(offering(audit=True), "2025-11-25") as wire:
-        await wire.ask(method, params)
+        for method in ("ping", "tools/list", "prompts/list", "resources/list", "resources/templates/list"):
+            await wire.ask(method, {})
     assert lines() == []
 
 
@@ -203,22 +197,6 @@ async def test_a_listen_is_noted_when_it_ends(lines: Any) -> None:
     assert events[0]["arguments"] == WANTED
 
 
-async def test_a_call_that_is_cancelled(lines: Any) -> None:
-    server, entered = offering(audit=True), asyncio.Event()
-
-    @server.tool
-    async def wait() -> None:
-        entered.set()
-        await asyncio.sleep(60)
-
-    async with Wire(server, "2025-11-25") as wire:
-        wire.send(wire.request("tools/call", {"name": "wait"}, id=5))
-        await entered.wait()
-        wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}})
-        await until(lambda: bool(lines()))
-    assert [json.loads(line)["outcome"] for line in lines()] == ["cancelled"]
-
-
 async def test_each_round_of_a_call_is_a_request(lines: Any) -> None:
     server = Server("asks", audit=True)
 
@@ -231,14 +209,6 @@ async def test_each_round_of_a_call_is_a_request(lines: Any) -> None:
         await client.request("tools/call", {"name": "order", **retry(first, {"Name?": "Ada"})})
     outcomes = [json.loads(line)["outcome"] for line in lines()]
     assert outcomes == ["input_required", "ok"]
-
-
-async def test_the_servers_rate_refuses(lines: Any) -> None:
-    async with Wire(offering(audit=True, rate_limit="1/day"), MODERN) as wire:
-        await wire.ask("tools/call", {"name": "add", "arguments": {"a": 1, "b": 1}})
-        error = await wire.refusal("resources/read", {"uri": "note://one"})
-    refused = json.loads(lines()[1])
-    assert (refused["name"], refused["outcome"], refused["code"]) == ("note://one", "refused", error["code"])
 
 
 @pytest.mark.parametrize(
@@ -266,15 +236,6 @@ async def test_what_a_middleware_raises(lines: Any, failure: BaseException, endi
         await wire.exchange(wire.request("tools/call", {"name": "add"}))
     (line,) = map(json.loads, lines())
     assert (line["outcome"], line.get("code"), line.get("reason")) == ending
-
-
-async def test_scopes_refuse(lines: Any) -> None:
-    server = Server("audited", audit=True)
-    server.add_tool(add, scopes=["sums:write"])
-    async with serving(server) as app:
-        await (await open_wire(app, MODERN)).call("add", {"a": 1, "b": 1})
-    (line,) = map(json.loads, lines())
-    assert (line["name"], line["outcome"], line["reason"]) == ("add", "refused", "insufficient_scope")
 
 
 async def test_the_request_is_noted_as_it_came(lines: Any) -> None:
@@ -314,3 +275,195 @@ async def test_arguments_can_be_left_out(lines: Any) -> None:
     async with Wire(offering(audit=True, audit_arguments=False), MODERN) as wire:
         await wire.ask("tools/call", {"name": "add", "arguments": {"a": 1, "b": 1}})
     assert "arguments" not in json.loads(lines()[0])
+
+
+def test_secrets_are_blacked_out() -> None:
+    given = {
+        "pin": 1234,
+        "db": {"password": "hunter2", "url": "postgres://u:p@h/d"},
+        "note": "Bearer abcdef",
+        "headers": [["x", 1]],
+    }
+    assert shown(msgspec.Raw(json.dumps(given).encode()), Redactor(["pin"])) == {
+        "pin": "[redacted]",
+        "db": {"password": "[redacted]", "url": "postgres://u:[redacted]@h/d"},
+        "note": "Bearer [redacted]",
+        "headers": [["x", 1]],
+    }
+
+
+def test_nothing_hides_behind_long_arguments() -> None:
+    given = {"body": "x" * 1_000_000, "to": "bob", "token": "abc", **{f"n{number}": number for number in range(100)}}
+    found = shown(msgspec.Raw(json.dumps(given).encode()), Redactor())
+    assert found["body"] == "[cut] 1000002 bytes"
+    assert (found["to"], found["token"], found["n0"]) == ("bob", "[redacted]", 0)
+    assert found["[cut]"] == "39 more"
+    assert len(found) == 65
+
+
+@pytest.mark.parametrize(
+    "given", [b"[" * 5000 + b"]" * 5000, b"[" + b"1," * 3000 + b"1]", b'{"a":' * 400 + b"1" + b"}" * 400]
+)
+def test_odd_arguments_are_no_trouble(given: bytes) -> None:
+    assert len(json.dumps(shown(msgspec.Raw(given), Redactor()))) < 500
+
+
+WORDS = st.text('aé"\\\n=: ', max_size=20)
+VALUES = st.recursive(
+    st.none() | st.integers() | WORDS, lambda inner: st.lists(inner) | st.dictionaries(WORDS, inner), max_leaves=8
+)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(WORDS | st.sampled_from(["password", "a token"]), VALUES, max_size=8), st.integers(0, 100))
+def test_what_is_shown_is_small(given: dict[str, Any], limit: int) -> None:
+    raw = msgspec.json.encode(given)
+    found = shown(msgspec.Raw(raw), Redactor(), max_bytes=limit, max_members=4)
+    if len(raw) <= limit:
+        assert found == Redactor().value(given)
+    else:
+        assert list(found)[:4] == list(given)[:4]
+        assert len(found) == min(len(given), 5)
+        assert len(msgspec.json.encode(found)) <= 12 * limit + 5 * 150
+
+
+# ── the log ──
+
+
+async def test_a_line_stays_json_when_a_handler_redacts(caplog: pytest.LogCaptureFixture) -> None:
+    """As one text, `password=","` would look like a secret in quotes."""
+    caplog.handler.addFilter(RedactingFilter(Redactor()))
+    caplog.set_level(logging.INFO, "dovetail.audit")
+    arguments = {"how": "password=", "password": "hunter2"}
+    async with Wire(offering(audit=True), MODERN) as wire:
+        await wire.ask("tools/call", {"name": "fails", "arguments": arguments})
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "dovetail.audit"]
+    assert json.loads(line)["arguments"] == {"how": "password=", "password": "[redacted]"}
+
+
+async def test_a_log_that_takes_no_events_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    async with Wire(offering(audit=True), MODERN) as wire:
+        for _ in range(3):
+            await wire.ask("tools/call", {"name": "fails"})
+    words = "audit events are lost: no handler takes INFO records of the logger dovetail.audit"
+    assert [record.getMessage() for record in caplog.records] == [words]
+
+
+# ── a function ──
+
+
+class Recorder:
+    async def __call__(self, event: AuditEvent) -> None:
+        await asyncio.sleep(0)
+        events.append(event)
+
+
+events: list[AuditEvent] = []
+
+
+def plain(event: AuditEvent) -> None:
+    events.append(event)
+
+
+async def awaited(event: AuditEvent) -> None:
+    await asyncio.sleep(0)
+    events.append(event)
+
+
+@pytest.mark.parametrize("function", [plain, awaited, Recorder(), lambda event: awaited(event)])
+async def test_a_function_gets_every_event_in_order(function: Any) -> None:
+    events.clear()
+    async with Wire(offering(audit=function), MODERN) as wire:
+        for number in range(20):
+            wire.send(wire.request("tools/call", {"name": "add", "arguments": {"a": number, "b": 0}}))
+        for _ in range(20):
+            await wire.receive()
+    assert [event.arguments["a"] for event in events] == list(range(20))
+
+
+@pytest.mark.parametrize("failure", [ValueError("boom"), SystemExit(), asyncio.CancelledError()])
+async def test_what_it_does_not_take_is_in_the_log(caplog: pytest.LogCaptureFixture, failure: BaseException) -> None:
+    async def broken(event: AuditEvent) -> None:
+        raise failure
+
+    caplog.set_level(logging.WARNING)
+    async with Wire(offering(audit=broken), MODERN) as wire:
+        for number in range(3):
+            await wire.ask("tools/call", {"name": "add", "arguments": {"a": number, "b": 0}})
+    kept = [json.loads(record.getMessage()) for record in caplog.records if record.name == "dovetail.audit"]
+    told = [record.getMessage() for record in caplog.records if record.name == "dovetail"]
+    assert [event["arguments"]["a"] for event in kept] == [0, 1, 2]
+    assert told == ["the audit function failed; 1 events so far are in the log dovetail.audit instead"]  # once a minute
+
+
+def bounded(function: Any, **bounds: Any) -> Server:
+    server = offering(audit=function)
+    server.engine.audit = AuditTrail(server.engine, **bounds)
+    server.engine.chain = compile_chain(server.engine, ())
+    return server
+
+
+async def test_what_has_no_room_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    go, taken = asyncio.Event(), []
+
+    async def slow(event: AuditEvent) -> None:
+        await go.wait()
+        taken.append(event.arguments["a"])
+
+    caplog.set_level(logging.WARNING)
+    async with Wire(bounded(slow, max_waiting=2), MODERN) as wire:
+        for number in range(4):
+            await wire.ask("tools/call", {"name": "add", "arguments": {"a": number, "b": 0}})
+        go.set()
+    kept = [json.loads(record.getMessage()) for record in caplog.records if record.name == "dovetail.audit"]
+    assert taken == [0, 1, 2]  # the first is in hand
+    assert [event["arguments"]["a"] for event in kept] == [3]
+    assert "the audit function is too slow; 1 events so far are in the log dovetail.audit instead" in caplog.messages
+
+
+async def test_one_that_takes_for_ever_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    async def stuck(event: AuditEvent) -> None:
+        await asyncio.sleep(60)
+
+    caplog.set_level(logging.WARNING)
+    async with Wire(bounded(stuck, patience=0.01), MODERN) as wire:
+        await wire.ask("tools/call", {"name": "fails"})
+    assert [record.name for record in caplog.records] == ["dovetail.audit", "dovetail"]
+
+
+def test_what_waits_when_the_loop_ends_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    server = offering(audit=lambda event: asyncio.sleep(60))
+
+    async def serve() -> None:
+        await server.engine.start(server)
+        assert server.engine.audit is not None
+        for number in range(2):
+            server.engine.audit.refused(ProtocolError("no"), method="GET", name=f"/{number}")
+        await asyncio.sleep(0.01)
+
+    caplog.set_level(logging.WARNING)
+    asyncio.run(serve())
+    kept = [json.loads(record.getMessage())["name"] for record in caplog.records if record.name == "dovetail.audit"]
+    assert kept == ["/0", "/1"]
+
+
+async def test_an_event_that_can_t_be_made_harms_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = offering(audit=True)
+    monkeypatch.setattr(server.engine.redactor, "text", lambda _: 1 / 0)
+    async with Wire(server, MODERN) as wire:
+        assert "isError" in await wire.ask("tools/call", {"name": "fails"})
+    assert "tools/call could not be noted for the audit" in caplog.messages
+
+
+@pytest.mark.parametrize("value", ["yes", 1, {}, None])
+def test_what_can_t_be_meant(value: Any) -> None:
+    with pytest.raises(SetupError, match=r"Server: audit=.* is not possible; it must be True, False or a function"):
+        Server("audited", audit=value)
+
+
+def test_without_it_nothing_is_paid() -> None:
+    engine = offering().engine
+    assert (engine.audit, engine.chain) == (None, None)

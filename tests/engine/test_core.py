@@ -1,16 +1,30 @@
-"""The engine: lists and their pages, what is announced, the lifespan."""
+"""The engine: lists and their pages, what is announced, the lifespan, limits on calls."""
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal
 
 import pytest
-from core_stage import names, new_server
+from msgspec import Raw
 
-from dovetail import Context, Server, ToolRegistry
+from dovetail import Client, Context, Server, SetupError, ToolRegistry
+from dovetail.protocol import results
+from http_serving import until
 from wire import MODERN, Wire
+
+
+def new_server(count: int = 0, **options: Any) -> Server:
+    server = Server("core", version="1.0.0", **options)
+    for number in range(count):
+        server.add_tool(lambda: "", name=f"t{number}")
+    return server
+
+
+def names(result: dict[str, Any]) -> list[str]:
+    return [tool["name"] for tool in result["tools"]]
+
 
 # ── what is offered ──
 
@@ -72,13 +86,6 @@ async def test_pages_hold_everything_once_and_in_order(version: str) -> None:
         assert (found, pages) == ([f"t{number}" for number in range(5)], 3)
 
 
-async def test_a_thousand_items_go_out_whole() -> None:
-    async with Wire(new_server(1000), MODERN) as wire:
-        result = await wire.ask("tools/list")
-        assert len(result["tools"]) == 1000
-        assert "nextCursor" not in result
-
-
 @pytest.mark.rule("PAGE-2", "PAGE-3", "PAGE-5")
 async def test_cursors() -> None:
     server = new_server(3, page_size=1, declare=["prompts"])
@@ -104,27 +111,6 @@ async def test_a_cursor_stays_right_while_the_list_changes() -> None:
         server.remove_tool("t2")
         server.add_tool(lambda: "", name="new")
         assert names(await wire.ask("tools/list", {"cursor": first["nextCursor"]})) == ["t3", "new"]
-
-
-async def test_servers_with_one_secret_share_cursors() -> None:
-    one, other = (new_server(2, page_size=1, secret="shared by the two") for _ in range(2))
-    async with Wire(one, MODERN) as wire:
-        cursor = (await wire.ask("tools/list"))["nextCursor"]
-    async with Wire(other, MODERN) as wire:
-        assert names(await wire.ask("tools/list", {"cursor": cursor})) == ["t1"]
-
-
-async def test_the_bytes_of_a_page_are_kept_until_the_list_changes() -> None:
-    server = new_server(2)
-    tools = server.engine.tools
-    async with Wire(server, MODERN) as wire:
-        await wire.ask("tools/list")
-        (kept,) = tools.encoded.values()
-        await wire.ask("tools/list")
-        assert [page is kept for page in tools.encoded.values()] == [True]
-        server.add_tool(lambda: "", name="another")
-        assert not tools.encoded
-        assert names(await wire.ask("tools/list")) == ["t0", "t1", "another"]
 
 
 # ── announcements ──
@@ -173,18 +159,6 @@ async def test_a_tool_in_a_thread_may_register_tools() -> None:
         heard = [message for message in wire.seen if "method" in message] or [await wire.receive()]
         assert heard[0]["method"] == "notifications/tools/list_changed"
         assert names(await wire.ask("tools/list")) == ["grow", "grown"]
-
-
-async def test_servers_that_share_a_registry_share_no_pages() -> None:
-    registry = ToolRegistry()
-    for number in range(2):
-        registry.register_tool(f"t{number}", "Says hi.", {"type": "object"}, lambda args: "hi")
-    servers = [Server(name, version="1.0.0", tools=registry, page_size=1) for name in ("one", "two")]
-    for server in servers * 2:
-        async with Wire(server, MODERN) as wire:
-            page = await wire.ask("tools/list")
-            assert page["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == server.name
-            assert names(await wire.ask("tools/list", {"cursor": page["nextCursor"]})) == ["t1"]
 
 
 async def test_a_registry_announces_too() -> None:
@@ -240,3 +214,272 @@ async def test_a_lifespan_that_fails_is_not_taken_for_one_that_began() -> None:
     await server.engine.start(server)
     assert server.engine.lifespan_value == "ready"
     await server.engine.stop()
+
+
+TOOLS = 200
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all results that are encoded, from now on."""
+    sizes: list[int] = []
+    encode = results.encode
+
+    def counting(value: Any) -> bytes:
+        data = encode(value)
+        if not isinstance(value, Raw):  # which is encoded already
+            sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(results, "encode", counting)
+    return sizes
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_a_list_is_encoded_once(version: str, encoded: list[int]) -> None:
+    server = Server("lists", version="1.0.0")
+    for number in range(TOOLS):
+        server.add_tool(add, name=f"add{number}")
+    async with Client(server, protocol_version=version) as client:
+        encoded.clear()
+        assert len(await client.list_tools()) == TOOLS
+        first = sum(encoded)
+        assert first > TOOLS * 100, "the list itself"
+        for _ in range(5):
+            assert len(await client.list_tools()) == TOOLS
+        assert sum(encoded) == first
+        server.add_tool(add, name="one_more")
+        assert len(await client.list_tools()) == TOOLS + 1
+        assert first < sum(encoded) < 2.2 * first
+
+
+async def test_a_result_is_encoded_once(encoded: list[int]) -> None:
+    """What a tool returns is made JSON where it is checked; what is sent is put together from that."""
+    server = Server("results", version="1.0.0")
+
+    @server.tool
+    async def rows() -> list[int]:
+        return list(range(5_000))
+
+    async with Client(server, protocol_version="2026-07-28") as client:
+        encoded.clear()
+        result = await client.call_tool("rows")
+        assert len(result.data) == 5_000
+        size = len(str(list(range(5_000))).replace(" ", ""))
+        assert sum(encoded) < 1.5 * size, "as the text of a block, where it has to be quoted, and not again"
+
+
+async def burst(server: Server, name: str, count: int) -> list[dict[str, Any]]:
+    async with Wire(server, "2025-11-25") as wire:
+        for number in range(count):
+            wire.send(wire.request("tools/call", {"name": name}, id=number))
+        answers = [await wire.receive() for _ in range(count)]
+        assert (await wire.ask("tools/call", {"name": name}))["isError"] is False
+        return sorted(answers, key=lambda answer: answer["id"])
+
+
+@pytest.mark.parametrize("per_tool", [True, False])
+async def test_more_calls_than_slots_wait_and_more_than_the_queue_holds_are_refused(per_tool: bool) -> None:
+    server = new_server(max_queue=3, **({} if per_tool else {"max_concurrency": 2}))
+    running: list[int] = []
+    most: list[int] = []
+
+    @server.tool(**({"max_concurrency": 2} if per_tool else {}))
+    async def slow() -> str:
+        running.append(1)
+        most.append(len(running))
+        await asyncio.sleep(0.02)
+        running.pop()
+        return "ok"
+
+    answers = await burst(server, "slow", 9)
+    assert max(most) == 2
+    done, refused = answers[:5], answers[5:]
+    assert all(answer["result"]["isError"] is False for answer in done)
+    if per_tool:  # for the model, which may call another one
+        text = "The tool slow is busy: 2 calls running and 3 waiting; try again in 1 s."
+        assert all(answer["result"]["content"][0]["text"] == text for answer in refused)
+        assert all(answer["result"]["isError"] is True for answer in refused)
+    else:
+        text = "The server is busy: 2 calls running and 3 waiting; try again in 1 s."
+        error = {"code": -32603, "message": text, "data": {"retryAfter": 1}}
+        assert all(answer["error"] == error for answer in refused)
+
+
+async def test_a_tool_that_comes_back_has_its_new_limit() -> None:
+    server = new_server()
+    server.add_tool(lambda: "", name="t", max_concurrency=1)
+    tool = server.engine.tools.get("t")
+    assert tool is not None
+    limits = server.engine.book.of
+    assert limits(tool).slots is limits(tool).slots is not None
+    server.remove_tool("t")
+    server.add_tool(lambda: "", name="t", max_concurrency=2)
+    again = server.engine.tools.get("t")
+    assert again is not None
+    assert limits(again).slots is not limits(tool).slots
+
+
+@pytest.mark.parametrize("by_server", [True, False])
+async def test_a_call_that_takes_too_long_is_stopped(by_server: bool, caplog: pytest.LogCaptureFixture) -> None:
+    server = new_server(**({"timeout": 0.05} if by_server else {}))
+    ended: list[str] = []
+
+    @server.tool(**({} if by_server else {"timeout": 0.05}))
+    async def slow() -> str:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append("cleaned up")
+        return "never"
+
+    @server.tool(timeout=None)
+    async def patient() -> str:
+        await asyncio.sleep(0.1)
+        return "done"
+
+    async with Wire(server, MODERN) as wire:
+        result = await wire.ask("tools/call", {"name": "slow"})
+        assert result["isError"] is True
+        assert "0.05 s" in result["content"][0]["text"]
+        assert ended == ["cleaned up"]
+        assert (await wire.ask("tools/call", {"name": "patient"}))["isError"] is False
+    assert "slow timed out" in caplog.text
+
+
+async def test_a_tools_own_timeout_error_is_a_failure_like_any_other() -> None:
+    server = new_server(timeout=5)
+
+    @server.tool
+    async def gives_up() -> str:
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(5)
+        return ""
+
+    async with Wire(server, MODERN) as wire:
+        assert "log" in (await wire.ask("tools/call", {"name": "gives_up"}))["content"][0]["text"]
+
+
+async def test_a_thread_that_is_stuck_frees_its_slot_and_sees_that_it_should_stop() -> None:
+    server = new_server(max_concurrency=1, max_threads=1)
+    stop, seen = threading.Event(), threading.Event()
+
+    @server.tool(timeout=0.05)
+    def stuck(ctx: Context) -> str:
+        if ctx.cancelled.wait(5):
+            seen.set()
+        stop.wait(5)
+        return "late"
+
+    @server.tool
+    def quick() -> str:
+        return "quick"
+
+    async with Wire(server, MODERN) as wire:
+        assert (await wire.ask("tools/call", {"name": "stuck"}))["isError"] is True
+        assert (await wire.ask("tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
+        assert await asyncio.to_thread(seen.wait, 5)
+        assert server.engine.threads.stuck == 1
+        stop.set()
+        await wire.quiet(0.05)
+
+
+async def test_a_timeout_of_a_prompt_or_resource_is_an_error() -> None:
+    server = new_server(timeout=0.02)
+
+    @server.resource("a://slow")
+    async def slow() -> str:
+        await asyncio.sleep(5)
+        return ""
+
+    server.add_prompt(slow, name="ask")
+    async with Wire(server, MODERN) as wire:
+        for method, params in (("resources/read", {"uri": "a://slow"}), ("prompts/get", {"name": "ask"})):
+            error = await wire.refusal(method, params)
+            assert error["code"] == -32603
+            assert "0.02 s" in error["message"]
+
+
+def test_there_is_one_completion_for_an_argument() -> None:
+    server = new_server()
+    server.completion(prompt="p", argument="a")(lambda value: [])
+    with pytest.raises(SetupError, match="already"):
+        server.completion(prompt="p", argument="a")(lambda value: [])
+
+
+# ── threads that were given up ──
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Holds threads back, until the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def give_up(wire: Wire, method: str, params: dict[str, Any], count: int, begun: list[int]) -> None:
+    """Make calls one after the other, and cancel each while its function runs, or take its refusal."""
+    for number in range(count):
+        wire.send(wire.request(method, params, id=number))
+        at = len(begun)
+        await until(lambda at=at: len(begun) > at or not wire.lines.empty())
+        if wire.lines.empty():
+            wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
+        else:
+            await wire.receive()
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
+async def test_given_up_calls_of_one_tool_leave_threads_for_the_others(gate: threading.Event, version: str) -> None:
+    server, begun = new_server(max_threads=40), list[int]()
+
+    @server.tool
+    def slow() -> str:
+        begun.append(1)
+        gate.wait(60)
+        return "slow"
+
+    @server.tool
+    def quick() -> str:
+        return "quick"
+
+    async with Wire(server, version) as wire:
+        await give_up(wire, "tools/call", {"name": "slow"}, 120, begun)
+        assert len(begun) == 20
+        refused = await wire.ask("tools/call", {"name": "slow"})
+        assert refused["isError"] is True
+        assert refused["content"][0]["text"] == (
+            "The tool slow is busy: 20 of its earlier calls were given up but still hold their threads; "
+            "try again in 1 s."
+        )
+        for _ in range(50):
+            assert (await wire.ask("tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
+        gate.set()
+        await until(lambda: server.engine.threads.stuck == 0)
+        assert (await wire.ask("tools/call", {"name": "slow"}))["isError"] is False
+
+
+async def test_calls_that_ask_their_client_hold_nothing_of_their_tools_share() -> None:
+    server = new_server(max_threads=2)
+
+    @server.tool
+    def book(ctx: Context, asks: bool) -> str:
+        return str(ctx.wait(ctx.elicit("Sure?", bool))) if asks else "booked"
+
+    async with Wire(server, "2025-11-25", capabilities={"elicitation": {}}) as wire:
+        for number in range(5):
+            wire.send(wire.request("tools/call", {"name": "book", "arguments": {"asks": True}}, id=f"ask {number}"))
+        questions = [await wire.receive() for _ in range(5)]
+        booked = await wire.ask("tools/call", {"name": "book", "arguments": {"asks": False}})
+        assert booked["content"][0]["text"] == "booked"
+        for question in questions:
+            answer = {"action": "accept", "content": {"value": True}}
+            wire.send({"jsonrpc": "2.0", "id": question["id"], "result": answer})
+        answers = [await wire.receive() for _ in range(5)]
+        assert all(answer["result"]["isError"] is False for answer in answers), answers

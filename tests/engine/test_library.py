@@ -1,8 +1,7 @@
-"""The library end to end: kept contents, files and folders, watching in both eras."""
+"""Resources end to end: kept contents, files and folders, watching, values that lead out, URIs that are too long."""
 
 import asyncio
 import enum
-import logging
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -10,18 +9,18 @@ from urllib.parse import unquote
 
 import pytest
 
-from dovetail import Client, Server, SetupError
-from dovetail.engine import library, watch
+from dovetail import Client, Context, NotFound, Server, SetupError, ToolError
+from dovetail.engine import file_watcher
+from dovetail.engine.resources import Library
+from dovetail.protocol.results import CacheHint
+from dovetail.protocol.types import LONGEST_URI
+from dovetail.protocol.uri_template import UriTemplate, normalised
 from dovetail.registry.files import Directory
+from http_serving import until
 from wire import MODERN, Wire
 
 ROOT = Path("/srv")
 NAMES = [chr(ord("a") + n) for n in range(3)]
-
-
-@pytest.fixture(autouse=True)
-def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "REFRESH_FILES", 0.0)
 
 
 def new_server(**options: Any) -> Server:
@@ -33,8 +32,13 @@ async def text(wire: Wire, uri: str) -> str:
     return contents["text"]
 
 
+async def listed(wire: Wire) -> list[dict[str, Any]]:
+    wire.server.engine.library.look_again()
+    return (await wire.ask("resources/list"))["resources"]
+
+
 async def uris(wire: Wire) -> list[str]:
-    return [each["uri"] for each in (await wire.ask("resources/list"))["resources"]]
+    return [each["uri"] for each in await listed(wire)]
 
 
 # ── kept contents ──
@@ -76,14 +80,24 @@ async def test_what_was_kept_goes_with_its_function() -> None:
         assert (await wire.refusal("resources/read", {"uri": "a://b"}))["code"] == -32602
 
 
-async def test_the_number_of_kept_contents_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "MAX_CACHED", 10)
-    server = new_server()
+@pytest.mark.parametrize(("size", "kept"), [(1, 3), (40, 2), (100, 1)])
+async def test_the_kept_contents_are_bounded_in_number_and_size(size: int, kept: int) -> None:
+    server, reads = new_server(), list[Any]()
     server.add_resource("a://{id}", lambda id: id, name="t", cache=60)
-    async with Wire(server, MODERN) as wire:
-        for number in range(25):
-            await text(wire, f"a://{number}")
-    assert len(server.engine.library._cached) <= 10
+    library = Library(server.engine.threads, CacheHint(), print, print, max_cached=3, max_cached_size=100)
+    library.add(server.engine.library.templates.all()[0])
+
+    async def call(_: Any, values: Any, __: str, shape: Any) -> Any:
+        reads.append(values["id"])
+        return shape("x" * size)
+
+    for number in range(kept):
+        await library.read(f"a://{number}", call, call)
+    await library.read("a://0", call, call)
+    assert reads == [str(number) for number in range(kept)]
+    await library.read("a://more", call, call)
+    await library.read("a://0", call, call)
+    assert reads[kept:] == ["more", "0"]
 
 
 async def test_a_failure_is_not_kept() -> None:
@@ -113,7 +127,7 @@ async def test_a_file_is_listed_with_its_facts_and_read(tmp_path: Path) -> None:
     server.add_file(path, uri="docs://notes", title="Notes", annotations={"priority": 1.0}, timeout=5)
     server.add_file(path)
     async with Wire(server, "2025-11-25") as wire:
-        first, second = (await wire.ask("resources/list"))["resources"]
+        first, second = await listed(wire)
         assert first == {
             "uri": "docs://notes",
             "name": "notes.md",
@@ -125,7 +139,7 @@ async def test_a_file_is_listed_with_its_facts_and_read(tmp_path: Path) -> None:
         assert second["uri"] == path.as_uri()
         assert await text(wire, "docs://notes") == "# Hi"
         path.write_text("longer text")
-        assert (await wire.ask("resources/list"))["resources"][0]["size"] == 11
+        assert (await listed(wire))[0]["size"] == 11
         path.unlink()
         assert (await wire.refusal("resources/read", {"uri": "docs://notes"}))["code"] == -32002
         assert len(await uris(wire)) == 2
@@ -195,7 +209,9 @@ async def test_a_removed_folder_takes_its_files_along(tmp_path: Path) -> None:
         assert (await wire.refusal("resources/read", {"uri": "docs://r/a"}))["code"] == -32002
 
 
-@pytest.mark.parametrize("options", [{"size": 5}, {"thread": False}, {"includ": ("a",)}, {"cache": 0}])
+@pytest.mark.parametrize(
+    "options", [{"size": 5}, {"thread": False}, {"includ": ("a",)}, {"cache": 0}, {"unsafe": ["path"]}]
+)
 def test_options_that_files_do_not_take(tmp_path: Path, options: dict[str, Any]) -> None:
     (tmp_path / "a").write_text("a")
     for add, path in ((new_server().add_file, tmp_path / "a"), (new_server().add_directory, tmp_path)):
@@ -210,11 +226,11 @@ def test_options_that_files_do_not_take(tmp_path: Path, options: dict[str, Any])
 
 @pytest.fixture
 def _quick_watching(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Quick(watch.Watcher):
+    class Quick(file_watcher.Watcher):
         def __init__(self, on_change: Any, **options: Any) -> None:
             super().__init__(on_change, poll_seconds=0.02, use_watchfiles=False, **options)
 
-    monkeypatch.setattr(watch, "Watcher", Quick)
+    monkeypatch.setattr(file_watcher, "Watcher", Quick)
 
 
 @pytest.mark.usefixtures("_quick_watching")
@@ -227,7 +243,6 @@ async def test_a_watched_file_is_told_of_in_both_eras(tmp_path: Path) -> None:
     server.add_file(path, uri="docs://notes", cache=60)
     server.add_directory(tmp_path / "folder", uri="docs://f")
     async with Wire(server, "2025-11-25") as old, Wire(server, MODERN) as new:
-        assert server.engine.library._watcher is None
         assert await text(old, "docs://notes") == "one"
         await old.ask("resources/subscribe", {"uri": "docs://notes"})
         filter = {"notifications": {"resourceSubscriptions": ["docs://notes", "docs://f/a"]}}
@@ -243,8 +258,7 @@ async def test_a_watched_file_is_told_of_in_both_eras(tmp_path: Path) -> None:
         await old.quiet(0.1)
         await old.ask("resources/unsubscribe", {"uri": "docs://notes"})
         new.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
-        await asyncio.sleep(0.02)
-        assert not server.engine.library._watcher._watched  # type: ignore[union-attr]
+        await until(lambda: server.engine.hub.wishes == 0)
         path.write_text("three")
         await old.quiet(0.1)
         await new.quiet(0.01)
@@ -265,7 +279,8 @@ async def test_a_file_that_is_gone_is_no_longer_watched_after_the_last_subscript
         }
         server.remove_resource("docs://f/{+path}")
         await wire.ask("resources/unsubscribe", {"uri": "docs://f/a"})
-        assert not server.engine.library._watcher._watched  # type: ignore[union-attr]
+        await uris(wire)  # which brings the watched folders up to date
+        await until(lambda: all(task.get_name() != "dovetail.watch" for task in asyncio.all_tasks()))
 
 
 @pytest.mark.usefixtures("_quick_watching")
@@ -310,38 +325,17 @@ async def test_a_server_with_a_folder_that_stops_at_once_speaks_of_no_stuck_thre
 # ── values that lead out of a folder ──
 
 LEADING_OUT = [
-    "..",
-    "a/..",
-    "..%2Fetc",
-    "%2e%2e%2fetc",
-    "%252e%252e%252fetc",
-    "%25252e%25252e/etc",
-    "..%5Cetc",
-    "a%5C..%5C..%5Cetc",
-    "..%255Cetc",
-    "/etc/passwd",
-    "//host/share",
-    "%2Fetc/passwd",
-    "%252Fetc/passwd",
-    "%5Cetc",
-    "%5C%5Chost%5Cshare",
-    "C:/Windows",
-    "c:%5CWindows",
-    "C%3A%5CWindows",
-    "C%253A/Windows",
-    "C:boot.ini",
-    "a%00.txt",
-    "a%2500.txt",
-    "%25252e%25252e/etc",
-    "%2525252525252e./etc",
-    "%2%35%32%65./etc",
+    "..", "a/..", "..%2Fetc", "%2e%2e%2fetc", "%252e%252e%252fetc", "%25252e%25252e/etc", "..%5Cetc",
+    "a%5C..%5C..%5Cetc", "..%255Cetc", "/etc/passwd", "//host/share", "%2Fetc/passwd", "%252Fetc/passwd", "%5Cetc",
+    "%5C%5Chost%5Cshare", "C:/Windows", "c:%5CWindows", "C%3A%5CWindows", "C%253A/Windows", "C:boot.ini", "a%00.txt",
+    "a%2500.txt", "%2525252525252e./etc", "%2%35%32%65./etc",
     f"%{'25' * 40}41",  # which no honest client writes
-]
+]  # fmt: skip
 HARMLESS = ["a", "a/b.txt", ".env", "...", "a..b", "HEAD~3..HEAD", "v1..v2/x", "..a", "a../b", "50%25", "aa:b", "ä/ö"]
 
 
 @pytest.mark.rule("RES-9")
-@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
+@pytest.mark.parametrize("version", ["2024-11-05", MODERN])
 @pytest.mark.parametrize("value", LEADING_OUT)
 async def test_values_that_lead_out_of_a_folder_are_not_found(value: str, version: str) -> None:
     server, seen = new_server(), list[str]()
@@ -444,18 +438,6 @@ async def test_a_value_that_the_author_listed_is_read(kind: Any) -> None:
         assert (await wire.refusal("resources/read", {"uri": "places://x//etc"}))["code"] == -32602
 
 
-async def test_the_log_says_why_a_value_is_not_found_and_how_to_take_it(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "dovetail")
-    server = new_server()
-    server.add_resource("files://{host}/{+path}", lambda host, path: "read", name="files")
-    async with Wire(server, MODERN) as wire:
-        await wire.refusal("resources/read", {"uri": "files://a/b%2F../c"})
-    (line,) = [record.getMessage() for record in caplog.records if "unsafe" in record.getMessage()]
-    assert "files://{host}/{+path}" in line
-    assert "unsafe=['path']" in line
-    assert "../c" not in line
-
-
 @pytest.mark.parametrize(
     ("uri", "unsafe", "words"),
     [
@@ -477,11 +459,6 @@ def test_unsafe_names_variables(uri: str, unsafe: Any, words: str) -> None:
         server.add_resource(uri, function, name="files", unsafe=unsafe)
 
 
-def test_a_folder_has_a_guard_of_its_own_and_takes_no_unsafe(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="unsafe"):
-        new_server().add_directory(tmp_path, uri="docs://all", unsafe=["path"])
-
-
 async def test_a_template_that_refuses_a_value_leaves_it_to_no_other() -> None:
     server = new_server()
     server.add_resource("files://x/{+path}", lambda path: "first", name="first")
@@ -489,3 +466,86 @@ async def test_a_template_that_refuses_a_value_leaves_it_to_no_other() -> None:
     async with Wire(server, MODERN) as wire:
         assert (await wire.refusal("resources/read", {"uri": "files://x/..%2Fy"}))["code"] == -32602
         assert await text(wire, "files://z/..%2Fy") == "second"
+
+
+# ── URIs that are too long to be looked at ──
+
+LONGEST = "n://" + "a" * (LONGEST_URI - 4)
+TOO_LONG = ["n://" + "%C3%A9" * 2_000, LONGEST + "a", "é" * (LONGEST_URI + 1)]
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the URIs that any template was tried on, or that were normalised."""
+    lengths: list[int] = []
+    match = UriTemplate.match_normal
+
+    def counted(template: UriTemplate, text: str) -> Any:
+        lengths.append(len(text))
+        return match(template, text)
+
+    def spelled(uri: str) -> str:
+        lengths.append(len(uri))
+        return normalised(uri)
+
+    monkeypatch.setattr(UriTemplate, "match_normal", counted)
+    monkeypatch.setattr("dovetail.registry.resources.normalised", spelled)
+    return lengths
+
+
+def with_long_uris(guarded: bool) -> Server:
+    server = new_server()
+    rule: Any = {"scopes": ["s"]} if guarded else {}
+    server.add_resource("n://g/{x}", lambda x: x, name="guarded", **rule)
+    server.add_resource("n://{+path}", lambda path: str(len(path)), name="all", **rule)
+
+    @server.tool
+    async def fetch(ctx: Context, uri: str) -> str:
+        try:
+            return str(await ctx.read_resource(uri))
+        except NotFound as failure:
+            raise ToolError(str(failure)) from None
+
+    return server
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("uri", TOO_LONG)
+async def test_a_uri_that_is_too_long_is_not_looked_at_nor_echoed(
+    uri: str, guarded: bool, looked_at: list[int]
+) -> None:
+    server = with_long_uris(guarded)
+    reference = {"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "x", "value": ""}}
+    async with Wire(server, MODERN) as new, Wire(server, "2025-11-25") as old:
+        looked_at.clear()
+        for wire, method, params in (
+            (new, "resources/read", {"uri": uri}),
+            (new, "completion/complete", reference),
+            (old, "resources/read", {"uri": uri}),
+            (old, "resources/subscribe", {"uri": uri}),
+        ):
+            assert len(repr(await wire.refusal(method, params))) < 1_000, "no echo"
+        failed = await new.ask("tools/call", {"name": "fetch", "arguments": {"uri": uri}})
+        assert failed["isError"]
+        assert "longer than 8,192 characters" in repr(failed)
+        new.send(new.request("subscriptions/listen", {"notifications": {"resourceSubscriptions": [uri]}}))
+        assert (await new.receive())["params"]["notifications"] == {}
+        assert await old.ask("resources/unsubscribe", {"uri": uri}) == {}
+        server.engine.library.watch(uri, True)
+        assert not looked_at
+        if not guarded:
+            assert await text(new, LONGEST) == str(LONGEST_URI - 4)
+            assert looked_at
+        server.engine.hub.end_all()
+
+
+async def test_a_file_whose_uri_is_too_long_is_not_offered(tmp_path: Path) -> None:
+    names = ["é" * 120] * 12  # 240 bytes each, 720 characters in a URI
+    deep = tmp_path.joinpath(*names)
+    deep.mkdir(parents=True)
+    (deep / "a").write_text("")
+    (tmp_path / "b").write_text("")
+    directory = Directory(tmp_path, uri="docs://x")
+    assert [entry.name for entry in directory.entries()] == ["b"]
+    with pytest.raises(NotFound):
+        directory.read("/".join([*names, "a"]))

@@ -1,7 +1,9 @@
-"""Sessions as records: found, used, changed, ended, and only so many of them."""
+"""Sessions as records: found, used, changed, ended; only so many of them, here and at other workers."""
 
 import asyncio
+import contextlib
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -9,13 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail import Server
-from dovetail.engine.networks import ANONYMOUS
-from dovetail.engine.sessions import FRESH_SECONDS, MAX_ID, HeldSession, Sessions
+from dovetail.engine.rate_limits import ANONYMOUS
+from dovetail.engine.sessions import FRESH_SECONDS, MAX_ID, MAX_LOOKS, HeldSession, Sessions
+from dovetail.engine.subscriptions import Hub
 from dovetail.errors import Busy, ProtocolError, RateLimited
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import R2025_06_18
+from dovetail.state.base import StoreTrouble
 from dovetail.state.memory import MemoryState
+from far_state import FarState
 from http_serving import Clock, PausingState
 
 TIMEOUT = 100.0
@@ -31,20 +35,25 @@ class Counting(MemoryState):
         return await super().touch(key, ttl)
 
 
+def serving() -> tuple[Any, set[str]]:
+    """As much of an engine as sessions need, and the URIs that its hub has to watch."""
+    uris: set[str] = set()
+    hub = Hub(lambda uri, wanted: (uris.add if wanted else uris.remove)(uri))
+    return SimpleNamespace(hub=hub, announced_kinds=lambda: ["resources"], session_left=lambda _: None), uris
+
+
 class Book:
     """The sessions of a server, and a clock to turn."""
 
     def __init__(self, state: type[MemoryState] = Counting, **options: Any) -> None:
-        self.server = Server("book", version="1.0.0")
-        for name in ("one", "two", "three"):
-            self.server.add_resource(f"test://{name}", lambda: "1", name=name)
+        self.engine, self.uris = serving()
         self.clock = Clock()
         self.state = state(clock=self.clock)
         self.sessions = self.reopened(**options)
 
     def reopened(self, timeout: float = TIMEOUT, most: int = 10, **options: Any) -> Sessions:
         """As another process with the same state would."""
-        return Sessions(self.server.engine, self.state, timeout=timeout, clock=self.clock, most=most, **options)
+        return Sessions(self.engine, self.state, timeout=timeout, clock=self.clock, most=most, **options)
 
     async def open(
         self, owner: str | None = None, client: dict[str, Any] | None = None, caller: str = "somebody"
@@ -61,7 +70,7 @@ class Book:
 
     @property
     def watched(self) -> set[str]:
-        return set(self.server.engine.hub._wanted)
+        return self.uris
 
 
 # ── found again ──
@@ -130,7 +139,7 @@ async def test_silence_ends_it() -> None:
     assert await book.find(held) is not None
     book.clock.sleep(TIMEOUT + 0.1)
     assert await book.find(held) is None
-    assert len(book.sessions._known) == 0
+    assert book.sessions.glance(10) == (0, [])
     assert book.watched == set()
 
 
@@ -142,25 +151,6 @@ async def test_use_keeps_it_for_ever_and_touches_it_every_tenth() -> None:
         assert await book.find(held) is not None
     assert isinstance(book.state, Counting)
     assert 80 <= book.state.touches <= 100
-
-
-async def test_who_was_used_just_before_the_next_touch_lives_nine_tenths() -> None:
-    book = Book()
-    held = await book.open()
-    book.clock.sleep(TIMEOUT / 10 - 0.1)
-    assert await book.find(held) is not None
-    book.clock.sleep(TIMEOUT * 0.9 - 0.1)
-    assert await book.find(held) is not None
-
-
-async def test_those_that_fell_silent_are_forgotten_when_a_new_one_comes() -> None:
-    book = Book()
-    for _ in range(5):
-        await book.subscribe(await book.open(), "test://one")
-    book.clock.sleep(TIMEOUT + 1)
-    await book.open()
-    assert len(book.sessions._known) == 1
-    assert book.watched == set()
 
 
 # ── the cap ──
@@ -178,7 +168,7 @@ async def test_what_a_client_says_of_itself_is_bounded() -> None:
     assert held.record.client == b'{"name":"vain","version":"1"}'
     with pytest.raises(ProtocolError, match="16384 bytes"):
         await book.open(client={"name": "x" * 20_000, "version": "1"})
-    assert len(book.sessions._known) == 1
+    assert book.sessions.glance(10)[0] == 1
 
 
 async def test_small_records_stay_decoded_for_those_used_last_only() -> None:
@@ -193,29 +183,6 @@ async def test_small_records_stay_decoded_for_those_used_last_only() -> None:
     assert again.record == first.record
 
 
-async def test_a_change_elsewhere_is_seen_though_the_record_was_decoded() -> None:
-    book = Book()
-    held = await book.open()
-    await book.find(held)
-    there = await book.reopened().find(held.record.id, None)
-    await there.change(lambda record: record.replace(initialized=True))
-    assert (await book.find(held)).record.initialized
-
-
-async def test_a_large_record_is_not_decoded_for_every_request() -> None:
-    book = Book()
-    held = await book.open()
-    await held.change(lambda record: record.replace(subscriptions=frozenset(f"test://{n}" for n in range(500))))
-    first, second = await book.find(held), await book.find(held)
-    assert first is not None
-    assert second is not None
-    assert first.record is second.record
-    await first.change(lambda record: record.replace(initialized=True))
-    third = await book.find(held)
-    assert third is not None
-    assert third.record.initialized
-
-
 async def test_who_gives_way_is_told() -> None:
     book = Book(most=1)
     held = await book.open()
@@ -225,14 +192,6 @@ async def test_who_gives_way_is_told() -> None:
     assert await asyncio.wait_for(listener.wait(), 1)
     assert not await book.sessions.reload(held)
     listener.close()
-
-
-async def test_many_at_once_do_not_exceed_the_cap() -> None:
-    book = Book(most=3, state=PausingState)
-    opened = await asyncio.gather(*(book.open() for _ in range(10)), return_exceptions=True)
-    assert sum(isinstance(each, HeldSession) for each in opened) == 3
-    assert sum(isinstance(each, Busy) for each in opened) == 7
-    assert len(book.sessions._known) == 3
 
 
 class Gated(MemoryState):
@@ -295,7 +254,7 @@ class Rule:
         unheard = [each for each in unheard if each.caller == caller or not is_share_full]
         unheard = [each for each in unheard if held[each.caller] >= held[caller]]
         if unheard:
-            return max(unheard, key=lambda each: held[each.caller])
+            return unheard[0]
         most = max(held.values())
         holder = next((each.caller for each in self.entries if held[each.caller] == most), caller)
         holder = caller if is_share_full else holder
@@ -373,7 +332,7 @@ async def test_sessions_that_say_initialized_elsewhere_keep_nobody_out() -> None
         held = await book.open(caller="bob")
         await came_back(await elsewhere.find(held.record.id, None))
     await book.open(caller="ann")
-    assert len(book.sessions._known) == 30
+    assert book.sessions.glance(1)[0] == 30
 
 
 # ── changes ──
@@ -402,45 +361,13 @@ async def test_a_change_is_told() -> None:
     listener.close()
 
 
-async def test_reloading_shows_what_others_have_changed() -> None:
-    book = Book()
-    held = await book.open()
-    other = await book.find(held)
-    assert other is not None
-    await other.change(lambda record: record.replace(log_level="error"))
-    assert held.record.log_level is None
-    assert await book.sessions.reload(held)
-    assert held.record.log_level == "error"
-
-
-async def test_a_refused_change_changes_nothing() -> None:
-    book = Book()
-    held = await book.open()
-
-    def refuse(_record: object) -> None:
-        raise Busy("no")
-
-    with pytest.raises(Busy):
-        await held.change(refuse)  # type: ignore[arg-type]
-    assert await book.find(held) is not None
-
-
 async def test_a_change_does_not_bring_back_what_has_ended() -> None:
     book = Book()
     held = await book.open()
     await book.sessions.end(held.record.id)
     await book.subscribe(held, "test://one")
-    assert await book.find(held) is None
-    assert book.watched == set()
-
-
-async def test_neither_does_use() -> None:
-    book = Book()
-    held = await book.open()
-    await book.subscribe(held, "test://one")
-    await book.sessions.end(held.record.id)
     await held.use()
-    assert len(book.sessions._known) == 0
+    assert await book.find(held) is None
     assert book.watched == set()
 
 
@@ -459,13 +386,300 @@ async def test_a_resource_is_watched_as_long_as_one_session_wants_it() -> None:
     assert book.watched == set()
 
 
-async def test_when_the_process_stops_nothing_is_watched_and_all_records_stay() -> None:
-    book = Book()
-    held = await book.open()
-    await book.subscribe(held, "test://one")
-    book.sessions.forget_all()
-    assert book.watched == set()
-    assert len(book.sessions._known) == 0
-    found = await book.find(held)
-    assert found is not None
-    assert found.record.subscriptions == {"test://one"}
+UNSEEN = 100.0  # so long a worker may keep to itself that it uses a session
+SILENT = FRESH_SECONDS + UNSEEN + 1
+
+
+class SlowState(FarState):
+    """Others can do something before a record is there, too."""
+
+    async def put(self, key: str, value: bytes, **options: Any) -> int:
+        await self._travel("put")
+        return await super().put(key, value, **options)
+
+
+class Worker:
+    def __init__(self, state: FarState, clock: Clock, most: int) -> None:
+        self.engine, self.watches = serving()
+        self.sessions = Sessions(self.engine, state, timeout=10 * UNSEEN, most=most, clock=clock)
+
+    async def begin(self) -> HeldSession:
+        """What `initialize` does."""
+        params = InitializeParams(protocol_version="2025-06-18", capabilities={}, client_info={"name": "x"})
+        return await self.sessions.open(params, R2025_06_18, owner=None, unheard_since=0)
+
+    async def open(self) -> str:
+        """With `initialized`."""
+        return await self.initialize((await self.begin()).record.id)
+
+    async def use(self, id: str) -> HeldSession | None:
+        return await self.sessions.find(id, None)
+
+    async def initialize(self, id: str) -> str:
+        held = await self.use(id)
+        assert held is not None
+        await held.change(lambda record: record.replace(initialized=True))
+        return id
+
+    async def subscribe(self, id: str, *uris: str) -> None:
+        held = await self.use(id)
+        assert held is not None
+        await held.change(lambda record: record.replace(subscriptions=frozenset(uris or {"test://one"})))
+
+
+class Pair:
+    """Two workers, a state that is far away, and a clock to turn."""
+
+    def __init__(self, most: int = 2) -> None:
+        self.clock = Clock()
+        self.state = SlowState(clock=self.clock)
+        self.here, self.there = (Worker(self.state, self.clock, most) for _ in range(2))
+
+    def alive(self, ids: list[str]) -> list[bool]:
+        """As the state knows it, without use."""
+        return [self.state._entries.find(f"session/{id}", self.clock()) is not None for id in ids]
+
+
+# ── who gives way ──
+
+
+async def test_nor_one_whose_use_elsewhere_the_backend_has_not_heard_of() -> None:
+    pair = Pair(most=1)
+    id = await pair.here.open()
+    await pair.there.use(id)
+    pair.clock.sleep(UNSEEN - 1)
+    touches = pair.state.calls["touch"]
+    await pair.there.use(id)
+    assert pair.state.calls["touch"] == touches
+    pair.clock.sleep(FRESH_SECONDS - 1)
+    with pytest.raises(Busy):
+        await pair.here.open()
+    assert pair.alive([id]) == [True]
+    pair.clock.sleep(FRESH_SECONDS + 1)  # it was looked at, and counts as used
+    await pair.here.open()
+    assert pair.alive([id]) == [False]
+
+
+async def test_who_came_back_elsewhere_has_come_back() -> None:
+    pair = Pair()
+    first, second = [(await pair.here.begin()).record.id for _ in range(2)]
+    await pair.there.initialize(first)
+    third = await pair.here.open()
+    assert pair.alive([first, second, third]) == [True, False, True]
+    with pytest.raises(Busy, match="2 sessions"):
+        await pair.here.begin()
+    assert pair.alive([first, third]) == [True, True]
+
+
+async def test_who_came_back_elsewhere_and_fell_silent_gives_way_in_its_turn() -> None:
+    """Also if there are many of them: none of those that come is refused for their sake."""
+    pair = Pair(most=3 * MAX_LOOKS)
+    ids = [(await pair.here.begin()).record.id for _ in range(3 * MAX_LOOKS)]
+    for id in ids:
+        await pair.there.initialize(id)
+    pair.clock.sleep(SILENT)
+    newer = [await pair.here.open() for _ in range(3 * MAX_LOOKS)]
+    assert not any(pair.alive(ids))
+    assert all(pair.alive(newer))
+
+
+async def test_those_of_other_workers_are_left_alone() -> None:
+    pair = Pair()
+    theirs = [await pair.there.open() for _ in range(2)]
+    for id in theirs:
+        await pair.here.use(id)
+    pair.clock.sleep(SILENT)
+    mine = [await pair.here.open() for _ in range(2)]
+    assert all(pair.alive(theirs + mine))
+
+
+# ── who is refused ──
+
+
+async def test_if_all_are_in_use_elsewhere_a_new_one_is_refused() -> None:
+    pair = Pair()
+    ids = [await pair.here.open() for _ in range(2)]
+    pair.clock.sleep(SILENT)
+    for id in ids:
+        await pair.there.use(id)
+    with pytest.raises(Busy) as refusal:
+        await pair.here.open()
+    assert refusal.value.http_status == 503
+    asked = pair.state.calls.copy()
+    with pytest.raises(Busy):  # what was just learned is not asked for again
+        await pair.here.open()
+    assert pair.state.calls == asked
+    assert pair.alive(ids) == [True, True]
+    assert len(pair.here.sessions.glance(9)[1]) == 2
+
+
+async def test_only_some_are_looked_at_and_next_time_others() -> None:
+    pair = Pair(most=MAX_LOOKS + 1)
+    ids = [await pair.here.open() for _ in range(MAX_LOOKS + 1)]
+    pair.clock.sleep(SILENT)
+    for id in ids[:-1]:
+        await pair.there.use(id)
+    with pytest.raises(Busy):
+        await pair.here.open()
+    assert pair.state.calls["remaining"] == MAX_LOOKS
+    ids.append(await pair.here.open())
+    assert pair.alive(ids) == [True] * MAX_LOOKS + [False, True]
+
+
+@pytest.mark.parametrize("call", ["get", "remaining", "delete"])
+async def test_while_the_store_is_out_of_reach_nothing_is_miscounted(call: str) -> None:
+    pair = Pair()
+    ids = [(await pair.here.begin()).record.id for _ in range(2)]
+    if call == "remaining":
+        await pair.here.initialize(ids[0])
+        await pair.here.initialize(ids[1])
+        pair.clock.sleep(SILENT)
+    travel = pair.state._travel
+
+    async def trouble(name: str) -> None:
+        if name == call:
+            raise StoreTrouble
+        await travel(name)
+
+    pair.state._travel = trouble  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(StoreTrouble):
+            await pair.here.begin()
+    assert len(pair.here.sessions.glance(9)[1]) == 2
+    pair.state._travel = travel  # type: ignore[method-assign]
+    pair.clock.sleep(SILENT)
+    newer = [await pair.here.open() for _ in range(2)]
+    assert pair.alive(ids + newer) == [False, False, True, True]
+
+
+# ── at once ──
+
+
+async def test_many_at_once_do_not_exceed_the_cap() -> None:
+    pair = Pair(most=3)
+    opened = await asyncio.gather(*(pair.here.begin() for _ in range(10)), return_exceptions=True)
+    ids = [each.record.id for each in opened if isinstance(each, HeldSession)]
+    assert len(ids) == 3
+    assert all(pair.alive(ids))
+    assert sum(isinstance(each, Busy) for each in opened) == 7
+
+
+@pytest.mark.parametrize("came_back", [True, False])
+async def test_no_more_end_than_have_to(came_back: bool) -> None:
+    pair = Pair(most=5)
+    ids = [await pair.here.open() if came_back else (await pair.here.begin()).record.id for _ in range(5)]
+    pair.clock.sleep(SILENT)
+    newer = [held.record.id for held in await asyncio.gather(*(pair.here.begin() for _ in range(3)))]
+    assert pair.alive(ids) == [False] * 3 + [True] * 2
+    assert all(pair.alive(newer))
+
+
+# ── what is remembered ──
+
+
+async def test_one_that_lives_on_elsewhere_still_counts() -> None:
+    pair = Pair(most=1)
+    id = await pair.here.open()
+    for _ in range(30):
+        pair.clock.sleep(UNSEEN + 1)
+        await pair.there.use(id)
+    with pytest.raises(Busy):
+        await pair.here.open()
+    pair.clock.sleep(SILENT)
+    newer = await pair.here.open()
+    assert pair.alive([id, newer]) == [False, True]
+
+
+async def test_those_that_fell_silent_are_forgotten_at_all_workers_when_a_new_one_comes() -> None:
+    pair = Pair(most=10)
+    for number in range(6):
+        id = await (pair.here, pair.there)[number % 2].open()
+        await pair.here.subscribe(id)
+    assert pair.here.watches
+    pair.clock.sleep(10 * UNSEEN + 1)
+    await pair.here.open()
+    assert len(pair.here.sessions.glance(9)[1]) == 1
+    assert not pair.here.watches
+
+
+async def test_of_those_of_other_workers_only_so_many_are_remembered() -> None:
+    pair = Pair(most=3)
+    mine = await pair.there.open()
+    for _ in range(5):
+        theirs = [await pair.here.open() for _ in range(3)]
+        for id in theirs:
+            await pair.there.subscribe(id)
+        assert pair.there.sessions.glance(9)[0] <= 4
+        assert all(pair.alive([mine, *theirs]))
+        pair.clock.sleep(SILENT)
+        await pair.there.use(mine)
+    for id in theirs:
+        await pair.there.sessions.end(id)
+    assert not pair.there.watches
+
+
+# ── what is watched ──
+
+
+@pytest.mark.parametrize("way", ["find", "reload"])
+async def test_what_a_session_subscribes_to_elsewhere_is_watched_by_who_reads_of_it(way: str) -> None:
+    """So it does not depend on the worker that was asked, which may stop."""
+    pair = Pair()
+    id = await pair.here.open()
+    held = await pair.here.use(id)
+    assert held is not None
+
+    async def read() -> set[str]:
+        assert await (pair.here.use(id) if way == "find" else held.reload())
+        return pair.here.watches
+
+    await pair.there.subscribe(id, "test://one", "test://two")
+    assert not pair.here.watches
+    assert await read() == {"test://one", "test://two"}
+    pair.there.sessions.forget_all()
+    assert await read() == {"test://one", "test://two"}
+    await pair.there.subscribe(id, "test://two")
+    assert await read() == {"test://two"}
+    await pair.here.sessions.end(id)
+    assert not pair.here.watches
+
+
+# ── any history ──
+
+STEPS = st.tuples(
+    st.sampled_from(["begin", "initialize", "use", "end", "wait", "wait long"]), st.booleans(), st.integers(0, 9)
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(STEPS, max_size=60))
+def test_whatever_happens_the_bound_holds_and_nobody_in_use_is_ended(steps: list[tuple[str, bool, int]]) -> None:
+    asyncio.run(_history(steps))
+
+
+async def _history(steps: list[tuple[str, bool, int]]) -> None:
+    pair = Pair(most=2)
+    opened: list[tuple[str, Worker]] = []
+    used: dict[str, float] = {}  # when, of those whose client has come back
+    for what, elsewhere, number in steps:
+        worker = pair.there if elsewhere else pair.here
+        id = opened[-1 - number % len(opened)][0] if opened else ""
+        if what == "begin":
+            await _unless_busy(worker, opened)
+        elif what.startswith("wait"):
+            pair.clock.sleep(number * (7 if what == "wait" else 130))
+        elif what == "end":
+            await worker.sessions.end(id)
+            used.pop(id, None)
+        elif (held := await worker.use(id)) is not None and (what == "initialize" or id in used):
+            await held.change(lambda record: record.replace(initialized=True))
+            used[id] = pair.clock()
+        for each in (pair.here, pair.there):
+            assert sum(pair.alive([id for id, opener in opened if opener is each])) <= 2
+        fresh = [id for id, when in used.items() if pair.clock() - when < FRESH_SECONDS]
+        assert all(pair.alive(fresh)), what
+
+
+async def _unless_busy(worker: Worker, opened: list[Any]) -> None:
+    with contextlib.suppress(Busy):
+        opened.append(((await worker.begin()).record.id, worker))

@@ -115,14 +115,6 @@ async def test_one_call_after_another_needs_one_thread() -> None:
     pool.close()
 
 
-async def test_waiting_is_first_in_first_out() -> None:
-    pool = ThreadPool(max_threads=1)
-    order: list[int] = []
-    await asyncio.gather(*(pool.run(lambda n=n: order.append(n), label="t") for n in range(20)))
-    assert order == list(range(20))
-    pool.close()
-
-
 # ── exceptions ──
 
 
@@ -198,34 +190,6 @@ async def test_cancelling_a_waiting_call_means_it_never_runs(gate: threading.Eve
     pool.close()
 
 
-async def test_a_stuck_thread_frees_its_slot_at_once(gate: threading.Event) -> None:
-    pool = ThreadPool(max_threads=1)
-    await abandon(pool, lambda: gate.wait(WAIT))
-    assert pool.stuck == 1
-    assert await pool.run(lambda: threading.current_thread().name, label="t") == "dovetail-2"
-    gate.set()
-    await until(lambda: pool.stuck == 0)
-    pool.close()
-
-
-async def test_what_a_stuck_thread_returns_or_raises_is_dropped(
-    gate: threading.Event, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail() -> NoReturn:
-        gate.wait(WAIT)
-        raise ValueError("too late")
-
-    pool = ThreadPool()
-    await abandon(pool, fail)
-    await abandon(pool, lambda: gate.wait(WAIT))
-    gate.set()
-    await until(lambda: pool.stuck == 0)
-    await asyncio.sleep(0.01)
-    gc.collect()
-    assert caplog.records == []  # no "exception was never retrieved", and no line for a thread that came back in time
-    pool.close()
-
-
 async def test_the_log_names_a_stuck_thread_once_and_its_return(
     gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -240,15 +204,6 @@ async def test_the_log_names_a_stuck_thread_once_and_its_return(
     assert stuck.levelno == back.levelno == logging.WARNING
     assert all(word in stuck.getMessage() for word in ("tool 'thumbnail' is stuck", "dovetail-1", "1 of at most 100"))
     assert "tool 'thumbnail' came back" in back.getMessage()
-
-
-async def test_closing_names_stuck_threads_without_waiting(
-    gate: threading.Event, caplog: pytest.LogCaptureFixture
-) -> None:
-    pool = ThreadPool()
-    await abandon(pool, lambda: gate.wait(WAIT), label="tool 'thumbnail'")
-    pool.close()
-    assert "tool 'thumbnail' is stuck" in caplog.text
 
 
 async def test_too_many_stuck_threads_refuse_new_calls_and_those_that_wait(gate: threading.Event) -> None:
@@ -268,34 +223,6 @@ async def test_too_many_stuck_threads_refuse_new_calls_and_those_that_wait(gate:
     assert await running is True
     await until(lambda: pool.stuck == 0)
     assert await pool.run(lambda: "again", label="t") == "again"
-    pool.close()
-
-
-async def test_random_cancellations_leave_each_label_its_share() -> None:
-    pool = ThreadPool(max_threads=4, max_stuck=1000, share=2)
-    running, most = {"a": 0, "b": 0}, {"a": 0, "b": 0}
-    lock = threading.Lock()
-
-    def work(label: str) -> None:
-        with lock:
-            running[label] += 1
-            most[label] = max(most[label], running[label])
-        time.sleep(0.001)
-        with lock:
-            running[label] -= 1
-
-    for _ in range(5):
-        tasks = [asyncio.create_task(pool.run(partial(work, each), label=each)) for each in "ab" * 40]
-        for number, task in enumerate(tasks):
-            if number % 3 == 0:
-                task.cancel()
-            if number % 7 == 0:
-                await asyncio.sleep(0.001)
-        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            assert outcome is None or isinstance(outcome, (asyncio.CancelledError, Busy))
-        await until(lambda: pool.stuck == 0)
-    assert most == {"a": 2, "b": 2}
-    await check_is_whole(pool, 4)
     pool.close()
 
 
@@ -380,17 +307,6 @@ async def test_what_a_waiting_thread_runs_for_the_loop_is_given_up_too() -> None
     assert await asyncio.wait_for(pool.run(outer, label="outer"), WAIT) == "outer goes on"
     assert inner.knows()
     assert pool.stuck == 0
-    pool.close()
-
-
-async def test_a_cancellation_inside_of_the_work_is_not_the_end_of_the_call() -> None:
-    async def cancelled() -> None:
-        raise asyncio.CancelledError
-
-    pool = ThreadPool()
-    loop = asyncio.get_running_loop()
-    with pytest.raises(concurrent.futures.CancelledError):
-        await pool.run(lambda: wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(cancelled(), loop)), label="t")
     pool.close()
 
 
@@ -504,23 +420,6 @@ async def test_closing_ends_idle_threads_refuses_those_who_wait_and_lets_the_run
     gate.set()
     assert await asyncio.gather(*running) == [True, True]
     await until(lambda: not any(thread.name.startswith("closing") for thread in threading.enumerate()))
-
-
-async def test_a_closed_pool_can_be_opened_again(gate: threading.Event) -> None:
-    pool = ThreadPool(max_threads=1, name="reopened")
-    for number in range(3):
-        assert await pool.run(lambda n=number: n, label="t") == number
-        begun = threading.Event()
-        held = start(pool, lambda begun=begun: (begun.set(), gate.wait(WAIT))[1])
-        await until(begun.is_set)
-        pool.close()
-        pool.open()
-        gate.set()
-        assert await held is True
-        assert await pool.run(lambda: "open", label="t") == "open"
-        gate.clear()
-    pool.close()
-    await until(lambda: not any(thread.name.startswith("reopened") for thread in threading.enumerate()))
 
 
 async def test_idle_threads_end_after_a_while() -> None:

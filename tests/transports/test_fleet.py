@@ -9,7 +9,7 @@ import pytest
 
 from asking_stage import AskingStage
 from dovetail import Context
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from dovetail.transports.event_store import WORKER_LOST
 from http_serving import PausingState, endpoint_of, settle
 from http_stage import HANDSHAKE, Stage, text_of

@@ -3,14 +3,13 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from http_asking import leave
 
 from dovetail import Context
-from dovetail.engine import changes, watch
+from dovetail.engine import subscriptions as changes
 from dovetail.state import base as patience
 from dovetail.state.base import StoreTrouble
 from http_serving import PausingState, endpoint_of, settle, until
@@ -45,8 +44,8 @@ class GatedState(PausingState):
         self.outages += 1
         self._topics.tell_all()
 
-    async def changes(self) -> list[changes._Told | None]:
-        return [changes._codec.decode(record.data) for record in (await self.read(changes.LOG, 0)).records]
+    async def changes(self) -> list[changes.LoggedChange | None]:
+        return [changes.change_codec().decode(record.data) for record in (await self.read(changes.LOG, 0)).records]
 
 
 class Fleet:
@@ -290,44 +289,22 @@ async def test_a_batch_that_changes_something(fleet: Fleet, state: GatedState) -
 # ── refreshing ──
 
 
-async def test_a_count_that_was_lost_is_known_to_who_starts_later(state: GatedState) -> None:
-    stages, ran = [Stage(), Stage()], list[int]()
+@pytest.mark.parametrize("refreshing", [0, 1, 2])
+async def test_a_refresh_reaches_all_after_its_count_was_lost(state: GatedState, refreshing: int) -> None:
+    """Also one by a worker that has started since, and knows of none before."""
+    stages, ran = [Stage(), Stage(), Stage()], list[int]()
     for number, stage in enumerate(stages):
         stage.server.on_refresh(lambda number=number: ran.append(number))
     fleet = Fleet(stages, state)
-    await fleet.apps[0].start()
-    for _ in range(3):
-        await stages[0].server.refresh()
-    await state.delete("refresh")
-    await fleet.apps[1].start()
-    listen = await listens(fleet.apps[1])
-    async with asyncio.timeout(TOO_LONG):
-        stages[0].change_tools()
-        assert (await listen.message())["method"] == CHANGED
-        assert ran == [0, 0, 0, 1]  # it has what the other had when that told
-        await stages[1].server.refresh()
-        await until(lambda: len(ran) >= 6)  # the functions run in threads
-        assert ran[4:] in ([0, 1], [1, 0])
-    await leave(listen)
-    await fleet.stop()
-
-
-async def test_a_store_that_comes_back_without_the_count_gets_it_again(state: GatedState) -> None:
-    stages, ran = [Stage(), Stage()], list[int]()
-    for number, stage in enumerate(stages):
-        stage.server.on_refresh(lambda number=number: ran.append(number))
-    fleet = Fleet(stages, state)
-    await fleet.start()
+    for app in fleet.apps[:2]:
+        await app.start()
     await stages[0].server.refresh()
     await stages[1].server.refresh()
-    await until(lambda: len(ran) >= 4)  # the functions run in threads
+    await until(lambda: sorted(ran) == [0, 0, 1, 1])  # the functions run in threads
     await state.delete("refresh")
-    state.come_back()
-    async with asyncio.timeout(TOO_LONG):
-        while (entry := await state.get("refresh")) is None:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    assert entry.value == b"2"
-    assert sorted(ran) == [0, 0, 1, 1]
+    await fleet.apps[2].start()
+    await stages[refreshing].server.refresh()
+    await until(lambda: sorted(ran) == [0, 0, 0, 1, 1, 1, 2])
     await fleet.stop()
 
 
@@ -343,34 +320,3 @@ async def test_a_change_that_can_not_be_written_is_given_up(
     assert [told.kind for told in await state.changes() if told] == ["tools"]
     assert len([each for each in caplog.records if "change" in each.message]) == 1
     assert endpoint_of(fleet.apps[0])._changes._subscription._pending == {}
-
-
-@pytest.mark.slow
-async def test_what_several_workers_find_in_a_file_is_told_once(
-    state: GatedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "QUIET_SECONDS", 0.02)
-    stages = [Stage(), Stage(), Stage()]
-    path = tmp_path / "file.txt"
-    path.write_text("0")
-    for stage in stages:
-        stage.server.add_file(path, uri="test://file")
-    fleet = Fleet(stages, state)
-    await fleet.start()
-    wires = await fleet.session()
-    await wires[0].start("resources/subscribe", {"uri": "test://file"}).done()
-    for wire in wires:
-        await wire.start("ping").done()  # so that each of them watches
-    stream = await wires[1].get().started()
-    asked = {"notifications": {"resourceSubscriptions": ["test://file"]}}
-    listening = [await listens(app, asked) for app in fleet.apps]
-    for number in range(1, 3):
-        path.write_text("1" * number * 5)
-        for each in listening:
-            assert (await each.message())["params"]["uri"] == "test://file"
-        await stream.until(lambda number=number: len(stream.messages) >= number)
-        await asyncio.sleep(2.2)  # all have looked
-        assert [len(each.messages) for each in (stream, *listening)] == [number] + [number + 1] * 3
-    for each in (stream, *listening):
-        await leave(each)
-    await fleet.stop()

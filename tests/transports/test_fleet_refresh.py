@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail import Context
-from dovetail.engine import changes
+from dovetail.engine import subscriptions as changes
 from dovetail.state import base as patience
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState

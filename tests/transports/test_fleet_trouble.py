@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.engine import changes
+from dovetail.engine import subscriptions as changes
 from dovetail.state import base as patience
 from dovetail.state.base import StoreTrouble
 from far_state import FarState

@@ -8,7 +8,7 @@ import time
 import pytest
 from drain_stage import LISTEN
 
-from dovetail.engine.streams import LIST_KINDS, Change
+from dovetail.engine.subscriptions import LIST_KINDS, Change
 from dovetail.transports import sockets
 from dovetail.transports.asgi import Receive, Scope, Send
 from dovetail.transports.options import HttpOptions

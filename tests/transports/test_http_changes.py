@@ -5,7 +5,7 @@ import json
 import pytest
 from changes_stage import RESOURCES, TOOLS, UPDATED, leave, methods
 
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
 from http_serving import serving, settle, until
 from http_stage import HANDSHAKE, Stage

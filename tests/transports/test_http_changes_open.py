@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from changes_stage import RESOURCES, TOOLS, leave, methods
 
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from dovetail.state.base import NoRoom
 from dovetail.state.memory import MemoryState
 from http_serving import Clock, PausingState, endpoint_of, serving, settle, until

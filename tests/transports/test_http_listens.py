@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from session_opening import identify
 
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from http_serving import endpoint_of, serving, settle, until
 from http_stage import Stage
 from http_wire import Exchange, HttpWire

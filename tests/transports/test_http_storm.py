@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail import Context
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
 from http_serving import PausingState, serving, settle
 from http_stage import HANDSHAKE, MODERN, Stage, open_wire

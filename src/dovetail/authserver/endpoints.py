@@ -5,7 +5,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-from dovetail.engine.networks import network_of
+from dovetail.engine.rate_limits import network_of
 from dovetail.errors import ProtocolError
 from dovetail.transports.routes import PageRequest, PageResponse
 

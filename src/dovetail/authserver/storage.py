@@ -15,8 +15,8 @@ import msgspec
 from dovetail.auth.jose import SigningKey
 from dovetail.auth.principal import Confidential
 from dovetail.authserver.endpoints import OAuthRefusal, digest
-from dovetail.engine.keys import Secrets
 from dovetail.engine.request_state import BadSeal, Sealer
+from dovetail.engine.secrets import Secrets
 from dovetail.errors import ProtocolError
 from dovetail.state.base import MAX_TTL, Conflict, Entry, StateBackend
 from dovetail.state.memory import MemoryState

@@ -29,7 +29,7 @@ import dovetail
 from dovetail import cli
 from dovetail.cli.output import CommandExit, ended_by_signals, finish, in_line, plain, tell
 from dovetail.cli.target import load_target, split_target, traceback_of, what_is_missing
-from dovetail.engine.streams import LIST_KINDS, Change
+from dovetail.engine.subscriptions import LIST_KINDS, Change
 from dovetail.errors import SetupError
 from dovetail.state.base import StateBackend
 from dovetail.state.urls import open_state

@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from dovetail.client.results import ListPage
 from dovetail.client.subscriptions import is_part
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from dovetail.errors import DovetailError, ServerError, SetupError
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.jsonrpc import UNREADABLE, encode

@@ -29,7 +29,7 @@ from dovetail.client.negotiation import Identity, pinned_revision
 from dovetail.client.results import CallResult, ListPage, LogHandler, WireCallResult, read, read_object
 from dovetail.client.session import ClientSession, Seconds
 from dovetail.client.subscriptions import Listening
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from dovetail.errors import HEADER_MISMATCH, NotApproved, ServerError, SetupError, ToolError
 from dovetail.protocol.features import Completion
 from dovetail.protocol.methods import ListenFilter, LogLevel

@@ -17,7 +17,7 @@ from dovetail.client.negotiation import Identity, NegotiatedProtocol, agree, beg
 from dovetail.client.results import ListPage, LogHandler, LogMessage, read, read_page
 from dovetail.client.subscriptions import ChangeFeed, Listening
 from dovetail.client.transports.base import Transport
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from dovetail.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from dovetail.client.dispatcher import Dispatcher, Pending
 from dovetail.client.transports.http import LISTEN, passes
-from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind
+from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind
 from dovetail.errors import ConnectionLost, DovetailError, ServerError, TooManyRequests
 from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE
 from dovetail.protocol.methods import ListenFilter, RequestId

@@ -8,26 +8,20 @@ if TYPE_CHECKING:
     from dovetail.engine import access as access
     from dovetail.engine import audit as audit
     from dovetail.engine import client_requests as client_requests
+    from dovetail.engine import file_watcher as file_watcher
     from dovetail.engine import input_required as input_required
-    from dovetail.engine import leases as leases
     from dovetail.engine import progress as progress
     from dovetail.engine import rate_limits as rate_limits
-    from dovetail.engine import refresh as refresh
     from dovetail.engine import request_state as request_state
-    from dovetail.engine import secrets as secrets
-    from dovetail.engine import watch as watch
 
 __getattr__ = late(
     __name__,
     "access",
     "audit",
     "client_requests",
+    "file_watcher",
     "input_required",
-    "leases",
     "progress",
     "rate_limits",
-    "refresh",
     "request_state",
-    "secrets",
-    "watch",
 )

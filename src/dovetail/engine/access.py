@@ -8,8 +8,8 @@ import logging
 from collections.abc import Awaitable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dovetail.engine.concurrency import with_timeout
 from dovetail.engine.exchange import Exchange
-from dovetail.engine.limits import with_timeout
 from dovetail.errors import Unauthorized
 from dovetail.registry.catalog import Edition, Page
 from dovetail.registry.options import AccessRule, Authorize, Rules

@@ -1,9 +1,8 @@
-"""Who did what: a request and what became of it come in, one `AuditEvent` for each goes out.
+"""Audit events: who did what, one `AuditEvent` for each request that was to do something.
 
 Events go to the logger `dovetail.audit`, each as a line of JSON, or to a function of the user's. No call waits for such
-a function: events stand in a bounded line, and beside the calls one after the other is handed over. An event that the
-function does not take, because it fails or too many wait for it, goes to the log instead, and the log says so: none is
-lost without a word.
+a function: events wait in a bounded queue. An event that the function does not take, because it fails or too many wait
+for it, goes to the log instead, and the log says so.
 """
 
 import asyncio
@@ -13,7 +12,6 @@ import hashlib
 import inspect
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from itertools import islice
@@ -48,10 +46,8 @@ if TYPE_CHECKING:
 
 Outcome = Literal["ok", "tool_error", "error", "refused", "cancelled", "input_required"]
 
-MAX_ARGUMENTS = 4 * 1024  # bytes of JSON that are shown of the arguments of one request
-MAX_MEMBERS = 64  # of arguments that are longer than that
 MAX_NAME = 1_024  # characters of a tool's name or a URI
-MAX_LABEL = 256  # characters of whatever else may be long
+MAX_LABEL = 256  # characters of other words
 
 log = logging.getLogger("dovetail")
 audit_log = logging.getLogger("dovetail.audit")
@@ -162,49 +158,41 @@ class AuditTrail:
         self._send = AuditLog().write if isinstance(audit, bool) else HandOver(audit, engine, **bounds).take
 
     def note(self, exchange: Exchange, method: str, params: Any, **ending: Any) -> None:
-        """How a request ended that the engine has served. A fault in here does not harm the request."""
-        try:
-            request, session = exchange.request, exchange.request.session
+        """How a request ended that the engine has served."""
+        request, session = exchange.request, exchange.request.session
+
+        def about() -> dict[str, Any]:
             name, given = SUBJECTS[method](params)
-            event = AuditEvent(
-                method=method,
-                name=self._clean(name),
-                **_who(exchange.principal),
-                session=None if session is None else hashlib.sha256(session.id.encode()).hexdigest()[:16],
-                request_id=_short(request.id) if isinstance(request.id, str) else request.id,
-                address=exchange.address,
-                revision=request.revision.name,
-                arguments=shown(given, self._redactor) if self._with_arguments and given is not None else None,
-                **ending,
-            )
-            self._send(event)
-        except Exception:
-            log.exception("%s could not be noted for the audit", method)
+            return {
+                "name": name,
+                "session": None if session is None else hashlib.sha256(session.id.encode()).hexdigest()[:16],
+                "request_id": _short(request.id) if isinstance(request.id, str) else request.id,
+                "revision": request.revision.name,
+                "arguments": shown(given, self._redactor) if self._with_arguments and given is not None else None,
+            }
+
+        self._note(method, about, exchange.principal, exchange.address, **ending)
 
     def refused(
-        self,
-        failure: ProtocolError,
-        *,
-        method: str,
-        name: str | None = None,
-        principal: "Principal | None" = None,
-        address: str | None = None,
-    ) -> None:
+        self, failure: ProtocolError, *, method: str, name: str | None = None,
+        principal: "Principal | None" = None, address: str | None = None,
+    ) -> None:  # fmt: skip
         """A request that a transport has turned away before anything was read of it: `method` and `name` are HTTP's."""
+        reason = failure.error if isinstance(failure, Unauthorized) else None
+        ending = {"time": _written(time.time()), "outcome": "refused", "code": failure.code, "reason": reason}
+        self._note(method, lambda: {"name": name}, principal, address, **ending)
+
+    def _note(
+        self, method: str, about: Callable[[], dict[str, Any]], principal: "Principal | None", address: str | None,
+        **ending: Any,
+    ) -> None:  # fmt: skip
+        """A fault in here does not harm the request."""
         try:
-            event = AuditEvent(
-                time=_written(time.time()),
-                method=method,
-                name=self._clean(name),
-                **_who(principal),
-                address=address,
-                outcome="refused",
-                code=failure.code,
-                reason=failure.error if isinstance(failure, Unauthorized) else None,
-            )
-            self._send(event)
+            fields = about()
+            fields["name"] = self._clean(fields["name"])
+            self._send(AuditEvent(method=method, address=address, **_who(principal), **fields, **ending))
         except Exception:
-            log.exception("a refused request could not be noted for the audit")
+            log.exception("%s could not be noted for the audit", method)
 
     def _clean(self, name: str | None) -> str | None:
         """A URI may hold a password. What is looked at is more than what is shown, so that no half of one remains."""
@@ -229,28 +217,28 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[:most] + CUT
 
 
-def shown(given: Raw, redactor: Redactor) -> Any:
+def shown(given: Raw, redactor: Redactor, *, max_bytes: int = 4 * 1024, max_members: int = 64) -> Any:
     """Arguments without secrets. Of long ones each member that fits is whole, so that nothing hides behind the rest."""
     try:
-        value = jsonrpc.parse(given) if _size(given) <= MAX_ARGUMENTS else _members_that_fit(given)
+        is_short = _size(given) <= max_bytes
+        value = jsonrpc.parse(given) if is_short else _members_that_fit(given, max_bytes, max_members)
     except (jsonrpc.BadMessage, *jsonrpc.UNREADABLE):
         return CUT
     return redactor.value(value)
 
 
-def _members_that_fit(given: Raw) -> dict[str, Any]:
+def _members_that_fit(given: Raw, left: int, most: int) -> dict[str, Any]:
     members = jsonrpc.members(given)
-    left = MAX_ARGUMENTS
     fitting: dict[str, Any] = {}
-    for name, part in islice(members.items(), MAX_MEMBERS):
+    for name, part in islice(members.items(), most):
         size = len(name) + _size(part)
         if size <= left:
             left -= size
             fitting[name] = jsonrpc.parse(part)
         else:
             fitting[_cut(name, MAX_LABEL)] = f"{CUT} {_size(part)} bytes"
-    if len(members) > MAX_MEMBERS:
-        fitting[CUT] = f"{len(members) - MAX_MEMBERS} more"
+    if len(members) > most:
+        fitting[CUT] = f"{len(members) - most} more"
     return fitting
 
 
@@ -286,19 +274,18 @@ class HandOver:
         self._is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
         self._threads = engine.threads
         self._ends_with = engine.running_steps  # what the server waits for a little when it stops
-        self._max_waiting = max_waiting
         self._patience = patience
-        self._waiting: deque[AuditEvent] = deque()
+        self._queue: asyncio.Queue[AuditEvent] = asyncio.Queue(max_waiting)
         self._task: asyncio.Task[None] | None = None
         self._log = AuditLog()
         self._not_taken = 0
         self._tell_again = 0.0
 
     def take(self, event: AuditEvent) -> None:
-        if len(self._waiting) >= self._max_waiting:
+        try:
+            self._queue.put_nowait(event)
+        except asyncio.QueueFull:
             self._keep(event, None)
-            return
-        self._waiting.append(event)
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.done() or self._task.get_loop() is not loop:
             self._task = loop.create_task(self._hand_over(), context=contextvars.Context())  # no single call's
@@ -306,19 +293,23 @@ class HandOver:
             self._task.add_done_callback(self._ends_with.discard)
 
     async def _hand_over(self) -> None:
+        event: AuditEvent | None = None
         try:
-            while self._waiting:
+            while not self._queue.empty():
+                event = self._queue.get_nowait()
                 try:
                     async with asyncio.timeout(self._patience):
-                        await self._give(self._waiting[0])
+                        await self._give(event)
                 except (Exception, asyncio.CancelledError, *EXITS) as failure:
                     if is_cancelled():
                         raise
-                    self._keep(self._waiting[0], failure)
-                self._waiting.popleft()
-        finally:
-            while self._waiting:  # only if the loop ends before they are taken
-                self._keep(self._waiting.popleft(), None)
+                    self._keep(event, failure)
+                event = None
+        finally:  # if the loop ends before they are taken
+            if event is not None:
+                self._keep(event, None)
+            while not self._queue.empty():
+                self._keep(self._queue.get_nowait(), None)
 
     async def _give(self, event: AuditEvent) -> None:
         call = functools.partial(self._function, event)

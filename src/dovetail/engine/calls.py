@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from dovetail import engine as late
+from dovetail.engine.concurrency import CallTimeout, Limit, Slots
 from dovetail.engine.exchange import Exchange, Unanswered
 from dovetail.engine.invoke import fail, final, start
-from dovetail.engine.limits import CallTimeout, Limit, Slots
 from dovetail.errors import INVALID_PARAMS, ArgumentError, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import headers, jsonrpc
 from dovetail.protocol.elicitation import InputRequired

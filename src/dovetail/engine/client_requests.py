@@ -18,9 +18,9 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail import registry
+from dovetail.engine.concurrency import CallTimeout, Limit, Slots, standing_still, with_timeout
 from dovetail.engine.exchange import BackChannel, Exchange, Mailbox, Mark, interview_of
 from dovetail.engine.input_required import Steps, refuse_in_step
-from dovetail.engine.limits import CallTimeout, Limit, Slots, standing_still, with_timeout
 from dovetail.engine.options import LONGEST_ANSWER
 from dovetail.engine.threads import resting
 from dovetail.errors import (

@@ -21,7 +21,7 @@ from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange, Mailbox
 from dovetail.engine.handlers import change_notification
 from dovetail.engine.pipe_call import Call
-from dovetail.engine.streams import LIST_KINDS, Subscription
+from dovetail.engine.subscriptions import LIST_KINDS, Subscription
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError, QuestionFailed
 from dovetail.protocol import inbound, jsonrpc
 from dovetail.protocol.inbound import Request

@@ -14,7 +14,7 @@ from dovetail import engine as late
 from dovetail import registry
 from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.exchange import Cancellation, Exchange, interview_of
-from dovetail.engine.streams import Change
+from dovetail.engine.subscriptions import Change
 from dovetail.engine.threads import CallEnded, call_has_ended, wait_in_thread
 from dovetail.errors import ToolError, Unauthorized
 from dovetail.protocol import features, jsonrpc

@@ -1,29 +1,28 @@
-"""The engine: a server's catalogues, limits and settings, and what the handlers ask of them."""
+"""The engine: a server's catalogues, limits, settings and lifespan, and what the handlers ask of them."""
 
 import asyncio
+import contextvars
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dovetail import engine as late
 from dovetail import state as late_state
+from dovetail.engine.concurrency import Limit, LimitBook
 from dovetail.engine.context import Context
 from dovetail.engine.dispatch import Middleware, Step, compile_chain
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import guarded
-from dovetail.engine.keys import random_secrets
-from dovetail.engine.library import Library
-from dovetail.engine.life import Life
-from dovetail.engine.limits import Limit, LimitBook
-from dovetail.engine.log import guard_loggers
 from dovetail.engine.options import Options
-from dovetail.engine.redaction import Redactor
-from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind, Hub
+from dovetail.engine.redaction import Redactor, guard_loggers
+from dovetail.engine.resources import Library
+from dovetail.engine.secrets import keep_sharing, random_secrets, shared_secrets
+from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind, Hub, Refresher
 from dovetail.engine.threads import ThreadPool
-from dovetail.errors import SetupError
+from dovetail.errors import ConnectionLost, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.features import Offer
 from dovetail.protocol.results import Contents, Shaper
@@ -34,7 +33,6 @@ from dovetail.registry.tools import Tool
 if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
     from dovetail.engine.client_requests import Elicitations
-    from dovetail.engine.refresh import Refresher
     from dovetail.engine.request_state import Sealer
     from dovetail.registry.options import AccessRule
     from dovetail.registry.prompts import Completer, Prompt
@@ -69,7 +67,8 @@ class Engine:
         self._open_limits()
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
         self.prompts: Catalog[Prompt] = Catalog("prompt")
-        self.library = Library(self.threads, options.hint, self._found, partial(self._catalog_changed, "resources"))
+        files_changed = partial(self._catalog_changed, "resources", by_files=True)
+        self.library = Library(self.threads, options.hint, self._file_changed, files_changed)
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.hub = Hub(self.library.watch)
         self.audit: AuditTrail | None = late.audit.AuditTrail(self) if options.audit is not False else None
@@ -103,18 +102,18 @@ class Engine:
         rules = [rules for catalog, _ in self._catalogs() if (rules := catalog.edition.rules) is not None]
         return frozenset[str]().union(*(each.scopes for each in rules))
 
-    def _catalog_changed(self, kind: ChangeKind, cause: str = "") -> None:
-        """With a cause it is files that have come or gone, which every worker finds by itself."""
+    def _catalog_changed(self, kind: ChangeKind, *, by_files: bool = False) -> None:
+        """`by_files`: files have come or gone, which every worker finds by itself."""
         self._forget_offer()
         if self.refresher is not None and self.refresher.holds_back(kind):
             return
-        if not cause and self._state is not None and self._state.shared and self._is_serving:
+        if not by_files and self._state is not None and self._state.shared and self._is_serving:
             log.warning("%s changed at this worker; others do not have that unless on_refresh brings it there", kind)
-        self.publish(Change(kind, cause=cause))
+        self.publish(Change(kind))
 
     def on_refresh(self, function: Callable[[], Any]) -> None:
         if self.refresher is None:
-            self.refresher = late.refresh.Refresher(self)
+            self.refresher = Refresher(self)
         self.refresher.add(function)
 
     def use(self, middleware: Middleware) -> None:
@@ -210,9 +209,8 @@ class Engine:
             return contents
         return Contents(contents.items)  # it may depend on what somebody answered: not for others, nor for later
 
-    def _found(self, uri: str, cause: str) -> None:
-        """A watched file has changed."""
-        self.publish(Change("updated", uri, cause))
+    def _file_changed(self, uri: str) -> None:
+        self.publish(Change("updated", uri))
 
     def publish(self, change: Change) -> None:
         """Tell everyone who asked, if changes are announced at all; from any thread."""
@@ -305,7 +303,7 @@ class Engine:
             yield
             return
         await self._agree(state)
-        keeping = asyncio.get_running_loop().create_task(late.secrets.keep_sharing(state, self))
+        keeping = asyncio.get_running_loop().create_task(keep_sharing(state, self))
         try:
             yield
         finally:
@@ -316,12 +314,12 @@ class Engine:
         """Waits for a store that is out of reach, but not for ever."""
         for pause in START_PAUSES:
             try:
-                self.secrets = await late.secrets.shared_secrets(state, self.secrets)
+                self.secrets = await shared_secrets(state, self.secrets)
                 return
             except late_state.base.StoreTrouble as failure:
                 log.warning("the server can't start yet: %s", failure.message)
                 await asyncio.sleep(pause)
-        self.secrets = await late.secrets.shared_secrets(state, self.secrets)
+        self.secrets = await shared_secrets(state, self.secrets)
 
     async def stop(self) -> None:
         """One user less; after the last all listening ends and the lifespan is left. It may be started again."""
@@ -335,3 +333,77 @@ class Engine:
             await asyncio.wait(self.running_steps, timeout=STEP_SECONDS)
         await self.library.close()
         self.threads.close()
+
+
+class Life:
+    """The lifespan of a server: entered by its first user, left after its last, in one task of its own.
+
+    Users may come and go in any task, and a lifespan may hold what has to end where it began. `value` is what the
+    lifespan yielded; `at_end` runs before it is left.
+    """
+
+    def __init__(
+        self, enter: Callable[[], AbstractAsyncContextManager[Any]], at_end: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.value: Any = None
+        self._enter = enter
+        self._at_end = at_end
+        self._users = 0
+        self._ending = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._task = self._loop.create_task(self._run(), context=contextvars.Context())
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it lives on this loop; one that was left behind on a dead loop counts no more."""
+        return self._loop is asyncio.get_running_loop()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it lives on another loop that still runs."""
+        return not self.is_here and self._loop.is_running() and not self._task.done()
+
+    @property
+    def is_ending(self) -> bool:
+        return self._ending.is_set()
+
+    async def ended(self) -> None:
+        await asyncio.wait([self._task])
+
+    async def join(self) -> None:
+        """One more user; returns when the lifespan is entered, raises what it raised."""
+        self._users += 1
+        try:
+            await asyncio.shield(self._started)
+        except BaseException:
+            await self.leave()
+            raise
+
+    async def leave(self) -> None:
+        """One user less. The last one waits until the lifespan is left, and is told what went wrong there."""
+        self._users -= 1
+        if self._users:
+            return
+        self._ending.set()
+        if self._started.done():
+            await asyncio.shield(self._task)
+        else:  # nobody wants any more what is still being set up
+            self._task.cancel()
+            await self.ended()
+
+    async def _run(self) -> None:
+        try:
+            async with self._enter() as self.value:
+                self._started.set_result(None)
+                await self._ending.wait()
+                await self._at_end()
+        except Exception as failure:
+            if self._started.done():
+                raise
+            self._started.set_exception(failure)
+        finally:
+            self._ending.set()
+            if not self._started.done():
+                self._started.set_exception(ConnectionLost("The server was stopped while it started"))
+                self._started.exception()  # seen: there may be nobody left who waits for it

@@ -18,10 +18,10 @@ from dovetail.protocol.session import Session
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
     from dovetail.engine.client_requests import Reply
+    from dovetail.engine.concurrency import Slots
     from dovetail.engine.core import Engine
-    from dovetail.engine.limits import Slots
     from dovetail.engine.progress import ProgressSender
-    from dovetail.engine.streams import Subscription
+    from dovetail.engine.subscriptions import Subscription
     from dovetail.errors import UrlElicitationRequired
     from dovetail.protocol.elicitation import InputRequired, Inquiry
 

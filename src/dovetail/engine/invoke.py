@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import UNSET
 
+from dovetail.engine.concurrency import with_function_timeout, with_timeout
 from dovetail.engine.context import Context
 from dovetail.engine.exchange import Exchange, Interview, Mark, Unanswered, interview_of
-from dovetail.engine.limits import with_function_timeout, with_timeout
 from dovetail.errors import SetupError, UrlElicitationRequired
 from dovetail.protocol.elicitation import InputRequired
 from dovetail.registry.functions import Invocation

@@ -5,7 +5,9 @@ Workers that share a state count together. While the store is in trouble, or has
 counts on by itself.
 """
 
+import functools
 import hashlib
+import ipaddress
 import logging
 import math
 import time
@@ -16,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from dovetail.engine.exchange import Exchange
-from dovetail.engine.networks import caller_of
 from dovetail.errors import RateLimited
 from dovetail.protocol.results import Result
 from dovetail.registry.options import Per, Rate
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from dovetail.engine.core import Engine
     from dovetail.engine.dispatch import Step
 
+ANONYMOUS = "anonymous"  # the caller of whom nothing is known; there may be many
+IPV6_NETWORK = 64  # bits of an address that name its network; its owner is free to choose the others
+IPV6_LINE = 56  # bits that name a customer's line, which has many networks as a rule
 PAUSE = 5.0  # seconds from one try to reach a store that is in trouble to the next
 
 # What counts towards the server's limit: the requests that may run a user's function.
@@ -33,6 +37,27 @@ COUNTED = frozenset({"tools/call", "prompts/get", "resources/read", "completion/
 
 T = TypeVar("T")
 log = logging.getLogger("dovetail")
+
+
+@functools.lru_cache(maxsize=10_000)
+def network_of(address: str, bits: int = IPV6_NETWORK) -> str | None:
+    """The network that counts as one caller: an IPv4 address, or a whole IPv6 network. None if it is no address."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((parsed, bits), strict=False))
+
+
+def caller_of(owner: str | None, address: str | None, bits: int = IPV6_NETWORK) -> str:
+    """The holder of a share: a principal, or else a network; those of whom neither is known are one."""
+    if owner is not None:
+        return f"principal {owner}"
+    return ANONYMOUS if address is None else f"address {network_of(address, bits) or address}"
 
 
 class TooSoon(msgspec.Struct, frozen=True):

@@ -1,6 +1,4 @@
-"""Takes secrets out of what is logged.
-
-In: a JSON-like value, a line of text, or a log record. Out: the same with every secret replaced by "[redacted]".
+"""Redaction: every secret in a JSON-like value, a line of text or a log record becomes "[redacted]".
 
 A secret is known by its key (`password`, `X-Api-Key`, `access_token`) or by its shape (bearer values, JWTs, URLs with a
 password, private keys). Every expression here takes time linear in the text: a run of characters is entered only at its
@@ -274,3 +272,20 @@ def _secret_at(line: str, position: int, key: re.Match[str]) -> re.Match[str] | 
 def _in_same_quotes(secret: str) -> str:
     opening = re.match(_OPENING_QUOTE, secret)
     return REDACTED if opening is None else opening[0] + REDACTED + opening[0]
+
+
+# ── our own loggers ──
+
+OURS = ("", "access", "auth", "authserver", "client", "files", "http", "state", "threads", "watch")
+_extra_keys: set[str] = set()
+
+
+def guard_loggers(secret_keys: Iterable[str] = ()) -> None:
+    """Redact every record of ours. Keys that one server calls secret are secret for the whole process."""
+    _extra_keys.update(secret_keys)
+    guard = RedactingFilter(Redactor(_extra_keys))
+    for name in OURS:
+        logger = logging.getLogger(f"dovetail.{name}".rstrip("."))
+        for earlier in [each for each in logger.filters if isinstance(each, RedactingFilter)]:
+            logger.removeFilter(earlier)
+        logger.addFilter(guard)

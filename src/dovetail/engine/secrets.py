@@ -1,18 +1,67 @@
-"""The secret of all workers that share a state: the first worker claims it, the others take it from there."""
+"""The secrets of a server: an option, the environment, or chance; of a fleet without either, the first worker's."""
 
 import asyncio
 import logging
-from typing import Protocol
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from dovetail.engine.keys import SHORTEST, VARIABLE, Secrets
+from dovetail import state as late_state
 from dovetail.errors import SetupError
-from dovetail.state.base import MAX_TTL, StateBackend
 
-KEY = "server-secret"
-LOOK_SECONDS = 10.0  # between two looks whether the store still has it
-MAX_KNOWN = 8  # secrets; each loss of the store's records may bring one more
+if TYPE_CHECKING:
+    from dovetail.state.base import StateBackend
+
+VARIABLE = "DOVETAIL_SECRET"
+SHORTEST = 16  # bytes
+KEY = "server-secret"  # in a shared state
+_GOOD_ONE = """python -c "import secrets; print(secrets.token_urlsafe(32))" makes a good one"""
 
 log = logging.getLogger("dovetail")
+
+
+class Secrets(tuple[bytes, ...]):
+    """The first one seals and signs, all of them open. Wherever this is printed, they are not."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} hidden>"
+
+
+def checked_secrets(given: object, where: str) -> Secrets:
+    """One secret or a sequence of them; raises SetupError for what is no secret, or too short to be one."""
+    several = given if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
+    secrets = Secrets(dict.fromkeys(_checked(each, where) for each in several))
+    if not secrets:
+        raise SetupError(f"{where} must be one secret at least; {_GOOD_ONE}")
+    return secrets
+
+
+def _checked(given: object, where: str) -> bytes:
+    # No message shows what was given, and no other exception does: hence `from None`.
+    try:
+        secret = given.encode() if isinstance(given, str) else given
+    except UnicodeEncodeError:
+        raise SetupError(f"{where} is not text: it holds half a surrogate pair; {_GOOD_ONE}") from None
+    if not isinstance(secret, bytes):
+        raise SetupError(f"{where} must be a string or bytes, or a list of them, the first of which seals")
+    if len(secret) < SHORTEST:
+        raise SetupError(f"{where} must be at least {SHORTEST} bytes long (each of them); {_GOOD_ONE}")
+    return secret
+
+
+def secrets_in(environ: Mapping[str, str]) -> Secrets:
+    """What stands in DOVETAIL_SECRET, divided by commas or blanks; none if it is not set, or empty."""
+    text = environ.get(VARIABLE)
+    return checked_secrets(text.replace(",", " ").split(), VARIABLE) if text else Secrets()
+
+
+def random_secrets() -> Secrets:
+    return Secrets([os.urandom(32)])
+
+
+# ── of all workers that share a state ──
 
 
 class Sealing(Protocol):
@@ -21,9 +70,9 @@ class Sealing(Protocol):
     secrets: Secrets
 
 
-async def shared_secrets(state: StateBackend, own: Secrets) -> Secrets:
+async def shared_secrets(state: "StateBackend", own: Secrets) -> Secrets:
     """Our own if the store has none yet; else the one that it has."""
-    while not await state.claim(KEY, own[0], MAX_TTL):
+    while not await state.claim(KEY, own[0], late_state.base.MAX_TTL):
         entry = await state.get(KEY)
         if entry is not None and len(entry.value) < SHORTEST:
             raise SetupError(f"The shared state holds something else in the place of its secret; set {VARIABLE}")
@@ -32,7 +81,7 @@ async def shared_secrets(state: StateBackend, own: Secrets) -> Secrets:
     return own
 
 
-async def keep_sharing(state: StateBackend, user: Sealing, seconds: float = LOOK_SECONDS) -> None:
+async def keep_sharing(state: "StateBackend", user: Sealing, seconds: float = 10.0) -> None:
     """A store that forgot the secret gets it back; if another worker was quicker, both are good from then on."""
     while True:
         await asyncio.sleep(seconds)
@@ -41,5 +90,5 @@ async def keep_sharing(state: StateBackend, user: Sealing, seconds: float = LOOK
         except Exception as failure:
             log.debug("the secret of all workers can't be looked at: %s", failure)
         else:
-            if current[0] != user.secrets[0]:
-                user.secrets = Secrets(list(dict.fromkeys([*current, *user.secrets]))[:MAX_KNOWN])
+            if current[0] != user.secrets[0]:  # each loss of the store's records may bring one more
+                user.secrets = Secrets(list(dict.fromkeys([*current, *user.secrets]))[:8])

@@ -1,9 +1,9 @@
-"""Sessions of the handshake era over HTTP: records in a state backend that any request may be the next to use.
+"""HTTP sessions of the handshake era: records in a state backend that are found, used, changed, expired and evicted.
 
 A session lives as long as it is used, and belongs to the caller that opened it. There are only so many, and each
-caller, a principal or else a network, has only so many of them. When no more fit, one gives way whose client has not
-said `initialized`, of a caller that holds as many as the newcomer or more; else the caller that holds most gives up the
-one that was silent longest. One that was used a moment ago gives way only to a caller that holds fewer.
+caller, a principal or else a network, has only so many of them. At the cap the oldest without `initialized` is evicted,
+of a caller that holds as many as the newcomer or more; else the longest idle of the caller that holds most. One that
+was used a moment ago is evicted only for a caller that holds fewer.
 """
 
 import secrets
@@ -11,26 +11,22 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from heapq import nlargest
 from itertools import islice
 
 import msgspec
 
 from dovetail.engine.core import Engine
-from dovetail.engine.networks import ANONYMOUS, caller_of
-from dovetail.engine.streams import Hub
+from dovetail.engine.rate_limits import ANONYMOUS, caller_of
+from dovetail.engine.subscriptions import Hub
 from dovetail.errors import Busy, RateLimited
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.session import Session
 from dovetail.state.base import Codec, Conflict, Entry, NoRoom, StateBackend
 
-FRESH_SECONDS = 60.0  # a session that was used so recently never gives way to one of a caller that holds as many
-MAX_LOOKS = 8  # at sessions that might give way
-MAX_UNHEARD = 64  # of those without `initialized`, the oldest: whose caller holds most is looked for among these
-ENDED_SECONDS = 30.0  # for which its calls find out that a session was ended
+FRESH_SECONDS = 60.0  # a session that was used so recently is never evicted for a caller that holds as many
+MAX_LOOKS = 8  # at sessions that might be evicted
 MAX_ID = 128
-MAX_TRIES = 100  # of a change that others are always quicker with
 _codec: Codec[Session] = Codec(Session, "session", version=2)
 
 
@@ -131,10 +127,9 @@ class Sessions:
         return known
 
     async def _put_first(self, record: Session, newcomer: "_Known") -> int:
-        data = _encoded(record)
         while True:
             try:
-                return await self._state.put(_key(record.id), data, ttl=self._timeout, if_version=0)
+                return await self._state.put(_key(record.id), _encoded(record), ttl=self._timeout, if_version=0)
             except NoRoom:  # others are large, though they may be few
                 if self._state.shared:
                     raise
@@ -146,10 +141,9 @@ class Sessions:
     async def _make_room(self, newcomer: "_Known") -> None:
         """One that was opened here ends; raises if all that are looked at are in use."""
         own, is_share_full = newcomer.line, self._is_share_full(newcomer)
-        oldest = islice(self._unheard.items(), MAX_UNHEARD)
-        unheard = {id: len(each.line) for id, each in oldest if each.line is own or not is_share_full}
-        for id in nlargest(MAX_LOOKS, unheard, key=unheard.__getitem__):
-            if unheard[id] >= len(own) and self._unheard.pop(id, None) is not None and await self._is_idle(id):
+        for id, each in tuple(islice(self._unheard.items(), MAX_LOOKS**2)):
+            may_end = each.line is own if is_share_full else len(each.line) >= len(own)
+            if may_end and self._unheard.pop(id, None) is not None and await self._is_idle(id):
                 return await self.end(id)
         holder = own if is_share_full else self._largest()
         holds_more = len(holder) > len(own)
@@ -260,9 +254,7 @@ class Sessions:
         """It is in use, which is remembered here; whether the backend is to hear of it, which is often enough."""
         now = self._clock()
         known = self._known.get(record.id) or self._meet(record, now)
-        known.used = now
-        known.line.move_to_end(record.id)
-        self._known.move_to_end(record.id)
+        self._used(record.id, known)
         if now - known.touched <= self._touch_seconds:
             return False
         known.touched = now
@@ -290,7 +282,7 @@ class Sessions:
 
     async def change(self, held: HeldSession, change: Callable[[Session], Session]) -> None:
         """Raises what `change` raises. A session that has ended meanwhile stays ended."""
-        for _ in range(MAX_TRIES):
+        for _ in range(100):  # other requests may always be quicker
             record = change(held.record)
             try:
                 held.version = await self._state.put(
@@ -317,7 +309,7 @@ class Sessions:
     async def end(self, id: str) -> None:
         """For all workers: those that serve a stream or a call of it are told."""
         with suppress(NoRoom):  # then its calls at other workers go on
-            await self._state.put(_ended(id), b"", ttl=ENDED_SECONDS)
+            await self._state.put(_ended(id), b"", ttl=30.0)
         await self._state.delete(_key(id))
         self._forget(id)  # not before: if the backend is out of reach, it still counts
         await self._state.drop(messages(id))

@@ -3,9 +3,8 @@
 Jobs stand in line. One thread at most is on its way to the line, and a thread that takes a job while others wait calls
 the next one before it begins: a function that blocks delays no other, and a row of short ones is done by one thread.
 
-A thread can't be stopped. When its caller is cancelled, the thread is given up: its place is free at once, what it
-returns is dropped, and it ends when the function comes back. One that only waits for the loop (`wait_in_thread`) comes
-back at once, by `CallEnded`.
+A thread can't be stopped. When its caller is cancelled, the thread is given up: its place is free at once, and what it
+returns is dropped. One that only waits for the loop (`wait_in_thread`) comes back at once, by `CallEnded`.
 """
 
 import asyncio
@@ -85,7 +84,7 @@ class Job(Struct, Generic[T], eq=False):
     waits_for: "concurrent.futures.Future[Any] | None" = None  # work on the loop
     holds_place: bool = False  # among the threads of the pool
     holds_share: bool = False  # of those that its label may hold
-    rests: int = 0  # how many waits for somebody outside are under way
+    rests: int = 0  # waits for a client that are under way
     is_resting: bool = False  # and another may have its place
     finished: bool = False
     given_up: bool = False
@@ -114,7 +113,6 @@ class _ThisThread(threading.local):
     """What a thread knows of itself."""
 
     job: Job[Any] | None = None  # the innermost one, if it performs one while another waits for the loop
-    calls: SimpleQueue[bool]  # each wakes it: True to work, False to end
 
 
 this_thread = _ThisThread()
@@ -124,7 +122,7 @@ class ThreadPool:
     """At most `max_threads` functions run at once, `share` of one label; others wait. `max_stuck` may be given up.
 
     A thread that is `idle` for so many seconds ends. One that is given up has `grace` seconds to notice it before the
-    log names it. `max_resting` more threads may wait for somebody outside.
+    log names it. `max_resting` more threads may wait for an answer of a client.
     """
 
     def __init__(
@@ -143,12 +141,12 @@ class ThreadPool:
         self._numbers = count(1)
         self._lock = threading.Lock()  # guards all that follows, and what a job says of its place in the pool
         self._line: deque[Job[Any]] = deque()
-        self._held: dict[str, int] = {}  # how many threads the jobs of each label hold
-        self._threads = 0  # running, idle and coming ones; stuck ones no longer count
+        self._running = 0  # jobs that have a place
+        self._held: dict[str, int] = {}  # threads that the jobs of each label hold
         self._idle: list[SimpleQueue[bool]] = []  # the last one in is the first one out, so that the others may end
         self._is_coming = False  # a thread is on its way to the line
         self._stuck: set[Job[Any]] = set()
-        self._resting = 0  # threads that wait for somebody outside, and do not count
+        self._resting = 0  # jobs that wait for an answer of a client, and have no place
         self._closed = False
         self._returns: Returns | None = None  # to the loop that called last
 
@@ -183,7 +181,6 @@ class ThreadPool:
         """End the idle threads now and the running ones when they are done; refuse jobs that wait. Never blocks."""
         with self._lock:
             self._closed = True
-            self._threads -= len(self._idle)
             for calls in self._idle:
                 calls.put(False)
             self._idle.clear()
@@ -195,18 +192,17 @@ class ThreadPool:
             self._report_stuck(job)
 
     def rest(self, job: Job[Any]) -> None:
-        """Its thread waits for somebody outside, maybe for long: another may take its place meanwhile."""
+        """Its thread waits for a client, maybe for long: another may take its place meanwhile."""
         with self._lock:
             job.rests += 1
-            if not job.holds_place or self._resting >= self._max_resting:
-                return
-            self._count(job, place=False, share=False)
-            job.is_resting = True
-            self._resting += 1
-            self._call_thread()
+            if job.holds_place and self._resting < self._max_resting:
+                self._count(job, place=False, share=False)
+                job.is_resting = True
+                self._resting += 1
+                self._call_thread()
 
     def go_on(self, job: Job[Any]) -> None:
-        """It runs again, unless it was given up; there may be more threads than wanted until one of them is done."""
+        """It runs again, unless it was given up; more may run than wanted until one of them is done."""
         with self._lock:
             job.rests -= 1
             if job.rests or not job.is_resting:
@@ -219,20 +215,19 @@ class ThreadPool:
     # ── under the lock ──
 
     def _next_in_line(self) -> Job[Any] | None:
-        """The job that waits longest, of those whose label holds less than its share."""
-        for job in self._line:
-            if self._held.get(job.label, 0) < self._share:
-                return job
+        """If there is a place, the job that waits longest, of those whose label holds less than its share."""
+        if self._running < self._max_threads:
+            for job in self._line:
+                if self._held.get(job.label, 0) < self._share:
+                    return job
         return None
 
     def _call_thread(self) -> None:
-        """A job in line needs a thread that is on its way, if there is one to be had."""
+        """A job in line that can run needs a thread that is on its way."""
         if self._is_coming or not self._line or self._next_in_line() is None:
             return
         if self._idle:
             calls = self._idle.pop()
-        elif self._threads >= self._max_threads:
-            return
         else:
             calls, name = SimpleQueue(), f"{self._name}-{next(self._numbers)}"
             try:
@@ -242,29 +237,26 @@ class ThreadPool:
                     job = self._line.popleft()
                     job.settle(None, Busy(f"{job.label} can't run: the system refuses to start another thread"))
                 return
-            self._threads += 1
         self._is_coming = True
         calls.put(True)
 
-    def _next(self) -> Job[Any] | bool:
-        """What this thread, which has a place, does now: a job; else True if it is idle, False if it leaves."""
-        if self._threads <= self._max_threads:
-            job = self._next_in_line()
-            if job is not None:
-                self._line.remove(job)
-                job.thread = threading.current_thread().name
-                self._threads -= 1  # from now on it is the job that counts
-                self._count(job, place=True, share=True)
-                return job
-            if not self._closed:
-                self._idle.append(this_thread.calls)
-                return True
-        self._threads -= 1  # there is one too many since it rested, or there will be no more jobs
-        return False
+    def _take(self, calls: "SimpleQueue[bool]") -> Job[Any] | None:
+        """The next job of this thread; without one it is idle."""
+        job = self._next_in_line()
+        if job is not None:
+            self._line.remove(job)
+            job.thread = threading.current_thread().name
+            self._count(job, place=True, share=True)
+        elif self._closed:
+            calls.put(False)
+        else:
+            self._idle.append(calls)
+        self._call_thread()
+        return job
 
     def _count(self, job: Job[Any], *, place: bool, share: bool) -> None:
         """Whether its thread counts in the pool, and among those of its label."""
-        self._threads += place - job.holds_place
+        self._running += place - job.holds_place
         held = self._held.pop(job.label, 0) + share - job.holds_share
         if held:
             self._held[job.label] = held
@@ -325,21 +317,13 @@ class ThreadPool:
     # ── in the threads ──
 
     def _serve(self, calls: "SimpleQueue[bool]") -> None:
-        """The life of one thread: when it is called, it does job after job until the line is empty."""
-        this_thread.calls = calls
-        following: Job[Any] | bool = True
-        while following is not False and self._is_called(calls):
-            following = self._begin()
-            while isinstance(following, Job):
-                following = self._finish(following, *following.perform())
-
-    def _begin(self) -> Job[Any] | bool:
-        """The thread that was on its way is there."""
-        with self._lock:
-            self._is_coming = False
-            following = self._next()
-            self._call_thread()
-        return following
+        """The life of one thread: when it is called, it does job after job until none can run."""
+        while self._is_called(calls):
+            with self._lock:
+                self._is_coming = False
+                job = self._take(calls)
+            while job is not None:
+                job = self._finish(job, calls, *job.perform())
 
     def _is_called(self, calls: "SimpleQueue[bool]") -> bool:
         """Sleep until there is something to do. Tells whether there is."""
@@ -349,20 +333,18 @@ class ThreadPool:
             with self._lock:
                 if calls in self._idle:
                     self._idle.remove(calls)
-                    self._threads -= 1
                     return False
             return calls.get()  # it was called at the last moment
 
-    def _finish(self, job: Job[T], result: T | None, failure: BaseException | None) -> Job[Any] | bool:
-        """The job is done: its thread goes on with the one that waits longest, else it is idle, or leaves."""
+    def _finish(
+        self, job: Job[T], calls: "SimpleQueue[bool]", result: T | None, failure: BaseException | None
+    ) -> Job[Any] | None:
+        """The job is done: its thread goes on with the next one, else it is idle."""
         with self._lock:
             job.finished = True
-            had_place = job.holds_place  # else another thread has it
             self._count(job, place=False, share=False)
             self._stuck.discard(job)
-            self._threads += had_place
-            following = had_place and self._next()
-            self._call_thread()
+            following = self._take(calls)
         job.settle(result, failure)  # only now: the caller's next call shall find this thread idle
         if job.reported:
             logger.warning("%s came back: its thread %s is no longer stuck", job.label, job.thread)
@@ -444,7 +426,7 @@ def wait_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
 
 @contextmanager
 def resting() -> Iterator[None]:
-    """On the loop, around a wait for somebody outside: the thread that waits for this takes no place in its pool."""
+    """On the loop, around a wait for a client: the thread that waits for this takes no place in its pool."""
     waiting = waiting_thread.get()
     while waiting is not None and waiting.job is not None and waiting.job.host is not None:
         waiting = waiting.job.host  # it runs on the thread of another job, which waits too

@@ -5,13 +5,12 @@ from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from dovetail.engine.changes import ChangeLog
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.member import Member
 from dovetail.engine.sessions import HeldSession, Sessions
-from dovetail.engine.streams import ChangesMade
+from dovetail.engine.subscriptions import ChangeLog, ChangesMade
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import inbound, jsonrpc, revisions
 from dovetail.protocol.inbound import Opened, Request

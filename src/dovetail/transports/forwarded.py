@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dovetail.engine.exchange import Emit, Exchange, SessionStore
-from dovetail.engine.networks import IPV6_LINE, caller_of
+from dovetail.engine.rate_limits import IPV6_LINE, caller_of
 from dovetail.errors import SetupError
 from dovetail.protocol.inbound import Request
 from dovetail.transports.asgi import RawHeaders, Scope

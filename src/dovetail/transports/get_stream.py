@@ -10,11 +10,11 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 
-from dovetail.engine.changes import LOG as CHANGE_LOG
-from dovetail.engine.changes import ChangeLog
+from dovetail.engine.concurrency import CallTimeout, with_timeout
 from dovetail.engine.handlers import change_notification
-from dovetail.engine.limits import CallTimeout, with_timeout
 from dovetail.engine.sessions import HeldSession, messages, topic
+from dovetail.engine.subscriptions import LOG as CHANGE_LOG
+from dovetail.engine.subscriptions import ChangeLog
 from dovetail.errors import ProtocolError
 from dovetail.protocol import inbound, sse
 from dovetail.protocol.sse import EventId, encode_event, priming_event

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from dovetail.engine.client_requests import CALL_IS_OVER
+from dovetail.engine.concurrency import beside, go_on_beside
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange, Mailbox
-from dovetail.engine.limits import beside, go_on_beside
 from dovetail.engine.sessions import HeldSession
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, QuestionFailed, RateLimited, Unauthorized
 from dovetail.protocol import jsonrpc

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.engine.limits import CallTimeout, Expiry, go_on_beside, with_timeout
+from dovetail.engine.concurrency import CallTimeout, Expiry, go_on_beside, with_timeout
 from dovetail.errors import ProtocolError, RateLimited, Unauthorized
 from dovetail.transports.asgi import Message, RawHeaders, Send, Whole
 

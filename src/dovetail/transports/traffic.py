@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from dovetail.engine.limits import beside
-from dovetail.engine.networks import ANONYMOUS
+from dovetail.engine.concurrency import beside
+from dovetail.engine.rate_limits import ANONYMOUS
 from dovetail.errors import INTERNAL_ERROR, Busy, ProtocolError, RateLimited
 from dovetail.transports.response import DONE, Response, awaiting
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dovetail.auth.principal import Principal
-from dovetail.engine.limits import Expiry, beside
+from dovetail.engine.concurrency import Expiry, beside
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers

@@ -1,10 +1,12 @@
 """Bounds on calls: how many at once, how many may wait, how long each may take.
 
-`Limit` lets a number of calls in and keeps a bounded line for the others, first come, first served. `LimitBook` has
-those that are not every call's. `with_timeout` awaits something for at most some seconds.
+`Limit` lets a number of calls in and keeps a bounded line for the others, first come, first served; `FleetLimit` does
+so for all workers together. `LimitBook` has the limits of tools. `with_timeout` bounds the time of what is awaited.
 """
 
 import asyncio
+import logging
+import os
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
@@ -18,18 +20,21 @@ import msgspec
 from msgspec import UNSET
 
 from dovetail import engine as late
+from dovetail import state as late_state
 from dovetail.errors import BUSY_SECONDS, Busy, ServerBusy, SetupError, ToolBusy
 
 if TYPE_CHECKING:
-    from dovetail.engine.leases import FleetLimit
     from dovetail.engine.options import Options
     from dovetail.engine.rate_limits import Limiter
     from dovetail.registry.catalog import Catalog
     from dovetail.registry.options import Rate
     from dovetail.registry.tools import Tool
-    from dovetail.state.base import StateBackend
+    from dovetail.state.base import Listener, StateBackend
 
 T = TypeVar("T")
+Slot = tuple[str, bytes]  # a key that this worker has claimed, and the value that tells
+
+log = logging.getLogger("dovetail")
 
 
 class Limit:
@@ -127,6 +132,143 @@ class Limit:
         self.release()
 
 
+class FleetLimit(Limit):
+    """The `Limit` of one worker, whose calls need a slot in the store besides: a key that is claimed for one lease.
+
+    It is renewed while the call runs. Slots of a worker that died are free when their leases have expired.
+    """
+
+    def __init__(
+        self, state: "StateBackend", tool: str, slots: int, queue: int, patience: float | None,
+        *, lease: float = 12.0, beat: float = 2.0,
+    ) -> None:  # fmt: skip
+        super().__init__(slots, queue, subject=f"The tool {tool}", busy=ToolBusy)
+        self._state = state
+        self._topic = f"slot/{tool}"
+        self._patience = patience  # seconds that a call may wait
+        self._lease = lease
+        self._beat = beat  # seconds between two renewals, and between two looks for slots that have expired
+        self._held: deque[Slot] = deque()  # any call may give back any of them
+        self._without = 0  # calls that go on without one
+        self._looking = asyncio.Lock()  # the call that waits longest has it
+        self._next = int.from_bytes(os.urandom(4)) % slots  # where to look
+        self._renewing: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self) -> bool:
+        return False  # that takes a trip to the store
+
+    async def acquire(self) -> None:
+        try:
+            async with asyncio.timeout(self._patience):
+                await super().acquire()
+                try:
+                    await self._find_slot(may_wait=self._queue > 0)
+                except BaseException:
+                    super().release()
+                    raise
+        except TimeoutError:
+            raise self._refusal(f"no slot became free within {self._patience:g} s") from None
+
+    __aenter__ = acquire
+
+    async def reclaim(self) -> None:
+        await super().reclaim()
+        try:
+            await self._find_slot(may_wait=True)
+        except BaseException as failure:
+            self._without += 1
+            if not isinstance(failure, Busy):  # else the store is in trouble, but this call is half done
+                raise
+
+    def overdraw(self) -> None:
+        super().overdraw()
+        self._without += 1
+
+    def release(self) -> None:
+        if self._without:
+            self._without -= 1
+            super().release()
+            return
+        with suppress(RuntimeError):  # a loop that died in mid-call is torn down from elsewhere
+            self._begin(self._give_back, self._held.popleft()).add_done_callback(lambda _: Limit.release(self))
+
+    async def _find_slot(self, *, may_wait: bool) -> None:
+        """Raises Busy if none is free and the call may not wait, or if the store is in trouble."""
+        listener: Listener | None = None
+        try:
+            async with self._looking:
+                while not await self._claim():
+                    if not may_wait:
+                        raise self._refusal(f"all {self._slots} slots that the workers share are taken")
+                    if listener is None:  # then once more: what became free before was not heard
+                        listener = self._state.listen([self._topic])
+                        continue
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._beat):
+                            if not await listener.wait():
+                                raise late_state.base.StoreTrouble  # it was closed
+        except late_state.base.StoreTrouble as trouble:
+            text = f"{self._subject} can't be called now: its limit is kept in a store that is in trouble"
+            log.warning("%s: %s", text, trouble)
+            raise Busy(f"{text}; try again later", http_status=503) from None
+        finally:
+            if listener is not None:
+                listener.close()
+
+    async def _claim(self) -> bool:
+        for _ in range(self._slots):
+            self._next = (self._next + 1) % self._slots
+            slot = (f"{self._topic}/{self._next}", os.urandom(8))
+            try:
+                is_ours = await self._state.claim(*slot, self._lease)
+            except asyncio.CancelledError:
+                self._begin(self._give_back, slot)  # it may be ours
+                raise
+            if is_ours:
+                self._held.append(slot)
+                if self._renewing is None or self._renewing.done():
+                    self._renewing = self._begin(self._renew)
+                return True
+        return False
+
+    async def _is_ours(self, slot: Slot) -> bool:
+        entry = await self._state.get(slot[0])
+        return entry is not None and entry.value == slot[1]
+
+    async def _give_back(self, slot: Slot) -> None:
+        with suppress(Exception):  # then it stays taken until it expires
+            if await self._is_ours(slot):
+                await self._state.delete(slot[0])
+                await self._state.publish(self._topic)
+
+    async def _renew(self) -> None:
+        while self._held:
+            await asyncio.sleep(self._beat)
+            for slot in tuple(self._held):
+                with suppress(late_state.base.StoreTrouble):
+                    is_kept = await self._is_ours(slot) and await self._state.touch(slot[0], self._lease)
+                    if not is_kept and slot in self._held:
+                        self._held.remove(slot)
+                        self._without += 1
+                        log.warning("%s: a call runs on although its slot has expired", self._topic)
+
+    def _begin(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work(*arguments))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """What is given back reaches the store, which takes no longer than the store takes to answer."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        while self._held:
+            self._begin(self._give_back, self._held.popleft())
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
 class Slots(msgspec.Struct):
     """The slots that one run of a function has just now; while a client is asked, others have them."""
 
@@ -180,7 +322,7 @@ class LimitBook:
             return Limit(slots, queue, subject=f"The tool {tool.name}", busy=ToolBusy)
         timeout = tool.invocation.timeout
         patience = self._options.timeout if timeout is UNSET else timeout
-        limit = late.leases.FleetLimit(self._state, tool.name, slots, queue, patience)
+        limit = FleetLimit(self._state, tool.name, slots, queue, patience)
         self._fleet_limits.add(limit)
         return limit
 

@@ -1,7 +1,6 @@
-"""The resources of a server (exact URIs, templates, files and folders): found, read, listed, watched."""
+"""The resources of a server: exact URIs, templates, files and folders are found, read, listed and watched."""
 
 import asyncio
-import hashlib
 import logging
 import threading
 import time
@@ -24,20 +23,16 @@ from dovetail.registry.functions import Invocation
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dovetail.engine.watch import Watcher
+    from dovetail.engine.file_watcher import Watcher
     from dovetail.registry.files import FileEntry
     from dovetail.registry.options import AccessRule
     from dovetail.registry.resource_access import FileGuard
     from dovetail.registry.resources import Resource, Template
 
 log = logging.getLogger("dovetail")
-MAX_CACHED = 1_000  # contents of resources that asked to be kept
-MAX_CACHED_SIZE = 100_000_000  # characters and bytes of all of them together
-REFRESH_FILES = 1.0  # seconds for which a listing of files is good enough
-PATIENCE = 1.0  # seconds that a request waits for one that runs: the disk may hang
+FOLDER = "folder "  # before the template of a folder that is watched: no URI begins so
 
 Call = Callable[[Invocation, dict[str, Any], str, Callable[[Any], Any]], Awaitable[Any]]
-Tell = Callable[..., None]  # with the URI, if it is of one, and the cause
 MayRead = Callable[["AccessRule"], Awaitable[bool]]
 
 
@@ -50,25 +45,32 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Library:
-    """Finds, reads, lists, watches. `on_update` hears of a watched file that changed, `on_list` of a changed folder."""
+    """Finds, reads, lists, watches. `on_update` hears of a watched file that changed, `on_list` of a changed folder.
 
-    def __init__(self, threads: ThreadPool, hint: CacheHint, on_update: Tell, on_list: Tell) -> None:
+    A listing of files is good for `listed` seconds. `max_cached` contents of resources that asked for it are kept, of
+    `max_cached_size` characters and bytes together.
+    """
+
+    def __init__(
+        self, threads: ThreadPool, hint: CacheHint, on_update: Callable[[str], None], on_list: Callable[[], None],
+        *, listed: float = 1.0, max_cached: int = 1_000, max_cached_size: int = 100_000_000,
+    ) -> None:  # fmt: skip
         self.resources: Catalog[Resource] = Catalog("resource")
         self.templates: Catalog[Template] = Catalog("resource template")
         self._threads = threads
         self._hint = hint
         self._on_update = on_update
         self._on_list = on_list
-        # A look goes on when its watcher is closed: it is over soon, and no thread is given up for it.
-        self._look: Any = lambda work: asyncio.shield(threads.run(work, label="file watching"))
-        self._watcher: Watcher | None = None  # of what clients subscribe to
-        self._folder_watcher: Watcher | None = None
+        self._max_cached = max_cached
+        self._max_cached_size = max_cached_size
+        self._watcher: Watcher | None = None
         self._watched_folders: dict[str, Path] = {}  # their roots by their templates
         self._is_watching = False  # folders
         self._cached: dict[str, Kept] = {}
         self._cached_size = 0  # of all that was put in since it was last emptied
         self._changes = 0  # counts what made something stale
-        self._files_listed = -REFRESH_FILES  # when the last look at all of them began, and how long it took
+        self._listed_seconds = listed
+        self._files_listed = -listed  # when the last look at all of them began, and how long it took
         self._listing_took = 0.0
         self._stale_since = self._files_listed
         self._listing = asyncio.Lock()  # requests meanwhile wait, and see what was found
@@ -149,7 +151,7 @@ class Library:
         if not self.templates.remove(uri):
             return self.resources.remove(registry.resources.normalised(uri))
         self._file_guards.pop(uri, None)
-        self._swap(uri, [resource.uri for resource in self.files_in(uri)], {})
+        self._swap([resource.uri for resource in self.files_in(uri)], {})
         return True
 
     # ── reading ──
@@ -187,10 +189,9 @@ class Library:
         return contents
 
     def _keep(self, uri: str, kept: Kept) -> None:
-        contents = kept.contents
-        size = sum(len(item.text or item.blob or "") for item in contents.items)
+        size = sum(len(item.text or item.blob or "") for item in kept.contents.items)
         self._cached_size += size
-        if len(self._cached) >= MAX_CACHED or self._cached_size > MAX_CACHED_SIZE:
+        if len(self._cached) >= self._max_cached or self._cached_size > self._max_cached_size:
             self._cached.clear()
             self._cached_size = size
         self._cached[uri] = kept
@@ -244,13 +245,16 @@ class Library:
         """There is a new folder, or another worker found files: whoever asks for the list sees them."""
         self._stale_since = time.monotonic()
 
-    async def refresh_files(self) -> None:
-        """Bring the listed files up to date with the disk, at most once a second."""
-        since = max(self._stale_since, time.monotonic() - REFRESH_FILES)
+    async def refresh_files(self, patience: float = 1.0) -> None:
+        """Bring the listed files up to date with the disk, at most once a second.
+
+        A request waits `patience` seconds for a listing that runs already: the disk may hang.
+        """
+        since = max(self._stale_since, time.monotonic() - self._listed_seconds)
         if self._files_listed > since:
             return
         try:
-            async with asyncio.timeout(PATIENCE) as waiting, self._listing:
+            async with asyncio.timeout(patience) as waiting, self._listing:
                 waiting.reschedule(None)
                 if self._files_listed <= since:
                     await self._list_files()
@@ -288,13 +292,12 @@ class Library:
             self._relist(known[uri], registry.resources.entry_definition(folder, there[uri]))
         compile_entry = partial(registry.resources.compile_entry, folder)
         new = {uri: compile_entry(entry) for uri, entry in there.items() if self.resources.get(uri) is None}
-        self._swap(folder.uri, sorted(known.keys() - there.keys()), new)
+        self._swap(sorted(known.keys() - there.keys()), new)
 
-    def _swap(self, folder: str, gone: "Sequence[str]", new: "Mapping[str, Resource]") -> None:
+    def _swap(self, gone: "Sequence[str]", new: "Mapping[str, Resource]") -> None:
         if self.resources.swap(gone, new):
             self._forget_all()
-            what = "\n".join((folder, *gone, "", *new))
-            self._on_list(hashlib.sha256(what.encode()).hexdigest()[:16])
+            self._on_list()
 
     # ── watching ──
 
@@ -303,39 +306,44 @@ class Library:
         if not wanted:
             if self._watcher is not None:  # without a look at the path: the file may be gone
                 self._watcher.unwatch(uri)
-            return
-        if (path := self._path(uri)) is None:
-            return
+        elif (path := self._path(uri)) is not None:
+            self._open_watcher().watch(uri, path)
+
+    def _open_watcher(self) -> "Watcher":
         if self._watcher is None:
-            self._watcher = late.watch.Watcher(self._on_update, run=self._look)
-        self._watcher.watch(uri, path)
+            self._watcher = late.file_watcher.Watcher(self._changed, run=self._look)
+        return self._watcher
+
+    async def _look(self, work: Callable[[], Any]) -> Any:
+        """It goes on when its watcher is closed: it is over soon, and no thread is given up for it."""
+        return await asyncio.shield(self._threads.run(work, label="file watching"))
 
     def begin(self, *, watching: bool) -> None:
         """The server starts, perhaps on another loop than before; folders are watched until `close`."""
         self._listing, self._is_watching = asyncio.Lock(), watching
-        self._folder_watcher, self._watched_folders = None, {}
+        self._watcher, self._watched_folders = None, {}
         self._watch_folders()
 
     def _watch_folders(self) -> None:
         folders = self.folders() if self._is_watching else []
         roots = {folder.uri: folder.directory.root for folder in folders if folder.directory is not None}
         watched, self._watched_folders = self._watched_folders, roots
-        if self._folder_watcher is None and roots:
-            self._folder_watcher = late.watch.Watcher(self._catch_up, run=self._look)
-        if (watcher := self._folder_watcher) is not None:
-            for uri, _ in watched.items() - roots.items():
-                watcher.unwatch(uri)
-            for uri, root in roots.items() - watched.items():
-                watcher.watch(uri, root)
+        for uri, _ in watched.items() - roots.items():
+            self._open_watcher().unwatch(FOLDER + uri)
+        for uri, root in roots.items() - watched.items():
+            self._open_watcher().watch(FOLDER + uri, root)
 
-    async def _catch_up(self, _uri: str, _cause: str) -> None:
+    def _changed(self, uri: str) -> Awaitable[None] | None:
+        return self._catch_up() if uri.startswith(FOLDER) else self._on_update(uri)
+
+    async def _catch_up(self) -> None:
         """A folder looks different: list all, once a second and a tenth of the time at most.
 
         One listing serves all who asked before it began.
         """
         asked, last = time.monotonic(), self._files_listed
         while self._files_listed <= asked:
-            await asyncio.sleep(last + max(REFRESH_FILES, 10 * self._listing_took) - time.monotonic())
+            await asyncio.sleep(last + max(self._listed_seconds, 10 * self._listing_took) - time.monotonic())
             last = time.monotonic()
             with suppress(Busy):  # no thread is free: once more
                 await self.refresh_files()
@@ -350,7 +358,6 @@ class Library:
         return source.path_of(registry.resources.normalised(uri))
 
     async def close(self) -> None:
-        watchers = [each for each in (self._watcher, self._folder_watcher) if each is not None]
-        self._watcher, self._folder_watcher, self._is_watching = None, None, False
-        for watcher in watchers:
+        watcher, self._watcher, self._is_watching = self._watcher, None, False
+        if watcher is not None:
             await watcher.close()

@@ -1,20 +1,212 @@
-"""A concurrency limit that workers share: never more than its slots, none lost, also when workers or the store die."""
+"""Concurrency limits of a process and of a fleet, and timeouts, also under cancellation."""
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dovetail import Context, Server
-from dovetail.engine.leases import FleetLimit
-from dovetail.engine.limits import Limit
-from dovetail.errors import Busy, ToolBusy
+from dovetail.engine.concurrency import CallTimeout, FleetLimit, Limit, with_timeout
+from dovetail.errors import Busy, ServerBusy, SetupError, ToolBusy
 from far_state import FarState
 from http_serving import until
 from wire import MODERN, Wire
+
+
+async def turns(number: int = 5) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+# ── Limit ──
+
+
+def test_a_free_slot_is_taken_without_a_turn_of_the_loop() -> None:
+    limit = Limit(1, 0, subject="tool 'x'")
+    for take in (limit.acquire, limit.reclaim):
+        with pytest.raises(StopIteration):
+            take().send(None)
+        assert (limit.running, limit.waiting, limit.take()) == (1, 0, False)
+        limit.release()
+        assert limit.running == 0
+    assert limit.take()
+
+
+async def test_others_wait_in_order() -> None:
+    limit = Limit(2, 100, subject="tool 'x'")
+    order: list[int] = []
+    running = 0
+
+    async def call(number: int) -> None:
+        nonlocal running
+        async with limit:
+            running += 1
+            assert running <= 2
+            order.append(number)
+            await turns(number % 4)
+            running -= 1
+
+    await asyncio.gather(*(call(number) for number in range(40)))
+    assert order == list(range(40))
+    assert (limit.running, limit.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("busy", [ServerBusy, ToolBusy])
+@pytest.mark.parametrize(("slots", "queue"), [(1, 0), (2, 3)])
+async def test_a_full_queue_is_busy(slots: int, queue: int, busy: type[Busy]) -> None:
+    limit = Limit(slots, queue, subject="tool 'x'", busy=busy)
+    for _ in range(slots):
+        await limit.acquire()
+    waiting = [asyncio.create_task(limit.acquire()) for _ in range(queue)]
+    await turns()
+    message = f"tool 'x' is busy: {slots} calls running and {queue} waiting; try again in 1 s."
+    with pytest.raises(busy) as caught:
+        await limit.acquire()
+    assert str(caught.value) == caught.value.message == message
+    for _ in range(slots + queue):
+        limit.release()
+        await turns()
+    assert all(task.done() for task in waiting)
+    assert limit.running == 0
+
+
+@pytest.mark.parametrize("order", ["release first", "cancel first"])
+async def test_a_slot_of_one_that_is_cancelled_in_the_same_turn_goes_to_the_next(order: str) -> None:
+    limit = Limit(1, 10, subject="tool 'x'")
+    await limit.acquire()
+    first, second = (asyncio.create_task(limit.acquire()) for _ in range(2))
+    await turns()
+    for step in (limit.release, first.cancel) if order == "release first" else (first.cancel, limit.release):
+        step()
+    await asyncio.wait_for(second, 5)
+    assert first.cancelled()
+    assert (limit.running, limit.waiting) == (1, 0)
+
+
+# ── slots that are given back for a while ──
+
+
+@pytest.mark.parametrize("given_first", [True, False])
+async def test_who_is_cancelled_while_taking_its_slot_again_has_it(given_first: bool) -> None:
+    limit = Limit(1, 10, subject="tool 'x'")
+    await limit.acquire()
+    again = asyncio.create_task(limit.reclaim())
+    await turns()
+    if given_first:
+        limit.release()
+    again.cancel()
+    await asyncio.wait([again])
+    assert again.cancelled()
+    assert limit.running == (1 if given_first else 2)
+
+
+async def test_nobody_gets_a_slot_while_too_many_are_taken() -> None:
+    limit = Limit(1, 10, subject="tool 'x'")
+    await limit.acquire()
+    limit.overdraw()
+    waiting = asyncio.create_task(limit.acquire())
+    await turns()
+    assert (limit.running, limit.waiting) == (2, 1)
+    limit.release()
+    await turns()
+    assert not waiting.done()
+    limit.release()
+    await waiting
+    limit.release()
+    assert (limit.running, limit.waiting) == (0, 0)
+
+
+class Calls:
+    """Calls that enter, give their slots back, take them again, are cancelled and end, as they are told."""
+
+    def __init__(self, slots: int) -> None:
+        self.limit = Limit(slots, 5, subject="tool 'x'")
+        self.slots = slots
+        self.holding = 0
+        self.away = 0  # calls whose slots others have
+        self.waits: list[asyncio.Task[None]] = []
+        self.overdrawn = 0  # since the last look
+        self.before = 0
+
+    def enter(self, _: int) -> None:
+        self.waits.append(asyncio.create_task(self._acquire()))
+
+    async def _acquire(self) -> None:
+        try:
+            await self.limit.acquire()
+        except Busy:
+            return
+        self.holding += 1
+
+    def lend(self, _: int) -> None:
+        if self.holding:
+            self.holding -= 1
+            self.away += 1
+            self.limit.release()
+
+    def take_again(self, _: int) -> None:
+        if self.away:
+            self.away -= 1
+            self.waits.append(asyncio.create_task(self._reclaim()))
+
+    async def _reclaim(self) -> None:
+        try:
+            await self.limit.reclaim()
+        except asyncio.CancelledError:
+            self.overdrawn += 1
+        self.holding += 1
+
+    def cancel(self, number: int) -> None:
+        if self.waits:
+            self.waits[number % len(self.waits)].cancel()
+
+    def leave(self, _: int) -> None:
+        if self.holding:
+            self.holding -= 1
+            self.limit.release()
+
+    async def look(self) -> None:
+        await turns()
+        self.waits = [task for task in self.waits if not task.done()]
+        assert self.limit.running == self.holding
+        assert self.limit.waiting == len(self.waits)
+        assert self.holding <= max(self.slots, self.before + self.overdrawn)
+        assert not self.waits or self.holding >= self.slots, "somebody waits for a slot that is free"
+        self.before, self.overdrawn = self.holding, 0
+
+
+MOVES = ("enter", "enter", "lend", "take_again", "cancel", "leave", "look", "look")
+
+
+@given(st.integers(1, 3), st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 9)), max_size=60))
+def test_slots_that_are_given_back_for_a_while_are_neither_lost_nor_doubled(slots: int, moves: Any) -> None:
+    async def play() -> None:
+        calls = Calls(slots)
+        for move, number in moves:
+            if move == "look":
+                await calls.look()
+            else:
+                getattr(calls, move)(number)
+        await calls.look()
+        while calls.holding or calls.away:
+            calls.take_again(0)
+            calls.leave(0)
+            await calls.look()
+        assert (calls.limit.running, calls.limit.waiting) == (0, 0)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("slots", "queue"), [(0, 1), (-1, 1), (1, -1)])
+def test_sizes_that_make_no_sense_are_refused(slots: int, queue: int) -> None:
+    with pytest.raises(SetupError, match="tool 'x' can't have"):
+        Limit(slots, queue, subject="tool 'x'")
+
 
 LEASE = 50.0  # seconds of the store's clock, which stands still unless a test moves it
 
@@ -133,7 +325,7 @@ async def test_a_slot_that_was_lost_is_not_taken_from_the_worker_that_has_it_now
 
 
 @pytest.mark.parametrize("queue", [0, 2])
-async def test_a_full_queue_is_busy(queue: int) -> None:
+async def test_a_full_queue_of_a_fleet_is_busy(queue: int) -> None:
     """One call looks for a slot, so many stand in line behind it; with no queue, none waits at all."""
     async with fleet(2, 1, queue) as made:
         await made.limits[0].acquire()
@@ -181,23 +373,6 @@ async def test_a_store_in_trouble_refuses_these_calls_and_no_longer_than_it_is(i
 # ── slots that are lent ──
 
 
-async def test_a_slot_that_was_given_back_for_a_while_is_taken_again() -> None:
-    async with fleet(2, 1, queue=0) as made:
-        await made.limits[0].acquire()
-        made.limits[0].release()
-        await until(lambda: made.taken() == 0)
-        await made.limits[1].acquire()
-        back = asyncio.create_task(made.limits[0].reclaim())
-        await asyncio.sleep(0.05)
-        assert not back.done()  # however short the queue is
-        made.limits[1].release()
-        await back
-        assert made.limits[0].running == 1
-        made.limits[0].release()
-        await until(lambda: made.taken() == 0)
-        await made.call(1)
-
-
 @pytest.mark.parametrize("is_here", [False, True], ids=["of another worker", "of this one"])
 async def test_a_call_that_is_cancelled_on_the_way_back_has_it_nevertheless(is_here: bool) -> None:
     async with fleet(2, 1) as made:
@@ -226,7 +401,7 @@ async def test_in_trouble_a_call_that_is_half_done_goes_on_without_a_slot() -> N
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_random_cancellations_neither_lose_nor_leak_a_slot(seed: int) -> None:
+async def test_random_cancellations_in_a_fleet_neither_lose_nor_leak_a_slot(seed: int) -> None:
     chance = random.Random(seed)
     async with fleet(3, 2) as made:
         calls = [asyncio.create_task(made.call(chance.randrange(3), chance.randrange(6))) for _ in range(60)]
@@ -303,18 +478,6 @@ async def test_a_tool_runs_once_in_all_workers() -> None:
         assert type(limit_of(server, "press")) is Limit  # without a shared state no store is asked
 
 
-async def test_a_store_in_trouble_refuses_such_a_tool_and_no_other() -> None:
-    state, press = FarState(), Press()
-    press.go.set()
-    async with Wire(serving(press, state), MODERN) as wire:
-        state.break_down()
-        refused = await wire.exchange(wire.request("tools/call", {"name": "press"}))
-        assert "a store that is in trouble" in refused["error"]["message"]
-        assert (await wire.ask("tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
-        state.trouble = None
-        assert (await wire.ask("tools/call", {"name": "press"}))["content"][0]["text"] == "pressed"
-
-
 async def test_others_have_the_slot_while_a_client_is_asked() -> None:
     state = FarState()
     servers = [serving(Press(), state) for _ in range(2)]
@@ -331,3 +494,125 @@ async def test_others_have_the_slot_while_a_client_is_asked() -> None:
         for wire in wires:
             assert (await wire.receive())["result"]["content"][0]["text"] == "Hello Ada"
         await until(lambda: [limit_of(server, "asks").running for server in servers] == [0, 0])
+
+
+async def answer(after: float | None = None) -> str:
+    if after is not None:
+        await asyncio.sleep(after)
+    return "answer"
+
+
+async def timed(work: Coroutine[Any, Any, str], seconds: float) -> str:
+    return await with_timeout(work, seconds)
+
+
+async def test_work_that_never_waits_needs_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_timer(*_: object) -> None:
+        raise AssertionError("a timer was set")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", no_timer)
+    assert await with_timeout(answer(), 10) == "answer"
+
+
+@pytest.mark.parametrize("after", [0, 0.005])
+async def test_work_in_time_returns_its_result(after: float) -> None:
+    assert await with_timeout(answer(after), 10) == "answer"
+
+
+async def test_work_that_takes_too_long_is_cancelled() -> None:
+    stopped = False
+
+    async def slow() -> None:
+        nonlocal stopped
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)  # cleaning up may wait
+            stopped = True
+
+    with pytest.raises(CallTimeout, match=r"Timed out after 0\.01 s") as caught:
+        await with_timeout(slow(), 0.01)
+    assert stopped
+    assert isinstance(caught.value, TimeoutError)
+    assert caught.value.seconds == 0.01
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0.01)  # the task goes on as if nothing had happened
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, ValueError, StopAsyncIteration])
+@pytest.mark.parametrize("waits", [True, False])
+async def test_exceptions_of_the_work_pass_through(kind: type[Exception], waits: bool) -> None:
+    async def fail() -> None:
+        if waits:
+            await asyncio.sleep(0)
+        raise kind("its own")
+
+    with pytest.raises(kind, match="its own") as caught:
+        await with_timeout(fail(), 10)
+    assert not isinstance(caught.value, CallTimeout)
+
+
+async def test_a_cancellation_from_outside_stays_one() -> None:
+    task = asyncio.create_task(timed(answer(60), 30))
+    await turns()
+    task.cancel("outside")
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+
+
+async def test_a_cancellation_from_outside_wins_over_an_expiry_in_the_same_turn() -> None:
+    async def stubborn() -> str:
+        try:
+            return await answer(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.02)  # the expiry arrives while the work cleans up after the outer cancellation
+            raise
+
+    task = asyncio.create_task(timed(stubborn(), 0.01))
+    await turns()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_work_that_swallows_the_expiry_returns_its_result() -> None:
+    async def stubborn() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "anyway"
+        return "never"
+
+    assert await with_timeout(stubborn(), 0.01) == "anyway"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@pytest.mark.parametrize(("outer", "inner", "winner"), [(0.01, 5, 0.01), (5, 0.01, 0.01)])
+async def test_timeouts_nest(outer: float, inner: float, winner: float) -> None:
+    with pytest.raises(CallTimeout) as caught:
+        await with_timeout(timed(answer(60), inner), outer)
+    assert caught.value.seconds == winner
+
+
+def test_closing_the_call_closes_the_work() -> None:
+    closed = False
+
+    async def work() -> str:
+        nonlocal closed
+        try:
+            return await answer(60)
+        finally:
+            closed = True
+
+    async def main() -> None:
+        call = timed(work(), 5)
+        call.send(None)
+        call.close()
+
+    asyncio.run(main())
+    assert closed

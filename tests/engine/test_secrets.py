@@ -1,27 +1,115 @@
-"""Who shares the secrets of a server: processes, workers, and those who come later."""
+"""The secrets of a server: where they come from, who shares them, and that nobody sees them."""
 
 import asyncio
 import os
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from keys_stage import ONE, TWO
 
 from dovetail import Server, SetupError
-from dovetail.engine.keys import Secrets, checked_secrets
+from dovetail.engine.options import Options
 from dovetail.engine.request_state import BadSeal
-from dovetail.engine.secrets import KEY, keep_sharing, shared_secrets
+from dovetail.engine.secrets import KEY, Secrets, checked_secrets, keep_sharing, shared_secrets
 from dovetail.state.memory import MemoryState
 from far_state import FarState
 from http_serving import until
 from wire import MODERN, Wire
 
+ONE, TWO = "the first secret of two", "the second secret of two"
+
+
+def secrets_of(**options: Any) -> tuple[bytes, ...]:
+    return Server("x", **options).engine.secrets
+
 
 @pytest.fixture(autouse=True)
 def _no_secret_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOVETAIL_SECRET", raising=False)
+
+
+# ── where they come from ──
+
+
+@pytest.mark.parametrize(
+    ("given", "secrets"),
+    [
+        (ONE, [ONE]),
+        (ONE.encode(), [ONE]),
+        ([ONE, TWO], [ONE, TWO]),
+        ((TWO.encode(), ONE), [TWO, ONE]),
+        ([ONE, ONE.encode(), TWO], [ONE, TWO]),
+        ("with, commas and blanks", ["with, commas and blanks"]),
+        ("é" * 8, ["é" * 8]),  # 16 bytes
+    ],
+    ids=str,
+)
+def test_one_secret_or_several(given: Any, secrets: list[str]) -> None:
+    assert secrets_of(secret=given) == tuple(secret.encode() for secret in secrets)
+
+
+@pytest.mark.parametrize("divided", [f"{ONE}, {TWO}", f"{ONE} {TWO}", f"  {ONE},,{TWO}\n"])
+def test_the_environment_may_hold_several(divided: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = divided.replace(ONE, ONE.replace(" ", "-")).replace(TWO, TWO.replace(" ", "-"))
+    monkeypatch.setenv("DOVETAIL_SECRET", text)
+    assert secrets_of() == (b"the-first-secret-of-two", b"the-second-secret-of-two")
+    assert secrets_of(secret=TWO) == (TWO.encode(),)
+
+
+def test_without_any_there_is_a_random_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_SECRET", "")
+    made = {secrets_of() for _ in range(5)}
+    assert len(made) == 5
+    assert {(len(secrets), len(secrets[0])) for secrets in made} == {(1, 32)}
+
+
+# ── what is refused, and not shown ──
+
+
+WRONG = [
+    ("hunter2", "secret must be at least 16 bytes"),
+    ("", "secret must be at least 16 bytes"),
+    (b"hunter2", "secret must be at least 16 bytes"),
+    ([ONE, "hunter2"], "secret must be at least 16 bytes"),
+    ([], "secret must be"),
+    (None, "secret must be"),
+    (5, "secret must be"),
+    ({"hunter2": ONE}, "secret must be"),
+    (bytearray(b"hunter2 hunter2 hunter2"), "secret must be"),
+    ([[ONE]], "secret must be"),
+    ("hunter2 hunter2 \ud800", "surrogate"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), WRONG, ids=ascii)
+def test_a_wrong_secret_is_refused_and_not_shown(given: Any, words: str) -> None:
+    with pytest.raises(SetupError) as caught:
+        secrets_of(secret=given)
+    message = str(caught.value)
+    assert message.startswith("Server: secret ")
+    assert words in message
+    assert "hunter2" not in message
+    assert "first secret" not in message
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("text", ["hunter2", f"hunter2,{ONE}", " ", ",", "hunter2 \udcff"], ids=ascii)
+def test_a_wrong_variable_is_refused_by_its_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_SECRET", text)
+    with pytest.raises(SetupError, match=r"^DOVETAIL_SECRET ") as caught:
+        Server("x")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_secrets_are_not_printed() -> None:
+    server = Server("x", secret=[ONE, TWO])
+    held = [server.engine.secrets, server.engine.options, Options.of({"secret": ONE}), server, server.engine.sealer]
+    for thing in held:
+        shown = f"{thing} {thing!r} {[thing]}"
+        assert "secret of two" not in shown, type(thing)
+    assert repr(Secrets([b"x"])) == "<1 hidden>"
 
 
 def own(letter: bytes) -> Secrets:
@@ -32,12 +120,8 @@ async def test_who_comes_first_decides() -> None:
     state = MemoryState()
     for each in (b"a", b"b", b"a"):
         assert await shared_secrets(state, own(each)) == own(b"a")
-
-
-async def test_many_at_once_agree() -> None:
-    state = FarState()
-    agreed = await asyncio.gather(*(shared_secrets(state, own(bytes([n]))) for n in range(8)))
-    assert len(set(agreed)) == 1
+    far = FarState()
+    assert len(set(await asyncio.gather(*(shared_secrets(far, own(bytes([n]))) for n in range(8))))) == 1
 
 
 async def test_a_store_that_has_forgotten_the_secret_gets_it_back() -> None:
@@ -80,16 +164,6 @@ async def test_servers_that_share_a_state_open_each_others_seals() -> None:
     await asyncio.gather(*(engine.stop() for engine in engines))
 
 
-async def test_several_users_of_one_server_start_it_at_once() -> None:
-    state = FarState()
-    await shared_secrets(state, own(b"a"))
-    engine = Server("x").engine
-    engine.state = state
-    await asyncio.gather(*(engine.start() for _ in range(5)))
-    assert engine.secrets == (b"a" * 32,)
-    await asyncio.gather(*(engine.stop() for _ in range(5)))
-
-
 async def test_a_configured_secret_is_nobody_elses_business() -> None:
     state = MemoryState()
     engine = Server("x", secret=ONE).engine
@@ -98,16 +172,6 @@ async def test_a_configured_secret_is_nobody_elses_business() -> None:
     await engine.stop()
     assert engine.secrets == (ONE.encode(),)
     assert await state.get(KEY) is None
-
-
-async def test_a_server_keeps_its_own_secret_from_one_life_to_the_next() -> None:
-    engine = Server("x").engine
-    token, sealer = engine.sealer.seal(b"data"), engine.sealer
-    for _ in range(2):
-        await engine.start()
-        assert engine.sealer is sealer
-        assert engine.sealer.open(token) == b"data"
-        await engine.stop()
 
 
 async def test_a_state_that_fails_lets_nobody_start() -> None:

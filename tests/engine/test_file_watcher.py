@@ -1,0 +1,383 @@
+"""Watching files, once by polling alone and once with watchfiles (which must do it, as polling is too slow there)."""
+
+import asyncio
+import importlib.util
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.engine.file_watcher import Watcher, look_at
+from dovetail.errors import Busy, SetupError
+
+PATIENCE = 20.0  # only ever used up by a failing test
+URI = "file:///watched"
+needs_watchfiles = pytest.mark.skipif(importlib.util.find_spec("watchfiles") is None, reason="is not installed")
+
+
+class Changes:
+    """What a watcher reported, in order."""
+
+    def __init__(self) -> None:
+        self.uris: list[str] = []
+        self._arrived = asyncio.Event()
+
+    def __call__(self, uri: str) -> None:
+        self.uris.append(uri)
+        self._arrived.set()
+
+    async def wait_for(self, uri: str = URI) -> None:
+        """Until this URI has been reported; then forget everything."""
+        async with asyncio.timeout(PATIENCE):
+            while uri not in self.uris:
+                self._arrived.clear()
+                await self._arrived.wait()
+        self.uris.clear()
+
+    async def stay_silent(self, seconds: float = 0.15) -> None:
+        await asyncio.sleep(seconds)
+        assert self.uris == []
+
+
+@pytest.fixture
+def changes() -> Changes:
+    return Changes()
+
+
+def polling(changes: Any, **options: Any) -> Watcher:
+    return Watcher(changes, poll_seconds=0.02, use_watchfiles=False, quiet=0.02, **options)
+
+
+@pytest.fixture(params=["polling", pytest.param("watchfiles", marks=[needs_watchfiles, pytest.mark.slow])])
+async def watcher(request: pytest.FixtureRequest, changes: Changes) -> AsyncIterator[Watcher]:
+    if request.param == "polling":
+        watcher = polling(changes)
+    else:
+        watcher = Watcher(changes, poll_seconds=600, use_watchfiles=True, quiet=0.02)
+    yield watcher
+    await watcher.close()
+    assert watching_tasks() == []
+    await eventually(lambda: not watching_threads())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "file.txt").write_text("old")
+    return tmp_path / "file.txt"
+
+
+def watching_tasks() -> list[asyncio.Task[object]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == "dovetail.watch"]
+
+
+def watching_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "dovetail.watch"]
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def append(path: Path) -> None:
+    with path.open("a") as stream:
+        stream.write("more")
+
+
+def replace(path: Path) -> None:
+    """As editors save: a new file takes the name of the old one, with the same size and time."""
+    status = path.stat()
+    new = path.with_suffix(".new")
+    new.write_text("x" * status.st_size)
+    os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.replace(new, path)
+
+
+async def test_each_save_of_a_file_is_reported_once(watcher: Watcher, changes: Changes, path: Path) -> None:
+    watcher.watch(URI, path)
+    for change in (append, replace, Path.unlink, lambda path: path.write_text("back")):
+        change(path)
+        await changes.wait_for()
+        await changes.stay_silent(0.1)
+    for _ in range(50):
+        append(path)
+    await changes.wait_for()
+    (path.parent / "file.txt.bak").write_text("x")
+    await changes.stay_silent(0.1)
+
+
+async def test_a_file_that_is_always_written_is_reported_too(watcher: Watcher, changes: Changes, path: Path) -> None:
+    watcher.watch(URI, path)
+    async with asyncio.timeout(PATIENCE):
+        while URI not in changes.uris:
+            append(path)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_file_and_its_folders_may_come_later_and_again(
+    watcher: Watcher, changes: Changes, tmp_path: Path
+) -> None:
+    path = tmp_path / "later" / "deeper" / "file.txt"
+    watcher.watch(URI, path)
+    for _ in range(2):
+        path.parent.mkdir(parents=True)
+        await changes.stay_silent()
+        path.write_text("here")
+        await changes.wait_for()
+        shutil.rmtree(path.parent.parent)
+        await changes.wait_for()
+
+
+async def test_a_folder_reports_what_happens_below(watcher: Watcher, changes: Changes, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "deep").mkdir(parents=True)
+    watcher.watch(URI, folder)
+    for change in (
+        lambda: (folder / "deep" / "new.txt").write_text("new"),
+        lambda: append(folder / "deep" / "new.txt"),
+        lambda: (folder / "deep" / "deeper").mkdir(),
+        lambda: (folder / "deep" / "deeper" / "x").touch(),
+        lambda: (folder / "deep" / "new.txt").unlink(),
+        lambda: folder.rename(tmp_path / "elsewhere"),
+    ):
+        change()
+        await changes.wait_for()
+    append(tmp_path / "elsewhere" / "deep" / "deeper" / "x")
+    await changes.stay_silent()
+    folder.mkdir()
+    await changes.wait_for()
+    (folder / "x").touch()
+    await changes.wait_for()
+
+
+async def test_what_a_symlink_leads_to_is_watched(watcher: Watcher, changes: Changes, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real", target_is_directory=True)
+    watcher.watch("file:///folder", tmp_path / "link")
+    (tmp_path / "real" / "x").touch()
+    await changes.wait_for("file:///folder")
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "current").symlink_to("one")
+    watcher.watch(URI, tmp_path / "current")
+    (tmp_path / "next").symlink_to("two")
+    os.replace(tmp_path / "next", tmp_path / "current")
+    await changes.wait_for()
+
+
+async def test_holders_are_counted_and_the_task_lives_from_the_first_uri_to_the_last(
+    watcher: Watcher, changes: Changes, path: Path
+) -> None:
+    for _ in range(2):  # and again
+        assert watching_tasks() == []
+        watcher.watch(URI, path)
+        watcher.watch(URI, path)
+        watcher.watch("file:///folder", path.parent)
+        assert len(watching_tasks()) == 1
+        watcher.unwatch(URI)
+        append(path)
+        await changes.wait_for()
+        watcher.unwatch(URI)
+        watcher.unwatch(URI)  # once too often is ignored
+        append(path)
+        await changes.wait_for("file:///folder")
+        await changes.stay_silent(0.1)
+        assert len(watching_tasks()) == 1
+        watcher.unwatch("file:///folder")
+        await eventually(lambda: not watching_tasks() and not watching_threads())
+    for _ in range(5):
+        watcher.watch(URI, path)
+        await asyncio.sleep(0)
+        watcher.unwatch(URI)
+    watcher.watch(URI, path)
+    append(path)
+    await changes.wait_for()
+    assert len(watching_tasks()) == 1
+
+
+async def test_neither_a_failing_listener_nor_a_failing_look_ends_the_watching(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes, calls = Changes(), 0
+
+    def report(uri: str) -> None:
+        changes(uri)
+        raise ValueError("not told")
+
+    async def run(work: Callable[[], Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            raise Busy("no thread is free")
+        return work()
+
+    watcher = polling(report, run=run)
+    watcher.watch(URI, path)
+    for _ in range(2):
+        append(path)
+        await changes.wait_for()
+    await watcher.close()
+    await watcher.close()
+    assert "no thread is free" in caplog.text
+    assert "not told" in caplog.text
+
+
+class Panic(BaseException):
+    """What a panic in Rust looks like from Python."""
+
+
+def fail_at_once(*_: object, **__: object) -> object:
+    raise OSError("no more watches")
+
+
+def fail_later(*_: object, **__: object) -> object:
+    yield set()
+    raise Panic("broken")
+
+
+def end_early(*_: object, **__: object) -> object:
+    yield set()
+
+
+@needs_watchfiles
+@pytest.mark.parametrize(
+    ("broken", "words"), [(fail_at_once, "no more watches"), (fail_later, "broken"), (end_early, "stopped by itself")]
+)
+async def test_without_watchfiles_polling_goes_on(
+    changes: Changes, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    broken: object, words: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("watchfiles.watch", broken)
+    watcher = Watcher(changes, poll_seconds=0.02, quiet=0.02)
+    with caplog.at_level(logging.WARNING, "dovetail.watch"):
+        watcher.watch(URI, path)
+        watcher.watch("file:///folder", path.parent)
+        await eventually(lambda: words in caplog.text)
+    await eventually(lambda: not watching_threads())
+    append(path)
+    await eventually(lambda: sorted(changes.uris) == ["file:///folder", URI])
+    await watcher.close()
+
+
+@needs_watchfiles
+async def test_a_folder_that_vanishes_too_early_is_no_failure(
+    changes: Changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, misses, begun = importlib.import_module("watchfiles").watch, iter([True]), threading.Event()
+
+    def miss_once(*folders: str, **options: object) -> object:
+        if next(misses, False):
+            raise FileNotFoundError(2, "no such folder")
+        begun.set()
+        return real(*folders, **options)
+
+    monkeypatch.setattr("watchfiles.watch", miss_once)
+    watcher = Watcher(changes, poll_seconds=0.1)
+    watcher.watch(URI, tmp_path)
+    await eventually(begun.is_set)
+    assert not caplog.records
+    await watcher.close()
+
+
+async def test_watchfiles_that_is_not_installed(changes: Changes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SetupError, match="install it"):
+        Watcher(changes, use_watchfiles=True)
+    Watcher(changes)  # polls instead
+
+
+@pytest.mark.parametrize("with_watchfiles", [False, pytest.param(True, marks=needs_watchfiles)])
+async def test_a_look_into_a_large_folder_is_bounded_but_watchfiles_hears_all_of_it(
+    changes: Changes, tmp_path: Path, caplog: pytest.LogCaptureFixture, with_watchfiles: bool
+) -> None:
+    for number in range(20):
+        (tmp_path / str(number)).touch()
+    assert look_at(str(tmp_path), 5) == look_at(str(tmp_path), 5)
+    assert look_at(str(tmp_path), 5).is_large
+    assert not look_at(str(tmp_path), 21).is_large
+    watcher = Watcher(changes, poll_seconds=600, use_watchfiles=with_watchfiles, max_entries=1)
+    watcher.watch(URI, tmp_path)
+    if with_watchfiles:
+        async with asyncio.timeout(PATIENCE):
+            while URI not in changes.uris:  # it takes a moment until it hears
+                append(tmp_path / "7")
+                await asyncio.sleep(0.05)
+    assert ("first 1 entries" in caplog.text) != with_watchfiles
+    await watcher.close()
+
+
+async def test_a_disk_that_hangs_holds_up_nobody(
+    changes: Changes, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    real, loop = os.stat, threading.get_ident()
+
+    def hang(path: object, **options: bool) -> os.stat_result:
+        assert threading.get_ident() != loop, "the event loop looks at a disk"
+        if str(path) == str(tmp_path / "hangs"):
+            release.wait(PATIENCE)
+        return real(path, **options)  # type: ignore[arg-type]
+
+    watcher = polling(changes)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", hang)
+        watcher.watch("file:///hangs", tmp_path / "hangs")
+        watcher.watch(URI, path)
+        release.set()
+        async with asyncio.timeout(PATIENCE):
+            while URI not in changes.uris:  # its first look may come late
+                append(path)
+                await asyncio.sleep(0.01)
+        release.clear()
+        watcher.watch("file:///again", tmp_path / "hangs")
+        await watcher.close()  # does not wait for the disk either
+        release.set()
+
+
+def test_a_new_event_loop_starts_anew(path: Path) -> None:
+    seen: list[str] = []
+    watcher = Watcher(seen.append, poll_seconds=0.05)
+
+    async def use() -> None:
+        watcher.watch(URI, path)
+        append(path)
+        await eventually(lambda: URI in seen)
+        seen.clear()
+
+    for _ in range(2):  # neither time closed
+        asyncio.run(use())
+        path.write_text("old")
+        watcher.unwatch(URI)
+
+
+ABRUPT = """
+import asyncio, pathlib, sys
+from dovetail.engine.file_watcher import Watcher
+
+async def main():
+    watcher = Watcher(print, poll_seconds=600)
+    watcher.watch("file:///x", pathlib.Path(sys.argv[1]))
+    await asyncio.sleep(0.3)
+    {ending}
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["pass", "asyncio.get_running_loop().stop()"])
+def test_a_process_that_forgets_to_close_still_ends(tmp_path: Path, ending: str) -> None:
+    source = ABRUPT.format(ending=ending)
+    done = subprocess.run(
+        [sys.executable, "-c", source, str(tmp_path)], timeout=PATIENCE, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 1)  # stop() makes asyncio.run complain; it must not abort or hang
+    assert "abort" not in done.stderr.lower()
