@@ -27,7 +27,6 @@ from dovetail.errors import (
     NotSignedIn,
     ProtocolError,
     ServerError,
-    SetupError,
     TooManyRequests,
 )
 from dovetail.protocol import jsonrpc
@@ -42,7 +41,6 @@ INITIALIZE, INITIALIZED, CANCELLED = "initialize", "notifications/initialized", 
 LISTEN = "subscriptions/listen"
 UNAUTHORIZED, BUSY = 401, 429
 PASSING = frozenset({408, 425, BUSY, 502, 503, 504})
-OLDER_TRANSPORT = frozenset({400, 404, 405})  # refusals of a handshake that servers of HTTP+SSE give
 NO_STREAM = frozenset({404, 405})  # the second is right, but servers without a page for GET say the first
 
 log = logging.getLogger("dovetail.client")
@@ -424,22 +422,24 @@ class PostTransport(Transport):
                     await self._post(out)
         except TimeoutError:
             self._receiver.failed(None, ConnectionLost(f"{out.subject}: not delivered within {seconds:g} s"))
-        except (ConnectionLost, BadAnswer) as failure:
-            self._receiver.failed(out.id, type(failure)(f"{out.subject}: {failure}"))
-        except (ServerError, NotSignedIn, SetupError) as failure:
-            self._receiver.failed(out.id, failure)
+        except DovetailError as failure:
+            self._failed(out, failure)
         except Exception:  # or the caller would wait for ever
             log.exception("%s could not be sent", out.subject)
-            self._receiver.failed(out.id, ConnectionLost(f"{out.subject}: it could not be sent; the log says why"))
+            self._failed(out, ConnectionLost("it could not be sent; the log says why"))
+
+    def _failed(self, out: OutgoingMessage, failure: DovetailError) -> None:
+        if isinstance(failure, (ConnectionLost, BadAnswer)):
+            failure = type(failure)(f"{out.subject}: {failure}")
+        self._receiver.failed(out.id, failure)
 
 
 class HttpTransport(PostTransport):
-    """`on_older` takes over a handshake that may have met a server of HTTP+SSE; it gets the message and the failure."""
+    """Streamable HTTP alone."""
 
-    def __init__(self, requests: HttpRequests, on_older: Callable[[bytes, DovetailError], None] | None = None) -> None:
+    def __init__(self, requests: HttpRequests) -> None:
         super().__init__(requests)
         self.mirrored: dict[str, tuple[HeaderParameter, ...]] = {}
-        self._on_older = on_older
         self._revision: Revision | None = None
         self._session: RemoteSession | None = None
 
@@ -501,11 +501,7 @@ class HttpTransport(PostTransport):
 
     async def _refused(self, out: OutgoingMessage, reply: HttpReply) -> None:
         failure, said = await refusal(out, reply)
-        unproven = self._revision is None  # whether the server may have no Streamable HTTP at all
-        if out.method == INITIALIZE and reply.status in OLDER_TRANSPORT and unproven and self._on_older is not None:
-            self._on_older(out.body, failure)
-        else:
-            self._receiver.failed(out.id, failure, said)
+        self._receiver.failed(out.id, failure, said)
 
     async def _answered(self, out: OutgoingMessage, id: RequestId, reply: HttpReply) -> None:
         if out.method == INITIALIZE:
