@@ -128,12 +128,13 @@ class AutoTransport(HttpTransport):
         await super().open(receiver)
 
     async def _refused(self, out: OutgoingMessage, reply: HttpReply) -> None:
-        if out.method != INITIALIZE or reply.status not in OLDER_TRANSPORT or self._revision is not None:
-            return await super()._refused(out, reply)
-        failure, _ = await refusal(out, reply)
-        self._older = SseTransport(self._requests, instead_of=failure)
-        self._older.attach(self._receiver)
-        self._older.write(out.body)
+        if out.method == INITIALIZE and reply.status in OLDER_TRANSPORT and self._revision is None:
+            failure, _ = await refusal(out, reply)
+            self._older = SseTransport(self._requests, instead_of=failure)
+            self._older.attach(self._receiver)
+            self._older.write(out.body)
+        else:
+            await super()._refused(out, reply)
 
     def write(self, message: bytes) -> None:
         if self._sse is None:
