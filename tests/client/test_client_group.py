@@ -11,7 +11,7 @@ import pytest
 from client_stages import ScriptedLink, error, modern, result
 from served_http import Scripted
 
-from dovetail import Client, Clients, ConnectionLost, SetupError, ToolError
+from dovetail import Clients, ConnectionLost, SetupError, ToolError
 from dovetail.client.auth import BearerToken
 from dovetail.client.config import MAX_FILE_BYTES, ListedServer, read_servers
 from dovetail.client.oauth import ClientCredentials, JwtBearer, OAuth

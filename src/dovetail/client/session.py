@@ -287,7 +287,7 @@ class ClientSession:
         try:
             return await self._follow_pages(method, key, item, fresh, timeout)
         except ServerError as refused:
-            if refused.code != INVALID_PARAMS or fresh or not self.cache.forget_list(method):
+            if refused.code != INVALID_PARAMS or fresh or not self.cache.forget_answers(method):
                 raise
         return await self._follow_pages(method, key, item, True, timeout)  # the cursor of a kept page may be too old
 
