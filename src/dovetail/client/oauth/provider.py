@@ -17,9 +17,10 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
+from dovetail.auth.fetch import plain, shown
+from dovetail.auth.jose import require_library
 from dovetail.client.auth import AUTHORIZATION, Challenged, Sending, is_token
-from dovetail.client.oauth.discovery import discover
-from dovetail.client.oauth.dpop import ClientKey, DpopProofs, require_keys
+from dovetail.client.oauth.dpop import ClientKey, DpopProofs
 from dovetail.client.oauth.metadata import (
     BASIC,
     OFFLINE_ACCESS,
@@ -31,11 +32,10 @@ from dovetail.client.oauth.metadata import (
     Provider,
     TokenAnswer,
     Told,
-    plain,
+    discover,
     problem_in,
     read_as,
     read_told,
-    shown,
 )
 from dovetail.client.oauth.storage import MemoryTokens, RegisteredClient, TokenSet, TokenStore
 from dovetail.errors import NotSignedIn
@@ -194,7 +194,7 @@ class TokenSource(ABC):
         self.scopes = checked_scopes(scopes, name)  # that the user wants
         self.dpop = dpop
         if dpop:
-            require_keys(f"{name}: dpop=True")
+            require_library(f"{name}: dpop=True")
         self.key = None if private_key is None else ClientKey(private_key, key_id=key_id, who=name)
         self.store: TokenStore = tokens or MemoryTokens()
         self.first_issuer = issuer  # else the one that a server named first
@@ -363,8 +363,8 @@ class ServerTokens:
 
     async def _load(self) -> None:
         if not self._is_loaded:
-            kept = await self._source.store.load(self._key)
-            if kept is not None and self._is_for_us(kept, self._known_issuer or kept.issuer):
+            kept = await self._kept(self._known_issuer)
+            if kept is not None:
                 self._use(kept)
                 self._remember(kept.issuer)
             self._is_loaded = True
@@ -384,15 +384,17 @@ class ServerTokens:
             if self._proving is None or self._proving.key.jwk != jwk:
                 self._proving = DpopProofs(jwk)
 
-    def _is_for_us(self, kept: TokenSet, issuer: str) -> bool:
-        return kept.issuer == issuer and (kept.token_type == "DPoP") == self._source.dpop
+    async def _kept(self, issuer: str | None) -> TokenSet | None:
+        """What the store has of this issuer, or of any."""
+        kept = await self._source.store.load(self._key)
+        is_ours = kept is not None and issuer in (None, kept.issuer)
+        return kept if kept is not None and is_ours and (kept.token_type == "DPoP") == self._source.dpop else None
 
     async def _take_over(self, provider: Provider, tokens: TokenSet | None) -> bool:
         """What another process has got meanwhile."""
-        kept = await self._source.store.load(self._key)
-        if kept is None or not self._is_for_us(kept, provider.issuer):
-            return False
-        if (tokens is not None and kept.access_token == tokens.access_token) or kept.is_over(time.time()):
+        kept = await self._kept(provider.issuer)
+        is_known = tokens is not None and kept is not None and kept.access_token == tokens.access_token
+        if kept is None or is_known or kept.is_over(time.time()):
             return False
         self._use(kept)
         return True
@@ -458,8 +460,8 @@ class ServerTokens:
         async with self._alone():
             if await self._take_over(provider, tokens):
                 return True
-            kept = await self._source.store.load(self._key)
-            if kept is not None and self._is_for_us(kept, provider.issuer) and kept.refresh_token:
+            kept = await self._kept(provider.issuer)
+            if kept is not None and kept.refresh_token:
                 tokens = kept  # another process may have used up ours
                 self._use(kept)
             client = self._source.completed(tokens.client)
