@@ -388,12 +388,11 @@ UNUSABLE: dict[str, tuple[Any, str]] = {
     "a variable": ({"command": "x", "args": ["${NO_SUCH}"]}, "the variable NO_SUCH is not set"),
     "a variable of a header": ({"url": "http://x", "headers": {"A": "${env:NO_SUCH}"}}, "NO_SUCH is not set"),
     "a question": ({"command": "x", "env": {"KEY": "${input:key}"}}, "asks a person"),
-    "NUL in the command": ({"command": "s3cret\0"}, "holds a NUL"),
-    "NUL in a word": ({"command": "x", "args": ["s3cret\0"]}, "holds a NUL"),
-    "NUL in a variable": ({"command": "x", "env": {"A": "s3cret\0"}}, "holds a NUL"),
-    "NUL in its name": ({"command": "x", "env": {"s3cret\0": ""}}, "holds a NUL"),
-    "NUL in the folder": ({"command": "x", "cwd": "s3cret\0"}, "holds a NUL"),
-    "a name with =": ({"command": "x", "env": {"A=s3cret": ""}}, '"env" has a name'),
+    "NUL in a word": ({"command": "x", "args": ["s3cret\0"]}, "what no system takes"),
+    "NUL in a variable": ({"command": "x", "env": {"A": "s3cret\0"}}, "what no system takes"),
+    "NUL in its name": ({"command": "x", "env": {"s3cret\0": ""}}, "what no system takes"),
+    "NUL in the folder": ({"command": "x", "cwd": "s3cret\0"}, "what no system takes"),
+    "a name with =": ({"command": "x", "env": {"A=s3cret": ""}}, "what no system takes"),
     "a header with spaces": ({"url": "http://x", "headers": {"Bearer s3cret": ""}}, '"headers" hold a name'),
     "a header of two lines": ({"url": "http://x", "headers": {"A": "s3cret\n"}}, '"headers" hold a name'),
     "a password": ({"url": "http://me:s3cret@x"}, 'belong in an "Authorization"'),
@@ -408,6 +407,6 @@ async def test_a_server_that_can_not_be_used(entry: Any, words: str, monkeypatch
         assert not clients
         assert isinstance(clients.failures["bad"], SetupError)
         assert "s3cret" not in str(clients.failures["bad"]) or "not understood" in words
-    with pytest.raises(SetupError, match=f"The server 'bad' can't be .*{words}"):
+    with pytest.raises(SetupError, match=f"(The server 'bad' can't be|can't start) .*{words}"):
         async with Clients({"mcpServers": {"bad": entry}}, strict=True):
             pass

@@ -21,7 +21,6 @@ from dovetail.client.auth import Challenged, credentials_for
 from dovetail.client.oauth import ClientCredentials, JwtBearer, MemoryTokens, OAuth, TokenFile, TokenSet
 from dovetail.client.oauth.authorization_code import RedirectListener, show_and_open
 from dovetail.client.oauth.metadata import (
-    OAuthAnswer,
     RegistrationAnswer,
     TokenAnswer,
     Told,
@@ -278,7 +277,6 @@ CONFIDENTIAL: list[Any] = [
     RegisteredClient("app", SECRET),
     RegistrationAnswer("app", SECRET),
     TokenAnswer(SECRET, "Bearer", refresh_token=SECRET),
-    OAuthAnswer(200, {"x": SECRET}, {"access_token": SECRET}),
     Challenged(401, [], None, {"Authorization": SECRET}),
     MemoryTokens(),
     TokenFile("tokens.json"),

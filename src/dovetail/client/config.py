@@ -225,12 +225,6 @@ def _reached(entry: _Entry, folder: Path) -> ListedServer:
     command = [_expanded(part, folder) for part in (entry.command or "", *entry.args)]
     env = {name: _expanded(_as_text(value), folder) for name, value in entry.env.items() if value is not None}
     cwd = None if entry.cwd is None else _expanded(entry.cwd, folder)
-    fields = {"command": command[:1], "args": command[1:], "env": [*env, *env.values()], "cwd": [cwd or ""]}
-    for field, texts in fields.items():
-        if any("\0" in text for text in texts):
-            raise SetupError(f'its "{field}" holds a NUL character; take that out')
-    if any(not name or "=" in name for name in env):
-        raise SetupError('its "env" has a name that is empty or holds a =; give the variable another one')
     return ListedServer(command, {"env": env, "cwd": None if cwd is None else folder / os.path.expanduser(cwd)})
 
 

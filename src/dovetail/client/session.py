@@ -358,30 +358,16 @@ class ClientSession:
         self._on_change(Change("tools"))
 
     def hear(self, method: str, params: Raw) -> None:
-        if method == "notifications/message":
-            self._hear_log(params)
-        elif method == "notifications/elicitation/complete":
-            self._hear_of_visit(params)
-        elif (change := self._feed.hear(method, params)) is not None:
+        visited = self._handlers.elicitation_complete_handler
+        with suppress(*UNREADABLE):  # no caller waits for it
+            if method == "notifications/message" and self._log_handler is not None:
+                message = msgspec.json.decode(params, type=LogMessage)
+                self.dispatcher.run_handler(self._log_handler, message)
+            elif method == "notifications/elicitation/complete" and visited is not None:
+                self.dispatcher.run_handler(visited, msgspec.json.decode(params, type=_Visit).elicitation_id)
+        if (change := self._feed.hear(method, params)) is not None:
             self.cache.forget(change)  # before anybody who listens can read again
             self._on_change(change)
 
-    def _hear_log(self, params: Raw) -> None:
-        if self._log_handler is not None and (message := _told(params, LogMessage)) is not None:
-            self.dispatcher.run_handler(self._log_handler, message)
-
-    def _hear_of_visit(self, params: Raw) -> None:
-        handler = self._handlers.elicitation_complete_handler
-        if handler is not None and (visit := _told(params, _Visit)) is not None:
-            self.dispatcher.run_handler(handler, visit.elicitation_id)
-
     def silence(self, reason: str) -> None:
         self._feed.silence(reason)
-
-
-def _told(params: Raw, shape: type[T]) -> T | None:
-    """None if it can't be read: nobody waits for it."""
-    try:
-        return msgspec.json.decode(params, type=shape)
-    except UNREADABLE:
-        return None

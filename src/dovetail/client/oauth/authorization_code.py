@@ -16,17 +16,17 @@ import sys
 import threading
 import time
 import webbrowser
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from dovetail.auth.fetch import is_loopback_host, plain, shown
 from dovetail.client.handlers import outcome_of
 from dovetail.client.oauth.metadata import S256, Provider, authorization_url, register
-from dovetail.client.oauth.provider import LoopLock, TokenRequest, TokenSource, method_for
-from dovetail.client.oauth.storage import RegisteredClient, TokenSet, TokenStore
+from dovetail.client.oauth.provider import LoopLock, SourceOptions, TokenRequest, TokenSource, method_for
+from dovetail.client.oauth.storage import RegisteredClient, TokenSet
 from dovetail.errors import DovetailError, NotSignedIn, SetupError
 
 log = logging.getLogger("dovetail.client")
@@ -232,19 +232,15 @@ class OAuth(TokenSource):
         *,
         client_id: str | None = None,
         client_secret: str | None = None,
-        private_key: str | bytes | Mapping[str, Any] | None = None,
         client_metadata_url: str | None = None,
         client_name: str = "Dovetail",
-        scopes: Iterable[str] = (),
-        issuer: str | None = None,
-        tokens: TokenStore | None = None,
         open_browser: OpenBrowser = show_and_open,
         redirect_uri: str | None = None,
         redirect_handler: RedirectHandler | None = None,
         sign_in_seconds: float = 300.0,
-        dpop: bool = False,
+        **options: Unpack[SourceOptions],
     ) -> None:
-        if client_id is None and (client_secret is not None or private_key is not None):
+        if client_id is None and (client_secret is not None or options.get("private_key") is not None):
             raise SetupError("OAuth: client_secret= and private_key= belong to a client_id=; give that too")
         if redirect_handler is not None and redirect_uri is None:
             raise SetupError("OAuth: redirect_handler= needs the redirect_uri= that the browser is sent back to")
@@ -252,7 +248,7 @@ class OAuth(TokenSource):
             _check_redirect(redirect_uri, handled=redirect_handler is not None)
         if client_metadata_url is not None and not _is_document(client_metadata_url):
             raise SetupError("OAuth: client_metadata_url= must be https and have a path")
-        super().__init__(private_key=private_key, scopes=scopes, issuer=issuer, tokens=tokens, dpop=dpop)
+        super().__init__(**options)
         self._id, self._secret = client_id, client_secret
         self._document = client_metadata_url
         self._name = client_name

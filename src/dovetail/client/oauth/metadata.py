@@ -108,59 +108,40 @@ _PART = re.compile(rf'({_TOKEN})(?:[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|({_TOKEN}
 _ESCAPED = re.compile(r"\\(.)")
 
 
-class Challenge(NamedTuple):
-    """One of them: its scheme, and its parameters under names in small letters."""
-
-    scheme: str
-    parameters: dict[str, str]
-
-
 class Told(NamedTuple):
-    """What matters in all of them."""
+    """What matters in the challenges of a refusal."""
 
     error: str | None = None
     scopes: frozenset[str] = frozenset()
     resource_metadata: str | None = None
 
 
-def read_challenges(headers: Iterable[str]) -> list[Challenge]:
-    """RFC 9110, 11.6.1: one header may hold several. What can't be read is passed over."""
-    found: list[Challenge] = []
+def read_challenges(headers: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
+    """Scheme and parameters, in small letters. One header may hold several (RFC 9110, 11.6.1); others are skipped."""
+    found: list[tuple[str, dict[str, str]]] = []
     for header in headers:
         for part in _PART.finditer(header):
             name, quoted, plain = part.groups()
             value = _ESCAPED.sub(r"\1", quoted) if quoted is not None else plain
             if value is None:
-                found.append(Challenge(name.lower(), {}))
+                found.append((name.lower(), {}))
             elif found:
-                found[-1].parameters.setdefault(name.lower(), value)
+                found[-1][1].setdefault(name.lower(), value)
     return found[:20]
 
 
 def read_told(headers: Iterable[str], schemes: Sequence[str]) -> Told:
     """By the challenges of these schemes; where several say something, the first scheme counts."""
-    known = [challenge for scheme in schemes for challenge in read_challenges(headers) if challenge.scheme == scheme]
+    challenges = read_challenges(headers)
+    known = [parameters for scheme in schemes for each, parameters in challenges if each == scheme]
 
     def first(name: str) -> str | None:
-        return next((each.parameters[name] for each in known if name in each.parameters), None)
+        return next((parameters[name] for parameters in known if name in parameters), None)
 
     return Told(first("error"), read_scopes(first("scope")), first("resource_metadata"))
 
 
 T = TypeVar("T")
-
-FORM = "application/x-www-form-urlencoded"
-
-
-class OAuthAnswer(NamedTuple):
-    """What a POST came to; the body as JSON, if it is some."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: dict[str, Any] | None
-
-    def __repr__(self) -> str:
-        return f"OAuthAnswer({self.status})"
 
 
 class OAuthWeb:
@@ -188,15 +169,13 @@ class OAuthWeb:
             raise NotSignedIn(f"{shown(url)} answered {answer.status}; try again later")
         return None if answer.status != 200 else read_as(answer.body, kind)
 
-    async def post_form(self, url: str, form: Mapping[str, str], headers: Mapping[str, str]) -> OAuthAnswer:
-        return await self._post(url, urlencode(form).encode(), {**headers, "Content-Type": FORM})
+    async def post_form(self, url: str, form: Mapping[str, str], headers: Mapping[str, str]) -> Fetched:
+        typed = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
+        return await self._ask(FetchRequest(url=url, method="POST", headers=typed, body=urlencode(form).encode()))
 
-    async def post_json(self, url: str, body: Mapping[str, Any]) -> OAuthAnswer:
-        return await self._post(url, msgspec.json.encode(body), {"Content-Type": "application/json"})
-
-    async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> OAuthAnswer:
-        answer = await self._ask(FetchRequest(url=url, method="POST", headers=headers, body=body))
-        return OAuthAnswer(answer.status, answer.headers, read_object(answer.body))
+    async def post_json(self, url: str, body: Mapping[str, Any]) -> Fetched:
+        typed = {"Content-Type": "application/json"}
+        return await self._ask(FetchRequest(url=url, method="POST", headers=typed, body=msgspec.json.encode(body)))
 
     async def _ask(self, request: FetchRequest) -> Fetched:
         if self._fetch is None:
@@ -209,20 +188,21 @@ class OAuthWeb:
             raise NotSignedIn(str(failed)) from None
 
 
-def read_as(body: bytes | dict[str, Any] | None, kind: type[T]) -> T | None:
-    found = read_object(body) if isinstance(body, bytes) else body
+def read_as(body: bytes, kind: type[T]) -> T | None:
+    """None for what is no JSON object of this shape."""
     try:
-        return msgspec.convert(found, kind)
+        return msgspec.convert(read_object(body), kind)
     except msgspec.ValidationError:
         return None
 
 
-def problem_in(answer: OAuthAnswer) -> OAuthProblem:
-    """Why a request was refused, in words that may be shown."""
+def problem_in(answer: Fetched) -> tuple[str, str]:
+    """Why a request was refused: OAuth's word for it, and all that may be shown."""
     said = read_as(answer.body, OAuthProblem)
     if said is None:
-        return OAuthProblem("", f"it answered {answer.status}")
-    return OAuthProblem(plain(said.error), plain(said.error_description or ""))
+        return "", f"it answered {answer.status}"
+    error = plain(said.error)
+    return error, ": ".join(filter(None, (error, plain(said.error_description or ""))))
 
 
 def _followed(url: str, location: str) -> str:
@@ -414,9 +394,7 @@ async def register(
     )
     made = read_as(answer.body, RegistrationAnswer) if answer.status in (200, 201) else None
     if made is None or not made.client_id:
-        problem = problem_in(answer)
-        words = ": ".join(filter(None, (problem.error, problem.error_description)))
-        raise NotSignedIn(f"{shown(url)} did not register this program: {words}; {FIX}")
+        raise NotSignedIn(f"{shown(url)} did not register this program: {problem_in(answer)[1]}; {FIX}")
     method = made.token_endpoint_auth_method or wanted
     if method not in METHODS or (method != PUBLIC and not made.client_secret):
         raise NotSignedIn(f"{shown(url)} registered this program in a way that it can't use")

@@ -243,12 +243,9 @@ class RemoteSession:
 
     @property
     def headers(self) -> dict[str, str]:
-        headers = {}
-        if self.revision is not None:
-            headers["MCP-Protocol-Version"] = self.revision.name
-        if self.id is not None:
-            headers["Mcp-Session-Id"] = self.id
-        return headers
+        version = None if self.revision is None else self.revision.name
+        known = {"MCP-Protocol-Version": version, "Mcp-Session-Id": self.id}
+        return {name: value for name, value in known.items() if value is not None}
 
     def check(self, reply: HttpReply) -> bool:
         """Whether the server still knows the session, as far as a reply tells."""
@@ -385,9 +382,9 @@ class PostTransport(Transport):
 
     def _send(self, out: OutgoingMessage) -> "asyncio.Task[None]":
         task = asyncio.create_task(self._deliver(out, self._told))
-        if out.id is not None:
-            self._posts[out.id] = task
-            task.add_done_callback(lambda _: self._forget(out.id, task))
+        if (id := out.id) is not None:
+            self._posts[id] = task
+            task.add_done_callback(lambda _: self._posts.pop(id, None))
             return task
         _keep(task, self._errands)
         if out.is_answer:
@@ -397,10 +394,6 @@ class PostTransport(Transport):
         elif out.method is not None and out.method != CANCELLED:
             self._told = task
         return task
-
-    def _forget(self, id: RequestId | None, task: "asyncio.Task[None]") -> None:
-        if id is not None and self._posts.get(id) is task:
-            del self._posts[id]
 
     def _drop_requests(self) -> None:
         _cancel(self._posts.values())
@@ -480,7 +473,7 @@ class HttpTransport(PostTransport):
 
     def _headers(self, out: OutgoingMessage) -> dict[str, str]:
         version = out.version
-        if version is None and self._revision is not None and not self._revision.handshake:
+        if version is None and self._is_modern and self._revision is not None:
             version = self._revision.name
         if version is not None:
             return {**POST_HEADERS, "MCP-Protocol-Version": encode_value(version), **out.mirror(self.mirrored)}
@@ -497,7 +490,7 @@ class HttpTransport(PostTransport):
             elif out.id is not None and self._receiver.awaits(out.id):
                 await self._answered(out, out.id, reply)
             else:
-                await reply.finish()  # the server has nothing to say to a notification, an answer or a forgotten call
+                await reply.hold()  # the server has nothing to say to a notification, an answer or a forgotten call
 
     async def _refused(self, out: OutgoingMessage, reply: HttpReply) -> None:
         failure, said = await refusal(out, reply)
@@ -523,7 +516,7 @@ class HttpTransport(PostTransport):
         reader = EventReader(lambda message: self._receiver.receive(message, id), self._requests.backoff())
         await reader.read(reply, answered)
         if answered():
-            await reply.finish()
+            await reply.hold()
         elif session is None:
             raise ConnectionLost(f"{reader.broken} before the answer came")
         else:

@@ -56,7 +56,7 @@ class SseTransport(PostTransport):
                 failure, said = await refusal(out, reply)
                 self._receiver.failed(out.id, failure, said)
             else:
-                await reply.finish()  # the answer comes on the stream
+                await reply.hold()  # the answer comes on the stream
 
     async def _run(self, handshake: OutgoingMessage) -> None:
         reason = "the session ended: the server closed its stream"
