@@ -39,8 +39,7 @@ WRAPPED = {
     "jsonschema_rs": {"dovetail.registry.validate"},
     "watchfiles": {"dovetail.engine.file_watcher"},
     "cryptography": {"dovetail.engine.request_state"},
-    # what comes in, what goes out, what a client signs
-    "joserfc": {"dovetail.auth.jose", "dovetail.client.oauth.dpop"},
+    "joserfc": {"dovetail.auth.jose"},
     "httptools": {"dovetail.transports.wire"},
     "uvloop": {"dovetail.transports.serve"},
     "aiohttp": {"dovetail.client.transports.aiohttp", "dovetail.auth.fetch"},

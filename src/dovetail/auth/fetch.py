@@ -175,12 +175,17 @@ def names_this_machine(url: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """A URL as a message may show it: without what could be a secret."""
+    """A URL, of a stranger's too, as a message may show it: without what could be a secret."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return "a URL that can't be read"
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:200]
+    return plain(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
+
+
+def plain(text: str) -> str:
+    """A stranger's words on one short line."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:200]).strip()
 
 
 def _checked_url(library: Any, text: str, *, allow_loopback: bool) -> "URL":

@@ -30,7 +30,7 @@ from dovetail.auth.principal import (
 from dovetail.errors import SetupError
 
 V = TypeVar("V")
-MAX_AT_ONCE = 32  # questions of each lane: who sends nonsense must not make us a nuisance to the issuer
+MAX_AT_ONCE = 32  # questions: a caller who sends nonsense must not make us a nuisance to the issuer
 ASK_SECONDS = SECONDS + 3.5  # for one question and the wait before it; a transport has patience for 10
 LEEWAY = 60.0
 _TOKEN = re.compile(r"[!-~]+")
@@ -79,13 +79,11 @@ class Introspection:
         self._endpoint = endpoint
         self._headers = _headers(client_id, client_secret)
         audiences = [audience] if isinstance(audience, str) else audience or ()
-        self._audiences = frozenset(comparable_url(each) for each in audiences)
+        self._audiences = frozenset(map(comparable_url, audiences))
         self._scope_claim = scope_claim
         self._fetch = fetch or make_fetch(allow_private=True, allow_loopback=names_this_machine(endpoint))
         self._answers: TtlCache[dict[str, Any]] = TtlCache(1024, cache_seconds)  # by digest of the token
-        self._good: TtlCache[bool] = TtlCache(10_000, 86_400.0)  # tokens that were good when they were asked about
-        self._lanes: dict[bool, asyncio.Semaphore] = {}  # of those, and of others
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._questions: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None  # of one event loop
         self._told_of: str | None = None  # the kind of token that was refused first
 
     def __repr__(self) -> str:
@@ -98,12 +96,9 @@ class Introspection:
         digest = hashlib.sha256(token.encode()).digest()
         claims = self._answers.get(digest)
         if claims is None:
-            claims = await self._ask(token, was_good=self._good.get(digest) is True)
+            claims = await self._ask(token)
             self._answers.put(digest, claims)
-        principal = self._judge(claims)
-        if principal is not None:
-            self._good.put(digest, True)
-        return principal
+        return self._judge(claims)
 
     def _judge(self, claims: dict[str, Any]) -> Principal | None:
         if claims.get("active") is not True or not in_time(claims, time.time(), LEEWAY, needs_end=False):
@@ -127,15 +122,14 @@ class Introspection:
                 return False
         return True
 
-    async def _ask(self, token: str, *, was_good: bool) -> dict[str, Any]:
-        """Tokens that were good have a lane of their own: who sends nonsense does not stand in their way."""
+    async def _ask(self, token: str) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._lanes = loop, {lane: asyncio.Semaphore(MAX_AT_ONCE) for lane in (True, False)}
+        if self._questions is None or self._questions[0] is not loop:
+            self._questions = loop, asyncio.Semaphore(MAX_AT_ONCE)
         form = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
         request = FetchRequest(url=self._endpoint, method="POST", headers=self._headers, body=form)
         try:
-            async with asyncio.timeout(ASK_SECONDS), self._lanes[was_good]:
+            async with asyncio.timeout(ASK_SECONDS), self._questions[1]:
                 fetched = await self._fetch(request)
         except FetchFailed as failure:
             raise VerifierTrouble(f"{self!r}: {failure}") from None

@@ -10,6 +10,7 @@ import re
 import warnings
 from base64 import urlsafe_b64decode
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 MAX_BRACKETS = 512  # so many objects and lists of one JSON text, and nothing nested deeper
 MAX_MEMBERS = 256  # of one object
 MAX_KEYS = 100  # of one set
-MAX_CLIENT_KEYS = 10  # of one client of ours
 RSA_BITS = range(2048, 8193)  # weaker ones can be broken, larger ones take long
-CLIENT_RSA_BITS = range(2048, 4097)  # strangers choose these keys: larger ones take longer
 MAX_EXPONENT_BITS = 64  # for the same reason
 MIN_SECRET = 32  # bytes
 
@@ -41,11 +40,7 @@ SYMMETRIC = tuple(_SECRET_BYTES)
 _KINDS = ("RSA", "EC", "OKP")
 PRIVATE_MEMBERS = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth", "k"))  # of a JWK
 _COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
-_PUBLIC = {"EC": ("crv", "x", "y"), "RSA": ("n", "e")}
-
-
-class UnfitKey(ValueError):
-    """An RSA key that is too weak, or too slow."""
+PUBLIC_MEMBERS = {"EC": ("crv", "kty", "x", "y"), "OKP": ("crv", "kty", "x"), "RSA": ("e", "kty", "n")}  # of a JWK
 
 
 class SignedToken(NamedTuple):
@@ -70,6 +65,8 @@ class TokenKey:
         if not self._models:
             raise ValueError("no key for these algorithms")
         self.kid = key.kid
+        self.is_private: bool = key.is_private
+        self.algorithms = tuple(self._models)
 
     def __repr__(self) -> str:
         return f"TokenKey({', '.join(self._models)})"
@@ -86,6 +83,13 @@ class TokenKey:
             return bool(self._models[algorithm].verify(token.message, token.signature, self._key))
         except (JoseError, ValueError):
             return False
+
+    def sign(self, header: Mapping[str, Any], claims: Mapping[str, Any]) -> str:
+        """A token, if this is a private key; `alg` of its header says how."""
+        from joserfc import jws
+
+        registry = jws.JWSRegistry(algorithms=[header["alg"]], strict_check_header=False)
+        return jws.serialize_compact(dict(header), msgspec.json.encode(claims), self._key, registry=registry)
 
 
 def read_token(text: str) -> SignedToken | None:
@@ -116,19 +120,34 @@ def read_keys(document: Any, algorithms: Iterable[str] = ASYMMETRIC) -> tuple[To
 
 def pem_key(pem: str | bytes, algorithms: Iterable[str] = ASYMMETRIC) -> TokenKey:
     """A public key, or the one of a certificate. Raises SetupError."""
-    _, jose_error = require_library("Jwt")
     text = pem.encode() if isinstance(pem, str) else pem
     if b"PRIVATE" in text:
         raise SetupError("Jwt: public_key= holds a private key; only who makes tokens needs that one")
-    for kind in _KINDS:
-        try:
-            return TokenKey(strong_key(text, kind), algorithms)
-        except (jose_error, ValueError, TypeError):
-            continue
+    if (key := _any_key(text, algorithms, "Jwt")) is not None:
+        return key
     raise SetupError(
         f"Jwt: public_key= is no PEM of a public key for {', '.join(algorithms)}; "
         f"RSA keys have {RSA_BITS.start} to {RSA_BITS.stop - 1} bits"
     )
+
+
+def private_key(given: str | bytes | Mapping[str, Any], who: str) -> TokenKey:
+    """Of a PEM or a JWK. Raises SetupError."""
+    key = _any_key(given.encode() if isinstance(given, str) else given, ASYMMETRIC, f"{who}: private_key=")
+    if key is None or not key.is_private:
+        words = "a strong private EC, RSA or Ed25519 key, as PEM without a password or as a JWK"
+        raise SetupError(f"{who}: private_key= must be {words}")
+    return key
+
+
+def _any_key(given: bytes | Mapping[str, Any], algorithms: Iterable[str], who: str) -> TokenKey | None:
+    """Of whichever kind it is."""
+    _, jose_error = require_library(who)
+    kinds = (None,) if isinstance(given, Mapping) else _KINDS
+    for kind in kinds:
+        with suppress(jose_error, ValueError, TypeError, KeyError):
+            return TokenKey(strong_key(given if isinstance(given, bytes) else dict(given), kind), algorithms)
+    return None
 
 
 def secret_key(secret: str | bytes, algorithms: Iterable[str] = SYMMETRIC) -> TokenKey:
@@ -146,12 +165,12 @@ def secret_key(secret: str | bytes, algorithms: Iterable[str] = SYMMETRIC) -> To
         raise SetupError("Jwt: secret= holds a key that others may know; give it as public_key=") from None
 
 
-def strong_key(given: bytes | dict[str, Any], kind: str | None = None, bits: range = RSA_BITS) -> "Key":
-    """Of a PEM or a JWK. Raises UnfitKey, or whatever joserfc does for what is no key."""
+def strong_key(given: bytes | dict[str, Any], kind: str | None = None) -> "Key":
+    """Of a PEM or a JWK. Raises ValueError for an RSA key too weak or too slow, and what joserfc raises for no key."""
     joserfc_jwk, _ = require_library("Jwt")
     if isinstance(given, dict):
         if given.get("kty") == "RSA":  # before it is read: joserfc warns of weak ones, and reads large ones slowly
-            _check_strength(_bits_of(given["n"]), _bits_of(given["e"]), bits)
+            _check_strength(_bits_of(given["n"]), _bits_of(given["e"]))
         key: Key = joserfc_jwk.import_key(given, kind)
         return key
     with warnings.catch_warnings():  # for all threads; but a PEM is read when a server is made
@@ -159,7 +178,7 @@ def strong_key(given: bytes | dict[str, Any], kind: str | None = None, bits: ran
         key = joserfc_jwk.import_key(given, kind)
     if key.key_type == "RSA":
         public: Any = key.public_key
-        _check_strength(public.key_size, public.public_numbers().e.bit_length(), bits)
+        _check_strength(public.key_size, public.public_numbers().e.bit_length())
     return key
 
 
@@ -179,9 +198,9 @@ def _read_key(jwk: Any, algorithms: Iterable[str]) -> TokenKey | None:
         return None
 
 
-def _check_strength(size: int, exponent: int, bits: range) -> None:
-    if size not in bits or exponent > MAX_EXPONENT_BITS:
-        raise UnfitKey
+def _check_strength(size: int, exponent: int) -> None:
+    if size not in RSA_BITS or exponent > MAX_EXPONENT_BITS:
+        raise ValueError
 
 
 def _fits(model: Any, key: Any) -> bool:
@@ -240,31 +259,28 @@ class SigningKey:
         from joserfc.jwk import ECKey
 
         self.jwk = dict(jwk)
-        self._key = ECKey.import_key(dict(jwk))
-        self._check = TokenKey(self._key, [OWN_ALGORITHM])
-        self.id: str = self._key.thumbprint()
+        imported = ECKey.import_key(dict(jwk))
+        self.key = TokenKey(imported, [OWN_ALGORITHM])
+        self.id: str = imported.thumbprint()
 
     @classmethod
     def new(cls) -> "SigningKey":
         from joserfc.jwk import ECKey
 
         made = ECKey.generate_key("P-256", private=True).as_dict(private=True)
-        return cls({part: str(made[part]) for part in ("kty", *_PUBLIC["EC"], "d")})
+        return cls({part: str(made[part]) for part in (*PUBLIC_MEMBERS["EC"], "d")})
 
     @property
     def public(self) -> dict[str, str]:
-        bare = {part: self.jwk[part] for part in ("kty", *_PUBLIC["EC"])}
-        return {**bare, "kid": self.id, "use": "sig", "alg": OWN_ALGORITHM}
+        return {**_bare(self.jwk), "kid": self.id, "use": "sig", "alg": OWN_ALGORITHM}
 
     def sign(self, claims: Mapping[str, Any], type: str) -> str:
-        from joserfc import jwt
-
-        return jwt.encode({"alg": OWN_ALGORITHM, "typ": type, "kid": self.id}, dict(claims), self._key)
+        return self.key.sign({"alg": OWN_ALGORITHM, "typ": type, "kid": self.id}, claims)
 
     def read(self, token: str, type: str) -> dict[str, Any] | None:
         """The claims of what this key has signed as such a type; None for everything else."""
         signed = read_token(token)
-        if signed is None or signed.header.get("typ") != type or not _proves(self._check, signed):
+        if signed is None or signed.header.get("typ") != type or not _proves(self.key, signed):
             return None
         return signed.claims
 
@@ -272,21 +288,17 @@ class SigningKey:
 def check_public_keys(jwks: object) -> str | None:
     """What is wrong with the keys of a client, in words; None if they are good."""
     keys = jwks.get("keys") if isinstance(jwks, Mapping) else None
-    if not isinstance(keys, list) or not 0 < len(keys) <= MAX_CLIENT_KEYS:
-        return f'jwks must be {{"keys": [...]}} with 1 to {MAX_CLIENT_KEYS} keys'
+    if not isinstance(keys, list) or not 0 < len(keys) <= 10:
+        return 'jwks must be {"keys": [...]} with 1 to 10 keys'
     for key in keys:
-        parts = _PUBLIC.get(str(key.get("kty"))) if isinstance(key, dict) else None
-        if parts is None or not all(isinstance(key.get(part), str) for part in parts):
+        if not isinstance(key, dict) or key.get("kty") not in ("EC", "RSA"):
             return "jwks holds something that is no public EC or RSA key"
         if PRIVATE_MEMBERS & key.keys():
             return "jwks holds a private key; it is not secret any more, make another"
         try:
-            strong_key(_bare(key), bits=CLIENT_RSA_BITS)
-        except UnfitKey:
-            least, most = CLIENT_RSA_BITS.start, CLIENT_RSA_BITS.stop - 1
-            return f"an RSA key must have {least} to {most} bits, and a small exponent, such as 65537"
-        except (require_library("Jwt")[1], ValueError, TypeError, KeyError):
-            return "jwks holds a key that can't be read"
+            strong_key(_bare(key))
+        except (require_library("Jwt")[1], ValueError, TypeError, KeyError, AttributeError):
+            return "jwks holds a key that can't be read, or an RSA key that is weak, huge, or of a large exponent"
     return None
 
 
@@ -311,4 +323,4 @@ def _proves(key: TokenKey, token: SignedToken) -> bool:
 
 def _bare(key: Mapping[str, Any]) -> dict[str, Any]:
     """Only what makes it up: `use`, `alg` and the like are only the sender's word."""
-    return {part: key[part] for part in ("kty", *_PUBLIC[key["kty"]])}
+    return {part: key[part] for part in PUBLIC_MEMBERS[key["kty"]]}

@@ -105,7 +105,7 @@ class RemoteKeys:
 async def discover(issuer: str, fetch: Fetch) -> str:
     """Where the metadata of an issuer (RFC 8414, OpenID Connect) says that its keys are. Raises ValueError."""
     problem = "it has no metadata"
-    for url in _metadata_urls(issuer):
+    for url in metadata_urls(issuer):
         document = await _object_at(url, fetch)
         if document is None:
             continue
@@ -126,7 +126,8 @@ def may_hold_keys(url: str, issuer: str) -> bool:
     return url.lower().startswith("https://")
 
 
-def _metadata_urls(issuer: str) -> list[str]:
+def metadata_urls(issuer: str) -> list[str]:
+    """Where the metadata of an issuer may be, in the order in which they have to be tried."""
     parts = urlsplit(issuer)
     origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     inserted = [f"{origin}/.well-known/{name}{path}" for name in ("oauth-authorization-server", "openid-configuration")]

@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Raw
 
 from dovetail.client.results import ListPage
-from dovetail.client.subscriptions import is_part
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import DovetailError, ServerError, SetupError
 from dovetail.protocol.headers import HeaderParameter, header_parameters
@@ -29,12 +28,13 @@ log = logging.getLogger("dovetail.client")
 
 LONGEST_MS = 24 * 3600 * 1000  # even if the server says that it holds for longer
 READ, DISCOVER = "resources/read", "server/discover"
-LISTS = {  # what a changed list makes old
+MADE_OLD = {  # by a change of each kind
     "tools": ("tools/list",),
     "prompts": ("prompts/list",),
     "resources": ("resources/list", "resources/templates/list"),
+    "updated": (READ,),
 }
-CACHEABLE = frozenset({READ, DISCOVER, *(method for methods in LISTS.values() for method in methods)})
+CACHEABLE = frozenset({DISCOVER, *(method for methods in MADE_OLD.values() for method in methods)})
 OF_ONE_ROUND = frozenset({"inputResponses", "requestState"})  # params of a request that was made before
 
 _Key = tuple[str, bytes]
@@ -49,7 +49,6 @@ class _Hints(msgspec.Struct, frozen=True, rename="camel"):
 
 class _Kept(NamedTuple):
     raw: Raw
-    uri: str  # of a resource, else empty
     until: float
     size: int
 
@@ -93,28 +92,21 @@ class ResponseCache:
         size = len(raw) + len(key[1])
         if size > self._max_bytes:
             return  # it would only drive out all others
-        self._put(key, _Kept(raw.copy(), str(params.get("uri", "")), monotonic() + seconds, size))
+        self._put(key, _Kept(raw.copy(), monotonic() + seconds, size))
         while len(self._kept) > self._max_entries or self._bytes > self._max_bytes:
             self._drop(next(iter(self._kept)))
 
     def forget(self, change: Change) -> None:
-        """The server says that something has changed."""
+        """The server says that something has changed: all answers of that kind are old, those of any resource."""
         self.changes += 1
-        methods = LISTS.get(change.kind, ())
-        old = [
-            key
-            for key, kept in self._kept.items()
-            if key[0] in methods or (change.uri and kept.uri and _touches(change.uri, kept.uri))
-        ]
+        self.forget_answers(*MADE_OLD[change.kind])
+
+    def forget_answers(self, *methods: str) -> bool:
+        """Whether there was any."""
+        old = [key for key in self._kept if key[0] in methods]
         for key in old:
             self._drop(key)
-
-    def forget_list(self, method: str) -> bool:
-        """Whether there was any page of it."""
-        pages = [key for key in self._kept if key[0] == method]
-        for key in pages:
-            self._drop(key)
-        return bool(pages)
+        return bool(old)
 
     def clear(self) -> None:
         self.changes += 1
@@ -140,11 +132,6 @@ def _holds_for(raw: Raw) -> float:
     if type(hints.ttl_ms) is not int or hints.ttl_ms <= 0 or hints.result_type != "complete":
         return 0.0
     return min(hints.ttl_ms, LONGEST_MS) / 1000
-
-
-def _touches(changed: str, kept: str) -> bool:
-    """A resource, its parts and what it is a part of."""
-    return is_part(changed, kept) or is_part(kept, changed)
 
 
 TOOLS = ("tools/list", "tools", ToolDefinition)

@@ -1,32 +1,20 @@
 """`Client`: one server in process, behind a command or a URL; its methods mean the same in all revisions."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import msgspec
 from msgspec import Raw
 
-from dovetail import __version__
-from dovetail.auth.principal import Principal
-from dovetail.client.auth import ClientAuth
-from dovetail.client.cache import DISCOVER, READ, KnownTools, ResponseCache
-from dovetail.client.config import ClientTarget, WebTransport, transport_to
-from dovetail.client.dispatcher import ProgressHandler, Transcript
-from dovetail.client.handlers import (
-    ClientHandlers,
-    ElicitationCompleteHandler,
-    ElicitationHandler,
-    RootSource,
-    SamplingHandler,
-    Send,
-    outcome_of,
-)
-from dovetail.client.negotiation import Identity, pinned_revision
-from dovetail.client.results import CallResult, ListPage, LogHandler, WireCallResult, read, read_object
+from dovetail.client.cache import DISCOVER, READ, KnownTools
+from dovetail.client.config import ClientTarget, transport_to
+from dovetail.client.dispatcher import ProgressHandler
+from dovetail.client.handlers import RootSource, Send, outcome_of
+from dovetail.client.options import Approve, ClientOptions
+from dovetail.client.results import CallResult, ListPage, WireCallResult, read, read_object
 from dovetail.client.session import ClientSession, Seconds
 from dovetail.client.subscriptions import Listening
 from dovetail.engine.subscriptions import Change
@@ -42,10 +30,8 @@ from dovetail.protocol.types import (
     TemplateDefinition,
     ToolDefinition,
 )
+from dovetail.registry.options import checked_options
 
-Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]
-
-CLIENT_INFO = {"name": "dovetail", "version": __version__}
 RESOURCES = ("resources/list", "resources", ResourceDefinition)
 TEMPLATES = ("resources/templates/list", "resourceTemplates", TemplateDefinition)
 PROMPTS = ("prompts/list", "prompts", PromptDefinition)
@@ -76,61 +62,11 @@ class Client:
     again for as long as the server allows; `fresh=True` asks it.
     """
 
-    def __init__(
-        self,
-        target: ClientTarget,
-        *,
-        protocol_version: str | None = None,
-        client_info: Mapping[str, Any] | None = None,
-        capabilities: Mapping[str, Any] | None = None,
-        approve: Approve | None = None,
-        timeout: float | None = 30,
-        max_timeout: float = 3600,
-        transcript: Transcript | None = None,
-        log_handler: LogHandler | None = None,
-        progress_handler: ProgressHandler | None = None,
-        elicitation_handler: ElicitationHandler | None = None,
-        elicitation_complete_handler: ElicitationCompleteHandler | None = None,
-        sampling_handler: SamplingHandler | None = None,
-        roots: RootSource | None = None,
-        max_rounds: int = 32,
-        cache: bool = True,
-        env: Mapping[str, str] | None = None,
-        cwd: str | Path | None = None,
-        headers: Mapping[str, str] | None = None,
-        auth: ClientAuth | None = None,
-        principal: Principal | None = None,
-        transport: WebTransport | None = None,
-    ) -> None:
-        pinned = pinned_revision(protocol_version)
-        if not max_timeout > 0:
-            raise SetupError(f"Client: max_timeout={max_timeout} must be a number of seconds above 0")
-        if max_rounds < 0:
-            raise SetupError(f"Client: max_rounds={max_rounds} must be 0 or more")
-        self._handlers = ClientHandlers(
-            elicitation_handler=elicitation_handler,
-            elicitation_complete_handler=elicitation_complete_handler,
-            sampling_handler=sampling_handler,
-            roots=roots,
-            capabilities=capabilities,
-        )
-        self._session = ClientSession(
-            transport_to(
-                target, pinned, env=env, cwd=cwd, headers=headers, auth=auth, principal=principal, transport=transport
-            ),
-            Identity(client_info or CLIENT_INFO, self._handlers.declared),
-            self._handlers,
-            pinned=pinned,
-            timeout=timeout,
-            max_timeout=max_timeout,
-            transcript=transcript,
-            log_handler=log_handler,
-            on_change=self._changed,
-            max_rounds=max_rounds,
-            cache=ResponseCache() if cache else ResponseCache(max_entries=0),
-        )
-        self._approve = approve
-        self._progress_handler = progress_handler
+    def __init__(self, target: ClientTarget, **options: Unpack[ClientOptions]) -> None:
+        checked_options(options, ClientOptions.__optional_keys__, "Client", {})
+        self._session = ClientSession(transport_to(target, options), options, self._changed)
+        self._approve = options.get("approve")
+        self._progress_handler = options.get("progress_handler")
         self._known = KnownTools(self._session)
 
     async def __aenter__(self) -> Self:
@@ -342,8 +278,7 @@ class Client:
 
     async def set_roots(self, roots: RootSource) -> None:
         """Change what `roots=` said; up to 2025-11-25 the server is told that they changed."""
-        self._handlers.set_roots(roots)
-        await self._session.tell_of_roots()
+        await self._session.set_roots(roots)
 
     # ── anything else ──
 

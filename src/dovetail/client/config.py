@@ -9,12 +9,14 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, NamedTuple, Protocol, TypeVar, get_args
 
 import msgspec
 
 from dovetail.auth.principal import Principal
-from dovetail.client.auth import ClientAuth, credentials_for, is_token
+from dovetail.client.auth import credentials_for, is_token
+from dovetail.client.negotiation import pinned_revision
+from dovetail.client.options import ClientOptions, WebTransport
 from dovetail.client.transports.aiohttp import HttpRequests
 from dovetail.client.transports.base import Transport
 from dovetail.client.transports.http import HttpTransport
@@ -27,7 +29,6 @@ from dovetail.errors import SetupError
 from dovetail.protocol.revisions import Revision
 
 T = TypeVar("T")
-WebTransport = Literal["http", "sse"]
 
 
 class HasEngine(Protocol):
@@ -40,18 +41,11 @@ class HasEngine(Protocol):
 ClientTarget = HasEngine | Transport | str | Sequence[str | Path]
 
 
-def transport_to(
-    target: Any,
-    pinned: Revision | None = None,
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None,
-    headers: Mapping[str, str] | None = None,
-    auth: ClientAuth | None = None,
-    principal: Principal | None = None,
-    transport: WebTransport | None = None,
-) -> Transport:
+def transport_to(target: Any, options: ClientOptions) -> Transport:
     """A `Server` is reached in process, a command as a child process over stdio, a URL over HTTP."""
+    env, cwd, headers = options.get("env"), options.get("cwd"), options.get("headers")
+    auth, principal, transport = options.get("auth"), options.get("principal"), options.get("transport")
+    pinned = pinned_revision(options.get("protocol_version"))
     web = isinstance(target, str) and "://" in target
     engine = getattr(target, "engine", None)
     is_server = isinstance(engine, Engine)
@@ -231,12 +225,6 @@ def _reached(entry: _Entry, folder: Path) -> ListedServer:
     command = [_expanded(part, folder) for part in (entry.command or "", *entry.args)]
     env = {name: _expanded(_as_text(value), folder) for name, value in entry.env.items() if value is not None}
     cwd = None if entry.cwd is None else _expanded(entry.cwd, folder)
-    fields = {"command": command[:1], "args": command[1:], "env": [*env, *env.values()], "cwd": [cwd or ""]}
-    for field, texts in fields.items():
-        if any("\0" in text for text in texts):
-            raise SetupError(f'its "{field}" holds a NUL character; take that out')
-    if any(not name or "=" in name for name in env):
-        raise SetupError('its "env" has a name that is empty or holds a =; give the variable another one')
     return ListedServer(command, {"env": env, "cwd": None if cwd is None else folder / os.path.expanduser(cwd)})
 
 

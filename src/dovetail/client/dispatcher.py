@@ -16,8 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail.client.results import in_client_words
-from dovetail.client.timeouts import RequestTimeouts
-from dovetail.client.transports.base import Transport
+from dovetail.client.transports.base import RequestTimeouts, Transport
 from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ProtocolError, ServerError, TooManyRequests
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode

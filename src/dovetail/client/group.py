@@ -9,16 +9,15 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import msgspec
 
-from dovetail.client.auth import ClientAuth
-from dovetail.client.client import Approve, Client
+from dovetail.client.client import Client
 from dovetail.client.config import ListedServer, read_servers
-from dovetail.client.dispatcher import ProgressHandler, Transcript
-from dovetail.client.handlers import ElicitationCompleteHandler, ElicitationHandler, RootSource, SamplingHandler
-from dovetail.client.results import CallResult, LogHandler
+from dovetail.client.dispatcher import ProgressHandler
+from dovetail.client.options import SharedOptions
+from dovetail.client.results import CallResult
 from dovetail.client.session import Seconds
 from dovetail.errors import BadAnswer, ConnectionLost, SetupError, ToolError
 from dovetail.protocol.methods import LogLevel
@@ -30,33 +29,13 @@ from dovetail.protocol.types import (
     TemplateDefinition,
     ToolDefinition,
 )
+from dovetail.registry.options import checked_options
 
 log = logging.getLogger("dovetail.client")
 
 T = TypeVar("T")
 Named = TypeVar("Named", ToolDefinition, PromptDefinition)
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
-
-
-class ClientOptions(TypedDict, total=False):
-    """What `Clients` passes on to every `Client`."""
-
-    protocol_version: str | None
-    client_info: Mapping[str, Any] | None
-    capabilities: Mapping[str, Any] | None
-    approve: Approve | None
-    timeout: float | None
-    max_timeout: float
-    transcript: Transcript | None
-    log_handler: LogHandler | None
-    progress_handler: ProgressHandler | None
-    elicitation_handler: ElicitationHandler | None
-    elicitation_complete_handler: ElicitationCompleteHandler | None
-    sampling_handler: SamplingHandler | None
-    roots: RootSource | None
-    max_rounds: int
-    cache: bool
-    auth: ClientAuth | None  # for URLs without an Authorization header of their own
 
 
 class Clients(Mapping[str, Client]):
@@ -79,8 +58,9 @@ class Clients(Mapping[str, Client]):
         strict: bool = False,
         connect_timeout: float | None = 30,
         options_for: Callable[[str], Mapping[str, Any]] | None = None,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[SharedOptions],
     ) -> None:
+        checked_options(options, SharedOptions.__optional_keys__, "Clients", {})
         _check_auth(options.get("auth"))
         self._listed = read_servers(servers)
         self._prefixes = _prefixes(self._listed)

@@ -20,7 +20,7 @@ from dovetail.client.transports.url import page_url
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadAnswer, MissingCapability, ProtocolError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.features import require_capabilities
-from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE, in_words
+from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE, encode, in_words
 from dovetail.protocol.revisions import Revision
 
 
@@ -62,20 +62,17 @@ def _wanted(field: Mapping[str, Any], value: Any) -> str | None:
         is_right = isinstance(value, types) and isinstance(value, bool) == (kind == "boolean")
         if not is_right or (kind == "integer" and value != value // 1):
             return words
-    if isinstance(value, (list, tuple)):
-        choices, values = _choices(field.get("items")), value
-    else:
-        choices, values = _choices(field), [value]
-    if choices is None or all(_is_among(each, choices) for each in values):
+    is_list = isinstance(value, (list, tuple))
+    choices = _choices(field.get("items") if is_list else field)
+    if choices is None:
+        return None
+    known = [encode(choice) for choice in choices]  # as JSON, where true is not 1
+    if all(encode(each) in known for each in (value if is_list else [value])):
         return None
     return f"one of {', '.join(str(choice)[:100] for choice in choices[:20])}"
 
 
-def _is_among(value: Any, choices: Sequence[Any]) -> bool:
-    return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
-
-
-def _choices(field: Any) -> Sequence[Any] | None:
+def _choices(field: Any) -> list[Any] | None:
     if not isinstance(field, Mapping):
         return None
     if isinstance(field.get("enum"), list):
@@ -224,18 +221,17 @@ class _Turn(msgspec.Struct, frozen=True):
     content: dict[str, Any] | list[dict[str, Any]]
 
 
-class _Turns(msgspec.Struct, frozen=True):
-    messages: list[_Turn]
-
-
 def read_sampling(params: Raw) -> SamplingRequest:
     whole = msgspec.json.decode(params, type=dict[str, Any])
     given = {name: value for name, value in whole.items() if value is not None}
     asked = msgspec.convert(given, SamplingRequest)
-    turns = msgspec.convert(given, _Turns).messages
-    blocks = [turn.content if isinstance(turn.content, list) else [turn.content] for turn in turns]
-    messages = [{"role": turn.role, "content": content} for turn, content in zip(turns, blocks, strict=True)]
+    turns = msgspec.convert(asked.messages, list[_Turn])
+    messages = [{"role": turn.role, "content": _as_list(turn.content)} for turn in turns]
     return replace(asked, messages=messages, params=whole)
+
+
+def _as_list(content: dict[str, Any] | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return content if isinstance(content, list) else [content]
 
 
 async def sample(handler: SamplingHandler, request: SamplingRequest) -> dict[str, Any]:
@@ -259,15 +255,13 @@ RootLike = str | Path | Mapping[str, Any]  # a path, a file:// URI, or {"uri": â
 RootSource = Sequence[RootLike] | Callable[[], Sequence[RootLike] | Awaitable[Sequence[RootLike]]]
 
 
-class RootList:
-    """Named once, or by a function that is called whenever the server asks."""
+async def list_roots(source: RootSource) -> dict[str, Any]:
+    return {"roots": _read_roots(await outcome_of(source) if callable(source) else source)}
 
-    def __init__(self, source: RootSource) -> None:
-        self._source = source if callable(source) else _read_roots(source)
 
-    async def answer(self) -> dict[str, Any]:
-        roots = self._source
-        return {"roots": _read_roots(await outcome_of(roots)) if callable(roots) else roots}
+def _checked_roots(source: RootSource) -> RootSource:
+    """A list is read once, a function whenever the server asks."""
+    return source if callable(source) else _read_roots(source)
 
 
 def _read_roots(roots: Sequence[RootLike]) -> list[dict[str, Any]]:
@@ -309,7 +303,7 @@ class _Kind(NamedTuple):
 _KINDS = {
     "elicitation/create": _Kind("elicitation", "elicitation_handler", read_elicitation, elicit),
     "sampling/createMessage": _Kind("sampling", "sampling_handler", read_sampling, sample),
-    "roots/list": _Kind("roots", "roots", None, RootList.answer),
+    "roots/list": _Kind("roots", "roots", None, list_roots),
 }
 
 
@@ -334,7 +328,7 @@ class ClientHandlers:
         self._handlers: dict[str, Any] = {
             "elicitation_handler": elicitation_handler,
             "sampling_handler": sampling_handler,
-            "roots": None if roots is None else RootList(roots),
+            "roots": None if roots is None else _checked_roots(roots),
         }
         self._declared = {
             revision.name: {**self._offered(revision), **(capabilities or {})} for revision in revisions.ALL
@@ -361,7 +355,7 @@ class ClientHandlers:
     def set_roots(self, roots: RootSource) -> None:
         if self._handlers["roots"] is None:
             raise SetupError("Client: it has told its server that it has no roots; begin with Client(â€¦, roots=[])")
-        self._handlers["roots"] = RootList(roots)
+        self._handlers["roots"] = _checked_roots(roots)
 
     def prepare(self, revision: Revision, method: str, params: Raw) -> ClientReply:
         """What answers the question when it is called. Raises ProtocolError if nothing does."""

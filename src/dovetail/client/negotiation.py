@@ -1,14 +1,12 @@
 """Negotiation of the protocol revision: `server/discover`, or `initialize` with an older server.
 
 Without a pinned revision, `server/discover` is tried first. A server that answers it, or refuses it in the modern way,
-is modern; any other answer, and silence, comes from a server that wants `initialize`. Silence may also come from one
-that is still starting: so both requests stay open then, and the first good answer counts.
+is modern; any other answer, and silence, comes from a server that wants `initialize`. One that knows no handshake
+either was only slow to start, and is asked once more.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -32,8 +30,6 @@ from dovetail.protocol.methods import LogLevel, RequestMeta
 from dovetail.protocol.results import SERVER_INFO_KEY
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import Implementation
-
-T = TypeVar("T")
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -128,19 +124,17 @@ def _settled(dispatcher: Dispatcher, agreed: NegotiatedProtocol) -> NegotiatedPr
 
 async def _find_out(dispatcher: Dispatcher, identity: Identity, timeout: float | None) -> NegotiatedProtocol:
     probe_seconds = dispatcher.transport.probe_seconds
-    thinking = probe_seconds if timeout is None else min(timeout, probe_seconds)
-    longest = None if timeout is None else thinking + timeout
-    async with _begun(_probe(dispatcher, identity, longest)) as probe:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(thinking) as limit:
-                with dispatcher.time_limits.counting(limit):  # a person may have to sign in first
-                    await asyncio.wait([probe])
-        found = probe.result() if probe.done() else revisions.LATEST_HANDSHAKE
-        if isinstance(found, Revision) and found.handshake:
-            found = await _shake_hands(dispatcher, identity, found, probe, timeout)
-    if isinstance(found, Revision):
-        found = await discover(dispatcher, identity, found, timeout)
-    return found
+    found = await _probe(dispatcher, identity, probe_seconds if timeout is None else min(timeout, probe_seconds))
+    if isinstance(found, NegotiatedProtocol):
+        return found
+    if found.handshake:
+        try:
+            return await initialize(dispatcher, identity, found, timeout)
+        except ServerError as refusal:
+            if refusal.code not in (UNSUPPORTED_VERSION, METHOD_NOT_FOUND):
+                raise
+            found = revisions.LATEST
+    return await discover(dispatcher, identity, found, timeout)
 
 
 async def _probe(dispatcher: Dispatcher, identity: Identity, timeout: float | None) -> NegotiatedProtocol | Revision:
@@ -162,46 +156,6 @@ async def _probe(dispatcher: Dispatcher, identity: Identity, timeout: float | No
         if dispatcher.is_over:
             raise
     return revisions.LATEST_HANDSHAKE
-
-
-async def _shake_hands(
-    dispatcher: Dispatcher,
-    identity: Identity,
-    revision: Revision,
-    probe: "asyncio.Task[NegotiatedProtocol | Revision]",
-    timeout: float | None,
-) -> NegotiatedProtocol | Revision:
-    """What comes of `initialize`; or of the probe, if the server only needed its time to start, and is modern."""
-    async with _begun(initialize(dispatcher, identity, revision, timeout)) as handshake:
-        if not probe.done():
-            await asyncio.wait([probe, handshake], return_when=asyncio.FIRST_COMPLETED)
-            if not probe.done() and _knows_no_handshake(handshake.exception()):
-                await asyncio.wait([probe])
-            if probe.done():
-                found = probe.result()
-                if not (found if isinstance(found, Revision) else found.revision).handshake:
-                    return found
-        try:
-            return await handshake
-        except ServerError as refusal:
-            if refusal.code != UNSUPPORTED_VERSION:
-                raise
-            return revisions.LATEST  # only modern servers have that error
-
-
-def _knows_no_handshake(failure: BaseException | None) -> bool:
-    return isinstance(failure, ServerError) and failure.code in (UNSUPPORTED_VERSION, METHOD_NOT_FOUND)
-
-
-@asynccontextmanager
-async def _begun(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Task[T]"]:
-    """Inside, it goes on by itself; what has not come of it by then is not wanted."""
-    task = asyncio.create_task(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def _newest(names: Sequence[Any]) -> Revision:

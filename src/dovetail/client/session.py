@@ -10,11 +10,13 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Raw
 
+from dovetail import __version__
 from dovetail.client.cache import ResponseCache
-from dovetail.client.dispatcher import ClientReply, Dispatcher, ProgressHandler, Transcript
-from dovetail.client.handlers import INPUT_METHODS, ClientHandlers, Send, in_rounds
-from dovetail.client.negotiation import Identity, NegotiatedProtocol, agree, begin_session
-from dovetail.client.results import ListPage, LogHandler, LogMessage, read, read_page
+from dovetail.client.dispatcher import ClientReply, Dispatcher, ProgressHandler
+from dovetail.client.handlers import INPUT_METHODS, ClientHandlers, RootSource, Send, in_rounds
+from dovetail.client.negotiation import Identity, NegotiatedProtocol, agree, begin_session, pinned_revision
+from dovetail.client.options import SharedOptions
+from dovetail.client.results import ListPage, LogMessage, read, read_page
 from dovetail.client.subscriptions import ChangeFeed, Listening
 from dovetail.client.transports.base import Transport
 from dovetail.engine.subscriptions import Change
@@ -39,6 +41,7 @@ log = logging.getLogger("dovetail.client")
 T = TypeVar("T")
 Seconds = float | None | Literal["default"]  # None is without end, "default" what the client was made with
 
+CLIENT_INFO = {"name": "dovetail", "version": __version__}
 NOT_OPEN = "The client is not open; use it inside `async with Client(...) as client:`"
 
 
@@ -54,31 +57,33 @@ class ClientSession:
     def __init__(
         self,
         transport: Transport,
-        identity: Identity,
-        handlers: ClientHandlers,
-        *,
-        pinned: Revision | None,
-        timeout: float | None,
-        max_timeout: float,
-        transcript: Transcript | None,
-        log_handler: LogHandler | None,
+        options: SharedOptions,
         on_change: Callable[[Change], None],
-        max_rounds: int,
-        cache: ResponseCache,
+        *,
         max_pages: int = 1_000,
     ) -> None:
         self._max_pages = max_pages
         self._transport = transport
-        self._identity = identity
-        self._handlers = handlers
-        self._max_rounds = max_rounds
-        self._pinned = pinned
-        self._timeout = timeout
-        self._max_timeout = max_timeout
-        self._transcript = transcript
-        self._log_handler = log_handler
+        self._handlers = ClientHandlers(
+            elicitation_handler=options.get("elicitation_handler"),
+            elicitation_complete_handler=options.get("elicitation_complete_handler"),
+            sampling_handler=options.get("sampling_handler"),
+            roots=options.get("roots"),
+            capabilities=options.get("capabilities"),
+        )
+        self._identity = Identity(options.get("client_info") or CLIENT_INFO, self._handlers.declared)
+        self._pinned = pinned_revision(options.get("protocol_version"))
+        self._timeout = options.get("timeout", 30)
+        self._max_timeout = options.get("max_timeout", 3600)
+        if not self._max_timeout > 0:
+            raise SetupError(f"Client: max_timeout={self._max_timeout} must be a number of seconds above 0")
+        self._max_rounds = options.get("max_rounds", 32)
+        if self._max_rounds < 0:
+            raise SetupError(f"Client: max_rounds={self._max_rounds} must be 0 or more")
+        self._transcript = options.get("transcript")
+        self._log_handler = options.get("log_handler")
         self._on_change = on_change
-        self.cache = cache
+        self.cache = ResponseCache() if options.get("cache", True) else ResponseCache(max_entries=0)
         self._feed = ChangeFeed(self._doubt)
         self._dispatcher: Dispatcher | None = None
         self._agreement: NegotiatedProtocol | None = None
@@ -87,7 +92,7 @@ class ClientSession:
         self._renewal: asyncio.Task[None] | None = None
         self._session_log_level: LogLevel | None = None  # what the session was told
         # Newer servers log only to those who ask; a handler is a way of asking.
-        self.log_level: LogLevel | None = None if log_handler is None else "info"
+        self.log_level: LogLevel | None = None if self._log_handler is None else "info"
 
     async def open(self, seconds: float | None = None) -> None:
         """Within so many seconds, not counting those that a person needs to sign in."""
@@ -282,7 +287,7 @@ class ClientSession:
         try:
             return await self._follow_pages(method, key, item, fresh, timeout)
         except ServerError as refused:
-            if refused.code != INVALID_PARAMS or fresh or not self.cache.forget_list(method):
+            if refused.code != INVALID_PARAMS or fresh or not self.cache.forget_answers(method):
                 raise
         return await self._follow_pages(method, key, item, True, timeout)  # the cursor of a kept page may be too old
 
@@ -320,8 +325,9 @@ class ClientSession:
         """Whether all arrives that the server says unasked: a pipe has no gaps."""
         return self.revision.handshake and not self._transport.reconnects
 
-    async def tell_of_roots(self) -> None:
-        """That they have changed; a server of 2026-07-28 asks each time."""
+    async def set_roots(self, roots: RootSource) -> None:
+        """The server is told that they have changed; one of 2026-07-28 asks each time."""
+        self._handlers.set_roots(roots)
         if self._dispatcher is None or self._agreement is None:
             return  # nobody has asked for them yet
         if self.revision.handshake and self._handlers.announces_roots(self.revision):
@@ -352,30 +358,16 @@ class ClientSession:
         self._on_change(Change("tools"))
 
     def hear(self, method: str, params: Raw) -> None:
-        if method == "notifications/message":
-            self._hear_log(params)
-        elif method == "notifications/elicitation/complete":
-            self._hear_of_visit(params)
-        elif (change := self._feed.hear(method, params)) is not None:
+        visited = self._handlers.elicitation_complete_handler
+        with suppress(*UNREADABLE):  # no caller waits for it
+            if method == "notifications/message" and self._log_handler is not None:
+                message = msgspec.json.decode(params, type=LogMessage)
+                self.dispatcher.run_handler(self._log_handler, message)
+            elif method == "notifications/elicitation/complete" and visited is not None:
+                self.dispatcher.run_handler(visited, msgspec.json.decode(params, type=_Visit).elicitation_id)
+        if (change := self._feed.hear(method, params)) is not None:
             self.cache.forget(change)  # before anybody who listens can read again
             self._on_change(change)
 
-    def _hear_log(self, params: Raw) -> None:
-        if self._log_handler is not None and (message := _told(params, LogMessage)) is not None:
-            self.dispatcher.run_handler(self._log_handler, message)
-
-    def _hear_of_visit(self, params: Raw) -> None:
-        handler = self._handlers.elicitation_complete_handler
-        if handler is not None and (visit := _told(params, _Visit)) is not None:
-            self.dispatcher.run_handler(handler, visit.elicitation_id)
-
     def silence(self, reason: str) -> None:
         self._feed.silence(reason)
-
-
-def _told(params: Raw, shape: type[T]) -> T | None:
-    """None if it can't be read: nobody waits for it."""
-    try:
-        return msgspec.json.decode(params, type=shape)
-    except UNREADABLE:
-        return None

@@ -6,7 +6,7 @@ single resources after `resources/subscribe`.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -21,7 +21,6 @@ from dovetail.protocol.methods import ListenFilter, RequestId
 from dovetail.protocol.results import SUBSCRIPTION_KEY
 
 Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
-Doubt = Callable[[], None]  # hears that changes may have been missed
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 MAX_URIS = 10_000  # whose changes wait to be read
@@ -51,26 +50,24 @@ class Listening:
     when the server ends it. If the server is lost for good, reading raises ConnectionLost.
     """
 
-    def __init__(self, wanted: ListenFilter, request: Pending | None, on_doubt: Doubt = lambda: None) -> None:
+    def __init__(self, wanted: ListenFilter, request: Pending | None = None) -> None:
         self.wanted = wanted
-        self._on_doubt = on_doubt
         self.honoured = wanted  # the part of what was asked for that the server serves
         self.request = request  # the listen request, in revisions that have one
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ready = asyncio.Event()  # the server has said what it honours, or it is over
+        self.is_over = False
+        self.failure: BaseException | None = None
         self._changes: dict[Change, None] = {}
         self._wake = asyncio.Event()
-        self._ended = False
-        self._failure: BaseException | None = None
-        self._reopening = False  # its request was made again, and is not acknowledged yet
 
     def __aiter__(self) -> "Listening":
         return self
 
     async def __anext__(self) -> Change:
         while not self._changes:
-            if self._failure is not None:
-                raise self._failure
-            if self._ended:
+            if self.failure is not None:
+                raise self.failure
+            if self.is_over:
                 raise StopAsyncIteration
             self._wake.clear()
             await self._wake.wait()
@@ -84,74 +81,40 @@ class Listening:
         return bool(getattr(self.honoured, f"{change.kind}_list_changed"))
 
     def offer(self, change: Change) -> None:
-        if not self._ended and len(self._changes) < MAX_URIS and self.wants(change):
+        if not self.is_over and len(self._changes) < MAX_URIS and self.wants(change):
             self._changes[change] = None
             self._wake.set()
 
-    def acknowledge(self, honoured: ListenFilter) -> None:
-        if not self._ready.done():
-            self.honoured = honoured
-            self._ready.set_result(None)
-        elif self._reopening:
-            self._reopening = False
-            self.honour_again(honoured)
-
-    def reopen(self, request: Pending) -> None:
-        self.request = request
-        self._reopening = True
-
     def honour_again(self, honoured: ListenFilter) -> None:
-        """Nobody listened for a while; whatever could be told may have changed."""
-        self._on_doubt()
+        """Nobody listened for a while; what could be told before, and what can be told now, may have changed."""
         self.suspect_all()
         self.honoured = honoured
         self.suspect_all()
 
     def suspect_all(self) -> None:
-        for kind in LIST_KINDS:
-            self.offer(Change(kind))
-        for uri in self.honoured.resource_subscriptions:
-            self.offer(Change("updated", uri))
-
-    @property
-    def subscription(self) -> RequestId | None:
-        """By which the server's notifications name it."""
-        return None if self.request is None else self.request.id
-
-    @property
-    def is_acknowledged(self) -> bool:
-        return self._ready.done() and not self._ended
-
-    def cancelled(self) -> None:
-        """The server will not answer the request; that means the same as an answer."""
-        if self.request is not None and not self.request.answer.done():
-            self.request.answer.set_result(NO_PARAMS)
+        for change in (
+            *map(Change, LIST_KINDS),
+            *(Change("updated", uri) for uri in self.honoured.resource_subscriptions),
+        ):
+            self.offer(change)
 
     def end(self, failure: BaseException | None = None) -> None:
-        if not self._ended:
-            self._ended = True
-            self._failure = failure
+        if not self.is_over:
+            self.is_over, self.failure = True, failure
             self._wake.set()
-            if not self._ready.done():
-                self._ready.set_result(None)
-
-    async def acknowledged(self, timeout: float | None) -> None:
-        """Wait until the server has said what it honours."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._ready
-        except TimeoutError:
-            raise TimeoutError(f"{LISTEN}: not acknowledged within {timeout:g} s") from None
-        if self._failure is not None:
-            raise self._failure
+            self.ready.set()
 
 
 class ChangeFeed:
-    """All listenings of a client, and the way of a notification to them."""
+    """All listenings of a client, and the way of a notification to them. `on_doubt` hears of changes missed."""
 
-    def __init__(self, on_doubt: Doubt = lambda: None) -> None:
+    def __init__(self, on_doubt: Callable[[], None]) -> None:
         self._on_doubt = on_doubt
         self._listenings: set[Listening] = set()
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._listenings)
 
     def hear(self, method: str, params: Raw) -> Change | None:
         """Pass a notification on; tells which change it was, if it was one."""
@@ -159,29 +122,32 @@ class ChangeFeed:
             notice = msgspec.json.decode(params, type=_Notice)
         except UNREADABLE:
             return None
-        if method in KINDS:
-            return self._pass_on(Change(KINDS[method]), notice.meta.subscription)
-        if method == UPDATED and notice.uri:
-            return self._pass_on(Change("updated", notice.uri), notice.meta.subscription)
-        if method == ACKNOWLEDGED and notice.meta.subscription is not None:
-            for listening in self._of(notice.meta.subscription):
-                listening.acknowledge(notice.notifications)
+        subscription = notice.meta.subscription
+        if method in KINDS or (method == UPDATED and notice.uri):
+            change = Change(KINDS[method]) if method in KINDS else Change("updated", notice.uri)
+            for listening in self._of(subscription):
+                listening.offer(change)
+            return change
+        if method == ACKNOWLEDGED and subscription is not None:
+            for listening in self._of(subscription):
+                self._acknowledge(listening, notice.notifications)
         elif method == CANCELLED and notice.request_id is not None:
-            for listening in self._of(notice.request_id):
-                listening.cancelled()
+            for listening in self._of(notice.request_id):  # which means the same as an answer
+                if listening.request is not None and not listening.request.answer.done():
+                    listening.request.answer.set_result(NO_PARAMS)
         return None
 
-    def _pass_on(self, change: Change, subscription: RequestId | None) -> Change:
-        for listening in self._of(subscription):
-            listening.offer(change)
-        return change
+    def _acknowledge(self, listening: Listening, honoured: ListenFilter) -> None:
+        if listening.ready.is_set():  # its request was made again
+            self._on_doubt()
+            listening.honour_again(honoured)
+        else:
+            listening.honoured = honoured
+            listening.ready.set()
 
     def _of(self, subscription: RequestId | None) -> list[Listening]:
-        return [listening for listening in self._listenings if listening.subscription == subscription]
-
-    def __bool__(self) -> bool:
-        """Whether there is any."""
-        return bool(self._listenings)
+        """Those of a listen request, or of the session."""
+        return [each for each in self._listenings if (each.request and each.request.id) == subscription]
 
     def suspect_all(self) -> None:
         """Changes may have been missed that the session heard of unasked."""
@@ -196,14 +162,19 @@ class ChangeFeed:
     async def on_stream(
         self, dispatcher: Dispatcher, wanted: ListenFilter, params: Mapping[str, Any], timeout: float | None
     ) -> AsyncIterator[Listening]:
-        """Since 2026-07-28: a request that stays open as long as somebody listens."""
+        """Since 2026-07-28: a request that stays open as long as the caller listens."""
         params = {**params, "notifications": wanted}
         request = dispatcher.start(LISTEN, params)
-        listening = Listening(wanted, request, self._on_doubt)
+        listening = Listening(wanted, request)
         self._listenings.add(listening)
         keeper = asyncio.create_task(_keep_open(listening, request, params, dispatcher))
         try:
-            await listening.acknowledged(timeout)
+            try:
+                await asyncio.wait_for(listening.ready.wait(), timeout)
+            except TimeoutError:
+                raise TimeoutError(f"{LISTEN}: not acknowledged within {timeout:g} s") from None
+            if listening.failure is not None:
+                raise listening.failure
             yield listening
         finally:
             self._listenings.discard(listening)
@@ -218,7 +189,7 @@ class ChangeFeed:
 
         `capabilities` are those of the session that `send` sends in.
         """
-        listening = Listening(wanted, None, self._on_doubt)
+        listening = Listening(wanted)
         listening.honoured = _announced(wanted, capabilities)
         self._listenings.add(listening)  # first, so that no change is missed
         try:
@@ -226,20 +197,18 @@ class ChangeFeed:
             yield listening
         finally:
             self._listenings.discard(listening)
-            await self._unsubscribe(listening.honoured.resource_subscriptions, send)
+            others = {uri for other in self._listenings for uri in other.honoured.resource_subscriptions}
+            with suppress(DovetailError, TimeoutError):  # a server that is gone need not be told
+                for uri in listening.honoured.resource_subscriptions:
+                    if uri not in others:
+                        await send("resources/unsubscribe", {"uri": uri})
 
     async def renew(self, capabilities: Mapping[str, Any], send: Send) -> None:
-        """There is a new session, which knows nothing of those who listened in the old one."""
+        """There is a new session, which knows nothing of the listenings in the old one."""
         for listening in self._of(None):
-            listening.honour_again(await _subscribed(_announced(listening.wanted, capabilities), send))
-
-    async def _unsubscribe(self, uris: list[str], send: Send) -> None:
-        for uri in uris:
-            if not any(uri in other.honoured.resource_subscriptions for other in self._listenings):
-                try:
-                    await send("resources/unsubscribe", {"uri": uri})
-                except (DovetailError, TimeoutError):
-                    return  # there is nobody left to tell
+            honoured = await _subscribed(_announced(listening.wanted, capabilities), send)
+            self._on_doubt()
+            listening.honour_again(honoured)
 
 
 async def _keep_open(listening: Listening, request: Pending, params: Mapping[str, Any], dispatcher: Dispatcher) -> None:
@@ -249,17 +218,16 @@ async def _keep_open(listening: Listening, request: Pending, params: Mapping[str
     while True:
         begun = clock()
         failure = await _end_of(request, dispatcher)
-        may_go_on = dispatcher.transport.reconnects and not dispatcher.is_over and listening.is_acknowledged
+        may_go_on = dispatcher.transport.reconnects and not dispatcher.is_over and listening.ready.is_set()
         if not may_go_on or (failure is not None and not passes(failure)):
             return listening.end(failure)
         backoff.retry = failure.retry_after if isinstance(failure, TooManyRequests) else None
         backoff.ended(clock() - begun)
         await asyncio.sleep(backoff.seconds())
         try:
-            request = dispatcher.start(LISTEN, params)
+            listening.request = request = dispatcher.start(LISTEN, params)
         except ConnectionLost as over:
             return listening.end(over)
-        listening.reopen(request)
 
 
 async def _end_of(request: Pending, dispatcher: Dispatcher) -> DovetailError | None:
@@ -299,9 +267,10 @@ def _announced(wanted: ListenFilter, capabilities: Mapping[str, Any]) -> ListenF
         offered = capabilities.get(feature)
         return isinstance(offered, Mapping) and bool(offered.get(what))
 
+    tools, prompts, resources = (offers(kind, "listChanged") for kind in LIST_KINDS)
     return ListenFilter(
-        tools_list_changed=wanted.tools_list_changed and offers("tools", "listChanged"),
-        prompts_list_changed=wanted.prompts_list_changed and offers("prompts", "listChanged"),
-        resources_list_changed=wanted.resources_list_changed and offers("resources", "listChanged"),
-        resource_subscriptions=wanted.resource_subscriptions if offers("resources", "subscribe") else [],
+        wanted.tools_list_changed and tools,
+        wanted.prompts_list_changed and prompts,
+        wanted.resources_list_changed and resources,
+        wanted.resource_subscriptions if offers("resources", "subscribe") else [],
     )

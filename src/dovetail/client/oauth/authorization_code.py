@@ -1,28 +1,214 @@
-"""`OAuth`: a person signs in with a browser (authorization code with PKCE, RFC 7636)."""
+"""`OAuth`: a person signs in with a browser (authorization code with PKCE, RFC 7636).
 
+For a while a server listens on a port of this machine that nobody knows before. It believes only a request with the
+right `state`, and answers with a page that says that one can go back.
+"""
+
+import asyncio
 import base64
 import hashlib
+import hmac
+import html
+import inspect
 import logging
 import secrets
+import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
-from typing import Any, NamedTuple
+import webbrowser
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, NamedTuple, Unpack
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from dovetail.auth.fetch import is_loopback_host
+from dovetail.auth.fetch import is_loopback_host, plain, shown
 from dovetail.client.handlers import outcome_of
-from dovetail.client.oauth.callback import OpenBrowser, RedirectListener, code_in, show_and_open
-from dovetail.client.oauth.discovery import S256, authorization_url, register
-from dovetail.client.oauth.metadata import shown
-from dovetail.client.oauth.provider import LoopLock, TokenRequest, TokenSource, method_for
-from dovetail.client.oauth.storage import RegisteredClient, TokenSet, TokenStore
+from dovetail.client.oauth.metadata import S256, Provider, authorization_url, register
+from dovetail.client.oauth.provider import LoopLock, SourceOptions, TokenRequest, TokenSource, method_for
+from dovetail.client.oauth.storage import RegisteredClient, TokenSet
 from dovetail.errors import DovetailError, NotSignedIn, SetupError
 
 log = logging.getLogger("dovetail.client")
 
-MAX_URL = 16 * 1024  # of the page to sign in at
+MAX_URL = 32 * 1024  # characters
 RedirectHandler = Callable[[str], str | Awaitable[str]]
+
+
+def parameters_of(url: str) -> dict[str, str] | None:
+    """None if they can't be read, or one of them stands there twice."""
+    try:
+        pairs = parse_qsl(urlsplit(url).query, keep_blank_values=True, max_num_fields=50)
+    except ValueError:
+        return None
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else None
+
+
+def code_in(url: str, provider: Provider, state: str) -> str:
+    """Nothing in it is looked at before it is clear that it answers our question (RFC 6749, 4.1.2; RFC 9207, 2.4)."""
+    found = parameters_of(url) if len(url) <= MAX_URL else None
+    if found is None or not hmac.compare_digest(found.get("state", "").encode(), state.encode()):
+        raise NotSignedIn("The browser came back with the answer to another question: its state is not ours")
+    issuer = found.get("iss")
+    if issuer is None and provider.metadata.authorization_response_iss_parameter_supported:
+        raise NotSignedIn("The browser came back without the name of the issuer, which should have been there")
+    if issuer is not None and issuer != provider.issuer:
+        raise NotSignedIn(f"The browser was sent to {shown(provider.issuer)}, but came back from {shown(issuer)}")
+    if "error" in found:
+        words = ": ".join(filter(None, (plain(found["error"]), plain(found.get("error_description", "")))))
+        raise NotSignedIn(f"{shown(provider.issuer)} did not let you in: {words}")
+    if not found.get("code"):
+        raise NotSignedIn("The browser came back without a code")
+    return found["code"]
+
+
+HOST = "127.0.0.1"
+PATH = "/callback"
+MAX_HEAD = 16 * 1024  # bytes of one visit
+LEAVE_SECONDS = 0.5
+
+OpenBrowser = Callable[[str], Any]
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>body{{font:1.1rem system-ui,sans-serif;max-width:32rem;margin:20vh auto;padding:0 1rem;color-scheme:light dark}}
+</style><h1>{title}</h1><p>{text}</p></html>"""
+_HEADERS = (
+    "Content-Type: text/html; charset=utf-8",
+    "Cache-Control: no-store",
+    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "Referrer-Policy: no-referrer",
+    "Connection: close",
+)
+
+
+def show_and_open(url: str) -> None:
+    """Also where there is no browser, or on another machine: whoever sees the URL can open it."""
+    sys.stderr.write(f"Sign in with your browser; if it does not open by itself, open\n{url}\n")
+    sys.stderr.flush()
+    webbrowser.open(url)
+
+
+class RedirectListener:
+    """Waits at `uri` for one browser that comes with the right state."""
+
+    def __init__(self, path: str = PATH) -> None:
+        self._path = path
+        self._visits: set[asyncio.Task[None]] = set()
+        self._state = ""
+        self._came: asyncio.Future[str] | None = None
+        self.uri = ""
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, redirect_uri: str | None) -> AsyncIterator["RedirectListener"]:
+        """At this URI; without a port in it, on any. Raises NotSignedIn if somebody else is there."""
+        parts = urlsplit(redirect_uri or f"http://{HOST}{PATH}")
+        host = "::1" if parts.hostname == "::1" else HOST
+        listener = cls(parts.path or "/")
+        try:
+            server = await asyncio.start_server(listener._visit, host, parts.port or 0, limit=MAX_HEAD)
+        except OSError:
+            raise NotSignedIn(f"Port {parts.port} is in use, where the browser should come back to") from None
+        port = server.sockets[0].getsockname()[1]
+        listener.uri = parts.geturl() if parts.port else f"http://{parts.netloc}:{port}{parts.path}"
+        try:
+            yield listener
+        finally:
+            server.close()
+            await listener._leave()
+
+    async def visit(self, url: str, state: str, open_browser: OpenBrowser, seconds: float) -> str:
+        """The URL that the browser came back to."""
+        came: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._came = came
+        self._state = state
+        opening = asyncio.create_task(_opened(open_browser, url, came))
+        try:
+            async with asyncio.timeout(seconds):
+                back = await came
+            await asyncio.wait([opening], timeout=LEAVE_SECONDS)  # it may want to see the last page
+            return back
+        except TimeoutError:
+            raise NotSignedIn(f"Nobody signed in within {seconds:g} s") from None
+        finally:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+
+    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._visits.add(task)
+        try:
+            async with asyncio.timeout(10.0):
+                if len(self._visits) <= 20:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(self._answer(head.decode("latin-1").partition("\r\n")[0]))
+                    await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whatever it was, it was not the user's browser
+        finally:
+            self._visits.discard(task)
+            writer.close()
+
+    async def _leave(self) -> None:
+        """Whoever is being answered gets the whole page; all others have come in vain."""
+        if self._visits:
+            await asyncio.wait(self._visits, timeout=LEAVE_SECONDS)
+        left = tuple(self._visits)
+        for visit in left:
+            visit.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def _answer(self, line: str) -> bytes:
+        method, _, rest = line.partition(" ")
+        target = rest.partition(" ")[0]
+        if method != "GET" or target.partition("?")[0] != self._path or len(target) > MAX_HEAD // 2:
+            return _page(404, "Nothing here", "This is where a sign-in ends. There is nothing else to see.")
+        found = parameters_of(target) or {}
+        if self._came is None or not hmac.compare_digest(found.get("state", "").encode(), self._state.encode()):
+            return _page(400, "Not this one", "This page does not belong to the sign-in that is going on.")
+        if not self._came.done():
+            self._came.set_result(f"{self.uri}?{target.partition('?')[2]}")
+        if "error" in found:
+            return _page(200, "Not signed in", "You can close this page and go back to the program.")
+        return _page(200, "That is all", "You can close this page and go back to the program.")
+
+
+async def _opened(open_browser: OpenBrowser, url: str, came: "asyncio.Future[str]") -> None:
+    """Some browsers keep whoever opened them waiting, so a plain function runs in a thread."""
+    try:
+        if inspect.iscoroutinefunction(open_browser):
+            await open_browser(url)
+        else:
+            came_back = await _in_a_thread(open_browser, url)
+            if inspect.isawaitable(came_back):
+                await came_back
+    except Exception:
+        log.exception("open_browser= failed")
+        if not came.done():
+            came.set_exception(NotSignedIn("The page to sign in at could not be opened; the log says why"))
+
+
+async def _in_a_thread(function: OpenBrowser, url: str) -> Any:
+    """Of its own: the end of the process must not wait until somebody closes a browser."""
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        done.set_running_or_notify_cancel()
+        try:
+            done.set_result(function(url))
+        except Exception as failure:
+            done.set_exception(failure)
+
+    threading.Thread(target=run, name="dovetail-browser", daemon=True).start()
+    return await asyncio.wrap_future(done)
+
+
+def _page(status: int, title: str, text: str) -> bytes:
+    body = _PAGE.format(title=html.escape(title), text=html.escape(text)).encode()
+    phrase = {200: "OK", 400: "Bad Request", 404: "Not Found"}[status]
+    head = "\r\n".join((f"HTTP/1.1 {status} {phrase}", *_HEADERS, f"Content-Length: {len(body)}"))
+    return f"{head}\r\n\r\n".encode() + body
 
 
 class OAuth(TokenSource):
@@ -46,19 +232,15 @@ class OAuth(TokenSource):
         *,
         client_id: str | None = None,
         client_secret: str | None = None,
-        private_key: str | bytes | Mapping[str, Any] | None = None,
         client_metadata_url: str | None = None,
         client_name: str = "Dovetail",
-        scopes: Iterable[str] = (),
-        issuer: str | None = None,
-        tokens: TokenStore | None = None,
         open_browser: OpenBrowser = show_and_open,
         redirect_uri: str | None = None,
         redirect_handler: RedirectHandler | None = None,
         sign_in_seconds: float = 300.0,
-        dpop: bool = False,
+        **options: Unpack[SourceOptions],
     ) -> None:
-        if client_id is None and (client_secret is not None or private_key is not None):
+        if client_id is None and (client_secret is not None or options.get("private_key") is not None):
             raise SetupError("OAuth: client_secret= and private_key= belong to a client_id=; give that too")
         if redirect_handler is not None and redirect_uri is None:
             raise SetupError("OAuth: redirect_handler= needs the redirect_uri= that the browser is sent back to")
@@ -66,7 +248,7 @@ class OAuth(TokenSource):
             _check_redirect(redirect_uri, handled=redirect_handler is not None)
         if client_metadata_url is not None and not _is_document(client_metadata_url):
             raise SetupError("OAuth: client_metadata_url= must be https and have a path")
-        super().__init__(private_key=private_key, scopes=scopes, issuer=issuer, tokens=tokens, dpop=dpop)
+        super().__init__(**options)
         self._id, self._secret = client_id, client_secret
         self._document = client_metadata_url
         self._name = client_name

@@ -4,13 +4,13 @@ RFC 6749 4.4; RFC 7523 2.1, for a token of the platform that the program runs on
 provider, which vouches for its user.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Unpack
 
 from dovetail.client.handlers import outcome_of
 from dovetail.client.oauth.metadata import PUBLIC, OAuthWeb, Provider
-from dovetail.client.oauth.provider import TokenRequest, TokenSource, method_for
-from dovetail.client.oauth.storage import RegisteredClient, TokenSet, TokenStore
+from dovetail.client.oauth.provider import SourceOptions, TokenRequest, TokenSource, method_for
+from dovetail.client.oauth.storage import RegisteredClient, TokenSet
 from dovetail.errors import NotSignedIn, SetupError
 
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -26,24 +26,13 @@ class _Machine(TokenSource):
 
     needs_proof = False  # of who it is, to the token endpoint
 
-    def __init__(
-        self,
-        client_id: str,
-        client_secret: str | None = None,
-        *,
-        private_key: str | bytes | Mapping[str, Any] | None = None,
-        key_id: str | None = None,
-        scopes: Iterable[str] = (),
-        issuer: str | None = None,
-        tokens: TokenStore | None = None,
-        dpop: bool = False,
-    ) -> None:
-        name = type(self).__name__
-        if client_secret is not None and private_key is not None:
+    def __init__(self, client_id: str, client_secret: str | None = None, **options: Unpack[SourceOptions]) -> None:
+        name, key = type(self).__name__, options.get("private_key")
+        if client_secret is not None and key is not None:
             raise SetupError(f"{name}: client_secret= and private_key= are two proofs for one thing; keep one of them")
-        if self.needs_proof and client_secret is None and private_key is None:
+        if self.needs_proof and client_secret is None and key is None:
             raise SetupError(f"{name}: how does it prove who it is? Give client_secret= or private_key=")
-        super().__init__(private_key=private_key, key_id=key_id, scopes=scopes, issuer=issuer, tokens=tokens, dpop=dpop)
+        super().__init__(**options)
         self._id, self._secret = client_id, client_secret
 
     def __repr__(self) -> str:
@@ -94,7 +83,7 @@ class JwtBearer(_Machine):
     `assertion`: that token, or a function that gets a fresh one.
     """
 
-    def __init__(self, client_id: str, assertion: TokenText, **options: Any) -> None:
+    def __init__(self, client_id: str, assertion: TokenText, **options: Unpack[SourceOptions]) -> None:
         super().__init__(client_id, **options)
         self._assertion = assertion
 
@@ -117,7 +106,7 @@ class EnterpriseManaged(_Machine):
         id_token: TokenText,
         idp_token_endpoint: str,
         idp_client_id: str,
-        **options: Any,
+        **options: Unpack[SourceOptions],
     ) -> None:
         super().__init__(client_id, client_secret, **options)
         self._id_token = id_token

@@ -11,35 +11,36 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 from urllib.parse import quote_plus
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
+from dovetail.auth.fetch import Fetched, plain, shown
+from dovetail.auth.jose import require_library
 from dovetail.client.auth import AUTHORIZATION, Challenged, Sending, is_token
-from dovetail.client.oauth.discovery import discover
-from dovetail.client.oauth.dpop import ClientKey, DpopProofs, require_keys
+from dovetail.client.oauth.dpop import ClientKey, DpopProofs
 from dovetail.client.oauth.metadata import (
     BASIC,
     OFFLINE_ACCESS,
     POST,
     PUBLIC,
     SIGNED,
-    OAuthAnswer,
+    OAuthProblem,
     OAuthWeb,
     Provider,
     TokenAnswer,
     Told,
-    plain,
+    discover,
     problem_in,
     read_as,
     read_told,
-    shown,
 )
 from dovetail.client.oauth.storage import MemoryTokens, RegisteredClient, TokenSet, TokenStore
 from dovetail.errors import NotSignedIn
 from dovetail.protocol.scopes import checked_scopes, read_scopes
+from dovetail.registry.options import checked_options
 
 log = logging.getLogger("dovetail.client")
 
@@ -87,7 +88,7 @@ class TokenEndpoint(NamedTuple):
             proven = {} if self.proving is None else self.proving.header("POST", url)
             answer = await self.web.post_form(url, {**form, **more}, {**proof, **proven})
             fresh = self.proving is not None and self.proving.learn(url, answer.headers.get("dpop-nonce"))
-            if answer.status < 400 or not fresh or problem_in(answer).error != "use_dpop_nonce":
+            if answer.status < 400 or not fresh or problem_in(answer)[0] != "use_dpop_nonce":
                 break
         return _read_answer(answer, url)
 
@@ -134,15 +135,14 @@ def method_for(provider: Provider, *, secret: bool, key: bool) -> str:
     return next((each for each in (BASIC, POST) if each in supported), BASIC)
 
 
-def _read_answer(answer: OAuthAnswer, url: str) -> TokenAnswer:
+def _read_answer(answer: Fetched, url: str) -> TokenAnswer:
     if answer.status >= 500 or answer.status in BUSY:
         raise NotSignedIn(f"{shown(url)} answered {answer.status}; try again later")
-    if answer.status != 200 or "error" in (answer.body or {}):  # some servers refuse with 200
-        problem = problem_in(answer)
-        words = ": ".join(filter(None, (problem.error, problem.error_description)))
-        if problem.error in LATER:
+    if answer.status != 200 or read_as(answer.body, OAuthProblem) is not None:  # some servers refuse with 200
+        error, words = problem_in(answer)
+        if error in LATER:
             raise NotSignedIn(f"{shown(url)} gave no token: {words}; try again later")
-        raise TokenRefused(f"{shown(url)} gave no token: {words}", problem.error)
+        raise TokenRefused(f"{shown(url)} gave no token: {words}", error)
     found = read_as(answer.body, TokenAnswer)
     if found is None:
         raise NotSignedIn(f"{shown(url)} answered with something that holds no token")
@@ -171,6 +171,17 @@ class TokenRequest(NamedTuple):
         return {"scope": " ".join(self.scopes)} if self.scopes else {}
 
 
+class SourceOptions(TypedDict, total=False):
+    """What all ways to get tokens take."""
+
+    private_key: str | bytes | Mapping[str, Any] | None  # PEM or JWK, by which a program proves who it is
+    key_id: str | None
+    scopes: Iterable[str]  # to ask for, besides what the server names
+    issuer: str | None  # the only authorization server that may be asked
+    tokens: TokenStore | None  # where they are kept
+    dpop: bool  # bind tokens to a key
+
+
 class TokenSource(ABC):
     """A way to get tokens, the same for every server; `OAuth`, `ClientCredentials` and the like.
 
@@ -179,25 +190,18 @@ class TokenSource(ABC):
 
     interactive = False  # a person has to do something
 
-    def __init__(
-        self,
-        *,
-        private_key: str | bytes | Mapping[str, Any] | None,
-        key_id: str | None = None,
-        scopes: Iterable[str],
-        issuer: str | None,
-        tokens: TokenStore | None,
-        dpop: bool,
-    ) -> None:
+    def __init__(self, **options: Unpack[SourceOptions]) -> None:
         name = type(self).__name__
-        self.issuer = issuer  # the only one that may be asked
-        self.scopes = checked_scopes(scopes, name)  # that the user wants
-        self.dpop = dpop
-        if dpop:
-            require_keys(f"{name}: dpop=True")
-        self.key = None if private_key is None else ClientKey(private_key, key_id=key_id, who=name)
-        self.store: TokenStore = tokens or MemoryTokens()
-        self.first_issuer = issuer  # else the one that a server named first
+        checked_options(options, SourceOptions.__optional_keys__, name, {})
+        self.issuer = options.get("issuer")
+        self.scopes = checked_scopes(options.get("scopes", ()), name)
+        self.dpop = options.get("dpop", False)
+        if self.dpop:
+            require_library(f"{name}: dpop=True")
+        key = options.get("private_key")
+        self.key = None if key is None else ClientKey(key, key_id=options.get("key_id"), who=name)
+        self.store: TokenStore = options.get("tokens") or MemoryTokens()
+        self.first_issuer = self.issuer  # else the one that a server named first
         self._servers: dict[str, ServerTokens] = {}
 
     def for_server(self, url: str) -> "ServerTokens":
@@ -363,8 +367,8 @@ class ServerTokens:
 
     async def _load(self) -> None:
         if not self._is_loaded:
-            kept = await self._source.store.load(self._key)
-            if kept is not None and self._is_for_us(kept, self._known_issuer or kept.issuer):
+            kept = await self._kept(self._known_issuer)
+            if kept is not None:
                 self._use(kept)
                 self._remember(kept.issuer)
             self._is_loaded = True
@@ -384,15 +388,17 @@ class ServerTokens:
             if self._proving is None or self._proving.key.jwk != jwk:
                 self._proving = DpopProofs(jwk)
 
-    def _is_for_us(self, kept: TokenSet, issuer: str) -> bool:
-        return kept.issuer == issuer and (kept.token_type == "DPoP") == self._source.dpop
+    async def _kept(self, issuer: str | None) -> TokenSet | None:
+        """What the store has of this issuer, or of any."""
+        kept = await self._source.store.load(self._key)
+        is_ours = kept is not None and issuer in (None, kept.issuer)
+        return kept if kept is not None and is_ours and (kept.token_type == "DPoP") == self._source.dpop else None
 
     async def _take_over(self, provider: Provider, tokens: TokenSet | None) -> bool:
         """What another process has got meanwhile."""
-        kept = await self._source.store.load(self._key)
-        if kept is None or not self._is_for_us(kept, provider.issuer):
-            return False
-        if (tokens is not None and kept.access_token == tokens.access_token) or kept.is_over(time.time()):
+        kept = await self._kept(provider.issuer)
+        is_known = tokens is not None and kept is not None and kept.access_token == tokens.access_token
+        if kept is None or is_known or kept.is_over(time.time()):
             return False
         self._use(kept)
         return True
@@ -458,8 +464,8 @@ class ServerTokens:
         async with self._alone():
             if await self._take_over(provider, tokens):
                 return True
-            kept = await self._source.store.load(self._key)
-            if kept is not None and self._is_for_us(kept, provider.issuer) and kept.refresh_token:
+            kept = await self._kept(provider.issuer)
+            if kept is not None and kept.refresh_token:
                 tokens = kept  # another process may have used up ours
                 self._use(kept)
             client = self._source.completed(tokens.client)

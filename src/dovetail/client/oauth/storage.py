@@ -133,11 +133,11 @@ class TokenFile:
         return f"TokenFile({str(self.path)!r})"
 
     async def load(self, key: str) -> TokenSet | None:
-        return self._readable().get(key)
+        return self._read().get(key)
 
     async def save(self, key: str, tokens: TokenSet | None) -> None:
         async with self._locked(""):
-            kept = self._readable()
+            kept = self._read()
             kept.pop(key, None)
             if tokens is not None:
                 kept[key] = tokens
@@ -171,7 +171,7 @@ class TokenFile:
             os.close(lock)  # which gives it free
 
     def _read(self) -> dict[str, TokenSet]:
-        """Raises ValueError for what is no list of tokens, and NotSignedIn for what must not be used."""
+        """Nothing, if the file is broken: the next tokens replace it. Raises NotSignedIn for what must not be used."""
         try:
             file = os.open(self.path, os.O_RDONLY | _NO_LINK | _NO_WAIT)
         except FileNotFoundError:
@@ -181,20 +181,13 @@ class TokenFile:
         with open(file, "rb") as opened:
             self._check_owner(os.fstat(opened.fileno()))
             data = opened.read(self._max_bytes + 1)
-        if len(data) > self._max_bytes:
-            raise ValueError
         try:
-            return dict(msgspec.json.decode(data, type=_Kept).tokens)
-        except RecursionError:
-            raise ValueError from None
-
-    def _readable(self) -> dict[str, TokenSet]:
-        """Nothing, if the file is broken; the next tokens replace it."""
-        try:
-            return self._read()
-        except ValueError:
-            log.warning("%s can't be read; you will have to sign in again", self.path)
-            return {}
+            if len(data) <= self._max_bytes:
+                return dict(msgspec.json.decode(data, type=_Kept).tokens)
+        except (ValueError, RecursionError):
+            pass
+        log.warning("%s can't be read; you will have to sign in again", self.path)
+        return {}
 
     def _check_owner(self, found: os.stat_result) -> None:
         if os.name != "posix":

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dovetail import __version__
 from dovetail.auth.fetch import may_reach
 from dovetail.client.auth import AUTHORIZATION, Challenged, Credentials, Sending
-from dovetail.client.timeouts import RequestTimeouts
-from dovetail.client.transports.base import Backoff
+from dovetail.client.transports.base import Backoff, RequestTimeouts
 from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import BadAnswer, ConnectionLost, SetupError
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     import aiohttp
 
 IDLE_SECONDS = 4.0  # of a kept connection: common servers close theirs after 5, and a request must not meet that
-FINISH_SECONDS = 1.0  # for the end of a body that nobody wants
 UNWELCOME = frozenset({401, 403})
 EVENTS, JSON = "text/event-stream", "application/json"
 
@@ -72,9 +70,9 @@ class HttpReply:
         return self._response.headers.getall(name, [])
 
     async def hold(self) -> None:
-        """Read what there is of a short body, so that the connection need not stay open until it is wanted."""
+        """Read what there is of a short body, if it comes soon: then the connection can be used again."""
         with contextlib.suppress(TimeoutError, ConnectionLost, BadAnswer):
-            async with asyncio.timeout(FINISH_SECONDS):
+            async with asyncio.timeout(1.0):
                 while len(self._held) < 64 * 1024 and (piece := await self._read_piece()):
                     self._held += piece
 
@@ -99,13 +97,6 @@ class HttpReply:
             if len(body) > self.max_message_bytes:
                 raise BadAnswer(f"the server sent a message of more than {self.max_message_bytes} bytes")
         return bytes(body)
-
-    async def finish(self) -> None:
-        """Read what is left and throw it away, if it comes soon: then the connection can be used again."""
-        with contextlib.suppress(TimeoutError, ConnectionLost, BadAnswer):
-            async with asyncio.timeout(FINISH_SECONDS):
-                while await self.next():
-                    pass
 
 
 class HttpRequests:

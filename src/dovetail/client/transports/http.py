@@ -27,7 +27,6 @@ from dovetail.errors import (
     NotSignedIn,
     ProtocolError,
     ServerError,
-    SetupError,
     TooManyRequests,
 )
 from dovetail.protocol import jsonrpc
@@ -42,7 +41,6 @@ INITIALIZE, INITIALIZED, CANCELLED = "initialize", "notifications/initialized", 
 LISTEN = "subscriptions/listen"
 UNAUTHORIZED, BUSY = 401, 429
 PASSING = frozenset({408, 425, BUSY, 502, 503, 504})
-OLDER_TRANSPORT = frozenset({400, 404, 405})  # refusals of a handshake that servers of HTTP+SSE give
 NO_STREAM = frozenset({404, 405})  # the second is right, but servers without a page for GET say the first
 
 log = logging.getLogger("dovetail.client")
@@ -245,12 +243,9 @@ class RemoteSession:
 
     @property
     def headers(self) -> dict[str, str]:
-        headers = {}
-        if self.revision is not None:
-            headers["MCP-Protocol-Version"] = self.revision.name
-        if self.id is not None:
-            headers["Mcp-Session-Id"] = self.id
-        return headers
+        version = None if self.revision is None else self.revision.name
+        known = {"MCP-Protocol-Version": version, "Mcp-Session-Id": self.id}
+        return {name: value for name, value in known.items() if value is not None}
 
     def check(self, reply: HttpReply) -> bool:
         """Whether the server still knows the session, as far as a reply tells."""
@@ -387,9 +382,9 @@ class PostTransport(Transport):
 
     def _send(self, out: OutgoingMessage) -> "asyncio.Task[None]":
         task = asyncio.create_task(self._deliver(out, self._told))
-        if out.id is not None:
-            self._posts[out.id] = task
-            task.add_done_callback(lambda _: self._forget(out.id, task))
+        if (id := out.id) is not None:
+            self._posts[id] = task
+            task.add_done_callback(lambda _: self._posts.pop(id, None))
             return task
         _keep(task, self._errands)
         if out.is_answer:
@@ -399,10 +394,6 @@ class PostTransport(Transport):
         elif out.method is not None and out.method != CANCELLED:
             self._told = task
         return task
-
-    def _forget(self, id: RequestId | None, task: "asyncio.Task[None]") -> None:
-        if id is not None and self._posts.get(id) is task:
-            del self._posts[id]
 
     def _drop_requests(self) -> None:
         _cancel(self._posts.values())
@@ -424,22 +415,24 @@ class PostTransport(Transport):
                     await self._post(out)
         except TimeoutError:
             self._receiver.failed(None, ConnectionLost(f"{out.subject}: not delivered within {seconds:g} s"))
-        except (ConnectionLost, BadAnswer) as failure:
-            self._receiver.failed(out.id, type(failure)(f"{out.subject}: {failure}"))
-        except (ServerError, NotSignedIn, SetupError) as failure:
-            self._receiver.failed(out.id, failure)
+        except DovetailError as failure:
+            self._failed(out, failure)
         except Exception:  # or the caller would wait for ever
             log.exception("%s could not be sent", out.subject)
-            self._receiver.failed(out.id, ConnectionLost(f"{out.subject}: it could not be sent; the log says why"))
+            self._failed(out, ConnectionLost("it could not be sent; the log says why"))
+
+    def _failed(self, out: OutgoingMessage, failure: DovetailError) -> None:
+        if isinstance(failure, (ConnectionLost, BadAnswer)):
+            failure = type(failure)(f"{out.subject}: {failure}")
+        self._receiver.failed(out.id, failure)
 
 
 class HttpTransport(PostTransport):
-    """`on_older` takes over a handshake that may have met a server of HTTP+SSE; it gets the message and the failure."""
+    """Streamable HTTP alone."""
 
-    def __init__(self, requests: HttpRequests, on_older: Callable[[bytes, DovetailError], None] | None = None) -> None:
+    def __init__(self, requests: HttpRequests) -> None:
         super().__init__(requests)
         self.mirrored: dict[str, tuple[HeaderParameter, ...]] = {}
-        self._on_older = on_older
         self._revision: Revision | None = None
         self._session: RemoteSession | None = None
 
@@ -480,7 +473,7 @@ class HttpTransport(PostTransport):
 
     def _headers(self, out: OutgoingMessage) -> dict[str, str]:
         version = out.version
-        if version is None and self._revision is not None and not self._revision.handshake:
+        if version is None and self._is_modern and self._revision is not None:
             version = self._revision.name
         if version is not None:
             return {**POST_HEADERS, "MCP-Protocol-Version": encode_value(version), **out.mirror(self.mirrored)}
@@ -497,15 +490,11 @@ class HttpTransport(PostTransport):
             elif out.id is not None and self._receiver.awaits(out.id):
                 await self._answered(out, out.id, reply)
             else:
-                await reply.finish()  # the server has nothing to say to a notification, an answer or a forgotten call
+                await reply.hold()  # the server has nothing to say to a notification, an answer or a forgotten call
 
     async def _refused(self, out: OutgoingMessage, reply: HttpReply) -> None:
         failure, said = await refusal(out, reply)
-        unproven = self._revision is None  # whether the server may have no Streamable HTTP at all
-        if out.method == INITIALIZE and reply.status in OLDER_TRANSPORT and unproven and self._on_older is not None:
-            self._on_older(out.body, failure)
-        else:
-            self._receiver.failed(out.id, failure, said)
+        self._receiver.failed(out.id, failure, said)
 
     async def _answered(self, out: OutgoingMessage, id: RequestId, reply: HttpReply) -> None:
         if out.method == INITIALIZE:
@@ -527,7 +516,7 @@ class HttpTransport(PostTransport):
         reader = EventReader(lambda message: self._receiver.receive(message, id), self._requests.backoff())
         await reader.read(reply, answered)
         if answered():
-            await reply.finish()
+            await reply.hold()
         elif session is None:
             raise ConnectionLost(f"{reader.broken} before the answer came")
         else:

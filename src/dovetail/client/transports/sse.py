@@ -7,8 +7,8 @@ stream; a new handshake opens a new one.
 import asyncio
 from contextlib import AsyncExitStack
 
-from dovetail.client.transports.aiohttp import EVENTS, HttpRequests
-from dovetail.client.transports.base import Backoff, Receiver, Transport
+from dovetail.client.transports.aiohttp import EVENTS, HttpReply, HttpRequests
+from dovetail.client.transports.base import Receiver
 from dovetail.client.transports.http import (
     INITIALIZE,
     POST_HEADERS,
@@ -17,14 +17,16 @@ from dovetail.client.transports.http import (
     PostTransport,
     refusal,
 )
-from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ProtocolError, ServerError
+from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ProtocolError
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sse import Event, SseDecoder
 
+OLDER_TRANSPORT = frozenset({400, 404, 405})  # refusals of a handshake that servers of HTTP+SSE give
+
 
 class SseTransport(PostTransport):
-    """`instead_of`: the failure of a newer transport that this one was tried after."""
+    """`instead_of`: the failure of Streamable HTTP that this one is tried after, and that counts if this one fails."""
 
     modern = False
 
@@ -32,11 +34,13 @@ class SseTransport(PostTransport):
         super().__init__(requests)
         self._instead_of = instead_of
         self._endpoint: str | None = None
+        self.unreachable = False  # the latest handshake met no server of HTTP+SSE
 
     def write(self, message: bytes) -> None:
         out = OutgoingMessage.of(message)
         if out.method == INITIALIZE:
             self._endpoint = None
+            self.unreachable = False
             self._start_stream(self._run(out))
         else:
             self._send(out)
@@ -52,7 +56,7 @@ class SseTransport(PostTransport):
                 failure, said = await refusal(out, reply)
                 self._receiver.failed(out.id, failure, said)
             else:
-                await reply.finish()  # the answer comes on the stream
+                await reply.hold()  # the answer comes on the stream
 
     async def _run(self, handshake: OutgoingMessage) -> None:
         reason = "the session ended: the server closed its stream"
@@ -61,7 +65,8 @@ class SseTransport(PostTransport):
         except DovetailError as failure:
             reason = f"the session ended: {failure}"
             if self._endpoint is None:
-                self._receiver.failed(handshake.id, self._unreachable(handshake, failure))
+                self.unreachable = True
+                self._failed(handshake, self._instead_of or failure)
         self._end(reason)
 
     async def _read(self, handshake: OutgoingMessage) -> None:
@@ -99,17 +104,6 @@ class SseTransport(PostTransport):
             self._instead_of = None  # this is the right transport
             self._send(handshake)
 
-    def _unreachable(self, handshake: OutgoingMessage, failure: DovetailError) -> DovetailError:
-        """What failed first is what counts; this one adds its words."""
-        words = failure.message if isinstance(failure, ServerError) else f"{handshake.subject}: {failure}"
-        first = self._instead_of
-        if first is not None:
-            words = f"{first.message if isinstance(first, ServerError) else first}; and over HTTP+SSE: {words}"
-            failure = first
-        return (
-            ServerError(failure.code, words, failure.data) if isinstance(failure, ServerError) else type(failure)(words)
-        )
-
     def _end(self, reason: str) -> None:
         if self._endpoint is not None:
             self._endpoint = None
@@ -118,58 +112,51 @@ class SseTransport(PostTransport):
             self._receiver.session_ended(reason)
 
 
-class AutoTransport(Transport):
-    """Hands everything on to the one of the two that fits."""
-
-    reconnects = True
+class AutoTransport(HttpTransport):
+    """Streamable HTTP, or HTTP+SSE where the first handshake is refused as servers of that transport do."""
 
     def __init__(self, requests: HttpRequests) -> None:
-        self._requests = requests
-        self._newer = HttpTransport(requests, self._fall_back)
+        super().__init__(requests)
         self._older: SseTransport | None = None
-        self._current: Transport = self._newer
-        self.mirrored = self._newer.mirrored
+
+    @property
+    def _sse(self) -> SseTransport | None:
+        return None if self._older is None or self._older.unreachable else self._older
 
     async def open(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-        self._current = self._newer
-        await self._current.open(receiver)
+        self._older = None
+        await super().open(receiver)
 
-    def _fall_back(self, handshake: bytes, failure: DovetailError) -> None:
-        self._current = self._older = SseTransport(self._requests, instead_of=failure)
-        self._older.attach(self._receiver)
-        self._older.write(handshake)
+    async def _refused(self, out: OutgoingMessage, reply: HttpReply) -> None:
+        if out.method == INITIALIZE and reply.status in OLDER_TRANSPORT and self._revision is None:
+            failure, _ = await refusal(out, reply)
+            self._older = SseTransport(self._requests, instead_of=failure)
+            self._older.attach(self._receiver)
+            self._older.write(out.body)
+        else:
+            await super()._refused(out, reply)
 
     def write(self, message: bytes) -> None:
-        self._current.write(message)
+        if self._sse is None:
+            super().write(message)
+        else:
+            self._sse.write(message)
 
     async def drain(self) -> None:
-        await self._current.drain()
+        await (super().drain() if self._sse is None else self._sse.drain())
+
+    def agreed(self, revision: Revision) -> None:
+        if self._sse is None:
+            super().agreed(revision)
+
+    def abandon(self, id: RequestId) -> bool:
+        if self._sse is not None:
+            self._sse.abandon(id)
+        return super().abandon(id)
 
     async def close(self) -> None:
         try:
             if self._older is not None:
                 await self._older.close()
         finally:
-            self._older = None
-            await self._newer.close()
-
-    def agreed(self, revision: Revision) -> None:
-        if not revision.handshake:
-            self._current = self._newer  # whose answer has come after all
-        self._current.agreed(revision)
-
-    def abandon(self, id: RequestId) -> bool:
-        if self._current is not self._newer:
-            self._newer.abandon(id)  # it may have been asked there, before this one was tried
-        return self._current.abandon(id)
-
-    @property
-    def identity(self) -> str | None:
-        return self._requests.identity
-
-    def backoff(self) -> Backoff:
-        return self._requests.backoff()
-
-    async def attend(self) -> None:
-        await self._current.attend()
+            await super().close()
