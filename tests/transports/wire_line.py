@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from dovetail.transports.http11.protocol import ServerState
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.wire import Wire
 
 TURNS = 12  # of the loop, after which an app that waits for nothing has answered
 
@@ -19,6 +19,8 @@ class Line(asyncio.Transport):
         self.written: list[bytes] = []
         self.closed = False
         self.half_closed = False
+        self.aborted = False
+        self.unread = 0  # bytes that wait for the client
         self.paused = False
         protocol.connection_made(self)
 
@@ -38,13 +40,15 @@ class Line(asyncio.Transport):
             self.closed = True
             asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
 
-    abort = close
+    def abort(self) -> None:
+        self.aborted = True
+        self.close()
 
     def is_closing(self) -> bool:
         return self.closed
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unread
 
     def pause_reading(self) -> None:
         assert not self.paused
@@ -62,15 +66,20 @@ class Line(asyncio.Transport):
                 if not self.paused:
                     break
                 await asyncio.sleep(0)
-            if self.paused or self.closed:
+            if self.paused or self.closed or not piece:
                 break
             self.protocol.data_received(piece)
             taken += len(piece)
         return taken
 
-    async def settle(self) -> None:
-        for _ in range(TURNS * 4):
+    async def settle(self, times: int = 1) -> None:
+        for _ in range(TURNS * 4 * times):
             await asyncio.sleep(0)
+
+    async def until_closed(self) -> None:
+        async with asyncio.timeout(15):
+            while not self.closed:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
 
     @property
     def said(self) -> bytes:
@@ -85,8 +94,9 @@ class Line(asyncio.Transport):
         await self.settle()
 
 
-def wire_to(app: Any, **options: Any) -> Line:
-    return Line(Wire(app, HttpOptions(**options)).connection())
+def wire_to(app: Any, *, seconds: dict[str, float] | None = None, **options: Any) -> Line:
+    """`seconds`: the times of `ServerState`."""
+    return Line(ServerState(app, HttpOptions(**options), **seconds or {}).new_protocol())
 
 
 def uvicorn_to(app: Any) -> Line:
@@ -148,3 +158,9 @@ def _unchunk(said: bytes) -> tuple[bytes, bytes]:
         body, said = body + piece, said[2:]
         if not length:
             return body, said
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    """In pieces, none of them empty; places beyond the end count from the beginning again."""
+    cuts = sorted({place % (len(data) + 1) for place in places})
+    return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True) if a != b]
