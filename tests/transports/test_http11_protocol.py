@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from wire_line import Line, Reply, replies, wire_to
+from wire_line import Line, Reply, replies, server_state, wire_to
 
 from dovetail.transports import sockets
-from dovetail.transports.http11.protocol import MAX_AHEAD, MAX_TURNED_AWAY, HttpProtocol, ServerState
+from dovetail.transports.http11.protocol import MAX_AHEAD, MAX_TURNED_AWAY, HttpProtocol
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import HttpService
 
@@ -173,7 +173,7 @@ async def test_a_request_that_is_cut_short_is_refused(case: str, before: bytes) 
 
 
 async def test_connections_over_the_limit_are_told_so_and_then_cut() -> None:
-    state = ServerState(App(), HttpOptions(max_connections=2), linger=60)
+    state = server_state(App(), max_connections=2)
     lines = [Line(state.new_protocol()) for _ in range(3 + MAX_TURNED_AWAY)]
     statuses = []
     for line in lines[:4]:
@@ -182,7 +182,9 @@ async def test_connections_over_the_limit_are_told_so_and_then_cut() -> None:
         statuses.append([reply.status for reply in answers(line)])
     assert statuses == [[200, 200], [200, 200], [503], [503]]
     assert answers(lines[2])[0].header(b"retry-after") == b"1"
-    assert lines[-1].aborted
+    assert (lines[-2].aborted, lines[-1].aborted) == (False, True)
+    await lines[4].wait(2.1)
+    assert (lines[4].aborted, lines[4].said) == (True, b"")  # which has not said anything itself
     for line in lines:
         await line.hang_up()
     again = Line(state.new_protocol())
@@ -192,60 +194,57 @@ async def test_connections_over_the_limit_are_told_so_and_then_cut() -> None:
     await again.hang_up()
 
 
-async def test_a_connection_over_the_limit_that_says_nothing_is_closed() -> None:
-    state = ServerState(App(), HttpOptions(max_connections=1), linger=0.02)
-    first, second = Line(state.new_protocol()), Line(state.new_protocol())
-    await second.until_closed()
-    assert (first.closed, second.said) == (False, b"")
-    await first.hang_up()
-
-
 # ── too slow ──
 
 
 @pytest.mark.parametrize("part", [b"G", GET[:20], GET[:-1]])
 @pytest.mark.parametrize("before", [b"", GET])
 async def test_half_a_head_is_refused_in_time(part: bytes, before: bytes) -> None:
-    line, _ = await line_to(before, part, header_timeout=0.05, seconds={"linger": 0.05})
+    line, _ = await line_to(before, part)
     line.written.clear()
-    await line.until_closed()
+    await line.wait(9)
+    assert line.said == b""
+    await line.wait(1.5)
     (reply,) = answers(line)
     assert (reply.status, reply.header(b"connection"), b"header_timeout" in reply.body) == (408, b"close", True)
+    await line.wait(1)
+    assert not line.closed  # it may still read that
+    await line.wait(1)
+    assert line.aborted
 
 
 async def test_a_slow_sender_gets_no_more_time_than_a_silent_one() -> None:
-    line, _ = await line_to(b"GET /a HTTP/1.1\r\n", header_timeout=0.1)
-    async with asyncio.timeout(15):
-        while not line.said:
-            await line.feed([b"X-A: b\r\n"])
-            await asyncio.sleep(0.005)
+    line, _ = await line_to(b"GET /a HTTP/1.1\r\n", header_timeout=5)
+    for _ in range(10):
+        await line.feed([b"X-A: b\r\n"])
+        await line.wait(1)
     assert answers(line)[0].status == 408
     await line.hang_up()
 
 
 @pytest.mark.parametrize(
-    ("data", "times"),
-    [
-        ([], {"header_timeout": 0.05}),
-        ([GET], {"seconds": {"idle": 0.05}}),
-        ([GET, b"\r\n\r\n"], {"seconds": {"idle": 0.05}}),
-        ([LARGE, b"x" * 1000], {"header_timeout": 0.05}),  # the rest of a body that is thrown away
-    ],
+    ("data", "seconds"),
+    [([], 10), ([GET], 150), ([GET, b"\r\n\r\n"], 150), ([LARGE, b"x" * 1000], 10)],
+    ids=["from the start", "after a request", "with blank lines", "in a body that is thrown away"],
 )
-async def test_silence_is_closed_without_a_word(data: list[bytes], times: dict[str, Any]) -> None:
-    line, _ = await line_to(*data, **times)
+async def test_silence_is_closed_without_a_word(data: list[bytes], seconds: float) -> None:
+    line, _ = await line_to(*data)
     said = line.said
-    await line.until_closed()
-    assert line.said == said
+    await line.wait(seconds - 1)
+    assert not line.closed
+    await line.wait(11)
+    assert (line.closed, line.said) == (True, said)
 
 
 async def test_a_response_may_take_longer_than_all_that() -> None:
-    line, app = await line_to(GATE, header_timeout=0.02, seconds={"idle": 0.02})
-    await asyncio.sleep(0.1)
+    line, app = await line_to(GATE)
+    await line.wait(10_000)
     assert not line.closed
     app.go.set()
-    await line.until_closed()  # then the silence counts
+    await line.settle()
     assert answers(line)[0].status == 200
+    await line.wait(160)  # then the silence counts
+    assert line.closed
 
 
 async def test_the_rest_of_an_unwanted_body_is_thrown_away() -> None:
@@ -255,26 +254,34 @@ async def test_the_rest_of_an_unwanted_body_is_thrown_away() -> None:
 
 
 async def test_a_client_that_reads_nothing_of_a_response_is_cut() -> None:
-    line, app = await line_to(b"GET /stream HTTP/1.1\r\n\r\n", seconds={"stall": 0.05})
-    for unread in (1000, 900, 800):  # as long as it reads, it has time
-        line.unread = unread
-        if unread == 1000:
-            line.protocol.pause_writing()
-        await asyncio.sleep(0.03)
-        assert not line.closed
-    await line.until_closed()
-    await line.settle()
+    line, app = await line_to(b"GET /stream HTTP/1.1\r\n\r\n")
+    line.unread = [1000, 900, 800, 800]
+    line.protocol.pause_writing()
+    await line.wait(130)
+    assert not line.closed  # it has read twice
+    await line.wait(60)
     assert (line.aborted, app.left) == (True, ["/stream"])
 
 
 async def test_a_client_that_reads_again_is_kept() -> None:
-    line, _ = await line_to(b"GET /stream HTTP/1.1\r\n\r\n", seconds={"stall": 0.02})
-    line.unread = 1000
+    line, _ = await line_to(b"GET /stream HTTP/1.1\r\n\r\n")
+    line.unread = [1000]
     line.protocol.pause_writing()
     line.protocol.resume_writing()
-    await asyncio.sleep(0.06)
+    await line.wait(600)
     assert not line.closed
     await line.hang_up()
+
+
+@pytest.mark.parametrize(("unread", "seconds"), [(0, 2), (1000, 60)])
+async def test_a_client_that_does_not_take_its_last_response_is_cut(unread: int, seconds: float) -> None:
+    line, _ = await line_to()
+    line.unread = [unread]
+    await line.feed([b"GARBAGE\r\n\r\n"])
+    await line.wait(seconds - 0.1)
+    assert (line.half_closed, line.closed) == (True, False)
+    await line.wait(0.2)
+    assert line.aborted
 
 
 # ── the end ──
@@ -282,14 +289,14 @@ async def test_a_client_that_reads_again_is_kept() -> None:
 
 async def test_a_shutdown_closes_what_is_idle_and_lets_the_others_finish() -> None:
     app = App()
-    state = ServerState(app, HttpOptions())
+    state = server_state(app)
     idle, busy, streaming = (Line(state.new_protocol()) for _ in range(3))
     for line, data in ((idle, GET), (busy, GATE), (streaming, b"GET /stream HTTP/1.1\r\n\r\n")):
         await line.feed([data])
     await busy.settle()
     state.shut_down()
     assert (idle.closed, busy.closed, streaming.closed) == (True, False, False)
-    waiting = asyncio.create_task(state.respond_to_all(time.monotonic() + 15))
+    waiting = asyncio.create_task(state.respond_to_all(15))
     await busy.settle()
     assert not waiting.done()
     app.go.set()

@@ -1,13 +1,52 @@
 """A connection without a socket: bytes go in piece by piece, and what was written can be read as answers."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from dovetail.transports.http11.protocol import ServerState
 from dovetail.transports.options import HttpOptions
 
 TURNS = 12  # of the loop, after which an app that waits for nothing has answered
+
+
+class Timer:
+    def __init__(self, at: float, call: Callable[[], None]) -> None:
+        self.at = at
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class ManualClock:
+    """An event loop whose time goes on only when it is told to."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timers: list[Timer] = []
+        self._now = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def time(self) -> float:
+        return self._now
+
+    def call_later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> Timer:
+        self._timers.append(Timer(self._now + seconds, partial(call, *arguments)))
+        return self._timers[-1]
+
+    def advance(self, seconds: float) -> None:
+        end = self._now + seconds
+        while due := [timer for timer in self._timers if timer.call is not None and timer.at <= end]:
+            first = min(due, key=lambda timer: timer.at)
+            self._timers.remove(first)
+            self._now = first.at
+            assert first.call is not None
+            first.call()
+        self._now = end
 
 
 class Line(asyncio.Transport):
@@ -20,7 +59,7 @@ class Line(asyncio.Transport):
         self.closed = False
         self.half_closed = False
         self.aborted = False
-        self.unread = 0  # bytes that wait for the client
+        self.unread = [0]  # bytes that wait for the client, each time that is asked
         self.paused = False
         protocol.connection_made(self)
 
@@ -48,7 +87,7 @@ class Line(asyncio.Transport):
         return self.closed
 
     def get_write_buffer_size(self) -> int:
-        return self.unread
+        return self.unread.pop(0) if len(self.unread) > 1 else self.unread[0]
 
     def pause_reading(self) -> None:
         assert not self.paused
@@ -76,10 +115,10 @@ class Line(asyncio.Transport):
         for _ in range(TURNS * 4 * times):
             await asyncio.sleep(0)
 
-    async def until_closed(self) -> None:
-        async with asyncio.timeout(15):
-            while not self.closed:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+    async def wait(self, seconds: float) -> None:
+        """Let time pass, as the server sees it."""
+        self.protocol.state.loop.advance(seconds)
+        await self.settle()
 
     @property
     def said(self) -> bytes:
@@ -94,9 +133,14 @@ class Line(asyncio.Transport):
         await self.settle()
 
 
-def wire_to(app: Any, *, seconds: dict[str, float] | None = None, **options: Any) -> Line:
-    """`seconds`: the times of `ServerState`."""
-    return Line(ServerState(app, HttpOptions(**options), **seconds or {}).new_protocol())
+def wire_to(app: Any, **options: Any) -> Line:
+    return Line(server_state(app, **options).new_protocol())
+
+
+def server_state(app: Any, **options: Any) -> ServerState:
+    state = ServerState(app, HttpOptions(**options))
+    state.loop = ManualClock()  # type: ignore[assignment]
+    return state
 
 
 def uvicorn_to(app: Any) -> Line:

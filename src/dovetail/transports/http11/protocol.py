@@ -27,16 +27,15 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 
 class ServerState:
-    """What all connections of one service share. In seconds: `idle` between two requests (longer than proxies and
-    clients keep a connection), `stall` without any reading by a client that is being answered, `linger` for it to take
-    the last answer."""
+    """What all connections of one service share."""
 
-    def __init__(
-        self, app: App, options: HttpOptions, *, idle: float = 150.0, stall: float = 60.0, linger: float = 2.0
-    ) -> None:
+    idle = 150.0  # seconds between two requests; longer than proxies and clients keep a connection
+    stall = 60.0  # seconds in which a client that is being answered must have read something
+    linger = 2.0  # seconds for a client to take the last response before the connection is cut
+
+    def __init__(self, app: App, options: HttpOptions) -> None:
         self.app = app
         self.options = options
-        self.idle, self.stall, self.linger = idle, stall, linger
         self.proxies = TrustedProxies(options.trusted_proxies)
         self.loop = asyncio.get_running_loop()
         self.connections: set[HttpProtocol] = set()
