@@ -40,12 +40,13 @@ WRAPPED = {
     "watchfiles": {"dovetail.engine.file_watcher"},
     "cryptography": {"dovetail.engine.request_state"},
     "joserfc": {"dovetail.auth.jose"},
-    "httptools": {"dovetail.transports.wire"},
+    "httptools": {"dovetail.transports.http11.parser"},
     "uvloop": {"dovetail.transports.serve"},
     "aiohttp": {"dovetail.client.transports.aiohttp", "dovetail.auth.fetch"},
     "redis": {"dovetail.state.redis"},
 }
-LATE_AS_A_WHOLE = {"dovetail.state.redis"}  # modules that are loaded only where their package is needed
+# modules that are loaded only where their package is needed
+LATE_AS_A_WHOLE = {"dovetail.state.redis", "dovetail.transports.http11.parser"}
 OPTIONAL_TYPES = {"pydantic", "attrs", "annotated_types", "pydantic_core"}  # looked at, never required
 
 

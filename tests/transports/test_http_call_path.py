@@ -15,8 +15,8 @@ from wire_line import Line
 
 from costs import functions_called, own_frames, places_visited, tasks_made
 from dovetail import Context, Server
+from dovetail.transports.http11.protocol import ServerState
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.wire import Wire
 from wire import MODERN
 
 META = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
@@ -107,13 +107,13 @@ async def test_in_a_session() -> None:
 @pytest.fixture
 async def line() -> AsyncIterator[Line]:
     probe = Probe()
-    wire = Wire(probe.app, HttpOptions())
-    line = Line(wire.connection())
+    state = ServerState(probe.app, HttpOptions())
+    line = Line(state.new_protocol())
     line.probe = probe  # type: ignore[attr-defined]
     yield line
     line.close()
     await probe.app.drain()
-    await wire.close(0.0)
+    await state.close(0.0)
 
 
 async def test_in_our_own(line: Any) -> None:
@@ -134,8 +134,8 @@ async def test_in_our_own(line: Any) -> None:
 class AskedClient:
     """A client that has the session of one connection, and answers what it is asked by another one."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._lines = [Line(wire.connection()), Line(wire.connection())]
+    def __init__(self, state: ServerState) -> None:
+        self._lines = [Line(state.new_protocol()), Line(state.new_protocol())]
         self._headers: dict[str, str] = {}
 
     async def post(self, message: dict[str, Any], heard: str, *, line: int = 0) -> bytes:
@@ -168,14 +168,14 @@ class AskedClient:
 async def test_a_question_in_a_session() -> None:
     """From the call to its answer, by way of the client's own."""
     probe = Probe()
-    wire = Wire(probe.app, HttpOptions())
+    state = ServerState(probe.app, HttpOptions())
 
     @probe.server.tool
     async def sure(ctx: Context) -> str:
         answer = await ctx.elicit("Sure?", bool)
         return f"{answer.action}ed"
 
-    client = AskedClient(wire)
+    client = AskedClient(state)
     await client.shake_hands()
     await client.call(1)
     with places_visited() as visited:
@@ -185,4 +185,4 @@ async def test_a_question_in_a_session() -> None:
     assert [name for _, name, _ in visited].count("ask") == 1
     client.close()
     await probe.app.drain()
-    await wire.close(0.0)
+    await state.close(0.0)

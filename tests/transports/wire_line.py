@@ -1,13 +1,52 @@
 """A connection without a socket: bytes go in piece by piece, and what was written can be read as answers."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
+from dovetail.transports.http11.protocol import ServerState
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.wire import Wire
 
 TURNS = 12  # of the loop, after which an app that waits for nothing has answered
+
+
+class Timer:
+    def __init__(self, at: float, call: Callable[[], None]) -> None:
+        self.at = at
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class ManualClock:
+    """An event loop whose time goes on only when it is told to."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timers: list[Timer] = []
+        self._now = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def time(self) -> float:
+        return self._now
+
+    def call_later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> Timer:
+        self._timers.append(Timer(self._now + seconds, partial(call, *arguments)))
+        return self._timers[-1]
+
+    def advance(self, seconds: float) -> None:
+        end = self._now + seconds
+        while due := [timer for timer in self._timers if timer.call is not None and timer.at <= end]:
+            first = min(due, key=lambda timer: timer.at)
+            self._timers.remove(first)
+            self._now = first.at
+            assert first.call is not None
+            first.call()
+        self._now = end
 
 
 class Line(asyncio.Transport):
@@ -19,6 +58,8 @@ class Line(asyncio.Transport):
         self.written: list[bytes] = []
         self.closed = False
         self.half_closed = False
+        self.aborted = False
+        self.unread = [0]  # bytes that wait for the client, each time that is asked
         self.paused = False
         protocol.connection_made(self)
 
@@ -38,13 +79,15 @@ class Line(asyncio.Transport):
             self.closed = True
             asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
 
-    abort = close
+    def abort(self) -> None:
+        self.aborted = True
+        self.close()
 
     def is_closing(self) -> bool:
         return self.closed
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unread.pop(0) if len(self.unread) > 1 else self.unread[0]
 
     def pause_reading(self) -> None:
         assert not self.paused
@@ -62,15 +105,20 @@ class Line(asyncio.Transport):
                 if not self.paused:
                     break
                 await asyncio.sleep(0)
-            if self.paused or self.closed:
+            if self.paused or self.closed or not piece:
                 break
             self.protocol.data_received(piece)
             taken += len(piece)
         return taken
 
-    async def settle(self) -> None:
-        for _ in range(TURNS * 4):
+    async def settle(self, times: int = 1) -> None:
+        for _ in range(TURNS * 4 * times):
             await asyncio.sleep(0)
+
+    async def wait(self, seconds: float) -> None:
+        """Let time pass, as the server sees it."""
+        self.protocol.state.loop.advance(seconds)
+        await self.settle()
 
     @property
     def said(self) -> bytes:
@@ -86,7 +134,13 @@ class Line(asyncio.Transport):
 
 
 def wire_to(app: Any, **options: Any) -> Line:
-    return Line(Wire(app, HttpOptions(**options)).connection())
+    return Line(server_state(app, **options).new_protocol())
+
+
+def server_state(app: Any, **options: Any) -> ServerState:
+    state = ServerState(app, HttpOptions(**options))
+    state.loop = ManualClock()  # type: ignore[assignment]
+    return state
 
 
 def uvicorn_to(app: Any) -> Line:
@@ -148,3 +202,9 @@ def _unchunk(said: bytes) -> tuple[bytes, bytes]:
         body, said = body + piece, said[2:]
         if not length:
             return body, said
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    """In pieces, none of them empty; places beyond the end count from the beginning again."""
+    cuts = sorted({place % (len(data) + 1) for place in places})
+    return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True) if a != b]

@@ -20,13 +20,13 @@ import msgspec
 from dovetail.engine.core import Engine
 from dovetail.transports.asgi import Receive, Scope, Send
 from dovetail.transports.http import HttpApp
+from dovetail.transports.http11.protocol import ServerState
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.process import StopSignal, refuse_running_loop, run_process
 from dovetail.transports.routes import MOUNT, AnnouncedApp
 from dovetail.transports.sockets import are_everywhere, bind, explained, port_of, url_of
 from dovetail.transports.sse import STREAM_ROUTE
 from dovetail.transports.stderr_log import log_to_stderr
-from dovetail.transports.wire import Wire
 from dovetail.transports.workers import Lifeline, Supervisor, log_of_parent
 
 PATIENCE = 0.5  # seconds for clients to take the last bytes
@@ -160,7 +160,7 @@ class HttpService:
         self._app = app
         self._options = options
         self._sockets = sockets
-        self._wire = Wire(app, options)
+        self._state = ServerState(app, options)
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
@@ -186,7 +186,7 @@ class HttpService:
         loop = asyncio.get_running_loop()
         backlog = max(1, self._options.backlog)
         for each in self._sockets:
-            self._servers.append(await loop.create_server(self._wire.connection, sock=each, backlog=backlog))
+            self._servers.append(await loop.create_server(self._state.new_protocol, sock=each, backlog=backlog))
 
     async def stop(self) -> None:
         self._app.begin_drain()
@@ -196,12 +196,12 @@ class HttpService:
         await asyncio.sleep(0)  # where the loop lets go of the sockets
         for each in self._sockets:
             each.close()
-        self._wire.finish()
+        self._state.shut_down()
         await asyncio.sleep(0)  # where it closes those that are idle
         deadline = asyncio.get_running_loop().time() + self._options.drain_timeout
         await self._drain()
-        await self._wire.answer_all(deadline)
-        await self._wire.close(PATIENCE)
+        await self._state.respond_to_all(deadline)
+        await self._state.close(PATIENCE)
 
     async def _drain(self) -> None:
         draining = asyncio.ensure_future(self._app.drain())

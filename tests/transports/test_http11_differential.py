@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_line import Line, Reply, replies, uvicorn_to, wire_to
+from wire_line import Line, Reply, cut, replies, uvicorn_to, wire_to
 
 BODILESS = {"/empty": 204, "/unchanged": 304}
 OWN = {b"date", b"server"}
@@ -92,11 +92,6 @@ def chunked(draw: st.DrawFn, body: bytes) -> bytes:
     return b"".join([b"%x%b\r\n%b\r\n" % (len(each), extension, each) for each in chunks]) + b"0\r\n\r\n"
 
 
-def split(data: bytes, places: list[int]) -> list[bytes]:
-    cuts = sorted({place % (len(data) + 1) for place in places})
-    return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True) if a != b]
-
-
 async def converse(line: Line, pieces: list[bytes], methods: list[str], pause: bool) -> tuple[list[Reply], bool]:
     for piece in pieces:
         await line.feed([piece])
@@ -117,7 +112,7 @@ def comparable(reply: Reply) -> list[tuple[bytes, bytes]]:
 
 def compare(conversation: list[tuple[str, bytes]], places: list[int], pause: bool) -> list[Reply]:
     methods = [method for method, _ in conversation]
-    pieces = split(b"".join(data for _, data in conversation), places)
+    pieces = cut(b"".join(data for _, data in conversation), places)
 
     async def both() -> list[Reply]:
         ours = await converse(wire_to(app), pieces, methods, pause)
@@ -128,21 +123,9 @@ def compare(conversation: list[tuple[str, bytes]], places: list[int], pause: boo
     return asyncio.run(both())
 
 
-CONVERSATIONS = given(
-    st.lists(requests(), min_size=1, max_size=6), st.lists(st.integers(0, 10**6), max_size=8), st.booleans()
-)
-
-
-@settings(max_examples=25)
-@CONVERSATIONS
+@settings(max_examples=40)
+@given(st.lists(requests(), min_size=1, max_size=6), st.lists(st.integers(0, 10**6), max_size=8), st.booleans())
 def test_conversations(conversation: list[tuple[str, bytes]], places: list[int], pause: bool) -> None:
-    compare(conversation, places, pause)
-
-
-@pytest.mark.slow
-@settings(max_examples=75)
-@CONVERSATIONS
-def test_many_conversations(conversation: list[tuple[str, bytes]], places: list[int], pause: bool) -> None:
     compare(conversation, places, pause)
 
 

@@ -1,0 +1,310 @@
+"""`RequestResponseCycle`: one HTTP request and its response as ASGI, and the head of that response in bytes.
+
+A head with a content-length waits for the first piece of its body: both are one write, and an app that fails before
+that still gets its 500. The head of a stream is written at once.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
+
+from dovetail.transports.asgi import App, Message, RawHeaders, Scope
+from dovetail.transports.http11.parser import FAILED, items
+
+if TYPE_CHECKING:
+    from dovetail.transports.http11.protocol import HttpProtocol
+
+START = "http.response.start"
+BODY = "http.response.body"
+PHRASES = {status.value: status.phrase for status in HTTPStatus}
+STATUS_LINES = {status: f"HTTP/1.1 {status} {PHRASES.get(status, '')}\r\n".encode() for status in range(200, 600)}
+BODILESS = {204, 304}
+FRAMING = {b"connection", b"content-length", b"date", b"transfer-encoding"}
+NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
+
+log = logging.getLogger("dovetail")
+access_log = logging.getLogger("dovetail.access")
+
+
+class RequestResponseCycle(msgspec.Struct, eq=False):
+    """Made when the headers of a request are complete; lives until the app has returned. It is a `Whole`, too."""
+
+    protocol: "HttpProtocol"
+    scope: Scope
+    keep_alive: bool
+    waiting_for_100_continue: bool
+    bodiless: bool  # the response to HEAD, or with a status that has no body
+    chunked: bool  # HTTP/1.1: a body of unknown length is sent in chunks, not ended by the end of the connection
+    disconnected: bool = False
+    # the request
+    more_body: bool = True
+    buffer: bytes | bytearray = b""  # the part of the body that has arrived and that the app has not taken
+    has_message: bool = False  # `receive` has something to tell
+    message_event: asyncio.Event | None = None  # where the app waits for that
+    # the response
+    response_started: bool = False
+    response_complete: bool = False
+    status: int = 0
+    head: bytes = b""  # not written yet
+    expected_length: int | None = None  # bytes of the body that are still to come, where that is known
+
+    @property
+    def head_written(self) -> bool:
+        return self.response_started and not self.head
+
+    async def run_asgi(self, app: App) -> None:
+        try:
+            await app(self.scope, self.receive, self.send)
+        except (asyncio.CancelledError, GeneratorExit):
+            self.protocol.transport.abort()
+            raise
+        except BaseException as failure:
+            await self._fail(failure)
+        else:
+            if not self.response_complete and not self.disconnected:
+                await self._fail(None)
+        finally:
+            self.protocol.state.tasks.pop(self, None)
+            self.release()
+
+    def release(self) -> None:
+        """Leave no reference cycle: the scope holds this object."""
+        self.scope.pop("extensions", None)
+
+    async def _fail(self, failure: BaseException | None) -> None:
+        log.error("a request was not answered to its end", exc_info=failure)
+        if self.disconnected or self.response_complete:
+            return
+        if self.head_written:
+            self.protocol.close()  # without the last chunk the client sees that something is missing
+            return
+        body = FAILED.body
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        self.response_started = False
+        await self.send({"type": START, "status": FAILED.status.value, "headers": headers})
+        await self.send({"type": BODY, "body": body})
+
+    # ── the request ──
+
+    def add_body(self, piece: bytes) -> int:
+        """Keep what has arrived of the body; gives how much is held."""
+        buffer = self.buffer
+        if not buffer:
+            self.buffer = buffer = piece
+        elif isinstance(buffer, bytearray):
+            buffer += piece
+        else:
+            self.buffer = buffer = bytearray(buffer + piece)
+        self.has_message = True
+        if self.message_event is not None:
+            self.message_event.set()
+        return len(buffer)
+
+    def end_body(self) -> None:
+        self.more_body = False
+        self.has_message = True
+        if self.message_event is not None:
+            self.message_event.set()
+
+    def disconnect(self) -> None:
+        if not self.response_complete:
+            self.disconnected = True
+            if self.message_event is not None:
+                self.message_event.set()
+
+    async def receive(self) -> Message:
+        protocol = self.protocol
+        if self.waiting_for_100_continue and not (self.disconnected or self.response_complete):
+            self.waiting_for_100_continue = False
+            if self.more_body:
+                protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if protocol.reading_paused:
+            protocol.resume_reading()
+        while not (self.has_message or self.response_complete or self.disconnected):
+            if self.message_event is None:
+                self.message_event = asyncio.Event()
+            self.message_event.clear()
+            await self.message_event.wait()
+        if self.response_complete or self.disconnected:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": self._take_buffer(), "more_body": self.more_body}
+
+    def _take_buffer(self) -> bytes:
+        body = self.buffer
+        self.buffer = b""
+        self.has_message = False
+        return body if isinstance(body, bytes) else bytes(body)
+
+    # ── in one piece (`Whole`) ──
+
+    def body(self) -> bytes | None:
+        if self.more_body or not self.has_message or self.disconnected:
+            return None
+        return self._take_buffer()
+
+    def answer(self, status: int, headers: RawHeaders, body: bytes) -> bool:
+        protocol = self.protocol
+        if self.response_started or self.disconnected or self.bodiless or protocol.writable is not None:
+            return False
+        if self.waiting_for_100_continue and self.more_body:
+            return False
+        response = whole_response(status, headers, body, protocol.state.date_line, self.keep_alive)
+        self.response_started = True
+        if protocol.state.options.access_log:
+            log_access(protocol, self.scope, status)
+        protocol.transport.write(response)
+        self._complete()
+        return True
+
+    # ── the response ──
+
+    async def send(self, message: Message) -> None:
+        writable = self.protocol.writable
+        if writable is not None and not self.disconnected:
+            await writable.wait()
+        if self.disconnected:
+            return
+        kind = message["type"]
+        if kind != (BODY if self.response_started else START) or self.response_complete:
+            raise RuntimeError(f"{kind!r} has no place here in a response")
+        if self.response_started:
+            self._send_body(message.get("body", b""), message.get("more_body", False))
+        else:
+            self._start_response(message["status"], message.get("headers", ()))
+
+    def _start_response(self, status: int, headers: RawHeaders) -> None:
+        bodiless = self.bodiless or status in BODILESS
+        chunked = self.chunked and not bodiless
+        # A client that waits for 100 Continue may send its body or not: what follows can't be told apart.
+        keep_alive = self.keep_alive and not (self.waiting_for_100_continue and self.more_body)
+        self.head, self.expected_length, self.keep_alive = build_head(
+            status, headers, self.protocol.state.date_line, keep_alive, chunked
+        )
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        self.status, self.bodiless, self.chunked = status, bodiless, chunked
+        if self.expected_length is None:
+            self._write(b"")
+
+    def _send_body(self, body: bytes, more: bool) -> None:
+        if self.bodiless:
+            body = b""
+        elif self.expected_length is not None:
+            self.expected_length = left = self.expected_length - len(body)
+            if left < 0 or (left and not more):
+                raise RuntimeError("the body of a response is not as long as its content-length says")
+        elif self.chunked:
+            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
+        if not (more or self.keep_alive):
+            self.protocol.cork()
+        self._write(body)
+        if not more:
+            self._complete()
+
+    def _write(self, body: bytes) -> None:
+        """With the head, if that is not out yet."""
+        protocol, head = self.protocol, self.head
+        if head:
+            self.head = b""
+            if protocol.state.options.access_log:
+                log_access(protocol, self.scope, self.status)
+            protocol.transport.write(head + body)
+        elif body and not protocol.transport.is_closing():  # or the loop would log a warning for each piece
+            protocol.transport.write(body)
+
+    def _complete(self) -> None:
+        self.response_complete = True
+        if self.message_event is not None:
+            self.message_event.set()
+        self.protocol.response_completed(self)
+
+
+def log_access(protocol: "HttpProtocol", scope: Scope | None, status: int) -> None:
+    """Without the query: that of HTTP+SSE holds the id of a session, which is a secret."""
+    client = protocol.client
+    who = ":".join(map(str, client or ()))
+    line = "-"  # not every request can be read
+    if scope is not None:
+        caller = protocol.state.proxies.caller(scope)
+        if client is None or caller != client[0]:
+            who = caller or ""  # behind a proxy, where no port is known
+        line = f"{scope['method']} {quote(scope['path'])} HTTP/{scope['http_version']}"
+    access_log.info('%s - "%s" %d', who, line, status)
+
+
+# ── the head ──
+
+
+def build_head(
+    status: int, headers: Iterable[tuple[bytes, bytes]], date_line: bytes, keep_alive: bool, chunked: bool
+) -> tuple[bytes, int | None, bool]:
+    """The bytes, the content-length if there is one, and whether the connection is kept; raises ValueError."""
+    status_line = STATUS_LINES.get(status)
+    if status_line is None:
+        raise ValueError(f"{status!r} is not the status of a response")
+    lines = [status_line, date_line]
+    length = None
+    closes = False
+    for name, value in headers:
+        name = name.lower()
+        if name not in FRAMING:
+            lines.append(plain_line(name, value))
+        elif name == b"content-length":
+            if length is not None or not value.isdigit() or len(value) > 18:
+                raise ValueError("content-length must be one number")
+            length = int(value)
+            if status != 204:  # where HTTP wants none
+                lines.append(b"content-length: %b\r\n" % value)
+        elif name == b"connection":
+            closes = closes or b"close" in items(value.lower())
+            lines.append(header_line(name, value))
+        elif name == b"date":
+            lines[1] = header_line(name, value)
+    if not (keep_alive or closes):
+        lines.append(b"connection: close\r\n")
+    if chunked and length is None:
+        lines.append(b"transfer-encoding: chunked\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines), length, keep_alive and not closes
+
+
+def whole_response(
+    status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, date_line: bytes, keep_alive: bool
+) -> bytes:
+    """Head and body; the headers may say nothing of framing. Raises ValueError, or KeyError for the status."""
+    start = plain_start(status, tuple(headers))
+    if not keep_alive:
+        start += b"connection: close\r\n"
+    if status in BODILESS:
+        return b"%b%b\r\n" % (start, date_line)
+    return b"%b%bcontent-length: %d\r\n\r\n%b" % (start, date_line, len(body), body)
+
+
+@lru_cache(maxsize=128)
+def plain_start(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """The status line, and headers that say nothing of framing."""
+    return STATUS_LINES[status] + b"".join(plain_line(name, value) for name, value in headers)
+
+
+@lru_cache(maxsize=128)
+def plain_line(name: bytes, value: bytes) -> bytes:
+    if name.lower() in FRAMING:
+        raise ValueError(f"{name!r} is not for the app to say")
+    return header_line(name, value)
+
+
+def header_line(name: bytes, value: bytes) -> bytes:
+    """Refuses what could end a line too early: values often hold what a client has sent."""
+    if NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is not the name of a header")
+    if VALUE.fullmatch(value) is None:
+        raise ValueError(f"the value of the header {name.decode()} holds control characters")
+    return b"%b: %b\r\n" % (name, value)
