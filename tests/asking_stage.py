@@ -5,8 +5,7 @@ import json
 from typing import Any
 
 from dovetail import Context
-from dovetail.engine.client_requests import PendingQuestions, reply_to
-from dovetail.errors import ProtocolError, QuestionFailed
+from dovetail.errors import QuestionFailed
 from http_stage import Stage
 
 FORM = {"message": "How many?", "requestedSchema": {"type": "object", "properties": {"n": {"type": "integer"}}}}
@@ -28,22 +27,21 @@ class AskingStage(Stage):
         self.entered.set()
         params = json.dumps(QUESTIONS[method]).encode()
         try:
-            pending = PendingQuestions(ctx._exchange)
-            answers = await asyncio.gather(*(self._ask(ctx, pending, method, params, timeout) for _ in range(times)))
-        except (QuestionFailed, ProtocolError) as failure:
-            self.failures.append(failure)
-            return str(failure)
+            async with asyncio.TaskGroup() as group:
+                asked = [group.create_task(self._ask(ctx, method, params, timeout)) for _ in range(times)]
+        except BaseExceptionGroup as failures:
+            self.failures.append(failures.exceptions[0])
+            return str(failures.exceptions[0])
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
-        return json.dumps([json.loads(bytes(answer)) for answer in answers])
+        return json.dumps([json.loads(bytes(task.result())) for task in asked])
 
-    async def _ask(self, ctx: Context, pending: PendingQuestions, method: str, params: bytes, timeout: float) -> Any:
+    async def _ask(self, ctx: Context, method: str, params: bytes, timeout: float) -> Any:
         back = ctx._exchange.back
         if back is None:
             raise QuestionFailed(ctx._exchange.no_way_back)
-        with pending.one():
-            return await ask_by(back, method, timeout, params)
+        return await ask_by(back, method, timeout, params)
 
     async def defy(self, ctx: Context) -> str:
         """Goes on asking when it was cancelled."""
@@ -61,8 +59,8 @@ class AskingStage(Stage):
 
 async def ask_by(back: Any, method: str, timeout: float, params: bytes = b"{}") -> Any:
     """The client's result, by the bare way back of a call."""
-    async with back.pending(method, timeout) as box:
-        return await reply_to(box, method, params, timeout)
+    async with back.pending(method, timeout) as request:
+        return await request.result(method, params, timeout)
 
 
 def answer_to(question: dict[str, Any], result: Any) -> dict[str, Any]:

@@ -80,19 +80,10 @@ async def test_who_can_not_wait_is_told_what(name: str, caplog: pytest.LogCaptur
 # ── mistaken ──
 
 
-@pytest.mark.parametrize(
-    ("response_type", "words"),
-    [
-        (("red", "blue"), 'choices are a list, such as ["red", "blue"], not a tuple'),
-        ({"red"}, 'choices are a list, such as ["red", "blue"], not a set'),
-        ("str", "it is a type, such as str, or a list of choices, not 'str'"),
-        (5, "it is a type, such as str, or a list of choices, not 5"),
-    ],
-)
-def test_values_that_are_taken_for_types(response_type: Any, words: str) -> None:
-    with pytest.raises(SetupError) as caught:
+@pytest.mark.parametrize("response_type", [("red", "blue"), {"red"}, "str", 5])
+def test_values_that_are_taken_for_types(response_type: Any) -> None:
+    with pytest.raises(SetupError, match="parameter response_type: it is a type such as str, or a list"):
         Elicit("Colour?", response_type)
-    assert str(caught.value) == f"ctx.elicit, parameter response_type: {words}"
 
 
 @pytest.mark.parametrize("url", ["/sign-in", "Sign in", "example.com", "ftp://example.com", ""])

@@ -1,4 +1,4 @@
-"""One pipe, both eras: which request is served how, ids, what is refused, and floods."""
+"""A connection: requests of all revisions, batches, what is in flight, and floods."""
 
 import asyncio
 import json
@@ -8,6 +8,7 @@ import pytest
 
 from dovetail import Context, Server
 from dovetail.engine import connection
+from dovetail.protocol.jsonrpc import MAX_BATCH
 from wire import CLIENT, MODERN, Wire
 
 HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -56,18 +57,6 @@ async def test_row_1_what_is_no_json(line: bytes, version: str | None) -> None:
         await fine(wire)
 
 
-@pytest.mark.parametrize("version", [None, *HANDSHAKE])
-async def test_row_2_an_array(version: str | None) -> None:
-    async with Wire(new_server(), version) as wire:
-        wire.send([wire.request("ping", id=5)])
-        answer = await wire.receive()
-        if version == "2025-03-26":
-            assert answer == [{"jsonrpc": "2.0", "id": 5, "result": {}}]
-        else:
-            assert answer["error"]["code"] == -32600
-        await fine(wire)
-
-
 @pytest.mark.rule("LIFE-13", "LIFE-21")
 @pytest.mark.parametrize("version", [None, *HANDSHAKE])
 async def test_row_3_a_request_with_its_own_version(version: str | None) -> None:
@@ -112,13 +101,6 @@ async def test_row_6_a_second_initialize() -> None:
         assert (await wire.ask("tools/call", {"name": "say"}))["content"][0]["text"] == "hi 2025-03-26"
 
 
-async def test_row_8_ping_comes_first() -> None:
-    async with Wire(new_server()) as wire:
-        assert await wire.ask("ping") == {}
-        await wire.ask("initialize", hello())
-        assert await wire.ask("ping") == {}
-
-
 @pytest.mark.rule("LIFE-12")
 @pytest.mark.parametrize("version", [None, "2025-11-25"])
 async def test_row_9_discover_without_its_meta(version: str | None) -> None:
@@ -134,23 +116,6 @@ async def test_row_9_discover_without_its_meta(version: str | None) -> None:
             assert missing in error["message"]
         answer = await wire.exchange(wire.request("server/discover", modern()))
         assert answer["result"]["supportedVersions"] == SUPPORTED
-
-
-async def test_row_10_a_request_before_the_handshake() -> None:
-    async with Wire(new_server()) as wire:
-        error = await wire.refusal("tools/list")
-        assert error["code"] == -32602
-        assert "initialize" in error["message"]
-        assert MODERN in error["message"]
-
-
-async def test_row_13_answers_are_dropped() -> None:
-    async with Wire(new_server(), "2025-11-25") as wire:
-        wire.send({"jsonrpc": "2.0", "id": 1, "result": {}})
-        wire.send({"jsonrpc": "2.0", "id": "x", "error": {"code": 1, "message": "m"}})
-        wire.send({"jsonrpc": "2.0", "id": None, "error": {"code": 1, "message": "m"}})
-        await wire.quiet(0.02)
-        await fine(wire)
 
 
 @pytest.mark.rule("LIFE-22")
@@ -179,17 +144,6 @@ async def test_ids_come_back_as_they_are(id: Any) -> None:
         assert (await wire.exchange(wire.request("nothing", id=id)))["error"]["code"] == -32601
 
 
-@pytest.mark.rule("BASE-3", "BASE-9")
-@pytest.mark.parametrize("id", ["null", "true", "1.5", "[]", "{}", "1.0"])
-async def test_other_ids_are_refused(id: str) -> None:
-    async with Wire(new_server(), "2025-11-25") as wire:
-        wire.send(f'{{"jsonrpc":"2.0","id":{id},"method":"ping"}}'.encode())
-        error = await wire.receive()
-        assert error["error"]["code"] == -32600
-        assert "id" not in error
-        await fine(wire)
-
-
 @pytest.mark.rule("BASE-5")
 async def test_an_id_in_flight_is_refused_and_may_be_used_afterwards() -> None:
     async with Wire(new_server(), "2025-11-25") as wire:
@@ -202,43 +156,6 @@ async def test_an_id_in_flight_is_refused_and_may_be_used_afterwards() -> None:
         assert second == {"jsonrpc": "2.0", "id": "7", "result": {}}
         assert third["result"]["content"][0]["text"] == "hi 2025-11-25"
         assert (await wire.exchange(wire.request("ping", id=7)))["result"] == {}
-
-
-# ── messages that are none ──
-
-
-@pytest.mark.rule("BASE-1", "BASE-20")
-@pytest.mark.parametrize(
-    ("message", "id"),
-    [
-        (5, None),
-        ("text", None),
-        (None, None),
-        ({}, None),
-        ({"jsonrpc": "1.0", "id": 1, "method": "ping"}, 1),
-        ({"id": 1, "method": "ping"}, 1),
-        ({"jsonrpc": "2.0", "id": 1}, 1),
-        ({"jsonrpc": "2.0", "id": 1, "method": 5}, 1),
-        ({"jsonrpc": "2.0", "id": 1, "method": "ping", "result": {}}, 1),
-        ({"jsonrpc": "2.0", "id": 1, "result": {}, "error": {}}, None),
-    ],
-    ids=str,
-)
-async def test_messages_that_are_none(message: Any, id: Any) -> None:
-    async with Wire(new_server(), "2025-11-25") as wire:
-        wire.send(message)
-        error = await wire.receive()
-        assert (error["error"]["code"], error.get("id")) == (-32600, id)
-        await fine(wire)
-
-
-@pytest.mark.parametrize("params", [[], [1], 5, "text", True], ids=str)
-async def test_params_that_are_no_object(params: Any) -> None:
-    async with Wire(new_server(), "2025-11-25") as wire:
-        for method in ("ping", "tools/list", "tools/call"):
-            answer = await wire.exchange({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-            assert answer["error"]["code"] == -32602
-        await fine(wire)
 
 
 @pytest.mark.rule("BASE-10")
@@ -303,3 +220,93 @@ async def test_one_message_is_one_line() -> None:
         assert b"\n" not in line
         assert b"\r" not in line
         assert json.loads(line)["result"]["content"][0]["text"].startswith("a\nb\r\u2028\u0085")
+
+
+BATCHES = "2025-03-26"
+
+
+def batch_server() -> Server:
+    server = Server("batches", version="1.0.0")
+
+    @server.tool
+    async def wait(ctx: Context, seconds: float = 0) -> str:
+        await ctx.report_progress(1)
+        await asyncio.sleep(seconds)
+        return str(seconds)
+
+    return server
+
+
+def call(id: Any, seconds: float = 0, **meta: Any) -> dict[str, Any]:
+    params = {"name": "wait", "arguments": {"seconds": seconds}, "_meta": meta}
+    return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+
+
+def ping(id: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id, "method": "ping"}
+
+
+@pytest.mark.rule("BASE-11")
+async def test_one_line_with_all_answers_in_their_order() -> None:
+    async with Wire(batch_server(), BATCHES) as wire:
+        wire.send([call(1, 0.03), {"nonsense": True}, call("two", 0.01), ping(3), {"jsonrpc": "2.0", "id": 4}])
+        answers = await wire.receive()
+        assert [answer.get("id") for answer in answers] == [1, None, "two", 3, 4]
+        assert [answers[place]["error"]["code"] for place in (1, 4)] == [-32600, -32600]
+        assert answers[0]["result"]["content"][0]["text"] == "0.03"
+        await wire.quiet(0.02)
+
+
+@pytest.mark.rule("BASE-10", "BASE-11")
+async def test_a_batch_without_requests_is_met_with_silence() -> None:
+    async with Wire(batch_server(), BATCHES) as wire:
+        wire.send([{"jsonrpc": "2.0", "method": "notifications/progress"}, {"jsonrpc": "2.0", "id": 1, "result": {}}])
+        await wire.quiet(0.02)
+
+
+async def test_bad_batches() -> None:
+    async with Wire(batch_server(), BATCHES) as wire:
+        wire.send([])
+        assert (await wire.receive())["error"]["code"] == -32600
+        wire.send([1, [ping(1)], None])
+        assert [each["error"]["code"] for each in await wire.receive()] == [-32600] * 3
+        wire.send([ping(number) for number in range(MAX_BATCH + 1)])
+        assert (await wire.receive())["error"]["code"] == -32600
+        wire.send([ping(number) for number in range(MAX_BATCH)])
+        assert len(await wire.receive()) == MAX_BATCH
+
+
+@pytest.mark.rule("BASE-12")
+async def test_initialize_and_modern_requests_are_no_part_of_a_batch() -> None:
+    async with Wire(batch_server(), BATCHES) as wire:
+        hello = {"protocolVersion": BATCHES, "capabilities": {}, "clientInfo": CLIENT}
+        modern = Wire(wire.server, MODERN).request("tools/list", id=2)
+        wire.send([{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}, modern, ping(3)])
+        answers = await wire.receive()
+        assert [answer.get("error", {}).get("code") for answer in answers] == [-32600, -32600, None]
+
+
+async def test_an_id_counts_once_within_a_batch_too() -> None:
+    async with Wire(batch_server(), BATCHES) as wire:
+        wire.send([call(1, 0.02), ping(1)])
+        answers = await wire.receive()
+        assert ["error" in answer for answer in answers] == [False, True]
+        assert answers[1]["error"]["code"] == -32600
+
+
+async def test_progress_of_an_item_goes_out_at_once() -> None:
+    async with Wire(batch_server(), BATCHES) as wire:
+        wire.send([call(1, 0.02, progressToken="t")])
+        assert (await wire.receive())["params"]["progress"] == 1
+        assert len(await wire.receive()) == 1
+
+
+async def test_batches_run_side_by_side() -> None:
+    async with Wire(batch_server(), BATCHES) as wire:
+        wire.send([call(1, 0.05), call(2)])
+        wire.send([call(3)])
+        assert [answer["id"] for answer in await wire.receive()] == [3]
+        assert [answer["id"] for answer in await wire.receive()] == [1, 2]
+        if ending := list(wire.connection._others):  # a task ends in the turns after its last answer
+            await asyncio.wait(ending, timeout=5)
+        assert not wire.connection._others

@@ -1,15 +1,22 @@
-"""Functions that ask by themselves: `InputRequired`, with keys and a state of their own, `UrlElicitationRequired`."""
+"""Calls of several rounds, as clients of 2026-07-28 see them: by `ctx`, by hand (`InputRequired`), and around them."""
 
+import asyncio
+import itertools
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from dovetail import (
+    Client,
     Context,
     Elicit,
     ElicitUrl,
     InputRequired,
+    Interim,
     MissingCapability,
+    Request,
     Roots,
     Sample,
     Server,
@@ -17,12 +24,264 @@ from dovetail import (
     SetupError,
     UrlElicitationRequired,
 )
+from dovetail.engine import input_required
 from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE
-from dovetail.errors import INVALID_PARAMS, MISSING_CAPABILITY
-from replaying import accepted, asking_client, is_interim, play
+from dovetail.errors import INTERNAL_ERROR, MISSING_CAPABILITY
+from dovetail.protocol import request_state
+from http_wire import HttpWire
+from replaying import accepted, asking_client, is_interim, messages, play, retry
+
+ANSWERS = {"Name?": "Ada", "Age?": 36, "A?": "a", "B?": "b", "C?": "c"}
+GREET: dict[str, Any] = {"name": "greet"}
+
+
+class Wording:
+    """What a tool asks, which may change from one round to the next as by a deployment."""
+
+    def __init__(self, *questions: tuple[str, type]) -> None:
+        self.questions = list(questions)
+        self.runs = 0
+
+    async def greet(self, ctx: Context) -> str:
+        self.runs += 1
+        return " ".join([str((await ctx.elicit(message, kind)).data) for message, kind in self.questions])
+
+
+def worded(*questions: tuple[str, type]) -> tuple[Server, Wording]:
+    wording = Wording(*questions)
+    server = Server("greeter")
+    server.add_tool(wording.greet)
+    return server, wording
+
+
+async def again(client: Client, interim: Mapping[str, Any], answers: Mapping[str, Any] = ANSWERS) -> dict[str, Any]:
+    return await client.request("tools/call", {**GREET, **retry(interim, answers)})
+
+
+def text_of(result: Mapping[str, Any]) -> str:
+    return "".join(block["text"] for block in result["content"])
+
+
+# ── an answer belongs to its question ──
+
+
+@pytest.mark.rule("MRTR-3", "MRTR-4", "MRTR-5", "MRTR-8")
+async def test_a_call_of_two_rounds() -> None:
+    server, wording = worded(("Name?", str), ("Age?", int))
+    async with asking_client(server) as client:
+        first = await client.request("tools/call", GREET)
+        assert first["resultType"] == "input_required"
+        assert first.keys() == {"resultType", "inputRequests", "requestState", "_meta"}
+        (request,) = first["inputRequests"].values()
+        assert request["method"] == "elicitation/create"
+        assert request["params"]["message"] == "Name?"
+        second = await again(client, first)
+        assert messages(second) == ["Age?"]
+        assert second["requestState"] != first["requestState"]
+        assert text_of(await again(client, second)) == "Ada 36"
+    assert wording.runs == 3
+
+
+@pytest.mark.parametrize("changed", [("Your name?", str), ("Name?", int)], ids=["wording", "schema"])
+async def test_a_question_that_has_changed_is_asked_again_and_nothing_else_is(changed: tuple[str, type]) -> None:
+    server, wording = worded(("Age?", int), ("Name?", str))
+    async with asking_client(server) as client:
+        asked = await again(client, await client.request("tools/call", GREET))
+        wording.questions[1] = changed
+        asked_anew = await again(client, asked)
+        assert messages(asked_anew) == [changed[0]]
+        assert not asked_anew["inputRequests"].keys() & asked["inputRequests"].keys()
+        assert text_of(await again(client, asked_anew, {changed[0]: 12 if changed[1] is int else "Eve"})) in (
+            "36 12",
+            "36 Eve",
+        )
+
+
+async def test_questions_may_change_their_order() -> None:
+    server, wording = worded(("Name?", str), ("Age?", int))
+    async with asking_client(server) as client:
+        asked = await again(client, await client.request("tools/call", GREET))
+        wording.questions.reverse()
+        assert text_of(await again(client, asked)) == "36 Ada"
+
+
+@pytest.mark.rule("MRTR-15")
+async def test_answers_to_what_was_not_asked_are_ignored() -> None:
+    server, _ = worded(("Name?", str), ("Age?", int))
+    async with asking_client(server) as client:
+        first = await client.request("tools/call", GREET)
+        future = (await again(client, first))["inputRequests"]  # what will be asked in the next round
+        early = dict.fromkeys([*future, "unknown", ""], accepted(99))
+        params = {**GREET, **retry(first, ANSWERS)}
+        second = await client.request("tools/call", {**params, "inputResponses": {**early, **params["inputResponses"]}})
+        assert messages(second) == ["Age?"]
+        late = {**replies_to(second), **dict.fromkeys(first["inputRequests"], accepted("Eve"))}
+        final = {**GREET, "inputResponses": late, "requestState": second["requestState"]}
+        assert text_of(await client.request("tools/call", final)) == "Ada 36"
+
+
+def replies_to(interim: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(retry(interim, ANSWERS)["inputResponses"])
+
+
+@pytest.mark.rule("MRTR-15")
+async def test_answers_without_a_state_are_not_taken() -> None:
+    server, _ = worded(("Name?", str))
+    async with asking_client(server) as client:
+        first = await client.request("tools/call", GREET)
+        guessed = await client.request("tools/call", {**GREET, "inputResponses": replies_to(first)})
+        assert guessed["inputRequests"] == first["inputRequests"]
+
+
+@pytest.mark.rule("MRTR-7", "MRTR-17")
+async def test_a_server_that_knows_nothing_of_the_first_round_goes_on_with_the_second() -> None:
+    async def greet(ctx: Context) -> str:
+        number, name = await ctx.step("number", lambda: 7), await ctx.elicit("Name?", str)
+        return f"{name.data} {number} {(await ctx.elicit('Age?', int)).data}"
+
+    result: dict[str, Any] = {}
+    for _ in range(3):
+        server = Server("greeter", secret="the same on all workers")
+        server.add_tool(greet)
+        async with asking_client(server) as client:
+            result = await (again(client, result) if result else client.request("tools/call", GREET))
+    assert text_of(result) == "Ada 7 36"
+
+
+async def test_answers_are_read_even_if_the_client_no_longer_says_that_it_can_be_asked() -> None:
+    server, _ = worded(("Name?", str))
+    async with asking_client(server) as client:
+        first = await client.request("tools/call", GREET)
+    async with asking_client(server, {}) as client:
+        assert text_of(await again(client, first)) == "Ada"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_every_kind_of_question_in_one_round() -> None:
+    server = Server("kinds")
+
+    @server.tool
+    async def greet(ctx: Context) -> str:
+        form, url, sampled, roots = await asyncio.gather(
+            ctx.elicit("Name?", str),
+            ctx.elicit_url("Sign in", "https://example.com/in"),
+            ctx.sample("Say hi", max_tokens=10),
+            ctx.list_roots(),
+        )
+        return f"{form.data} {url.action} {sampled.text} {roots[0].uri}"
+
+    answers = {
+        "elicitation": accepted("Ada"),
+        "sampling": {"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "m"},
+        "roots": {"roots": [{"uri": "file:///home"}]},
+    }
+    async with asking_client(server) as client:
+        first = await client.request("tools/call", GREET)
+        kinds = {key: request["method"] for key, request in first["inputRequests"].items()}
+        assert sorted(kinds.values()) == ["elicitation/create"] * 2 + ["roots/list", "sampling/createMessage"]
+        given = {key: answers[kind.partition("/")[0]] for key, kind in kinds.items()}
+        final = {**GREET, "requestState": first["requestState"], "inputResponses": given}
+        assert text_of(await client.request("tools/call", final)) == "Ada accept hi file:///home"
+
+
+# ── calls that do not come to an end ──
+
+
+def restless() -> Server:
+    """A tool, a prompt and a resource whose question is another one in each run."""
+    server = Server("restless")
+    numbers = itertools.count()
+
+    async def restless(ctx: Context) -> str:
+        return str((await ctx.elicit(f"Is it {next(numbers)}?", str)).data)
+
+    server.add_tool(restless)
+    server.add_prompt(restless)
+    server.add_resource("restless://one", restless)
+    return server
+
+
+async def test_a_tool_that_always_asks_something_else_ends_in_words(caplog: Any) -> None:
+    async with asking_client(restless()) as client:
+        played = await play(client, "restless", lambda _: "yes")
+    assert len(played.rounds) == 3
+    assert played.failed
+    assert "The tool restless can't go on: it asks something else each time it is run again" in played.text
+    assert played.text in caplog.text
+
+
+@pytest.mark.parametrize(("method", "name"), [("prompts/get", "restless"), ("resources/read", "restless://one")])
+async def test_a_prompt_or_resource_that_always_asks_something_else(method: str, name: str, caplog: Any) -> None:
+    async with asking_client(restless()) as client:
+        with pytest.raises(ServerError, match="can't go on: it asks something else each time") as caught:
+            await play(client, name, lambda _: "yes", method=method)
+    assert caught.value.code == INTERNAL_ERROR
+    assert "can't go on" in caplog.text
+
+
+async def test_rounds_without_answers_and_rounds_with_a_useful_one_are_not_wasted() -> None:
+    numbers = itertools.count()
+    server = Server("restless")
+
+    @server.tool
+    async def greet(ctx: Context) -> str:
+        for letter in "abcde":
+            await asyncio.gather(ctx.elicit(f"{letter}?", str), ctx.elicit(f"{letter} {next(numbers)}?", str))
+        return "never"
+
+    async with asking_client(server) as client:
+        played = await play(client, "greet", lambda message: "x" if " " not in message else None)
+        assert played.failed  # the last letter's second question never stays the same
+        assert len(played.rounds) <= request_state.MAX_ROUNDS
+
+
+async def test_a_call_has_32_rounds_and_no_more(caplog: Any) -> None:
+    server, wording = worded(*[(f"{n}?", int) for n in range(request_state.MAX_ROUNDS)])
+    async with asking_client(server) as client:
+        played = await play(client, "greet", lambda _: 1)
+        assert (len(played.rounds), played.failed) == (request_state.MAX_ROUNDS, False)
+        wording.questions.append(("One more?", int))
+        played = await play(client, "greet", lambda _: 1)
+        assert (len(played.rounds), played.failed) == (request_state.MAX_ROUNDS, True)
+    assert played.text == "The tool greet can't go on: it has asked 32 times without coming to an end"
+    assert played.text in caplog.text
+
+
+async def test_answers_that_are_too_large_to_be_kept(caplog: Any) -> None:
+    server, _ = worded(*[(f"{n}?", str) for n in range(5)])
+    async with asking_client(server) as client:
+        played = await play(client, "greet", lambda _: "x" * 60_000)
+        assert (len(played.rounds), played.failed) == (4, True)
+        assert played.text.startswith("The tool greet can't go on: its answers and steps are too large to be kept")
+        assert "262144 are allowed" in played.text
+        assert played.text in caplog.text
+        assert (await play(client, "greet", lambda _: "x")).text == "x x x x x"  # nothing is wrong with the tool
+
+
+# ── for how long ──
+
+
+@pytest.mark.rule("MRTR-11")
+@pytest.mark.parametrize(("timeout", "seconds"), [(None, 3600), (10, 10), (7200, 7200)])
+async def test_a_state_lives_as_long_as_its_question(timeout: float | None, seconds: float, monkeypatch: Any) -> None:
+    server = Server("greeter")
+
+    @server.tool
+    async def greet(ctx: Context) -> str:
+        return str((await ctx.elicit("Name?", str, timeout=timeout)).data)
+
+    now = 1_000_000.0
+    monkeypatch.setattr(input_required.time, "time", lambda: now)
+    async with asking_client(server) as client:
+        first = await client.request("tools/call", GREET)
+        now += seconds - 1
+        assert text_of(await again(client, first)) == "Ada"
+        now += 2
+        with pytest.raises(ServerError, match="request state can't be used"):
+            await again(client, first)
+
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
 NAME = Elicit("Name?", str)
 
 
@@ -48,22 +307,12 @@ def low_level() -> Server:
         return "done" if done == 3 else InputRequired(state=done + 1)
 
     @server.tool
-    def in_thread(ctx: Context) -> Any:
-        return ctx.input_responses.get("a") or InputRequired({"a": NAME})
-
-    @server.tool
     async def mixed(ctx: Context) -> Any:
         if ctx.request_state is None:
             return InputRequired({"own": NAME}, state="begun")
         return (
             f"{ctx.request_state} {(await ctx.elicit('Age?', int)).data} {sorted(ctx.input_responses)[:1] == ['own']}"
         )
-
-    @server.tool
-    async def nothing_left(ctx: Context) -> Any:
-        if not ctx.input_responses:
-            return InputRequired({"a": NAME})
-        return str(ctx.request_state)
 
     @server.prompt
     async def prompt(ctx: Context) -> Any:
@@ -87,10 +336,6 @@ async def call(client: Any, name: str, **more: Any) -> dict[str, Any]:
     return await client.request("tools/call", {"name": name, **more})
 
 
-def text_of(result: dict[str, Any]) -> str:
-    return "".join(block["text"] for block in result["content"])
-
-
 @pytest.mark.rule("MRTR-3", "MRTR-4", "MRTR-5")
 async def test_keys_are_the_functions_own_and_the_state_comes_back() -> None:
     async with asking_client(low_level()) as client:
@@ -111,17 +356,6 @@ async def test_the_answers_are_raw_whoever_sent_them() -> None:
         assert text_of(result) == '["other","user_name"]'
 
 
-@pytest.mark.rule("MRTR-5")
-async def test_every_kind_of_question() -> None:
-    async with asking_client(low_level()) as client:
-        requests = (await call(client, "every_kind"))["inputRequests"]
-        assert {key: request["method"] for key, request in requests.items()} == {
-            "form": "elicitation/create",
-            "model": "sampling/createMessage",
-            "folders": "roots/list",
-        }
-
-
 @pytest.mark.rule("MRTR-4", "MRTR-20")
 async def test_a_state_alone_asks_the_client_to_come_again() -> None:
     async with asking_client(low_level(), {}) as client:
@@ -129,19 +363,6 @@ async def test_a_state_alone_asks_the_client_to_come_again() -> None:
         assert played.rounds == [[], [], []]
         assert played.text == "done"
         assert "inputRequests" not in await call(client, "waits")
-
-
-async def test_a_def_function() -> None:
-    async with asking_client(low_level()) as client:
-        first = await call(client, "in_thread")
-        assert first["inputRequests"].keys() == {"a"}
-
-
-async def test_no_state_comes_back_as_none() -> None:
-    async with asking_client(low_level()) as client:
-        first = await call(client, "nothing_left")
-        final = {"inputResponses": {"a": accepted("x")}, "requestState": first["requestState"]}
-        assert text_of(await call(client, "nothing_left", **final)) == "None"
 
 
 async def test_the_state_stays_while_the_function_asks_by_ctx() -> None:
@@ -185,29 +406,12 @@ async def test_nothing_is_asked_that_the_client_did_not_declare(tool: str, capab
     assert (caught.value.code, caught.value.data) == (MISSING_CAPABILITY, {"requiredCapabilities": missing})
 
 
-async def test_a_state_of_one_tool_is_no_state_of_another() -> None:
-    async with asking_client(low_level()) as client:
-        first = await call(client, "waits")
-        with pytest.raises(ServerError) as caught:
-            await call(client, "greet", requestState=first["requestState"])
-    assert caught.value.code == INVALID_PARAMS
-
-
 async def test_a_state_that_is_not_json(caplog: Any) -> None:
     server = Server("low level")
     server.add_tool(lambda: InputRequired(state=object()), name="odd")
     async with asking_client(server) as client:
         assert (await call(client, "odd"))["isError"]
     assert "tool odd" in caplog.text
-
-
-async def test_a_state_that_is_too_large() -> None:
-    server = Server("low level")
-    server.add_tool(lambda: InputRequired(state="x" * 300_000), name="huge")
-    async with asking_client(server) as client:
-        result = await call(client, "huge")
-        assert result["isError"]
-        assert "too large to be kept" in text_of(result)
 
 
 @pytest.mark.rule("MRTR-4")
@@ -322,3 +526,243 @@ async def test_pages_need_a_client_that_opens_them() -> None:
             await call(client, "unread")
         assert caught.value.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
         assert text_of(await call(client, "without_url")) == "by mail then"
+
+
+async def said(ctx: Context, question: str) -> str:
+    return str((await ctx.elicit(question, str)).data)
+
+
+# ── prompts, resources, and functions that call each other ──
+
+
+def asking_server() -> Server:
+    server = Server("askers", log_level="debug")
+
+    @server.prompt
+    async def greeting(ctx: Context, style: str) -> str:
+        return f"{style} {await said(ctx, 'A?')}"
+
+    @server.resource("note://one")
+    async def note(ctx: Context) -> str:
+        return f"note of {await said(ctx, 'A?')}"
+
+    @server.resource("note://named/{name}")
+    async def named(name: str, ctx: Context) -> str:
+        return f"{name} by {await said(ctx, 'B?')}"
+
+    @server.tool
+    async def reads(ctx: Context) -> str:
+        contents = await ctx.read_resource("note://one")
+        return f"{contents[0].text}, then {await said(ctx, 'C?')}"
+
+    @server.tool
+    async def reads_both(ctx: Context) -> str:
+        both = await asyncio.gather(ctx.read_resource("note://one"), ctx.read_resource("note://named/x"))
+        return " and ".join(str(each[0].text) for each in both)
+
+    @server.tool
+    async def reads_carelessly(ctx: Context) -> str:
+        try:
+            return str((await ctx.read_resource("note://one"))[0].text)
+        except BaseException:
+            return "wrong"
+
+    @server.tool
+    def reads_in_thread(ctx: Context) -> str:
+        return str(ctx.wait(ctx.read_resource("note://one"))[0].text)
+
+    return server
+
+
+@pytest.mark.parametrize(
+    ("tool", "rounds", "text"),
+    [
+        ("reads", [["A?"], ["C?"]], "note of a, then c"),
+        ("reads_both", [["A?", "B?"]], "note of a and x by b"),
+        ("reads_carelessly", [["A?"]], "note of a"),
+        ("reads_in_thread", [["A?"]], "note of a"),
+    ],
+)
+async def test_a_resource_that_a_tool_reads_asks_for_the_tool(tool: str, rounds: list[list[str]], text: str) -> None:
+    async with asking_client(asking_server()) as client:
+        played = await play(client, tool, ANSWERS)
+        assert (played.rounds, played.text) == (rounds, text)
+
+
+@pytest.mark.rule("MRTR-2")
+async def test_who_completes_an_argument_can_not_ask(caplog: Any) -> None:
+    server = asking_server()
+
+    @server.completion(prompt="greeting", argument="style")
+    async def styles(value: str, ctx: Context) -> list[str]:
+        return [await said(ctx, "A?")]
+
+    params = {"ref": {"type": "ref/prompt", "name": "greeting"}, "argument": {"name": "style", "value": ""}}
+    with caplog.at_level(logging.ERROR):
+        async with asking_client(server) as client:
+            with pytest.raises(Exception, match="completion of style failed"):
+                await client.request("completion/complete", params)
+    assert "only tools, prompts and resources can ask" in caplog.text
+
+
+# ── what a client must be able to do ──
+
+
+def choosy() -> Server:
+    server = Server("choosy")
+
+    @server.tool(requires=["elicitation.form"])
+    async def strict(ctx: Context) -> str:
+        raise AssertionError("it ran")
+
+    @server.tool
+    async def greet(ctx: Context) -> str:
+        return str((await ctx.elicit("Name?", str)).data)
+
+    @server.tool
+    async def after_progress(ctx: Context) -> str:
+        await ctx.report_progress(1)
+        return str((await ctx.elicit("Name?", str)).data)
+
+    @server.tool
+    async def both(ctx: Context) -> str:
+        await asyncio.gather(ctx.elicit("Name?", str), ctx.elicit_url("Sign in", "https://example.com"))
+        return "both"
+
+    @server.prompt
+    async def prompt(ctx: Context) -> str:
+        return str((await ctx.elicit("Name?", str)).data)
+
+    @server.resource("note://one")
+    async def note(ctx: Context) -> str:
+        return str((await ctx.elicit("Name?", str)).data)
+
+    return server
+
+
+@pytest.mark.rule("MRTR-6", "MRTR-21")
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/call", {"name": "strict"}),
+        ("tools/call", {"name": "greet"}),
+        ("prompts/get", {"name": "prompt"}),
+        ("resources/read", {"uri": "note://one"}),
+    ],
+)
+@pytest.mark.parametrize("capabilities", [{}, {"sampling": {}}, {"elicitation": {"url": {}}}], ids=str)
+async def test_a_client_that_can_not_be_asked(method: str, params: Any, capabilities: Any) -> None:
+    async with asking_client(choosy(), capabilities) as client:
+        with pytest.raises(ServerError) as caught:
+            await client.request(method, params)
+    assert caught.value.code == MISSING_CAPABILITY
+    assert caught.value.data == {"requiredCapabilities": {"elicitation": {"form": {}}}}
+
+
+@pytest.mark.rule("MRTR-6")
+@pytest.mark.parametrize("mode", ["form", "url"])
+async def test_a_mode_that_was_not_declared_is_not_asked_for(mode: str) -> None:
+    async with asking_client(choosy(), {"elicitation": {mode: {}}}) as client:
+        result = await client.request("tools/call", {"name": "both"})
+        assert is_interim(result)  # the one that can be asked is; the other will be missed in the end
+        assert [each["params"]["mode"] for each in result["inputRequests"].values()] == [mode]
+
+
+@pytest.mark.rule("MRTR-21")
+@pytest.mark.parametrize("tool", ["strict", "greet"])
+async def test_over_http_the_refusal_is_a_bad_request(tool: str) -> None:
+    answer = await HttpWire(choosy().asgi()).post("tools/call", {"name": tool})
+    assert answer.status == 400
+    assert answer.json["error"]["code"] == MISSING_CAPABILITY
+
+
+@pytest.mark.rule("MRTR-21")
+async def test_over_http_the_refusal_stands_in_the_stream_that_has_begun() -> None:
+    params = {"name": "after_progress", "_meta": {"progressToken": "p"}}
+    answer = await HttpWire(choosy().asgi()).post("tools/call", params)
+    assert answer.status == 200
+    assert [message.get("method") for message in answer.messages] == ["notifications/progress", None]
+    assert answer.answer["error"]["code"] == MISSING_CAPABILITY
+
+
+# ── caches, and middleware ──
+
+
+@pytest.mark.rule("MRTR-18")
+async def test_what_was_answered_is_kept_neither_here_nor_by_clients() -> None:
+    server = Server("cached")
+
+    @server.resource("note://one", cache=60, ttl_ms=60_000)
+    async def note(ctx: Context) -> str:
+        return f"for {(await ctx.elicit('Name?', str)).data}"
+
+    @server.resource("note://plain", cache=60, ttl_ms=60_000)
+    async def plain(ctx: Context) -> str:
+        return "for all"
+
+    async with asking_client(server) as client:
+        for name in ("Ada", "Eve"):
+            first = await client.request("resources/read", {"uri": "note://one"})
+            assert not first.keys() & {"ttlMs", "cacheScope"}
+            final = await client.request("resources/read", {"uri": "note://one", **retry(first, {"Name?": name})})
+            assert final["contents"][0]["text"] == f"for {name}"
+            assert final["ttlMs"] == 0
+        assert (await client.request("resources/read", {"uri": "note://plain"}))["ttlMs"] == 60_000
+        unasked = {"uri": "note://plain", "inputResponses": {"x": accepted("Ada")}}
+        assert (await client.request("resources/read", unasked))["ttlMs"] == 0
+
+
+async def test_middleware_sees_questions_as_results() -> None:
+    server = choosy()
+    seen: list[Any] = []
+
+    @server.middleware
+    async def watch(request: Request, call_next: Any) -> Any:
+        result = await call_next(request)
+        seen.append(result)
+        return result
+
+    async with asking_client(server) as client:
+        await play(client, "greet", ANSWERS)
+    interims = [each for each in seen if isinstance(each, Interim)]
+    assert len(interims) == 1
+    assert [each["params"]["message"] for each in interims[0].requests.values()] == ["Name?"]
+
+
+async def test_middleware_may_make_the_request_twice() -> None:
+    server = Server("twice")
+    steps: list[str] = []
+
+    @server.tool
+    async def greet(ctx: Context) -> str:
+        name = await ctx.elicit("Name?", str)
+        await ctx.step("greet", lambda: steps.append("greeted"))
+        return f"{name.data}, {(await ctx.elicit('Age?', int)).data}"
+
+    @server.middleware
+    async def twice(request: Request, call_next: Any) -> Any:
+        await call_next(request)
+        return await call_next(request)
+
+    async with asking_client(server) as client:
+        played = await play(client, "greet", ANSWERS)
+    assert (played.rounds, played.text, steps) == ([["Name?"], ["Age?"]], "Ada, 36", ["greeted"])
+
+
+@pytest.mark.rule("SA-8")
+@pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates sampling")  # which is told once in a process
+async def test_nothing_said_to_a_model_is_kept_for_the_next_question() -> None:
+    server, heard = Server("models"), list[Any]()
+
+    @server.tool
+    async def think(ctx: Context) -> str:
+        await ctx.sample("First")
+        return (await ctx.sample("Second")).text
+
+    def answer(request: Any) -> str:
+        heard.append([block["text"] for message in request.messages for block in message["content"]])
+        return "Yes."
+
+    async with Client(server, sampling_handler=answer) as client:
+        await client.call_tool("think")
+    assert heard == [["First"], ["Second"]]

@@ -124,7 +124,7 @@ PARTY = {
         "note": {"type": "string"},
         "guests": {"type": "integer", "description": "How many", "default": 2},
         "sauce": {"type": "string", "enum": ["hot", "mild"], "default": "mild"},
-        "extras": {"type": "array", "items": {"type": "string", "enum": ["x", "y"]}, "default": []},
+        "extras": {"type": "array", "items": {"type": "string", "enum": ["x", "y"]}},
     },
     "required": ["name", "day", "level", "sizes"],
 }

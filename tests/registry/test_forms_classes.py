@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import uuid
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypedDict
 
 import attrs
@@ -169,32 +168,14 @@ MADE = [
 
 
 @pytest.mark.parametrize("type_", MADE, ids=stable)
-def test_a_list_that_a_factory_makes_is_shown_and_made_for_each_answer(type_: Any) -> None:
+def test_what_a_factory_makes_is_not_shown_and_made_for_each_answer(type_: Any) -> None:
     made.clear()
     form = compile_form(type_)
-    assert [part["default"] for part in form.schema["properties"].values()] == [["a", "c"]]
+    assert "default" not in str(form.schema)
     official_in_every_revision(form)
     before = len(made)
     assert [getattr(form.decode({}), "my_colours", ["c", "a"]) for _ in range(2)] == [["c", "a"], ["c", "a"]]
-    assert (before, len(made)) == (1, 3)
-
-
-@pytest.mark.parametrize(
-    ("type_", "factory"),
-    [
-        (Colours, lambda: ["d"]),
-        (Colours, lambda: 1 / 0),
-        (Colours, lambda: [object()]),
-        (Annotated[Colours, Field(min_length=1)], list),
-        (Annotated[Colours, Field(max_length=1)], make_colours),
-        (str, lambda: str(uuid.uuid4())),  # a factory of anything but a list is there because it changes
-        (datetime.date, datetime.date.today),
-    ],
-    ids=["unknown", "fails", "no JSON", "too few", "too many", "random", "clock"],
-)
-def test_what_a_factory_makes_is_not_shown_if_it_does_not_fit(type_: Any, factory: Any) -> None:
-    cls = dataclasses.make_dataclass("D", [("it", type_, dataclasses.field(default_factory=factory))])
-    assert "default" not in compile_form(cls).schema["properties"]["it"]
+    assert len(made) == before + 2
 
 
 # Formats

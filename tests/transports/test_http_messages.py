@@ -118,7 +118,7 @@ async def test_a_store_without_room_for_streams() -> None:
         stream = await wire.get().started()
         assert stream.status == 200
         call = await ask(wire, headers={"accept": JSON}).done()
-        assert "full" in text_of(call.json)
+        assert "GET stream" in text_of(call.json)
         await leave(stream)
 
 

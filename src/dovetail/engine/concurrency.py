@@ -9,8 +9,8 @@ import logging
 import os
 import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -274,6 +274,60 @@ class Slots(msgspec.Struct):
 
     held: tuple[Limit, ...] = ()  # in the order in which they were taken
     is_over: bool = False
+    _lent: tuple[Limit, ...] = ()
+    _questions: int = 0  # for which they are lent
+    _taking: asyncio.Lock | None = None  # from the first question on
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[None]:
+        """The first of several questions gives them back, the last takes them again before the function goes on."""
+        self._taking = taking = self._taking or asyncio.Lock()
+        self._questions += 1
+        if not taking.locked():  # else the question that takes them gives them back
+            self._lend()
+        can_wait = False
+        try:
+            yield
+            can_wait = True
+        except Exception:
+            can_wait = True
+            raise
+        finally:
+            self._questions -= 1
+            if not self._questions and can_wait:
+                async with taking:
+                    await self._take()
+            elif not self._questions:
+                self._take_at_once()
+
+    def _lend(self) -> None:
+        held, self.held = self.held, ()
+        self._lent = held + self._lent
+        for limit in held:
+            limit.release()
+
+    async def _take(self) -> None:
+        try:
+            while self._lent and not self._questions and not self.is_over:
+                limit, self._lent = self._lent[0], self._lent[1:]
+                try:
+                    await limit.reclaim()
+                finally:  # it has it also if it was cancelled meanwhile
+                    self.held += (limit,)
+        except asyncio.CancelledError:
+            self._take_at_once()
+            raise
+        finally:
+            if self.is_over:  # the function has ended without waiting for this
+                self.leave()
+        if self._questions:  # another part of the function has asked meanwhile
+            self._lend()
+
+    def _take_at_once(self) -> None:
+        while self._lent and not self.is_over:
+            limit, self._lent = self._lent[0], self._lent[1:]
+            limit.overdraw()
+            self.held += (limit,)
 
     def leave(self) -> None:
         """The function is over: what it still has is others' now."""

@@ -1,7 +1,6 @@
-"""One pipe to one client: lines come in, lines go out, both eras at once.
+"""A duplex connection to one client, for requests of all revisions: stdio, HTTP+SSE and the in-process client.
 
-Stdio uses it, and so does the in-process client, over the same bytes. A transport feeds it lines without their
-newline and gives it a `Pipe` to write to.
+A transport feeds it lines without their newline and gives it a `Pipe` to write to.
 """
 
 import asyncio
@@ -18,9 +17,8 @@ import msgspec
 from dovetail import engine as late
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
-from dovetail.engine.exchange import Exchange, Mailbox
+from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import change_notification
-from dovetail.engine.pipe_call import Call
 from dovetail.engine.subscriptions import LIST_KINDS, Subscription
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError, QuestionFailed
 from dovetail.protocol import inbound, jsonrpc
@@ -31,7 +29,7 @@ from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
-    from dovetail.engine.client_requests import PipeReplies
+    from dovetail.engine.client_requests import PendingRequest, PendingRequests
 
 MAX_IN_FLIGHT = 10_000
 MAX_LISTENS = 1_000
@@ -50,7 +48,55 @@ class Pipe(Protocol):
         """Wait while the other side reads too slowly."""
 
 
+class Call(msgspec.Struct, eq=False):
+    """One request in flight, and its way back to the client. Once it is closed, nothing more is sent for it."""
+
+    connection: "Connection"
+    open: bool = True
+    exchange: Exchange | None = None
+    task: "asyncio.Task[Any] | None" = None  # from its first step on
+
+    async def emit(self, message: bytes) -> None:
+        if self.open:
+            await self.connection.send(message)
+
+    def pending(self, method: str, timeout: float) -> "AbstractAsyncContextManager[PendingRequest]":  # noqa: ARG002
+        connection = self.connection
+        if not self.open:
+            raise QuestionFailed(late.client_requests.CALL_IS_OVER)
+        if connection.session is None or not connection.session.initialized:
+            raise QuestionFailed(late.client_requests.NOT_READY)
+        return connection.requests().open("", timeout, connection.send)
+
+    async def tell(self, message: bytes) -> None:
+        if not self.connection.closed:
+            await self.connection.send(message)
+
+    def cancel(self) -> None:
+        """Stop it, or see to it that it never begins: its client does not wait any more."""
+        self.open = False
+        if self.exchange is not None:
+            self.exchange.cancelled()
+        if self.task is not None:
+            self.task.cancel()
+        else:
+            self.exchange = None
+
+    def close(self) -> None:
+        """What is kept of it, to tell the client something later, does not hold the request."""
+        self.open = False
+        self.exchange = self.task = None
+
+
 BatchAnswer = bytes | asyncio.Task[bytes | None]
+
+
+def _is_running(task: "asyncio.Task[Any] | None") -> bool:
+    """Whether this is asked from that task; what is left when a loop closes is torn down by others."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no loop is running
+        return False
 
 
 def _outcome(task: asyncio.Task[bytes | None]) -> bytes | None:
@@ -84,8 +130,8 @@ class Connection:
         self._others: set[asyncio.Task[Any]] = set()  # batches, and calls that were cancelled but still clean up
         self._subscription: Subscription | None = None
         self._pump: asyncio.Task[None] | None = None
-        self._is_closing = self._closed = False
-        self._replies: PipeReplies | None = None  # from the first question on
+        self._is_closing = self.closed = False
+        self._requests: PendingRequests | None = None  # to the client, from the first one on
 
     # ── lines in ──
 
@@ -208,7 +254,7 @@ class Connection:
                 self._drop_session()
             answer = jsonrpc.error(request.id, failure)
         except BaseException:  # whatever it is: while the client waits, it gets an answer
-            if not call.open or not call.is_running:
+            if not call.open or not _is_running(call.task):
                 raise
             log.exception("%s could not be answered properly", request.method)
             answer = jsonrpc.error(request.id, ProtocolError("Internal error", code=INTERNAL_ERROR))
@@ -267,15 +313,15 @@ class Connection:
     def _notice(self, message: Envelope) -> None:
         """Unknown and malformed ones are ignored: nobody waits for an answer."""
         if not message.is_notification:
-            if self._replies is not None:
-                self._replies.answered(message)
+            if self._requests is not None:
+                self._requests.take("", message.id, late.client_requests.Reply.of(message))
         elif message.method == "notifications/cancelled":
             id = inbound.cancelled_request(message)
             if id is not None:
                 self._cancel(id)
         elif message.method == "notifications/progress":
-            if self._replies is not None:
-                self._replies.progressed(inbound.progressed_request(message))
+            if self._requests is not None:
+                self._requests.take("", inbound.progressed_request(message))
         elif message.method == "notifications/initialized" and self.session is not None:
             self._start_operation()
         elif message.method == "notifications/roots/list_changed" and self.session is not None:
@@ -325,35 +371,27 @@ class Connection:
         async for change in subscription:
             await self.send(change_notification(change))
 
-    # ── what the client is asked, and told beside its calls ──
-
-    def pending(self) -> AbstractAsyncContextManager[Mailbox]:
-        """A request to the client, until it is answered."""
-        if self.session is None or not self.session.initialized:
-            raise QuestionFailed(late.client_requests.NOT_READY)
-        if self._replies is None:
-            self._replies = late.client_requests.PipeReplies()
+    def requests(self) -> "PendingRequests":
+        """What the client is asked."""
+        if self._requests is None:
+            self._requests = late.client_requests.PendingRequests()
             if self._is_closing:
-                self._replies.close()
-        return self._replies.open(self.send)
-
-    async def tell(self, message: bytes) -> None:
-        if not self._closed:
-            await self.send(message)
+                self._requests.close(late.client_requests.GONE)
+        return self._requests
 
     # ── the end ──
 
     async def close(self, grace: float = 0.0) -> None:
         """The client is gone, or the server stops: calls get `grace` seconds to finish, then they are cancelled."""
         self._is_closing = True  # nothing more is read
-        if self._replies is not None:
-            self._replies.close()
+        if self._requests is not None:
+            self._requests.close(late.client_requests.GONE)
         if self._subscription is not None:
             self._subscription.end()
         try:
             await self._end_calls(grace)
         finally:
-            self._closed = True
+            self.closed = True
             self._forget_visits()
 
     async def _end_calls(self, grace: float) -> None:

@@ -3,21 +3,23 @@
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import Raw
 
 from dovetail import engine as late
+from dovetail.errors import SetupError
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.methods import EMPTY_OBJECT
 from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
-    from dovetail.engine.client_requests import Reply
+    from dovetail.engine.client_requests import PendingRequest
     from dovetail.engine.concurrency import Slots
     from dovetail.engine.core import Engine
     from dovetail.engine.progress import ProgressSender
@@ -43,24 +45,10 @@ class SessionStore(Protocol):
         """Replace the record by what `change` makes of it; asked again if another request was quicker."""
 
 
-class Mailbox(Protocol):
-    """One request to the client: it is sent, and its answer arrives here."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def send(self) -> Callable[[bytes], Coroutine[Any, Any, None]]:
-        """Raises QuestionFailed if there is no way to the client."""
-
-    async def news(self) -> "Reply | None":
-        """Waits for the answer; None is a sign of life before that. Raises QuestionFailed if none can come."""
-
-
 class BackChannel(Protocol):
     """The way from a running call to its client, for requests of ours; up to 2025-11-25."""
 
-    def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager["Mailbox"]:
+    def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager["PendingRequest"]:
         """A request that is about to be sent, until it is answered. Raises QuestionFailed if the call is over."""
 
     async def tell(self, message: bytes) -> None:
@@ -78,6 +66,15 @@ class Unanswered(BaseException):  # no error, and not to be caught by `except Ex
 
     def __init__(self) -> None:
         super().__init__("A question to the client has no answer yet; its function runs again when there is one")
+
+
+running_step: ContextVar[str | None] = ContextVar("step", default=None)  # its name, where a step of a call runs
+
+
+def refuse_in_step() -> None:
+    """Raises in a step: for an answer it would have to run again."""
+    if (name := running_step.get()) is not None:
+        raise SetupError(f"ctx.step({name!r}): a step can't ask the client, because it runs once; ask before it")
 
 
 class Interview(Protocol):

@@ -19,13 +19,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Raw
 
-from dovetail.engine.exchange import Exchange, Mark, Unanswered
+from dovetail.engine.exchange import Exchange, Mark, Unanswered, running_step
 from dovetail.engine.request_state import BadSeal, TooLarge
 from dovetail.engine.threads import is_for_thread
 from dovetail.errors import (
@@ -466,7 +465,7 @@ class Steps:
 
     async def _effect(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
         name = key.rpartition("#")[0]
-        _step.set(name)  # for this task, which is the step's own, and for its thread
+        running_step.set(name)  # for this task, which is the step's own, and for its thread
         if in_thread:
             value = await self._engine.threads.run(function, label=f"step {name}")
         else:
@@ -498,15 +497,6 @@ async def life_at_beginning(engine: "Engine") -> str:
 
 class UnrememberedStep(SetupError):
     """A side effect has happened, but its result can't be remembered."""
-
-
-_step: ContextVar[str | None] = ContextVar("step", default=None)
-
-
-def refuse_in_step() -> None:
-    """Raises in a step: for an answer it would have to run again."""
-    if (name := _step.get()) is not None:
-        raise SetupError(f"ctx.step({name!r}): a step can't ask the client, because it runs once; ask before it")
 
 
 def _place(call: str, key: str) -> str:

@@ -12,7 +12,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import msgspec
@@ -25,7 +25,7 @@ from dovetail.registry.fields import default_of
 from dovetail.registry.functions import FunctionInfo, Parameter, alias_value, is_alias
 from dovetail.registry.jsonable import OutputError, decode_json, encode_json
 from dovetail.registry.leniency import Leniency
-from dovetail.registry.schemas import JsonSchema, default_keyword
+from dovetail.registry.schemas import JsonSchema
 from dovetail.registry.shapes import read_record
 from dovetail.registry.validate import Validator
 
@@ -65,84 +65,42 @@ _ROOT_KEYWORDS = frozenset(
 Answer = dict[str, Any]  # JSON values by the names of fields
 
 
-# ── what JSON Schema does not say of a field ──
+# ── titles of Enum members, which JSON Schema does not have ──
 
 
-class FieldOrigin(NamedTuple):
-    """What stands behind a field of a form."""
-
-    annotation: Any = None
-    factory: Callable[[], Any] | None = None  # of its default
-
-    def titles(self, where: str) -> dict[Any, str]:
-        """The names of those members of an Enum whose values say nothing to a person."""
-        return {
-            member.value: member.name
-            for member in _members(self.annotation, where)
-            if not isinstance(member.value, str)
-        }
-
-    def default(self) -> JsonSchema:
-        """`{"default": …}` with what the factory makes now, if it makes anything that JSON can carry."""
-        if self.factory is None:
-            return {}
-        try:
-            made = self.factory()
-        except Exception:  # it may want what is there only when an answer comes
-            return {}
-        return default_keyword(made)
+def _titles(annotation: Any) -> dict[Any, str]:
+    """The names of those members of an Enum whose values say nothing to a person."""
+    return {each.value: each.name for each in _members(annotation) if not isinstance(each.value, str)}
 
 
-NO_ORIGIN = FieldOrigin()
-
-
-def origins(response_type: Any, where: str) -> dict[str, FieldOrigin]:
-    """The origin of each field of a class, by its name in JSON."""
-    annotation = _bare(response_type, where)
-    cls = get_origin(annotation) or annotation
-    if hasattr(cls, "__pydantic_fields__"):
-        fields = cls.__pydantic_fields__.items()
-        return {_alias(info) or name: FieldOrigin(info.annotation, _factory(info)) for name, info in fields}
-    record = read_record(annotation, where)
-    if record is None:
-        return {}
-    factories = {getattr(source, "alias", source.name): _factory(source) for source in _sources(cls)}
-    return {field.name: FieldOrigin(field.annotation, factories.get(field.keyword)) for field in record.fields}
-
-
-def _alias(info: Any) -> str | None:
-    return info.validation_alias if isinstance(info.validation_alias, str) else None
-
-
-def _sources(cls: Any) -> Iterable[Any]:
-    """The fields as their library describes them."""
-    if issubclass(cls, msgspec.Struct):
-        return msgspec.structs.fields(cls)
-    return getattr(cls, "__attrs_attrs__", None) or getattr(cls, "__dataclass_fields__", {}).values()
-
-
-def _factory(source: Any) -> Callable[[], Any] | None:
-    """All libraries have a `default_factory`, with a sign of their own for none, but attrs, where it is a default."""
-    found = source.default_factory if hasattr(source, "default_factory") else getattr(source.default, "factory", None)
-    return found if callable(found) else None
-
-
-def _members(annotation: Any, where: str) -> Iterator[enum.Enum]:
+def _members(annotation: Any) -> Iterator[enum.Enum]:
     """The members of all that is an Enum in an annotation, or just those that a Literal names."""
-    annotation = _bare(annotation, where)
+    annotation = _bare(annotation)
     if isinstance(annotation, enum.Enum):
         yield annotation
     elif isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         yield from annotation
     else:
         for inner in get_args(annotation):
-            yield from _members(inner, where)
+            yield from _members(inner)
 
 
-def _bare(annotation: Any, where: str) -> Any:
+def _annotations(response_type: Any) -> dict[str, Any]:
+    """The annotation of each field of a class, by its name in JSON."""
+    cls = _bare(response_type)
+    model = get_origin(cls) or cls
+    if hasattr(model, "__pydantic_fields__"):
+        aliases = {name: info.validation_alias for name, info in model.__pydantic_fields__.items()}
+        names = {name: alias if isinstance(alias, str) else name for name, alias in aliases.items()}
+        return {names[name]: info.annotation for name, info in model.__pydantic_fields__.items()}
+    record = read_record(cls, _TYPE)
+    return {} if record is None else {field.name: field.annotation for field in record.fields}
+
+
+def _bare(annotation: Any) -> Any:
     """What an alias or an annotated type is about."""
     while is_alias(annotation) or get_origin(annotation) is Annotated:
-        annotation = alias_value(annotation, where) if is_alias(annotation) else annotation.__origin__
+        annotation = alias_value(annotation, _TYPE) if is_alias(annotation) else annotation.__origin__
     return annotation
 
 
@@ -172,31 +130,27 @@ class FormField(msgspec.Struct, frozen=True, eq=False):
         if type(given) not in types:
             raise self._unfit(f"expected {words}, got {described(given)}")
         if type(given) is list:
-            return [self._chosen(choice) for choice in dict.fromkeys(map(self._text, given))]
-        if self.options is not None:
-            return self._chosen(given)
-        return self._text(given) if type(given) is str else given
+            return [self._text(each) for each in dict.fromkeys(map(self._checked, given))]
+        if type(given) is not str:
+            return given
+        return self._text(given if self.options is not None else self._checked(given))
 
-    def misformed(self, text: str) -> list[str]:
-        """What is wrong with a string by the format that the form demands."""
-        return _format(self.schema["format"]).problems(text, root=self.name) if "format" in self.schema else []
-
-    def _text(self, given: Any) -> str:
+    def _checked(self, given: Any) -> str:
         if type(given) is not str:
             raise self._unfit("each choice must be a string")
-        try:
-            size = len(given.encode())
-        except UnicodeEncodeError:
-            raise self._unfit("holds half a surrogate pair, which is not a character") from None
-        if size > _LONGEST:
+        if not given.isascii() and given.encode("utf-8", "replace").decode() != given:
+            raise self._unfit("holds half a surrogate pair, which is not a character")
+        if len(given) > _LONGEST or len(given.encode()) > _LONGEST:
             raise self._unfit(f"is longer than {_LONGEST // 1024} KiB")
         return given
 
-    def _chosen(self, choice: str) -> Any:
-        options = self.options or {}
-        if choice not in options:
-            raise self._unfit(f"must be one of {listed(map(excerpt, options))}, got {excerpt(choice)}")
-        return options[choice]
+    def _text(self, given: str) -> Any:
+        """A string itself, or what the choice stands for."""
+        if self.options is None:
+            return given
+        if given not in self.options:
+            raise self._unfit(f"must be one of {listed(map(excerpt, self.options))}, got {excerpt(given)}")
+        return self.options[given]
 
     def _unfit(self, words: str) -> QuestionFailed:
         return unfit([f"{self.name}: {words}"])
@@ -206,19 +160,14 @@ def unfit(lines: list[str]) -> QuestionFailed:
     return QuestionFailed("The answer does not fit the form: " + "; ".join(lines))
 
 
-def form_field(
-    name: str, schema: JsonSchema, where: str, *, origin: FieldOrigin = NO_ORIGIN, strict: bool = False
-) -> FormField:
-    """The property as a form has it; with `strict`, it is its author's own schema: a format or default
-    that can't be sent is refused.
-    """
+def form_field(name: str, schema: JsonSchema, where: str, *, annotation: Any = None, strict: bool = False) -> FormField:
+    """The property as a form has it; `strict` refuses a format or default that can't be sent."""
     body, nullable = _without_null(schema)
     several = body.get("type") == "array"
     options = _options(body.get("items") if several else body, where)
     if options is not None:
-        if several and "default" not in body:  # of other types a factory makes what changes, so it can't be shown
-            body = body | origin.default()
-        options = _titled(options, origin.titles(where))
+        titles = _titles(annotation)  # those of the author's own go first
+        options = [Option(each.value, each.title or titles.get(each.value)) for each in options] if titles else options
         sent, known = _choice(body, options, where, several=several, as_written=strict)
     else:
         sent, known = _plain(name, body, where), None
@@ -227,11 +176,6 @@ def form_field(
     if strict and body.get("default") is not None and "default" not in sent:
         raise SetupError(f"{where}: the default {excerpt(body['default'])} does not fit; change or remove it")
     return FormField(name, sent, known, nullable)
-
-
-def choice_field(name: str, options: list[Option], where: str, *, several: bool) -> FormField:
-    """A property that is nothing but a choice."""
-    return FormField(name, *_choice({}, options, where, several=several))
 
 
 def _without_null(schema: JsonSchema) -> tuple[JsonSchema, bool]:
@@ -255,7 +199,10 @@ def _without_null(schema: JsonSchema) -> tuple[JsonSchema, bool]:
 def _plain(name: str, body: JsonSchema, where: str) -> JsonSchema:
     kind = body.get("type")
     if not isinstance(kind, str) or kind not in _SENT or "contentEncoding" in body:
-        raise SetupError(f"{where}: {_fix(body)}")
+        raise SetupError(
+            f"{where}: a form is flat and has strings, numbers, booleans, dates and choices such as Literal['a', 'b'] "
+            "or a list of them; put the fields of an object beside the others, or ask several times"
+        )
     if kind != "boolean" and _asks_for_secret(name, body):
         raise SetupError(
             f"{where}: a form must not ask for secrets, because clients and models see what is filled in; "
@@ -276,26 +223,15 @@ def _format(name: str) -> Validator:
     return Validator({"format": name}, where="a form")
 
 
-def _fix(body: JsonSchema) -> str:
-    kind = body.get("type")
-    if kind == "array":
-        return 'a form has no free lists; use choices such as list[Literal["a", "b"]], or ask several times'
-    if kind == "object" or "$ref" in body:
-        return "a form is flat and has no objects inside; put their fields beside the others, or ask several times"
-    if "anyOf" in body or "oneOf" in body or isinstance(kind, list):
-        return "a form has no unions; use one of the types only"
-    return "a form has strings, numbers, booleans, dates and choices only; use one of them"
-
-
 def _asks_for_secret(name: str, body: JsonSchema) -> bool:
-    hidden = body.get("format") == "password" or body.get("writeOnly") is True
-    return hidden or any(_ends_as_secret(text) for text in (name, body.get("title")) if isinstance(text, str))
-
-
-def _ends_as_secret(name: str) -> bool:
     """`userPassword` does, `password_hint` does not."""
-    words = _BETWEEN_WORDS.sub(" ", name).lower().split()[-3:]  # no secret has more
-    return any("".join(words[start:]) in _SECRETS for start in range(len(words)))
+    if body.get("format") == "password" or body.get("writeOnly") is True:
+        return True
+    for text in (name, body.get("title")):
+        words = _BETWEEN_WORDS.sub(" ", text).lower().split()[-3:] if isinstance(text, str) else []
+        if any("".join(words[start:]) in _SECRETS for start in range(len(words))):  # no secret has more than three
+            return True
+    return False
 
 
 _BETWEEN_WORDS = re.compile(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -327,11 +263,6 @@ def _options(schema: Any, where: str) -> list[Option] | None:
             return None
         found += [Option(branch["const"], branch.get("title"))] if "const" in branch else inner
     return found
-
-
-def _titled(options: list[Option], titles: Mapping[Any, str]) -> list[Option]:
-    """Titles of the author's own go first."""
-    return [Option(value, titles.get(value) if title is None and titles else title) for value, title in options]
 
 
 def _choice(
@@ -390,21 +321,23 @@ class Form(msgspec.Struct, frozen=True, eq=False):
 
     def decode(self, content: dict[str, Any]) -> Any:
         """The value that the author asked for; raises QuestionFailed, which names the field."""
-        answer = {
-            field.name: field.read(given)
-            for field in self.fields  # and no others: a client may add its own
-            if (given := content.get(field.name)) is not None
-        }
-        known = answer.keys() | {field.name for field in self.fields if "default" in field.schema}
-        missing = [name for name in self.schema.get("required", ()) if name not in known]
-        if missing:
-            raise unfit([f"{name}: is required, but missing" for name in missing])
+        answer: Answer = {}
+        problems: list[str] = []
+        required = self.schema.get("required", ())
+        for field in self.fields:  # and no others: a client may add its own
+            given = content.get(field.name)
+            if given is not None:
+                answer[field.name] = field.read(given)
+            elif field.name in required and "default" not in field.schema:
+                problems.append(f"{field.name}: is required, but missing")
+        if problems:
+            raise unfit(problems)
         value = self.build(answer)
-        misformed = [
-            line for field in self.fields if field.name in answer for line in field.misformed(answer[field.name])
-        ]
-        if misformed:  # types read some formats less narrowly, and others not at all
-            raise unfit(misformed)
+        for field in self.fields:  # types read some formats less narrowly, and others not at all
+            if "format" in field.schema and field.name in answer:
+                problems += _format(field.schema["format"]).problems(answer[field.name], root=field.name)
+        if problems:
+            raise unfit(problems)
         return value
 
 
@@ -412,25 +345,17 @@ def compile_form(response_type: Any) -> Form:
     """The form for a type, or for a list or dict of choices; None only asks for consent. Raises SetupError."""
     if response_type is None or response_type is type(None):
         return _CONSENT
-    _refuse_value(response_type)
+    if isinstance(response_type, (tuple, set, frozenset, str, bytes, int, float)):
+        raise SetupError(f'{_TYPE}: it is a type such as str, or a list such as ["a", "b"], not {response_type!r}')
     try:
         if isinstance(response_type, (list, Mapping)):
             return _choice_form(response_type)
-        if isinstance(response_type, type):
-            return _remembered(response_type, "")
-        if _is_hashable(response_type):  # the spelling counts too: Literal["a", "b"] equals Literal["b", "a"]
+        try:  # the spelling counts too: Literal["a", "b"] equals Literal["b", "a"]
             return _remembered(response_type, repr(response_type))
-        return _type_form(response_type)
+        except TypeError:  # it can't be hashed
+            return _type_form(response_type)
     except OutputError as error:
         raise SetupError(f"{_TYPE}: it can't be sent: {error}") from None
-
-
-def _refuse_value(response_type: Any) -> None:
-    """What is easily taken for a type, or for choices."""
-    if isinstance(response_type, (tuple, set, frozenset)):
-        raise SetupError(f'{_TYPE}: choices are a list, such as ["red", "blue"], not a {type(response_type).__name__}')
-    if isinstance(response_type, (str, bytes, int, float)):
-        raise SetupError(f"{_TYPE}: it is a type, such as str, or a list of choices, not {response_type!r}")
 
 
 def compile_raw_form(schema: Mapping[str, Any]) -> Form:
@@ -443,17 +368,15 @@ def compile_raw_form(schema: Mapping[str, Any]) -> Form:
         raise SetupError(f"{_SCHEMA}: it can't be sent: {error}") from None
 
 
-def _form(fields: Iterable[FormField], required: Iterable[str], build: Callable[[Answer], Any]) -> Form:
-    fields, demanded = tuple(fields), set(required)
+def _form(fields: Collection[FormField], required: Collection[str], build: Callable[[Answer], Any]) -> Form:
     schema: JsonSchema = {"type": "object", "properties": {field.name: field.schema for field in fields}}
-    names = [field.name for field in fields if field.name in demanded and not field.nullable]
-    return Form(schema | ({"required": names} if names else {}), fields, build)
+    names = [field.name for field in fields if field.name in required and not field.nullable]
+    return Form(schema | ({"required": names} if names else {}), tuple(fields), build)
 
 
-def _left_empty(fields: Iterable[FormField], required: Iterable[str]) -> Answer:
+def _left_empty(fields: Iterable[FormField], required: Collection[str]) -> Answer:
     """What the author wants to find, and may be null."""
-    demanded = set(required)
-    return {field.name: None for field in fields if field.nullable and field.name in demanded}
+    return {field.name: None for field in fields if field.nullable and field.name in required}
 
 
 _CONSENT = _form((), (), lambda _: None)
@@ -473,7 +396,7 @@ def _type_form(response_type: Any) -> Form:
     if schema.get("type") == "object" and "properties" in schema:
         return _record_form(schema, arguments, response_type)
     required = [_ALONE] if parameter.required else []
-    fields = [form_field(_ALONE, schema, _TYPE, origin=FieldOrigin(response_type, factory))]
+    fields = [form_field(_ALONE, schema, _TYPE, annotation=response_type)]
     empty = {_PARAMETER: None} if _left_empty(fields, required) else {}
 
     def build(answer: Answer) -> Any:
@@ -487,29 +410,18 @@ def _remembered(response_type: Any, _: str) -> Form:
     return _type_form(response_type)
 
 
-def _is_hashable(response_type: Any) -> bool:
-    try:
-        hash(response_type)
-    except TypeError:
-        return False
-    return True
-
-
 def _record_form(schema: JsonSchema, arguments: Arguments, response_type: Any) -> Form:
-    required, tag, known = schema.get("required", ()), _tag(response_type), origins(response_type, _TYPE)
+    required, known = schema.get("required", ()), _annotations(response_type)
+    config = getattr(get_origin(response_type) or response_type, "__struct_config__", None)
+    # What tells a Struct from others is not for the user to fill in.
+    tag = {} if config is None or config.tag is None else {config.tag_field: config.tag}
     fields = [
-        form_field(name, part, f"{_TYPE}, field {name}", origin=known.get(name, NO_ORIGIN))
+        form_field(name, part, f"{_TYPE}, field {name}", annotation=known.get(name))
         for name, part in schema["properties"].items()
         if name not in tag
     ]
     empty = tag | _left_empty(fields, required)
     return _form(fields, required, lambda answer: _read(arguments, {_PARAMETER: empty | answer}, "answer"))
-
-
-def _tag(response_type: Any) -> Answer:
-    """What tells a Struct from others, which is not for the user to fill in."""
-    config = getattr(get_origin(response_type) or response_type, "__struct_config__", None)
-    return {} if config is None or config.tag is None else {config.tag_field: config.tag}
 
 
 def _read(arguments: Arguments, given: Answer, root: str) -> Any:
@@ -529,7 +441,7 @@ def _choice_form(choices: list[Any] | Mapping[Any, Any]) -> Form:
     given = choices[0] if several else choices
     titles = map(_title, given.values()) if isinstance(given, Mapping) else [None] * len(given)
     form = _form(
-        [choice_field(_ALONE, list(map(Option, given, titles)), _TYPE, several=several)],
+        [FormField(_ALONE, *_choice({}, list(map(Option, given, titles)), _TYPE, several=several))],
         [_ALONE],
         operator.itemgetter(_ALONE),
     )

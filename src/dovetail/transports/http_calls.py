@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from dovetail.engine.client_requests import CALL_IS_OVER
+from dovetail.engine.client_requests import CALL_IS_OVER, PendingRequest
 from dovetail.engine.concurrency import beside, go_on_beside
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
-from dovetail.engine.exchange import Exchange, Mailbox
+from dovetail.engine.exchange import Exchange
 from dovetail.engine.sessions import HeldSession
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, QuestionFailed, RateLimited, Unauthorized
 from dovetail.protocol import jsonrpc
@@ -238,7 +238,7 @@ class SessionBack(msgspec.Struct, eq=False):
     _session: HeldSession
     _answer: Answer | None  # as long as the call is open
 
-    def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager[Mailbox]:
+    def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager[PendingRequest]:
         if self._answer is None:
             raise QuestionFailed(CALL_IS_OVER)
         return self._messages.pending(self._session, self._answer, method, timeout)

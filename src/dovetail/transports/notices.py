@@ -3,7 +3,7 @@
 Only sessions have them: elsewhere they are accepted, and there is nothing to do about them.
 """
 
-from dovetail.engine.client_requests import SharedReplies
+from dovetail.engine.client_requests import PendingRequests, Reply
 from dovetail.engine.sessions import HeldSession
 from dovetail.protocol import inbound
 from dovetail.protocol.jsonrpc import Envelope
@@ -15,7 +15,7 @@ from dovetail.transports.visit import Visit
 class Notices:
     """Brings each to whom it concerns."""
 
-    def __init__(self, calls: SessionCalls, replies: SharedReplies, *, stateless: bool) -> None:
+    def __init__(self, calls: SessionCalls, replies: PendingRequests, *, stateless: bool) -> None:
         self._calls = calls
         self._replies = replies
         self._stateless = stateless
@@ -28,12 +28,12 @@ class Notices:
             return
         session = held.record.id
         if not message.is_notification:
-            await self._replies.answered(session, message)
+            await self._replies.take_anywhere(session, message.id, Reply.of(message))
         elif message.method == "notifications/cancelled":
             if (id := inbound.cancelled_request(message)) is not None:
                 await self._calls.cancel(session, id)
         elif message.method == "notifications/progress":
-            await self._replies.progressed(session, inbound.progressed_request(message))
+            await self._replies.take_anywhere(session, inbound.progressed_request(message))
         elif message.method == "notifications/initialized" and not held.record.initialized:
             await held.change(lambda record: record.replace(initialized=True))
         elif message.method == "notifications/roots/list_changed":

@@ -8,8 +8,7 @@ import hashlib
 import logging
 from contextlib import AbstractAsyncContextManager, suppress
 
-from dovetail.engine.client_requests import NOT_READY, SharedReplies
-from dovetail.engine.exchange import Mailbox
+from dovetail.engine.client_requests import NOT_READY, PendingRequest, PendingRequests
 from dovetail.engine.sessions import HeldSession, Sessions, messages
 from dovetail.errors import MissingCapability, QuestionFailed
 from dovetail.protocol import jsonrpc
@@ -42,12 +41,12 @@ class ServerMessages:
         self._state = state
         self._keep_seconds = max(7 * 86_400.0, 2 * session_timeout)
         self.presence = Presence(state, beat * MISSED_BEATS)
-        self.replies = SharedReplies(state, beat=beat)
+        self.replies = PendingRequests(state, beat=beat)
         self.resumed: set[Response] = set()  # those whose stream goes on by another connection
 
     def pending(
         self, held: HeldSession, answer: Answer, method: str, timeout: float
-    ) -> AbstractAsyncContextManager[Mailbox]:
+    ) -> AbstractAsyncContextManager[PendingRequest]:
         """A request on the stream of a call, else on the GET stream. It fails too if the client leaves for a while."""
 
         async def send(message: bytes) -> None:
