@@ -7,9 +7,9 @@ import official
 from dovetail.protocol.sse import SseDecoder
 from dovetail.transports.endpoint import Endpoint
 from dovetail.transports.get_stream import GetStream
+from dovetail.transports.request import Visit
 from dovetail.transports.response import Response
 from dovetail.transports.sse import STREAM_ROUTE
-from dovetail.transports.visit import Visit
 
 MAX_EVENT = 1 << 26
 Patch = Callable[[Any, str, Any], None]  # as `setattr` takes it, or `monkeypatch.setattr`
@@ -38,7 +38,7 @@ def watch_http(patch: Patch) -> list[official.Witness]:
     watched: dict[int, tuple[Response, official.Witness]] = {}  # the response is kept: ids are used again
 
     make_visit, tail_init = Visit.of, GetStream.__init__
-    modern, in_session = Endpoint._modern, Endpoint._exchange
+    make_exchange = Endpoint._exchange
     send_json, send_event = Response.json, Response.event
 
     def watched_visit(*arguments: Any) -> Visit:
@@ -47,18 +47,14 @@ def watch_http(patch: Patch) -> list[official.Witness]:
             watched[id(visit.response)] = (visit.response, gallery.new())
         return visit
 
-    def watched_modern(self: Endpoint, visit: Visit, request: Any) -> Any:
-        watched[id(visit.response)][1].admitted(request)
-        return modern(self, visit, request)
-
-    def watched_in_session(self: Endpoint, visit: Visit, request: Any, *arguments: Any) -> Any:
+    def watched_exchange(self: Endpoint, visit: Visit, request: Any, *arguments: Any) -> Any:
         witness = watched[id(visit.response)][1]
         if request.session is not None:
             gallery.in_session(witness, request.session)
         elif request.revision.handshake:
             witness.session_revision = request.revision.name
         witness.admitted(request)
-        return in_session(self, visit, request, *arguments)
+        return make_exchange(self, visit, request, *arguments)
 
     def watched_tail(self: GetStream, source, held, response, listener) -> None:
         tail_init(self, source, held, response, listener)
@@ -76,8 +72,7 @@ def watch_http(patch: Patch) -> list[official.Witness]:
         await send_event(self, frame, **options)
 
     patch(Visit, "of", watched_visit)
-    patch(Endpoint, "_modern", watched_modern)
-    patch(Endpoint, "_exchange", watched_in_session)
+    patch(Endpoint, "_exchange", watched_exchange)
     patch(GetStream, "__init__", watched_tail)
     patch(Response, "json", watched_json)
     patch(Response, "event", watched_event)

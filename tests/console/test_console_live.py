@@ -11,7 +11,7 @@ from dovetail.console.gauge import BINS, MAX_METHODS, OTHER, Gauge, Histogram
 from dovetail.console.live import MAX_TEXT, MAX_URIS, MAX_VIEWERS, shown_session
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import Session
-from dovetail.transports.overview import SeenSession
+from dovetail.transports.traffic import SeenSession
 from http_serving import serving
 from http_wire import HttpWire
 

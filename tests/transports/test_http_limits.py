@@ -14,7 +14,7 @@ from old_client import Stage as OldStage
 
 from dovetail import PageRequest, Server
 from dovetail.protocol.session import MAX_CLIENT, MAX_RECORD, MAX_SUBSCRIPTIONS
-from dovetail.transports import sse, traffic, visit
+from dovetail.transports import request, sse, traffic
 from dovetail.transports.http import HttpApp
 from http_serving import serving, settle, until
 from http_stage import REVISIONS, Stage, open_wire, text_of
@@ -86,7 +86,7 @@ async def test_small_bodies_are_served_whatever_the_others_hold() -> None:
         waiting = await two_that_wait(app)
         wire = HttpWire(app)
         headers: dict[str, str | None] = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call"}
-        text = "x" * (visit.FREE_BYTES - 1000)
+        text = "x" * (request.FREE_BYTES - 1000)
         message = json.dumps(wire.message("tools/call", {"name": "size", "arguments": {"text": text}})).encode()
         pieces = [message[begin : begin + 1000] for begin in range(0, len(message), 1000)]
         answer = await wire.raw("POST", pieces, {**headers, "mcp-name": "size"}).done(0.3)

@@ -17,7 +17,7 @@ from dovetail import Server
 from dovetail.auth import ApiKeys, Auth
 from dovetail.errors import Busy, ProtocolError, SetupError
 from dovetail.transports.asgi import App
-from dovetail.transports.routes import PageRequest, PageResponse, RouteTable, check_routes, route_app
+from dovetail.transports.routes import PageRequest, PageResponse, RouteTable, route_app
 from http_serving import settle, until
 from http_wire import HttpWire
 
@@ -264,8 +264,8 @@ def variadic(*arguments: Any) -> str:
 
 
 BAD_PAGES = [
-    (no_parameter, ["GET"], "a page gets the request; write no_parameter(request: PageRequest)"),
-    (foreign, ["GET"], "parameter request: a page gets a PageRequest, not Request"),
+    (no_parameter, ["GET"], "write no_parameter(request: PageRequest)"),
+    (foreign, ["GET"], "parameter request: a page gets the request and nothing else"),
     (two, ["GET"], "parameter other: a page gets the request and nothing else"),
     (generator, ["GET"], "generators"),
     (variadic, ["GET"], "parameter arguments"),
@@ -351,7 +351,7 @@ BAD_ROUTES = [
 @pytest.mark.parametrize(("path", "words"), BAD_ROUTES)
 def test_bad_paths_are_refused_at_once(path: Any, words: str) -> None:
     with pytest.raises(SetupError) as refused:
-        check_routes({path: named}, RESERVED)
+        RouteTable({path: named}, RESERVED)
     assert str(refused.value).startswith(f"route {path!r}: ")
     assert words in str(refused.value)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.transports import session_calls
+from dovetail.transports import calls
 from http_serving import PausingState, endpoint_of, settle, until
 from http_stage import Stage, text_of
 from http_wire import HttpWire
@@ -84,7 +84,7 @@ async def test_other_cancellations_are_told_to_the_other_workers(pair: Pair, oth
 
 
 async def test_it_is_kept_in_mind_for_a_while_only(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_calls, "NOTE_SECONDS", 0.05)
+    monkeypatch.setattr(calls, "NOTE_SECONDS", 0.05)
     wires = await pair.session()
     await wires[0].call("add", {"a": 1, "b": 2}, id=1)
     await asyncio.sleep(0.1)
@@ -95,7 +95,7 @@ async def test_it_is_kept_in_mind_for_a_while_only(pair: Pair, monkeypatch: pyte
 
 
 async def test_few_are_kept_in_mind(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_calls, "MAX_OVER", 3)
+    monkeypatch.setattr(calls, "MAX_OVER", 3)
     wires = await pair.session()
     for id in (1, 2, 3, 1, 4, 5):  # the first one comes again
         await wires[0].call("add", {"a": 1, "b": 2}, id=id)

@@ -28,7 +28,7 @@ from dovetail.cli.output import (
     tell,
 )
 from dovetail.errors import DovetailError
-from dovetail.transports.guard import is_loopback
+from dovetail.transports.origin import is_loopback
 
 if TYPE_CHECKING:
     from dovetail.client import Client

@@ -22,8 +22,8 @@ from dovetail.errors import SetupError
 from dovetail.protocol import revisions
 from dovetail.server import Server
 from dovetail.transports.asgi import App
-from dovetail.transports.overview import Overview
 from dovetail.transports.routes import MOUNT, OVERVIEW, AnnouncedApp, PageRequest, PageResponse, route_app
+from dovetail.transports.traffic import Overview
 
 # Only what comes with the page runs in it, and only to the server itself does it speak.
 POLICY = (

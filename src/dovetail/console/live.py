@@ -11,9 +11,9 @@ from dovetail.protocol import jsonrpc
 from dovetail.protocol.sse import encode_event
 from dovetail.state.base import StoreTrouble
 from dovetail.transports.asgi import RawHeaders, Receive, Scope, Send
-from dovetail.transports.attending import until_gone
-from dovetail.transports.overview import Overview, SeenSession
+from dovetail.transports.request import until_gone
 from dovetail.transports.routes import OVERVIEW
+from dovetail.transports.traffic import Overview, SeenSession
 
 MAX_VIEWERS = 20
 MAX_SESSIONS = 100  # that are listed

@@ -8,9 +8,9 @@
 """
 
 from dovetail.transports.forwarded import HEADER, NOBODY, TrustedProxies
-from dovetail.transports.guard import DEFAULT_PORTS, is_loopback, parse_authority, parse_origin
-from dovetail.transports.overview import Overview
+from dovetail.transports.origin import DEFAULT_PORTS, is_loopback, parse_authority, parse_origin
 from dovetail.transports.routes import OVERVIEW, PROXIES, PageRequest
+from dovetail.transports.traffic import Overview
 
 # What proxies, tunnels and the forwarding of ports add to a request; and whatever begins like the first.
 FORWARDED_PREFIX = b"x-forwarded"

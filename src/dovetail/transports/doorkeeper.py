@@ -26,8 +26,8 @@ from dovetail.errors import INTERNAL_ERROR, ProtocolError, Unauthorized
 from dovetail.state.base import StateBackend
 from dovetail.transports.asgi import RawHeaders, Scope
 from dovetail.transports.forwarded import TrustedProxies
+from dovetail.transports.request import Place, Visit
 from dovetail.transports.traffic import Traffic
-from dovetail.transports.visit import Place, Visit
 from dovetail.transports.well_known import ResourceUrls
 
 if TYPE_CHECKING:

@@ -1,10 +1,11 @@
-"""The MCP endpoint: POST, GET and DELETE come in, every revision on the same path, chosen for each request."""
+"""The MCP endpoint: POST, GET and DELETE of every revision on one path; the revision is chosen for each request."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from dovetail.engine.client_requests import Reply
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange
@@ -16,19 +17,17 @@ from dovetail.protocol import inbound, jsonrpc, revisions
 from dovetail.protocol.inbound import Opened, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
+from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
-from dovetail.transports.answers import Answer
+from dovetail.transports.calls import HttpBatch, HttpCall, Part, SessionCalls, detached, outcome_of, to_nobody
 from dovetail.transports.event_store import EventStore
-from dovetail.transports.forwarded import TrustedProxies, exchange_of, share_of
+from dovetail.transports.forwarded import ProxiedExchange, TrustedProxies, share_of
 from dovetail.transports.get_stream import GetStreams
-from dovetail.transports.http_calls import HttpBatch, HttpCall, Part, SessionBack, outcome_of, to_nobody
-from dovetail.transports.lasting import lasting
-from dovetail.transports.notices import Notices
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.server_messages import STATELESS, ServerMessages
-from dovetail.transports.session_calls import SessionCalls
+from dovetail.transports.request import Visit
+from dovetail.transports.response import Accepted, Answer
+from dovetail.transports.server_messages import STATELESS, ServerMessages, SessionBack
 from dovetail.transports.traffic import Traffic
-from dovetail.transports.visit import Accepted, Visit
 
 SESSION_HEADER = b"mcp-session-id"
 METHODS = b"GET, POST, DELETE, OPTIONS"
@@ -56,7 +55,6 @@ class Endpoint:
         self._messages = ServerMessages(self.sessions, state, session_timeout=timeout, beat=self._beat)
         self._streams = GetStreams(self._changes, self._store, self._messages, traffic, keep_alive=self._beat)
         self._calls = SessionCalls(state)
-        self._notices = Notices(self._calls, self._messages.replies, stateless=options.stateless)
         self._verbs = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
 
     def start(self) -> None:
@@ -67,7 +65,7 @@ class Endpoint:
             self._engine.elicitations.far = self._messages
 
     def stop_asking(self) -> None:
-        """Answers are refused from now on: whoever waits for one is told."""
+        """Answers of clients are refused from now on: a call that waits for one is told."""
         self._messages.replies.close()
 
     async def stop(self) -> None:
@@ -102,7 +100,7 @@ class Endpoint:
                 del body, message  # for a listen, which stays, needs nothing of them
                 await serving
             else:
-                await self._notices.take(visit, message, await self._session(visit))
+                await self._take_notice(visit, message, await self._session(visit))
                 await visit.response.empty(202)
         except BadMessage as bad:
             await visit.refuse(bad, bad.id)
@@ -117,15 +115,15 @@ class Endpoint:
             return visit.refuse(failure, message.id)
 
     def _serve(self, visit: Visit, exchange: Exchange, answer: Answer, held: HeldSession | None) -> Awaitable[object]:
-        """Not a coroutine: most calls never wait. Nobody can meet one that does not, so it is on no record."""
-        id = exchange.request.id  # whatever a middleware makes of the request
+        """Not a coroutine: most calls never wait. One that does not can't be cancelled, so it is on no record."""
+        id = exchange.request.id  # also if a middleware changes the request
         made = self._changes.noted()
         work = handle(self._engine, exchange)
         try:
             waited_for = work.send(None)
         except StopIteration as end:
             outcome = jsonrpc.result(id, end.value), 200
-        except asyncio.CancelledError:  # its task was cancelled before, and that is for others to end
+        except asyncio.CancelledError:  # its task was cancelled before
             return self._record(visit, id, exchange, answer, held).serve(self._engine, _cancelled())
         except BaseException as failure:
             outcome = outcome_of(failure, id, exchange.request, visit.response)
@@ -145,9 +143,9 @@ class Endpoint:
     def _record(
         self, visit: Visit, id: RequestId, exchange: Exchange, answer: Answer, held: HeldSession | None
     ) -> HttpCall:
-        call = HttpCall.of(id, exchange, answer, visit.receive, held, self._beat)
+        call = HttpCall(answer, visit.receive, held, self._beat, exchange=exchange, id=id, leave=self._leave)
+        exchange.emit = call.emit
         self._traffic.enter(call, call.stop)
-        call.leave = self._leave
         if (made := self._changes.noted()) is not None:
             call.settle = partial(self._changes.settle, made)
         if held is not None:
@@ -165,18 +163,19 @@ class Endpoint:
         if request.method == LISTEN:
             return self._listen(visit, request)
         answer = Answer(visit.response, visit.accepted)
-        return self._serve(visit, exchange_of(visit, request, answer.emit, None, self._proxies), answer, None)
+        return self._serve(visit, self._exchange(visit, request, answer, None), answer, None)
 
     def _listen(self, visit: Visit, request: Request) -> Awaitable[object]:
         if not visit.accepted.stream:
             text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
         answer = Answer(visit.response, visit.accepted)
-        exchange = exchange_of(visit, request, answer.emit, None, self._proxies)
-        call = HttpCall.of(request.id, exchange, answer, visit.receive, None, self._beat)
+        exchange = self._exchange(visit, request, answer, None)
+        leave = self._traffic.close_stream
+        call = HttpCall(answer, visit.receive, None, self._beat, exchange=exchange, id=request.id, leave=leave)
+        exchange.emit = call.emit
         caller = share_of(visit, self._proxies)
         self._traffic.open_stream(call, lambda _: end_listen(call), call.client_left, caller)
-        call.leave = self._traffic.close_stream
         return visit.while_welcome(call.serve(self._engine), lambda: end_listen(call))
 
     # ── up to 2025-11-25: in sessions, or without if the server keeps none ──
@@ -221,8 +220,8 @@ class Endpoint:
         exchange = self._exchange(visit, request, answer, held)
         call = self._record(visit, request.id, exchange, answer, held)
         if held is not None:
-            call.end = self._welcome
-        return lasting(call, call.serve(self._engine))
+            call.finish = self._welcome
+        return detached(call, call.serve(self._engine))
 
     def _lasting(self, visit: Visit, request: Request, held: HeldSession | None) -> Awaitable[object]:
         """What goes on when its connection ends, unless the client has no session to come back with."""
@@ -233,14 +232,22 @@ class Endpoint:
         if visit.response.whole is not None:
             return self._serve(visit, exchange, answer, held)
         call = self._record(visit, request.id, exchange, answer, held)
-        return lasting(call, call.serve(self._engine))
+        return detached(call, call.serve(self._engine))
 
     def _exchange(self, visit: Visit, request: Request, answer: Answer, held: HeldSession | None) -> Exchange:
-        exchange = exchange_of(visit, request, answer.emit, held, self._proxies)
-        if held is None:
-            exchange.no_way_back = STATELESS
+        """For the engine; on the path of every call, so nothing is read here."""
+        scope, caller, proxies = visit.scope, visit.principal, self._proxies
+        peer = scope.get("client")
+        if not proxies.are_any:
+            exchange = Exchange(request, answer.emit, held, principal=caller, peer=peer)
         else:
+            exchange = ProxiedExchange(
+                request, answer.emit, held, principal=caller, peer=peer, scope=scope, proxies=proxies
+            )
+        if held is not None:
             exchange.back = SessionBack(self._messages, held, answer)
+        elif request.revision.handshake:
+            exchange.no_way_back = STATELESS
         if answer.primes:
             exchange.close_stream = answer.close_stream
         return exchange
@@ -279,7 +286,7 @@ class Endpoint:
         batch = HttpBatch(answer, visit.receive, held, self._beat)
         parts = [self._part(visit, message, held, batch) for message in messages]
         if any(isinstance(message, BadMessage) or message.is_request for message in messages):
-            await lasting(batch, self._serve_batch(batch, parts))
+            await detached(batch, self._serve_batch(batch, parts))
         else:
             await asyncio.gather(*parts)
             await visit.response.empty(202)
@@ -317,8 +324,29 @@ class Endpoint:
             return _said(jsonrpc.error(message.id, failure))
 
     async def _notice_in_batch(self, visit: Visit, message: Envelope, held: HeldSession | None) -> None:
-        with suppress(ProtocolError):  # nobody waits for an answer
-            await self._notices.take(visit, message, held)
+        with suppress(ProtocolError):  # it has no answer
+            await self._take_notice(visit, message, held)
+
+    # ── notifications, and answers of a client to what it was asked: only sessions have them ──
+
+    async def _take_notice(self, visit: Visit, message: Envelope, held: HeldSession | None) -> None:
+        """Raises if it is not acceptable. Unknown and malformed notifications are ignored, as they have no answer."""
+        record = None if held is None else held.record
+        inbound.notice_on_http(message, visit.headers, record, stateless=self._options.stateless)
+        if held is None:
+            return
+        session, replies = held.record.id, self._messages.replies
+        if not message.is_notification:
+            await replies.take_anywhere(session, message.id, Reply.of(message))
+        elif message.method == "notifications/cancelled":
+            if (id := inbound.cancelled_request(message)) is not None:
+                await self._calls.cancel(session, id)
+        elif message.method == "notifications/progress":
+            await replies.take_anywhere(session, inbound.progressed_request(message))
+        elif message.method == "notifications/initialized" and not held.record.initialized:
+            await held.change(lambda record: record.replace(initialized=True))
+        elif message.method == "notifications/roots/list_changed":
+            await held.change(Session.without_roots)
 
     # ── GET and DELETE: only sessions have them ──
 

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
-from typing import TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from dovetail.engine.member import Member
 from dovetail.errors import INTERNAL_ERROR, ProtocolError
@@ -18,7 +19,9 @@ from dovetail.protocol import jsonrpc
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.sse import EventId, encode_event, priming_event, unknown_event
 from dovetail.state.base import Codec, Conflict, NoRoom, StateBackend, StoreTrouble, until_answered
-from dovetail.transports.response import Response
+
+if TYPE_CHECKING:
+    from dovetail.transports.response import Response
 
 MAX_STREAMS = 20_000  # that one process keeps by itself; a shared store has its own bounds
 KEEP_EVENTS = 1000  # of one stream
@@ -101,13 +104,6 @@ class EventStore:
                 await self.state.append(name, record, keep=KEEP_EVENTS, ttl=self.ttl, if_last=last)
                 await self.state.delete(requests_key(name))
 
-    async def append(self, stream: "EventStream", record: bytes, ttl: float) -> int | None:
-        """The number of a new record; None if another worker has ended the stream."""
-        number = await self.patiently(lambda: stream.append(record, ttl))
-        if number == 1 and not self.state.shared:
-            await self._make_room_for(stream.name)
-        return number
-
     async def patiently(self, write: Callable[[], Awaitable[T]]) -> T:
         """A short outage holds it back, also if it was written after all: it must do no harm to write it twice."""
         now = asyncio.get_running_loop().time
@@ -122,7 +118,7 @@ class EventStore:
         self._is_in_trouble = False
         return written
 
-    async def _make_room_for(self, name: str) -> None:
+    async def make_room_for(self, name: str) -> None:
         """If too many streams are kept, the oldest that has ended gives way."""
         self._kept.append(name)
         if len(self._kept) > self._max_streams:
@@ -148,7 +144,7 @@ class EventStore:
 class EventStream:
     """The events of one POST, and the response that carries them as long as its connection holds."""
 
-    def __init__(self, store: EventStore, session: str, response: Response, requests: Sequence[RequestId]) -> None:
+    def __init__(self, store: EventStore, session: str, response: "Response", requests: Sequence[RequestId]) -> None:
         self._store = store
         self._requests = requests
         self._turn = asyncio.Lock()  # events are sent in the order in which they are kept
@@ -169,8 +165,9 @@ class EventStream:
         """Open the response; with `retry` its first event tells how to resume, if all workers know of the stream."""
         async with self._turn:
             if not self.response.started and not self.response.ended:
-                with suppress(NoRoom, StoreTrouble):  # the next event tries again
-                    await self._store.patiently(self._announce)
+                if self.life is StreamState.NEW:
+                    with suppress(NoRoom, StoreTrouble):  # the next event tries again
+                        await self._store.patiently(self._announce)
                 is_known = retry is not None and self.life is StreamState.RUNNING
                 await self.response.open(priming_event(f"{self.stream}.0", retry=retry) if is_known else b"")
 
@@ -205,26 +202,31 @@ class EventStream:
             self._store.running.pop(self.name, None)
 
     async def _announce(self) -> None:
-        if self.life is StreamState.NEW:
-            ids = _request_ids.encode(list(self._requests))
-            await self._store.state.put(requests_key(self.name), ids, ttl=self._store.while_running)
-            self._become(StreamState.RUNNING)
+        ids = _request_ids.encode(list(self._requests))
+        await self._store.state.put(requests_key(self.name), ids, ttl=self._store.while_running)
+        self._become(StreamState.RUNNING)
 
     async def _keep(self, record: bytes) -> int | None:
         try:
-            return await self._store.append(self, record, self._store.while_running)
+            return await self._store.patiently(partial(self.append, record, self._store.while_running))
         except (NoRoom, StoreTrouble):
             return None
 
     async def append(self, record: bytes, ttl: float) -> int | None:
-        """One try. If an earlier one has written it after all, that is found out: nothing is kept twice."""
-        await self._announce()
+        """The number of the record; None if another worker has ended the stream.
+
+        One try. If an earlier one has written it after all, that is found out: nothing is kept twice.
+        """
+        state, size = self._store.state, len(record)
+        if self.life is StreamState.NEW:
+            await self._announce()
         while self.life is not StreamState.REPLACED:
-            keep = self._room_with(len(record))
+            is_large = self._bytes + size > KEEP_BYTES
+            keep = max(1, min(KEEP_EVENTS, KEEP_BYTES // max(self._largest, size))) if is_large else KEEP_EVENTS
             try:
-                self._last = await self._store.state.append(self.name, record, keep=keep, ttl=ttl, if_last=self._last)
+                self._last = await state.append(self.name, record, keep=keep, ttl=ttl, if_last=self._last)
             except Conflict:
-                found = (await self._store.state.read(self.name, self._last)).records
+                found = (await state.read(self.name, self._last)).records
                 if not found:
                     raise NoRoom("The server's state store has forgotten a stream") from None
                 self._last = found[-1].id
@@ -232,15 +234,12 @@ class EventStream:
                     if found[-1].data.startswith(END):
                         self._become(StreamState.REPLACED)
                     continue
-            self._bytes += len(record)
-            self._largest = max(self._largest, len(record))
+            self._bytes += size
+            self._largest = max(self._largest, size)
+            if self._last == 1 and not state.shared:
+                await self._store.make_room_for(self.name)
             return self._last
         return None
-
-    def _room_with(self, size: int) -> int:
-        """How many records stay."""
-        is_large = self._bytes + size > KEEP_BYTES
-        return max(1, min(KEEP_EVENTS, KEEP_BYTES // max(self._largest, size))) if is_large else KEEP_EVENTS
 
     async def _end(self, answer: bytes) -> int | None:
         self._become(StreamState.ENDING)
@@ -256,9 +255,9 @@ class EventStream:
         """The number of the last record; None if there is no room for one. Raises StoreTrouble if it has to wait."""
         store = self._store
         try:
-            number = await store.append(self, END + answer, store.ttl)
+            number = await store.patiently(partial(self.append, END + answer, store.ttl))
         except NoRoom:
-            number = await self._keep_error()
+            number = await self._keep_error(END + _error(self._requests, ANSWER_LOST))
         if store.state.shared:
             await store.state.delete(requests_key(self.name))
         if self.life is StreamState.ENDING:
@@ -267,10 +266,10 @@ class EventStream:
                 await store.state.publish(self.name)
         return number
 
-    async def _keep_error(self) -> int | None:
+    async def _keep_error(self, error: bytes) -> int | None:
         """In the place of an answer that there is no room for. Without it there is nothing to resume."""
         try:
-            return await self._store.append(self, END + _error(self._requests, ANSWER_LOST), self._store.ttl)
+            return await self._store.patiently(partial(self.append, error, self._store.ttl))
         except NoRoom:
             await self._store.state.drop(self.name)
             return None

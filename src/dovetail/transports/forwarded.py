@@ -1,9 +1,9 @@
-"""Who is behind a proxy: the ASGI scope of a request comes in, the address of its caller goes out.
+"""Trusted proxies: the address of a caller behind them, from `X-Forwarded-For`.
 
-`X-Forwarded-For` can be written by anybody. Of its entries only those count that a trusted proxy has added: the last
+Any client can write that header. Of its entries only those count that a trusted proxy has added: the last
 one if the connection is a trusted proxy's, the one before if the last is again a trusted proxy, and so on to the left.
 The first that is not trusted is the caller. Where an entry can't be read, or there is none, the address found last
-stays the caller: that is a proxy then, so those behind it count as one, and nobody can choose who to be.
+stays the caller: that is a proxy then, and all clients behind it count as one.
 """
 
 import ipaddress
@@ -12,18 +12,17 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from dovetail.engine.exchange import Emit, Exchange, SessionStore
+from dovetail.engine.exchange import Exchange
 from dovetail.engine.rate_limits import IPV6_LINE, caller_of
 from dovetail.errors import SetupError
-from dovetail.protocol.inbound import Request
 from dovetail.transports.asgi import RawHeaders, Scope
-from dovetail.transports.visit import Visit
+from dovetail.transports.request import Visit
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 OPTION = "trusted_proxies"
-UNIX = "unix"  # the entry that stands for whoever comes by a Unix socket, which has no address
+UNIX = "unix"  # the entry for clients of a Unix socket, which has no address
 HEADER = b"x-forwarded-for"
 MAX_HOPS = 20  # entries that are looked at, from the right
 MAX_ENTRY = 80  # bytes: an address with brackets, zone and port is shorter
@@ -129,7 +128,7 @@ def _unmapped(network: Network) -> Network:
 
 
 class ProxiedExchange(Exchange, eq=False, kw_only=True):
-    """An exchange that may have come by a trusted proxy: who is behind it is found out when somebody asks."""
+    """An exchange that may have come by a trusted proxy: the address behind it is read when it is needed."""
 
     scope: Scope
     proxies: TrustedProxies
@@ -144,14 +143,3 @@ def share_of(visit: Visit, proxies: TrustedProxies) -> str:
     address = proxies.caller(visit.scope) if visit.owner is None else None
     parsed = _address(address or "")
     return caller_of(visit.owner, None if parsed is not None and parsed.is_loopback else address, IPV6_LINE)
-
-
-def exchange_of(
-    visit: Visit, request: Request, emit: Emit, held: SessionStore | None, proxies: TrustedProxies
-) -> Exchange:
-    """What the engine is handed for a request; on the path of every call, so nothing is read here."""
-    scope = visit.scope
-    peer = scope.get("client")
-    if not proxies.are_any:
-        return Exchange(request, emit, held, principal=visit.principal, peer=peer)
-    return ProxiedExchange(request, emit, held, principal=visit.principal, peer=peer, scope=scope, proxies=proxies)

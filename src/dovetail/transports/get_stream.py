@@ -19,13 +19,11 @@ from dovetail.errors import ProtocolError
 from dovetail.protocol import inbound, sse
 from dovetail.protocol.sse import EventId, encode_event, priming_event
 from dovetail.state.base import Listener, StoreTrouble, until_answered
-from dovetail.transports.answers import RETRY_SECONDS, milliseconds, retry_frame
-from dovetail.transports.attending import look_after
 from dovetail.transports.event_store import END, HANG_UP, EventStore, log_name
-from dovetail.transports.response import Response
+from dovetail.transports.request import Visit, look_after
+from dovetail.transports.response import RETRY_SECONDS, Response, milliseconds, retry_frame
 from dovetail.transports.server_messages import Presence, ServerMessages
 from dovetail.transports.traffic import Traffic
-from dovetail.transports.visit import Visit
 
 CHANGES = "changes"  # the GET stream of a session, in event ids; calls have random names of another length
 

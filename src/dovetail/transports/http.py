@@ -1,4 +1,4 @@
-"""The server as one ASGI callable: requests come in, find their path and pass the guard, and leave as responses.
+"""The ASGI app of a server: paths, start and drain, and how it is mounted in another app.
 
 It needs no lifespan from its host: the server starts with the first request, unless `start` or a lifespan was quicker.
 """
@@ -10,7 +10,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any
 
-from dovetail import transports
 from dovetail.auth.principal import Principal
 from dovetail.engine.client_requests import MAX_SHARED
 from dovetail.engine.core import Engine
@@ -20,22 +19,19 @@ from dovetail.protocol.session import MAX_CLIENT
 from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.state.urls import open_state
-from dovetail.transports.asgi import WHOLE, App, Receive, Scope, Send
-from dovetail.transports.cors import Cors
+from dovetail.transports.asgi import WHOLE, App, Receive, Scope, Send, is_below
 from dovetail.transports.doorkeeper import Doorkeeper
 from dovetail.transports.endpoint import Endpoint
 from dovetail.transports.event_store import MAX_STREAMS
 from dovetail.transports.forwarded import TrustedProxies
-from dovetail.transports.guard import Guard
-from dovetail.transports.mount_point import mount, route_of
 from dovetail.transports.options import HttpOptions, Identify
-from dovetail.transports.overview import Overview
+from dovetail.transports.origin import Cors, Guard
 from dovetail.transports.process import beside_signals
-from dovetail.transports.routes import BODIES, OVERVIEW, PROXIES, STATE, RouteTable
+from dovetail.transports.request import ClientLeft, Place, Visit
+from dovetail.transports.routes import BODIES, OVERVIEW, PROXIES, STATE, RouteTable, front_page
 from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
-from dovetail.transports.traffic import Traffic
-from dovetail.transports.visit import ClientLeft, Place, Visit
-from dovetail.transports.well_known import OriginDocuments, ResourceDocuments, ResourceUrls
+from dovetail.transports.traffic import Overview, Traffic
+from dovetail.transports.well_known import OriginDocuments, ResourceDocuments, ResourceUrls, root_of
 
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth
@@ -79,7 +75,7 @@ class HttpApp:
         self._drain_task: asyncio.Task[None] | None = None  # begun by a signal
 
     def _make_documents(self) -> ResourceDocuments | None:
-        """What everybody may see besides: how this server is protected, if it is."""
+        """Open to all callers besides the probes: how this server is protected, if it is."""
         self._open: dict[str, Place] = dict.fromkeys(PROBES, self._health)
         auth = self._engine.options.auth
         if auth is None:
@@ -116,7 +112,7 @@ class HttpApp:
     # ── requests ──
 
     def _lead(self, visit: Visit) -> Awaitable[None]:
-        """To whatever is at its path, if it may go there. Not a coroutine: most requests need none for this."""
+        """Route the request: open paths, custom routes, the MCP endpoint; checks Host and Origin. Not a coroutine."""
         if (open_place := self._open.get(visit.route)) is not None:
             return open_place(visit)
         if visit.headers.has_repeats:
@@ -125,8 +121,9 @@ class HttpApp:
         if self._has_pages and (page := self._page(visit)) is not None:
             return self._show(page, visit)
         if visit.method in ("GET", "HEAD") and visit.route in ("", self._options.path) and visit.is_of_browser:
-            own, ours = self._pages.find(visit.route), transports.front_page.front_page
-            return self._show(own or ours(self._engine, self._options, self._urls, visit), visit)
+            url, root = self._urls.resource(visit.scope, visit.route), root_of(visit.scope)
+            page = self._pages.find(visit.route) or front_page(self._engine, self._options, url, root)
+            return self._show(page, visit)
         if b"origin" in visit.headers.raw:
             if visit.method == "OPTIONS" and (allowed := self._cors.preflight(visit.headers)) is not None:
                 return visit.response.empty(204, allowed)
@@ -137,7 +134,7 @@ class HttpApp:
         return (stay.places.get(visit.route) or stay.place(visit.route))(visit)
 
     async def _arrive(self, visit: Visit) -> None:
-        """Where something has to be found out first: whether the server is there, or who is asking."""
+        """Where the server has to start first, or the caller is not known yet."""
         stay = await self._here()
         place = stay.place(visit.route)
         if self._options.identify is not None:
@@ -154,7 +151,7 @@ class HttpApp:
         """A page of the users' own: it has its time like a call, and what the lifespan opened is there for it."""
         stay = await self._here()
         traffic = stay.traffic
-        # Not the shorter way to the wire: what stands between would be passed by.
+        # Without the shorter way to the wire, which would pass by the page's own middleware.
         others = {name: offer for name, offer in (visit.scope.get("extensions") or {}).items() if name != WHOLE}
         ours = {BODIES: traffic.bodies, PROXIES: self._proxies, STATE: stay.state, OVERVIEW: stay.overview}
         scope = {**visit.scope, "extensions": others, **ours}
@@ -165,7 +162,7 @@ class HttpApp:
             await page(scope, visit.receive, visit.send)
         finally:
             traffic.leave(task)
-        visit.response.was_given_by_others()
+        visit.response.started = visit.response.ended = True
 
     async def _health(self, visit: Visit) -> None:
         """Open to every Host and Origin, for probes come with any; but not every page may read it."""
@@ -179,7 +176,7 @@ class HttpApp:
         await visit.response.json(200 if status == OK else 503, body, [(b"cache-control", b"no-store")])
 
     def _readiness(self) -> str:
-        """As this worker has found out by itself: who asks costs the store nothing."""
+        """As this worker knows it: a probe costs the store nothing."""
         if self._draining:
             return "draining"
         trouble = self._stay.member.trouble if self._stay is not None and self._stay.is_open else None
@@ -232,15 +229,10 @@ class HttpApp:
         """From now on `/ready` says no; requests are still served."""
         self._draining = True
 
-    def end_streams(self) -> None:
-        """Refuse new requests and end the streams; calls go on until `drain`."""
-        if self._stay is not None and self._is_mine(self._stay):
-            self._stay.end_streams(self._options.drain_timeout)
-
     async def drain(self, timeout: float | None = None) -> None:
         """Refuse new requests, end the streams, let calls finish for `timeout` seconds, leave the lifespan."""
         stay = self._stay
-        if stay is None:  # nobody ever came
+        if stay is None:  # there was no request
             self._stay = stay = _Stay(self._engine, self._options, self._state, self._documents)
         is_mine = self._is_mine(stay)
         self._draining = True
@@ -286,7 +278,41 @@ class HttpApp:
 
         Their `mount` alone answers a request to `/x` with a redirect to `/x/`, which many MCP clients do not follow.
         """
-        mount(self, host, path)
+        if not path.startswith("/") or path.endswith("/"):
+            raise SetupError(f'mount_on: path={path!r} is not possible; it must be like "/mcp"')
+        if getattr(host, "prefix", ""):
+            raise SetupError(f"mount_on: a router with prefix={host.prefix!r} forgets it for mounts; mount on the app")
+        host.add_route(path, _MountPoint(self))
+        host.mount(path, self)
+
+
+class _MountPoint:
+    """The app at exactly the path that a host has found; not a function, for those are wrapped by the host."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        root: str = scope.get("root_path", "")
+        whole = scope["path"] if is_below(scope["path"], root) else root + scope["path"]
+        inner = {**scope, "root_path": whole, "app_root_path": scope.get("app_root_path", root)}
+        await self._app(inner, receive, send)
+
+
+def route_of(scope: Scope) -> str:
+    """The path below where the app is mounted, without a slash at its end.
+
+    Some hosts leave `path` whole, some cut off where the app is mounted. Of what a proxy has cut off, only Starlette
+    tells how much that is.
+    """
+    path: str = scope["path"]
+    if not scope.get("root_path"):
+        return path.rstrip("/")
+    root: str = scope["root_path"].rstrip("/")
+    for prefix in (root, root.removeprefix(scope.get("app_root_path", ""))):
+        if prefix and is_below(path, prefix):
+            return path[len(prefix) :].rstrip("/")
+    return path.rstrip("/")
 
 
 async def _identity(identify: Identify, scope: Scope) -> Principal | None:
@@ -304,7 +330,7 @@ class _Stay:
     def __init__(
         self, engine: Engine, options: HttpOptions, state: StateBackend | None, documents: ResourceDocuments | None
     ) -> None:
-        """`state`: None if it is opened here, and closed at the end. `documents`: if not everybody may come in."""
+        """`state`: None if it is opened here, and closed at the end. `documents`: if callers need a token."""
         self._opened_here = state is None
         self.state = state = state or open_state(str(options.state), engine.info.name)
         self.loop = asyncio.get_running_loop()
@@ -322,7 +348,7 @@ class _Stay:
         self.places: dict[str, Place] = {}  # none before it has started
 
     async def _open_places(self) -> None:
-        """Behind a door if not everybody may come in."""
+        """With a doorkeeper before each, if callers need a token."""
         options, state, auth = self._options, self.state, self._engine.options.auth
         places: dict[str, Place] = {"": self._endpoint, options.path: self._endpoint}
         if options.sse:
@@ -344,7 +370,7 @@ class _Stay:
         return place
 
     async def start(self, owner: Any) -> None:
-        """If it fails, nothing of it is left: whoever tries again opens another state."""
+        """If it fails, nothing of it is left: the next try opens another state."""
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._close_state)
             await self._open_places()
@@ -372,18 +398,14 @@ class _Stay:
                 self._engine.let_go_of(self.state)
 
     async def end(self, timeout: float) -> None:
-        """Whoever asks for it waits until it is over; it comes once."""
+        """Once, also if several callers wait for it."""
         if self._ended is None:
             self._ended = self.loop.create_task(self._end(timeout))
         await asyncio.shield(self._ended)
 
-    def end_streams(self, timeout: float) -> None:
-        self.is_open = False
-        self._endpoint.stop_asking()  # without a pause between: then no more answers come in
-        self.traffic.end_streams(timeout)
-
     async def _end(self, timeout: float) -> None:
-        self.end_streams(timeout)
+        self.is_open = False
+        self._endpoint.stop_asking()  # without a pause before the streams end: then no more answers arrive
         await self.traffic.close(timeout)
         self.started.cancel()  # if it is not over yet, or never began
         await asyncio.wait([self.started])

@@ -1,20 +1,24 @@
-"""The HTTP response to one request: bytes go out in one piece or as a stream of events, until the client is gone."""
+"""HTTP responses: JSON in one piece, or a stream of events; and the answer to one POST, which may become either."""
 
 import asyncio
 import logging
 import types
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dovetail.engine.concurrency import CallTimeout, Expiry, go_on_beside, with_timeout
 from dovetail.errors import ProtocolError, RateLimited, Unauthorized
+from dovetail.protocol import sse
+from dovetail.protocol.methods import RequestId
 from dovetail.transports.asgi import Message, RawHeaders, Send, Whole
+from dovetail.transports.event_store import EventStore, EventStream
 
 SEND_SECONDS = 30.0  # a client that takes nothing for so long is taken for gone
 HURRY_SECONDS = 0.1  # the same, where somebody waits for the end of this response
 PIECE = 256 * 1024  # bytes that go out at once, so that a large body may take its time
+RETRY_SECONDS = 1.0  # after which a client that lost its connection may come back
 LEFT = 499  # what proxies write into their logs for a client that did not wait
 JSON_TYPE = (b"content-type", b"application/json")
 JSON_HEADERS: RawHeaders = [JSON_TYPE]
@@ -37,8 +41,15 @@ class _Done:
 DONE: Awaitable[None] = _Done()  # type: ignore[assignment]  # any iterator will do
 
 
+class Accepted(NamedTuple):
+    """The media types that a client reads."""
+
+    json: bool
+    stream: bool
+
+
 class Response(msgspec.Struct, eq=False):
-    """One response. What is sent after its end, or after the client has left, goes nowhere and hurts nobody."""
+    """One response. What is sent after its end, or after the client has left, is dropped."""
 
     send: Send
     whole: Whole | None = None  # where the server has a shorter way
@@ -48,7 +59,7 @@ class Response(msgspec.Struct, eq=False):
     over: asyncio.Future[None] | None = None  # where somebody waits for its end
     started: bool = False
     ended: bool = False
-    challenger: Callable[[Unauthorized], RawHeaders] | None = None  # says what would help who is refused
+    challenger: Callable[[Unauthorized], RawHeaders] | None = None  # the WWW-Authenticate of a refusal
 
     def headers_of(self, failure: ProtocolError) -> RawHeaders:
         """What a client should know of a failure besides its status: when to try again, or with what."""
@@ -80,10 +91,6 @@ class Response(msgspec.Struct, eq=False):
         if status != 204:
             headers = [*headers, (b"content-length", b"%d" % len(body))]
         return self._deliver([{"type": "http.response.start", "status": status, "headers": headers}, *_pieces(body)])
-
-    def was_given_by_others(self) -> None:
-        """Somebody else has answered, by the same `send`."""
-        self.started = self.ended = True
 
     def settle(self) -> Awaitable[None]:
         """The client left before anything was said. Middleware of Starlette fails without an answer: there is one."""
@@ -117,15 +124,16 @@ class Response(msgspec.Struct, eq=False):
 
     async def hang_up(self, last: bytes = b"") -> None:
         """End the stream after a last frame, and do not wait for a client that takes nothing."""
+
+        async def end() -> None:
+            if last:
+                await self.event(last)
+            await self.close()
+
         try:
-            await with_timeout(self._end_with(last), HURRY_SECONDS)
+            await with_timeout(end(), HURRY_SECONDS)
         except CallTimeout:
             self.abandon()
-
-    async def _end_with(self, last: bytes) -> None:
-        if last:
-            await self.event(last)
-        await self.close()
 
     def abandon(self) -> None:
         """The client is gone: nothing more is sent, and what hangs on its way is given up."""
@@ -161,7 +169,8 @@ class Response(msgspec.Struct, eq=False):
                     waited_for = sending.send(None)
                 except StopIteration:
                     continue
-                yield from go_on_beside(sending, waited_for, self._hurry())
+                self.sending = Expiry(SEND_SECONDS)
+                yield from go_on_beside(sending, waited_for, self.sending)
         except asyncio.CancelledError:
             if len(messages) > 1:  # half of it may be out, so that nothing more can follow
                 self._end()
@@ -171,10 +180,6 @@ class Response(msgspec.Struct, eq=False):
             self._end()
         finally:
             self.sending = None
-
-    def _hurry(self) -> Expiry:
-        self.sending = Expiry(SEND_SECONDS)
-        return self.sending
 
 
 def _pieces(body: bytes, *, more: bool = False) -> list[Message]:
@@ -189,3 +194,110 @@ def _pieces(body: bytes, *, more: bool = False) -> list[Message]:
 
 async def awaiting(sending: Awaitable[None]) -> None:
     await sending
+
+
+class Answer(msgspec.Struct, eq=False):
+    """The answer to one POST: JSON, unless the server has something to say before it; then a stream of events.
+
+    If the client has a session, the events of its stream are kept in the event store, so that it can come back.
+    """
+
+    response: Response
+    accepted: Accepted
+    session: str = ""  # the client's, if it has one
+    store: EventStore | None = None  # where it can come back
+    primes: bool = False  # and is told so at once
+    requests: tuple[RequestId, ...] = ()  # what it answers
+    events: EventStream | None = None  # from the first event on
+
+    async def emit(self, message: bytes) -> None:
+        await self.carry(message)
+
+    async def carry(self, message: bytes, *, last: bool = False) -> bool:
+        """Send something before the answer, or that as the `last`, or keep it for a client that comes back.
+
+        False if neither is possible: a client that reads only JSON does not get it.
+        """
+        if not self.accepted.stream:
+            return False
+        if not self.response.started:
+            await self._open()
+        if self.events is not None:
+            return await self.events.send(message, last=last)
+        if self.store is not None:  # the client left before it knew that there is something to come back to
+            return False
+        await self.response.event(sse.encode_event(message), last=last)
+        return last or not self.response.ended
+
+    async def _open(self) -> None:
+        if self.response.started or self.response.ended:
+            return
+        if self.store is None:
+            await self.response.open()
+            return
+        if self.events is None:
+            self.events = EventStream(self.store, self.session, self.response, self.requests)
+        await self.events.open(milliseconds(RETRY_SECONDS) if self.primes else None)
+
+    async def outlived(self) -> None:
+        """The call takes its time: a client that can come back is told how, while there is a connection."""
+        if self.primes:
+            await self._open()
+
+    async def keep_alive(self) -> None:
+        if self.accepted.stream:
+            await self._open()
+            await self.response.event(sse.KEEP_ALIVE)
+
+    async def close_stream(self, retry: float | None) -> None:
+        """Close the connection but not the stream: the client comes back for the rest after `retry` seconds."""
+        await self._open()
+        events = self.events
+        if events is not None and events.hang_up_tail is not None:
+            await events.hang_up_tail(retry)
+        elif events is not None and self.response.ended:
+            await events.hang_up_elsewhere(retry_frame(retry))
+        else:
+            await self.response.hang_up(retry_frame(retry))
+
+    def finish(self, message: bytes, status: int) -> Awaitable[None]:
+        """The answer itself. An error with a status is JSON, also for a client that reads only streams."""
+        if self.response.started or (status == 200 and not self.accepted.json):
+            return self._finish_stream(message)
+        return self.response.json(status, message)
+
+    async def _finish_stream(self, message: bytes) -> None:
+        try:
+            is_over = await self.carry(message, last=True)
+        except BaseException:
+            if self.events is not None:
+                await self.events.end()
+            raise
+        if not is_over:
+            await self.end()
+
+    async def finish_silently(self) -> None:
+        """The call was cancelled, so nothing may be answered; but the request has to end."""
+        if self.accepted.stream:
+            await self.response.open()
+            await self.end()
+        else:
+            await self.response.empty(204)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """There is a stream to come back to, and its end was not told."""
+        return self.events is not None and self.events.is_unfinished
+
+    async def end(self) -> None:
+        if self.events is not None:
+            await self.events.end()
+        await self.response.close()
+
+
+def milliseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1000))
+
+
+def retry_frame(seconds: float | None) -> bytes:
+    return b"" if seconds is None else b"retry: %d\n\n" % milliseconds(seconds)

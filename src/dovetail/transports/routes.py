@@ -1,37 +1,44 @@
-"""Pages of the users' own, beside the endpoint: a function and its methods go in, an ASGI callable comes out.
+"""Custom routes beside the endpoint: a function and its methods become an ASGI callable at a path.
 
 `page(request: PageRequest)` returns text, bytes, a dict or a list (sent as JSON), a `PageResponse`, or any ASGI
-callable, such as a response of Starlette. Whatever goes wrong is answered with JSON, and told in the log only.
+callable, such as a response of Starlette. A failure is answered with JSON, and its cause is in the log only.
 """
 
 import asyncio
+import base64
+import hashlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from inspect import isawaitable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
+import msgspec
+
 from dovetail.engine.concurrency import CallTimeout, with_timeout
+from dovetail.engine.core import Engine
 from dovetail.engine.invoke import EXITS, is_cancelled
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError, SetupError
 from dovetail.protocol import jsonrpc
 from dovetail.registry.functions import FunctionInfo, inspect_function
 from dovetail.transports.asgi import App, Message, RawHeaders, Receive, Scope, Send, is_below
 from dovetail.transports.forwarded import NOBODY, TrustedProxies
-from dovetail.transports.response import SEND_SECONDS
+from dovetail.transports.options import HttpOptions
+from dovetail.transports.request import ClientLeft, Visit
+from dovetail.transports.response import SEND_SECONDS, awaiting
 from dovetail.transports.traffic import Bodies
-from dovetail.transports.visit import ClientLeft, Visit
 
 MAX_QUERY_FIELDS = 1_000
 MOUNT = "/*"  # the end of a path that stands for everything below it
 JSON = "application/json"
-BODIES = "dovetail.bodies"  # where the scope says what bodies are being read; a page by itself counts its own
-PROXIES = "dovetail.proxies"  # and whose word on callers is believed
-STATE = "dovetail.state"  # and where the app remembers
-OVERVIEW = "dovetail.overview"  # and what is going on in it
+# What the scope of a page holds besides:
+BODIES = "dovetail.bodies"  # the bodies that are being read; without it a page counts its own
+PROXIES = "dovetail.proxies"  # the TrustedProxies
+STATE = "dovetail.state"  # the state backend
+OVERVIEW = "dovetail.overview"  # the Overview of the app
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
@@ -117,13 +124,10 @@ class AnnouncedApp:
         return self._app(scope, receive, send)
 
 
-class RunInThread(Protocol):
-    """Runs a blocking function elsewhere, as `ThreadPool.run` does."""
-
-    def __call__(self, function: Callable[[], Any], *, label: str) -> Awaitable[Any]: ...
+RunInThread = Callable[..., Awaitable[Any]]  # as `ThreadPool.run` is: (function, *, label)
 
 
-# --- what is registered
+# ── registration ──
 
 
 class PageFunction(NamedTuple):
@@ -146,18 +150,13 @@ def check_page(function: Callable[..., Any], methods: Sequence[str]) -> PageFunc
 
 def _request_parameter(info: FunctionInfo) -> str:
     """The parameter that says PageRequest, or one that says nothing; no other may be required."""
-    untyped = [each.name for each in info.parameters if each.annotation in (Any, object)]
-    fix = f"write {info.name}(request: PageRequest)"
-    for chosen in (*info.injected, *untyped):
-        for other in info.parameters:
-            if other.name != chosen and other.required:
-                where = f"{info.where}, parameter {other.name}"
-                raise SetupError(f"{where}: a page gets the request and nothing else; {fix}")
-        return chosen
-    for wrong in info.parameters:
-        shown = getattr(wrong.annotation, "__qualname__", wrong.annotation)
-        raise SetupError(f"{info.where}, parameter {wrong.name}: a page gets a PageRequest, not {shown}; {fix}")
-    raise SetupError(f"{info.where}: a page gets the request; {fix}")
+    untyped = (each.name for each in info.parameters if each.annotation in (Any, object))
+    chosen = next(iter((*info.injected, *untyped)), None)
+    others = [each.name for each in info.parameters if each.required and each.name != chosen]
+    if chosen is None or others:
+        where = f"{info.where}, parameter {others[0]}" if others else info.where
+        raise SetupError(f"{where}: a page gets the request and nothing else; write {info.name}(request: PageRequest)")
+    return chosen
 
 
 def _checked_methods(methods: Any, where: str) -> tuple[str, ...]:
@@ -209,12 +208,9 @@ class _Sending:
     async def __call__(self, message: Message) -> None:
         self.has_begun = True
         try:
-            await with_timeout(self._pass_on(message), SEND_SECONDS)
+            await with_timeout(awaiting(self._send(message)), SEND_SECONDS)
         except (OSError, CallTimeout):
             raise ClientLeft from None
-
-    async def _pass_on(self, message: Message) -> None:
-        await self._send(message)
 
 
 async def _answer(page: PageFunction, request: PageRequest, run_in_thread: RunInThread) -> App:
@@ -243,7 +239,7 @@ def _as_told(failure: BaseException, page: PageFunction) -> App:
     return _refusal_response(ProtocolError("Internal error", code=INTERNAL_ERROR, http_status=500))
 
 
-# --- answers
+# ── answers ──
 
 
 def _refusal(status: int, message: str) -> ProtocolError:
@@ -276,17 +272,28 @@ def _raw_headers(headers: Mapping[str, str]) -> RawHeaders:
     return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
 
 
-# --- the paths of an app
+# ── the paths of an app ──
 
 
 class RouteTable:
     """Finds the app for a path: an exact one, with or without a slash at its end, or else the closest mount."""
 
     def __init__(self, routes: Mapping[str, App], reserved: Collection[str]) -> None:
-        checked = check_routes(routes, reserved)
+        """Raises SetupError with the fix."""
         self._reserved = {path.removesuffix("/") for path in reserved}
-        self._exact = {path: app for path, app in checked.items() if not path.endswith(MOUNT)}
-        mounts = {path.removesuffix(MOUNT): app for path, app in checked.items() if path.endswith(MOUNT)}
+        self._exact: dict[str, App] = {}
+        mounts: dict[str, App] = {}
+        for given, app in routes.items():
+            path = _checked_path(given)
+            prefix = path.removesuffix(MOUNT)
+            if prefix in self._reserved and path != MOUNT:
+                raise SetupError(f"route {given!r}: this path belongs to the server itself; choose another")
+            found = mounts if path.endswith(MOUNT) else self._exact
+            if prefix in found:
+                raise SetupError(f"route {given!r}: there are two for this path; a slash at the end does not count")
+            if not callable(app):
+                raise SetupError(f"route {given!r}: {type(app).__name__} is not an ASGI callable")
+            found[prefix] = _mounted(prefix, app) if found is mounts else app
         self._mounts = sorted(mounts.items(), key=lambda mount: len(mount[0]), reverse=True)
 
     def find(self, path: str) -> App | None:
@@ -298,23 +305,6 @@ class RouteTable:
             if is_below(path, prefix):
                 return mounted
         return None
-
-
-def check_routes(routes: Mapping[str, App], reserved: Collection[str]) -> dict[str, App]:
-    """The routes by their paths without a slash at the end, mounts as "/path/*". Raises SetupError with the fix."""
-    taken = {path.removesuffix("/") for path in reserved}
-    checked: dict[str, App] = {}
-    for given, app in routes.items():
-        path = _checked_path(given)
-        prefix = path.removesuffix(MOUNT)
-        if prefix in taken and path != MOUNT:
-            raise SetupError(f"route {given!r}: this path belongs to the server itself; choose another")
-        if path in checked:
-            raise SetupError(f"route {given!r}: there are two for this path; a slash at the end makes no difference")
-        if not callable(app):
-            raise SetupError(f"route {given!r}: {type(app).__name__} is not an ASGI callable")
-        checked[path] = _mounted(prefix, app) if path.endswith(MOUNT) else app
-    return checked
 
 
 def _checked_path(given: Any) -> str:
@@ -339,3 +329,47 @@ def _mounted(prefix: str, app: App) -> App:
         await app({**scope, "root_path": outer + prefix, "path": whole}, receive, send)
 
     return mounted
+
+
+# ── what a person sees who opens the endpoint in a browser ──
+
+_STYLE = (
+    ":root{color-scheme:light dark}h1{font-size:1.5rem}small{font-weight:normal;opacity:.7}"
+    "body{font:1rem/1.5 system-ui,sans-serif;max-width:40rem;margin:3rem auto;padding:0 1rem;overflow-wrap:anywhere}"
+    "pre{padding:.8rem 1rem;border:1px solid #8886;border-radius:.5rem;white-space:pre-wrap}"
+)
+_SHA = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_POLICY = f"default-src 'none'; style-src 'sha256-{_SHA}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "vary": "accept",
+}
+
+
+def front_page(engine: Engine, options: HttpOptions, url: str, root: str) -> PageResponse:
+    """How to connect to the endpoint at `url`, and links to pages below `root`.
+
+    Nothing in it is loaded from elsewhere, nothing runs; where callers need a token it tells only the server's name.
+    """
+    from html import escape
+
+    info, auth = engine.info, engine.options.auth
+    entry: dict[str, object] = {"type": "http", "url": url}
+    about = f"<small>{escape(info.version)}</small></h1><p>{escape(info.description or '')}"
+    if auth is not None and auth.authorization_servers:
+        about = "</h1><p>You have to sign in: your host opens the page for that when it connects."
+    elif auth is not None:
+        about = "</h1><p>You need a key: ask who runs this server for one."
+        entry["headers"] = {"Authorization": "Bearer <your key>"}
+    settings = msgspec.json.format(msgspec.json.encode({"mcpServers": {info.name: entry}}), indent=2).decode()
+    pages = [(escape(app.name), path) for path, app in options.routes.items() if isinstance(app, AnnouncedApp)]
+    links = (f'<p><a href="{escape(root + path.removesuffix(MOUNT))}/">Open the {name}</a>' for name, path in pages)
+    title = escape(info.title or info.name)
+    html = f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width"><style>{_STYLE}</style><h1>{title} {about}
+<p>This is an MCP server: Claude, Cursor, VS Code and other hosts connect to it at <pre>{escape(url)}</pre>
+<p>Many of them take it from a file with settings: <pre>{escape(settings)}</pre>{"".join(links)}"""
+    return PageResponse(html, 200, _HEADERS, "text/html")

@@ -8,14 +8,15 @@ import hashlib
 import logging
 from contextlib import AbstractAsyncContextManager, suppress
 
-from dovetail.engine.client_requests import NOT_READY, PendingRequest, PendingRequests
+import msgspec
+
+from dovetail.engine.client_requests import CALL_IS_OVER, NOT_READY, PendingRequest, PendingRequests
 from dovetail.engine.sessions import HeldSession, Sessions, messages
 from dovetail.errors import MissingCapability, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import Envelope
 from dovetail.state.base import Conflict, NoRoom, StateBackend, StoreTrouble
-from dovetail.transports.answers import Answer
-from dovetail.transports.response import Response
+from dovetail.transports.response import Answer, Response
 
 KEEP_MESSAGES = 100  # of one session; not more than one read of a log gives
 KEEP_BYTES = 1024 * 1024  # of one session, about: the larger a message, the fewer are kept with it
@@ -39,44 +40,20 @@ class ServerMessages:
     def __init__(self, sessions: Sessions, state: StateBackend, *, session_timeout: float, beat: float) -> None:
         self._sessions = sessions
         self._state = state
+        self.is_shared = state.shared
         self._keep_seconds = max(7 * 86_400.0, 2 * session_timeout)
         self.presence = Presence(state, beat * MISSED_BEATS)
         self.replies = PendingRequests(state, beat=beat)
         self.resumed: set[Response] = set()  # those whose stream goes on by another connection
 
-    def pending(
-        self, held: HeldSession, answer: Answer, method: str, timeout: float
-    ) -> AbstractAsyncContextManager[PendingRequest]:
-        """A request on the stream of a call, else on the GET stream. It fails too if the client leaves for a while."""
-
-        async def send(message: bytes) -> None:
-            if not held.record.initialized and not (await held.reload() and held.record.initialized):
-                raise QuestionFailed(NOT_READY)
-            if await answer.carry(message):
-                return
-            if await self.presence.is_heard(held.record.id):
-                await self._keep(held, message)
-            elif answer.reads_streams:
-                raise QuestionFailed(f"The client can't be asked: {CLIENT_LEFT}")
-            else:  # it never could, so a function that can do without may do so
-                raise MissingCapability({method.partition("/")[0]: {}}, JSON_ONLY)
-
-        async def is_there() -> bool:
-            own, events = answer.response, answer.events
-            if not own.ended or own in self.resumed or await self.presence.is_heard(held.record.id):
-                return True
-            return events is not None and self._state.shared and await self.presence.is_heard(events.name)
-
-        return self.replies.open(held.record.id, timeout, send, is_there)
-
     async def tell(self, held: HeldSession, message: bytes) -> None:
         """On the GET stream of the client, now or later."""
         try:
-            await self._keep(held, message)
+            await self.keep(held, message)
         except NoRoom as failure:
             log.warning("a message can't be kept for its client: %s", failure.message)
 
-    async def _keep(self, held: HeldSession, message: bytes) -> None:
+    async def keep(self, held: HeldSession, message: bytes) -> None:
         if await held.reload():  # else there would be a log that is never dropped
             keep = max(1, min(KEEP_MESSAGES, KEEP_BYTES // len(message)))
             await self._state.append(messages(held.record.id), message, keep=keep, ttl=self._keep_seconds)
@@ -116,6 +93,48 @@ class ServerMessages:
 
 def _visit(id: str) -> str:
     return f"visits/{hashlib.sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+class SessionBack(msgspec.Struct, eq=False):
+    """The way from a call to its client (`BackChannel`); notifications go that way also when the call is over."""
+
+    _messages: ServerMessages
+    _session: HeldSession
+    _answer: Answer | None  # as long as the call is open
+
+    def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager[PendingRequest]:
+        """A request on the stream of the call, else on the GET stream. It fails if the client is gone for a while."""
+        if (answer := self._answer) is None:
+            raise QuestionFailed(CALL_IS_OVER)
+        messages, held = self._messages, self._session
+        presence = messages.presence
+
+        async def send(message: bytes) -> None:
+            if not held.record.initialized and not (await held.reload() and held.record.initialized):
+                raise QuestionFailed(NOT_READY)
+            if await answer.carry(message):
+                return
+            if await presence.is_heard(held.record.id):
+                await messages.keep(held, message)
+            elif answer.accepted.stream:
+                raise QuestionFailed(f"The client can't be asked: {CLIENT_LEFT}")
+            else:  # it never could, so a function that can do without may do so
+                raise MissingCapability({method.partition("/")[0]: {}}, JSON_ONLY)
+
+        async def is_there() -> bool:
+            own, events = answer.response, answer.events
+            if not own.ended or own in messages.resumed or await presence.is_heard(held.record.id):
+                return True
+            return events is not None and messages.is_shared and await presence.is_heard(events.name)
+
+        return messages.replies.open(held.record.id, timeout, send, is_there)
+
+    async def tell(self, message: bytes) -> None:
+        if self._answer is None or not await self._answer.carry(message):
+            await self._messages.tell(self._session, message)
+
+    def close(self) -> None:
+        self._answer = None
 
 
 class Presence:

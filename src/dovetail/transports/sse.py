@@ -22,12 +22,11 @@ from dovetail.protocol.jsonrpc import BadMessage
 from dovetail.protocol.sse import encode_event
 from dovetail.state.base import NoRoom, StateBackend, StoreTrouble, until_answered
 from dovetail.transports.asgi import is_below
-from dovetail.transports.attending import look_after
 from dovetail.transports.forwarded import TrustedProxies, share_of
 from dovetail.transports.options import HttpOptions
+from dovetail.transports.request import Visit, look_after
 from dovetail.transports.response import Response
 from dovetail.transports.traffic import LAST_SECONDS, Traffic
-from dovetail.transports.visit import Visit
 
 STREAM_ROUTE = "/sse"
 MESSAGES_ROUTE = "/messages"

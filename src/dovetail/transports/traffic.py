@@ -1,12 +1,19 @@
-"""What goes on in an HTTP server: calls being served, streams held open, bodies on their way, and how it ends."""
+"""Calls, streams and bodies in flight: how many there may be, how they end, and what a page may know of them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dovetail.engine.concurrency import beside
+from dovetail.engine.core import Engine
 from dovetail.engine.rate_limits import ANONYMOUS
+from dovetail.engine.sessions import Sessions
 from dovetail.errors import INTERNAL_ERROR, Busy, ProtocolError, RateLimited
+from dovetail.protocol.session import Session
+from dovetail.state.base import StateBackend
+from dovetail.transports.options import HttpOptions
 from dovetail.transports.response import DONE, Response, awaiting
 
 SETTLE_SECONDS = 1.0  # how long stopped calls get to clean up, and streams that were given up
@@ -118,16 +125,12 @@ class Traffic:
         if self.closing:
             self._left.set()
 
-    def end_streams(self, timeout: float) -> None:
-        """Nothing more comes in, and the streams are told to end; once."""
+    async def close(self, timeout: float) -> None:
+        """Refuse new ones, end the streams, wait for the calls, stop those that take longer, give up slow clients."""
         if not self.closing:
             self.closing = True
             for stream in tuple(self._streams.values()):
                 stream.end(timeout)
-
-    async def close(self, timeout: float) -> None:
-        """End the streams now, wait for the calls, stop those that take longer, give up clients that do not read."""
-        self.end_streams(timeout)
         if not await self._emptied(self._calls, timeout):
             for stop in tuple(self._calls.values()):
                 stop()
@@ -164,3 +167,58 @@ class _OnItsWay(NamedTuple):
 
     def end(self) -> None:
         self.traffic.leave(self)
+
+
+class SeenSession(NamedTuple):
+    """A session, and how long it has been known to this process."""
+
+    record: Session
+    since: float  # when it was first met here, in seconds since 1970
+    idle: float  # seconds since it was used
+
+
+class Overview:
+    """What a page may know of the app that it is shown in: it comes with the scope of the page (`OVERVIEW`).
+
+    Of several workers each knows its own traffic, and the sessions that were used there.
+    """
+
+    def __init__(
+        self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: Traffic, sessions: Sessions
+    ) -> None:
+        self.endpoint = options.path  # below where the app is mounted
+        hosts = options.allowed_hosts
+        # else any name that points here is believed
+        self.knows_its_hosts = hosts is not None and not any(host.partition(":")[0] == "*" for host in hosts)
+        self.state = type(state).__name__.removesuffix("State").lower()
+        self._engine = engine
+        self._traffic = traffic
+        self._sessions = sessions
+
+    @property
+    def streams(self) -> int:
+        """Those that are held open, a page's own too."""
+        return self._traffic.open_streams
+
+    @property
+    def subscriptions(self) -> int:
+        """To resources, by sessions and by listens."""
+        return self._engine.hub.wishes
+
+    async def sessions(self, most: int) -> tuple[int, list[SeenSession]]:
+        """How many there are, and those that were used last."""
+        total, last = self._sessions.glance(most)
+        held = await asyncio.gather(*(self._sessions.hold(id) for id, _, _ in last))
+        now = time.time()
+        seen = zip(held, last, strict=True)
+        return total, [SeenSession(each.record, now - met, idle) for each, (_, met, idle) in seen if each is not None]
+
+    @contextmanager
+    def stream(self, end: Callable[[], object]) -> Iterator[None]:
+        """A page that goes on and on: it counts as a stream, and is told to end when the server stops."""
+        key = object()
+        self._traffic.open_stream(key, lambda _: end(), end, "pages")
+        try:
+            yield
+        finally:
+            self._traffic.close_stream(key)

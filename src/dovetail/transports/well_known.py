@@ -15,10 +15,10 @@ from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.headers import Headers
 from dovetail.transports.asgi import RawHeaders, Receive, Scope, Send
 from dovetail.transports.forwarded import TrustedProxies
-from dovetail.transports.guard import Guard, parse_authority
 from dovetail.transports.options import HttpOptions
+from dovetail.transports.origin import Guard, parse_authority
+from dovetail.transports.request import Visit
 from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE
-from dovetail.transports.visit import Visit
 
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth

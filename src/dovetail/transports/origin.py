@@ -1,4 +1,4 @@
-"""Who may come in: `Host` and `Origin` of a request go in; nothing comes out, or a refusal that says what to set.
+"""Host and Origin checks, and CORS: refuses what a foreign web page sends, with the setting that would allow it.
 
 A web page can reach a server on its visitor's own machine by letting its name point there (DNS rebinding). What it
 can't do is forge two headers: `Host` is then the page's name, `Origin` the page's address. So these are checked:
@@ -6,18 +6,19 @@ can't do is forge two headers: `Host` is then the page's name, `Origin` the page
 - `Host` must be a loopback name or in `allowed_hosts`. A server that is bound to another address and has no
   `allowed_hosts` can't know its own names: there `Host` is not checked, and a warning says so once.
 - `Origin`, if there is one, must be a loopback address, in `allowed_origins`, or the same as a `Host` that
-  `allowed_hosts` vouches for; a `Host` that nobody checked proves nothing.
+  `allowed_hosts` vouches for; a `Host` that was not checked proves nothing.
 """
 
 import ipaddress
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
 from typing import NamedTuple
 
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.headers import Headers
+from dovetail.transports.asgi import RawHeaders
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 ADD_HOST = "add it to allowed_hosts (DOVETAIL_ALLOWED_HOSTS)"
@@ -26,14 +27,9 @@ NOT_CHECKED = (
     "The Host header is not checked, because this server listens on %s and does not know its own names: list them in "
     "allowed_hosts (DOVETAIL_ALLOWED_HOSTS). Origin is checked."
 )
-TOO_MANY = "More requests are refused for their Host or Origin than the log can show"
-
 MAX_JUDGED = 500  # characters of a host or an origin; a name has 253 at most
-MAX_SHOWN = 200  # characters of a value that a refusal repeats
 MAX_LINES = 100  # different refusals in the log in a minute
 MAX_VERDICTS = 1_000
-MAX_REMEMBERED = 300  # characters of Host and Origin; longer ones are judged anew each time
-MINUTE = 60.0
 
 _LABELS = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*"
 _AUTHORITY = re.compile(rf"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>{_LABELS})\.?)(?::(?P<port>[0-9]{{0,5}}))?")
@@ -96,7 +92,8 @@ class Guard:
         self._origins = _patterns("allowed_origins", allowed_origins, origin_pattern)
         self._checks_host: bool | None = None  # None: the local address of each request decides
         self._verdicts: dict[tuple[bytes | None, bytes | None, str | None], _Refusal | None] = {}
-        self._journal = _Journal()
+        self._logged: set[str] = set()  # refusals of the minute that ends …
+        self._minute_ends = 0.0  # … by the monotonic clock
         self._has_warned = False
         if allowed_hosts is not None:
             self._checks_host = EVERYTHING not in self._hosts
@@ -113,11 +110,11 @@ class Guard:
             return
         refusal = self._verdict(headers, server)
         if refusal is not None:
-            self._journal.warn(refusal.message)
+            self._log(refusal.message)
             raise ProtocolError(refusal.message, code=INVALID_REQUEST, http_status=refusal.status)
 
     def allows(self, headers: Headers, server: tuple[str, int | None] | None) -> bool:
-        """What `check` would say, without a word; for what is open to all but shows itself to known origins only."""
+        """What `check` would say, without a word; for paths open to all, whose answers only known origins may read."""
         return self._verdict(headers, server) is None
 
     def _verdict(self, headers: Headers, server: tuple[str, int | None] | None) -> _Refusal | None:
@@ -130,7 +127,7 @@ class Guard:
         host: str | None = headers.get("host")
         origin: str | None = headers.get("origin")
         refusal = self._judge(host, origin, local)
-        if len(host or "") + len(origin or "") <= MAX_REMEMBERED:
+        if len(host or "") + len(origin or "") <= MAX_JUDGED:  # longer ones are judged anew each time
             if len(self._verdicts) >= MAX_VERDICTS:
                 self._verdicts.clear()
             self._verdicts[key] = refusal
@@ -164,13 +161,22 @@ class Guard:
             return None
         return _Refusal(403, f"The Origin header {shown(given)} is not allowed here: {ADD_ORIGIN}")
 
+    def _log(self, line: str) -> None:
+        """Each line once a minute, and not too many different ones: any client can cause them."""
+        now = monotonic()
+        if now >= self._minute_ends:
+            self._logged, self._minute_ends = set(), now + 60.0
+        if line not in self._logged and len(self._logged) < MAX_LINES:
+            self._logged.add(line)
+            log.warning("%s", line)
+
     def _warn_of_unchecked_host(self, address: str) -> None:
         if not self._has_warned:
             self._has_warned = True
             log.warning(NOT_CHECKED, shown(address))
 
 
-# --- hosts and origins
+# ── hosts and origins ──
 
 
 def parse_authority(text: str) -> Authority | None:
@@ -246,22 +252,18 @@ def _no_host(host: str | None) -> _Refusal:
     return _Refusal(400, f"The Host header {shown(host)} is not a host name, with or without a port")
 
 
-# --- patterns
+# ── patterns ──
 
 _PATTERN = re.compile(
     rf"(?P<name>\*|\[[0-9a-f:.]+\]|(?:\*\.)?{_LABELS}\.?)(?::(?P<port>\*|[0-9]{{1,5}}))?", re.IGNORECASE
 )
-_HOST_EXAMPLES = 'write it like "example.com", "example.com:8443", "*.example.com", "[::1]:8000" or "*"'
-_ORIGIN_EXAMPLES = 'write it like "https://app.example.com", "https://*.example.com", "app.example.com", "null" or "*"'
+_HOSTS = 'no host; write it like "example.com", "example.com:8443", "*.example.com", "[::1]:8000", "xn--…" or "*"'
+_ORIGINS = 'no origin; write it like "https://app.example.com", "https://*.example.com", "myapp://*", "null" or "*"'
 
 
 def host_pattern(text: str) -> AddressPattern:
     """An entry of `allowed_hosts`. Raises ValueError with the fix."""
-    if text == "*":
-        return EVERYTHING
-    if "://" in text:
-        raise ValueError(f'a host has no scheme; write "{_without_path(text.partition("://")[2])}"')
-    return _web_pattern(None, text, _HOST_EXAMPLES)
+    return EVERYTHING if text == "*" else _web_pattern(None, text, _HOSTS)
 
 
 def origin_pattern(text: str) -> AddressPattern:
@@ -271,44 +273,30 @@ def origin_pattern(text: str) -> AddressPattern:
     if text == "null":
         return AddressPattern("", text, None)
     if "://" not in text:
-        return _web_pattern(None, text, _ORIGIN_EXAMPLES)
+        return _web_pattern(None, text, _ORIGINS)
     scheme, _, rest = text.lower().partition("://")
     if scheme in DEFAULT_PORTS:
-        pattern = _web_pattern(scheme, rest, _ORIGIN_EXAMPLES)
+        pattern = _web_pattern(scheme, rest, _ORIGINS)
         any_port = pattern.name == "*" or rest.endswith(":*")
         return pattern if any_port or pattern.port is not None else pattern._replace(port=DEFAULT_PORTS[scheme])
     if parse_origin(text) is None or "*" in rest.removeprefix("*"):
-        raise ValueError(f'it is not an origin; write it like "{scheme}://name" or "{scheme}://*"')
+        raise ValueError(f"it is {_ORIGINS}")
     return AddressPattern(scheme, rest, None)
 
 
-def _web_pattern(scheme: str | None, text: str, examples: str) -> AddressPattern:
-    if any(mark in text for mark in "/?#"):
-        whole = _without_path(text) if scheme is None else f"{scheme}://{_without_path(text)}"
-        raise ValueError(f'it has a path; write "{whole}"')
-    if not text.isascii():
-        raise ValueError("internationalised names are compared in their ASCII form; write it so (xn--…)")
-    if text.count(":") > 1 and "[" not in text:
-        raise ValueError(f'an IPv6 address stands in brackets; write "[{text}]"')
+def _web_pattern(scheme: str | None, text: str, fix: str) -> AddressPattern:
+    """No path, no scheme before a host, a star only at the front, IPv6 in brackets."""
     found = _PATTERN.fullmatch(text)
     if found is None:
-        starred = "*" in text.removesuffix(":*").removeprefix("*.")
-        reason = "a star stands for all names below one, at the front" if starred else "it is not a host name"
-        raise ValueError(f"{reason}; {examples}")
+        raise ValueError(f"it is {fix}")
     port = None if found["port"] in (None, "*") else int(found["port"])
-    name = found["name"].lower()
+    name: str = found["name"].lower()
     if not name.startswith("*"):
         authority = parse_authority(name)
-        if authority is None:
-            raise ValueError(f"it is not a host name; {examples}")
-        name = authority.name
-    if port is not None and port > 65535:
-        raise ValueError("a port is at most 65535")
+        name = "" if authority is None else authority.name
+    if not name or (port or 0) > 65535:
+        raise ValueError(f"it is {fix}")
     return AddressPattern(scheme, name.removesuffix("."), port)
-
-
-def _without_path(text: str) -> str:
-    return re.split("[/?#]", text, maxsplit=1)[0]
 
 
 def _patterns(option: str, entries: Iterable[str], read: Callable[[str], AddressPattern]) -> list[AddressPattern]:
@@ -326,34 +314,76 @@ def _patterns(option: str, entries: Iterable[str], read: Callable[[str], Address
     return patterns
 
 
-# --- what is told
-
-
 def shown(value: str | None) -> str:
     """A value from outside, safe to read in a log: in quotes, escaped, and not too long."""
     text = value or ""
-    return ascii(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...")
+    return ascii(text if len(text) <= 200 else f"{text[:200]}...")
 
 
-class _Journal:
-    """Warnings into the log: each line at most once a minute, and not too many different ones."""
+# ── CORS ──
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
-        self._told: dict[str, float] = {}
+METHODS = b"GET, POST, DELETE, OPTIONS"
+REQUEST_HEADERS = frozenset(
+    {
+        *("accept", "cache-control", "content-type", "authorization", "dpop", "x-requested-with"),
+        *("mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id"),
+        *("traceparent", "tracestate", "baggage"),
+    }
+)
+MAX_AGE = b"600"  # seconds that a browser may remember the answer
+MAX_HEADERS = 100  # names in one preflight
+EXPOSED = b"Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
 
-    def warn(self, line: str) -> None:
-        now = self._clock()
-        if self._is_fresh(line, now):
-            return
-        if len(self._told) >= MAX_LINES:
-            self._told = {each: when for each, when in self._told.items() if now - when < MINUTE}
-        if len(self._told) >= MAX_LINES:
-            line = TOO_MANY
-            if self._is_fresh(line, now):
-                return
-        self._told[line] = now
-        log.warning("%s", line)
+_PARAMETER = re.compile(r"mcp-param-[!#$%&'*+\-.^_`|~0-9a-z]{1,200}", re.IGNORECASE | re.ASCII)
+_ECHOABLE = re.compile(r"[!-~]{1,500}")  # visible ASCII; any other origin gets no permission
 
-    def _is_fresh(self, line: str, now: float) -> bool:
-        return line in self._told and now - self._told[line] < MINUTE
+
+class Cors:
+    """Permissions for pages of other origins; none at all where it is switched off.
+
+    The guard has accepted the `Origin` before, so it is echoed: never `*`, and never with credentials, for no cookie
+    means anything here. A preflight that asks for a private network is allowed too: an origin in `allowed_origins` was
+    let in on purpose, and a loopback page is on that network already.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+
+    def preflight(self, headers: Headers) -> RawHeaders | None:
+        """The answer to an OPTIONS request; None if it is no preflight, or nothing is to be permitted."""
+        origin = headers.get("origin")
+        if not self._enabled or origin is None or "access-control-request-method" not in headers:
+            return None
+        if not _ECHOABLE.fullmatch(origin):
+            return None
+        answer = [
+            (b"access-control-allow-origin", origin.encode("ascii")),
+            (b"access-control-allow-methods", METHODS),
+            (b"access-control-max-age", MAX_AGE),
+            (b"vary", b"Origin, Access-Control-Request-Headers"),
+        ]
+        if allowed := ", ".join(_allowed(headers.get("access-control-request-headers", ""))):
+            answer.append((b"access-control-allow-headers", allowed.encode("ascii")))
+        if headers.get("access-control-request-private-network") == "true":
+            answer.append((b"access-control-allow-private-network", b"true"))
+        return answer
+
+    def response_headers(self, origin: str | None) -> RawHeaders:
+        """What every other answer to that page carries, errors included, so that it may read them."""
+        if origin is None or not self._enabled or not _ECHOABLE.fullmatch(origin):
+            return []
+        return [
+            (b"access-control-allow-origin", origin.encode("ascii")),
+            (b"access-control-expose-headers", EXPOSED),
+            (b"vary", b"Origin"),
+        ]
+
+
+def _allowed(requested: str) -> Iterator[str]:
+    """Of the header names that are asked for, those that we know, once each and spelt as they came."""
+    seen: set[str] = set()
+    for name in (each.strip(" \t") for each in requested.split(",", MAX_HEADERS)[:MAX_HEADERS]):
+        key = name.lower()
+        if key not in seen and (key in REQUEST_HEADERS or _PARAMETER.fullmatch(name)):
+            seen.add(key)
+            yield name

@@ -1,10 +1,12 @@
-"""One HTTP request as the server sees it: headers, body, who is asking, and the response to it."""
+"""One HTTP request: its headers and body, its caller, the response to it, and whether its client is still there."""
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
-from typing import Any, NamedTuple
+from itertools import chain, repeat
+from typing import Any
 
 import msgspec
 
@@ -15,32 +17,23 @@ from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers
 from dovetail.protocol.methods import RequestId
 from dovetail.transports.asgi import WHOLE, Message, Receive, Scope, Send
-from dovetail.transports.response import Response
+from dovetail.transports.response import Accepted, Response
 from dovetail.transports.traffic import Bodies
 
 # Headers that decide something: two of them would let a proxy see one value and us another.
 SINGLE = frozenset({"host", "origin", "content-type", "content-length", "authorization", "last-event-id"})
 JSON = "application/json"
-FREE_BYTES = 16 * 1024  # bodies up to this are not counted: who sends little is served, whatever the others hold
+FREE_BYTES = 16 * 1024  # bodies up to this are not counted: a client that sends little is always served
 UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
+USUAL_ACCEPT = b"application/json, text/event-stream"  # what the specification wants of every client
+BOTH = Accepted(True, True)
 _JSON_KIND = re.compile(r"application/(?:[a-z0-9.\-]+\+)?json")
 
-
-USUAL_ACCEPT = b"application/json, text/event-stream"  # what the specification wants of every client
+log = logging.getLogger("dovetail")
 
 
 class ClientLeft(Exception):
-    """The client went away before it had said what it wants."""
-
-
-class Accepted(NamedTuple):
-    """What a client reads."""
-
-    json: bool
-    stream: bool
-
-
-BOTH = Accepted(True, True)
+    """The client went away before its request had arrived."""
 
 
 class _BodyExpiry(Expiry):
@@ -54,7 +47,7 @@ class _BodyExpiry(Expiry):
 
 
 class Visit(msgspec.Struct, eq=False):
-    """Made for each request, and passed to whatever its path leads to."""
+    """Made for each request, and passed to what is served at its path."""
 
     scope: Scope
     receive: Receive
@@ -63,12 +56,12 @@ class Visit(msgspec.Struct, eq=False):
     method: str
     headers: Headers
     response: Response
-    principal: Principal | None = None  # who is asking, where that is known
-    watch: "Watch | None" = None  # looks after whether a stream may go on, where that can end
+    principal: Principal | None = None  # the caller, where that is known
+    watch: "Watch | None" = None  # ends a stream when the token of its caller does
 
     @property
     def owner(self) -> str | None:
-        """What belongs to whoever is asking is marked with this."""
+        """What belongs to the caller is marked with this."""
         return None if self.principal is None else self.principal.key
 
     @classmethod
@@ -78,7 +71,7 @@ class Visit(msgspec.Struct, eq=False):
         return cls(scope, receive, send, route, scope["method"], Headers(scope["headers"]), Response(send, whole))
 
     def while_welcome(self, stream: Coroutine[Any, Any, object], end: Callable[[], object]) -> Awaitable[object]:
-        """What serves a stream; `end` is called when whoever opened it may not read on."""
+        """What serves a stream; `end` is called when its caller may not read on."""
         return stream if self.watch is None else self._watched(stream, self.watch(self, end))
 
     async def _watched(self, stream: Coroutine[Any, Any, object], watch: Coroutine[Any, Any, None]) -> None:
@@ -209,3 +202,41 @@ def _media_range(part: str) -> str:
     kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
     refused = any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
     return "" if refused else kind
+
+
+# ── while a client waits ──
+
+
+async def look_after(
+    receive: Receive,
+    over: asyncio.Future[None],
+    keep_alive: float,
+    beat: Callable[[], Awaitable[None]],
+    left: Callable[[], None],
+) -> None:
+    """Until it is over or the client has left: `beat` every so often, and say that it has left."""
+    gone = asyncio.get_running_loop().create_task(until_gone(receive))
+    try:
+        while not over.done():
+            done, _ = await asyncio.wait({gone, over}, timeout=keep_alive, return_when=asyncio.FIRST_COMPLETED)
+            if gone in done and not over.done():
+                left()
+                return
+            if not done:
+                await beat()
+    finally:
+        gone.cancel()
+
+
+async def until_gone(receive: Receive) -> None:
+    """Returns when the client has left; an ASGI server that fails to say so counts as well.
+
+    A body may come once that was not read; some hosts' middleware gives it again and again, and is asked less often.
+    """
+    try:
+        for pause in chain([0.0], repeat(0.05)):
+            if (await receive())["type"] == "http.disconnect":
+                return
+            await asyncio.sleep(pause)
+    except Exception:
+        log.debug("waiting for the client to leave failed", exc_info=True)

@@ -1,0 +1,692 @@
+"""Host, Origin and CORS: which requests are let in, what the others are told, and what a page in a browser can do."""
+
+import ipaddress
+import json
+import logging
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dovetail import Field, Server
+from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
+from dovetail.protocol.headers import Headers
+from dovetail.transports.http import HttpApp
+from dovetail.transports.origin import (
+    MAX_HEADERS,
+    MAX_LINES,
+    METHODS,
+    REQUEST_HEADERS,
+    Cors,
+    Guard,
+    parse_authority,
+    parse_origin,
+)
+from http_wire import BOTH, MODERN, Exchange, HttpWire
+
+LOCAL = ("127.0.0.1", 8000)
+PUBLIC = ("192.0.2.7", 8000)
+
+Lines = Callable[[], list[str]]
+
+
+def headers(host: str | None = "localhost:8000", origin: str | None = None) -> Headers:
+    given = {"host": host, "origin": origin}
+    return Headers([(name.encode(), value.encode("latin-1")) for name, value in given.items() if value is not None])
+
+
+def status(guard: Guard, host: str | None, origin: str | None = None, server=LOCAL) -> int:
+    """200 if the guard lets it in, else the status of the refusal."""
+    request = headers(host, origin)
+    if guard.allows(request, server):
+        guard.check(request, server)
+        return 200
+    with pytest.raises(ProtocolError) as refused:
+        guard.check(request, server)
+    assert refused.value.code == INVALID_REQUEST
+    return refused.value.http_status
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Lines:
+    """What the log holds by now."""
+    caplog.set_level(logging.WARNING, "dovetail.http")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "dovetail.http"]
+
+
+# ── Host ──
+
+
+LOOPBACK_HOSTS = [
+    *("localhost", "localhost:8000", "LOCALHOST:1", "localhost.", "app.localhost:3000", "localhost:"),
+    *(
+        "127.0.0.1",
+        "127.0.0.1:65535",
+        "127.8.9.10:80",
+        "[::1]",
+        "[::1]:8000",
+        "[0:0:0:0:0:0:0:1]",
+        "[::ffff:127.0.0.1]",
+    ),
+]
+FOREIGN_HOSTS = [
+    *("evil.example.com", "evil.example.com:8000", "localhost.evil.example", "127.0.0.1.evil.example", "notlocalhost"),
+    *("128.0.0.1", "0.0.0.0", "127.1", "2130706433", "[::2]", "[::]", "[::ffff:10.0.0.1]", "xn--lcalhost-n4a"),
+    *("0127.0.0.1", "localhost-.example", "10.0.0.1:8000"),
+]
+MALFORMED_HOSTS = [
+    *("", " ", "localhost evil", "user@localhost", "user:pass@localhost", "localhost:abc", "localhost:65536"),
+    *("localhost:-1", "localhost:80:80", "http://localhost", "localhost/path", "localhost?x", "localhost#x", "::1"),
+    *(".localhost", "%6cocalhost", "[::1", "[localhost]", "[]", "[127.0.0.1]", "[::1%25lo]", "[::g]", "local\x00host"),
+    *("a..localhost", "löcalhost", "localhost,evil.example", "*", "*.localhost", "localhost\\x", "a" * 300),
+    *("a." * 5000, "\u212a", "localhost:٣", "localhost:000080", "localhost\r\nx: y"),
+]  # fmt: skip
+
+
+@pytest.mark.rule("SH-2", "MH-2")
+@pytest.mark.parametrize("host", LOOPBACK_HOSTS)
+@pytest.mark.parametrize("allowed", [None, [], ["example.com"]])
+def test_loopback_is_always_at_home(host: str, allowed: list[str] | None) -> None:
+    assert status(Guard(allowed, [], bound_to="127.0.0.1"), host) == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+@pytest.mark.parametrize("bound_to", [None, "127.0.0.1", "localhost", "::1"])
+def test_a_foreign_name_is_refused(host: str, bound_to: str | None) -> None:
+    assert status(Guard(None, [], bound_to=bound_to), host) == 403
+
+
+@pytest.mark.parametrize("host", MALFORMED_HOSTS)
+def test_what_is_no_host_is_refused(host: str) -> None:
+    assert parse_authority(host) is None
+    for allowed in (None, ["example.com"]):
+        if host.isascii() or "ö" in host:  # a header holds nothing else
+            assert status(Guard(allowed, [], bound_to=None), host) == 400
+
+
+def test_a_missing_host_is_refused_where_it_counts() -> None:
+    assert status(Guard(None, [], bound_to="127.0.0.1"), None) == 400
+    assert status(Guard(["example.com"], [], bound_to="0.0.0.0"), None) == 400
+    assert status(Guard(None, [], bound_to="0.0.0.0"), None) == 200
+    assert status(Guard(["*"], [], bound_to="127.0.0.1"), None) == 200
+
+
+HOST_PATTERNS = [
+    ("example.com", ["example.com", "EXAMPLE.com.", "example.com:1"], ["www.example.com", "anexample.com"]),
+    ("Example.COM:*", ["example.com", "example.com:1"], ["www.example.com"]),
+    ("example.com:8443", ["example.com:8443"], ["example.com", "example.com:443"]),
+    ("example.com:443", ["example.com:443", "example.com"], ["example.com:80"]),
+    ("*.example.com", ["a.example.com", "a.b.example.com:9"], ["example.com", "anexample.com", "a.example.com.x"]),
+    ("*.example.com:80", ["a.example.com", "a.example.com:80"], ["a.example.com:81", "example.com"]),
+    ("my_service", ["my_service:8000"], ["other_service"]),
+    ("192.0.2.1", ["192.0.2.1:8000"], ["192.0.2.10", "1192.0.2.1"]),
+    ("[2001:DB8::1]:8000", ["[2001:db8:0:0::1]:8000"], ["[2001:db8::1]:80", "[2001:db8::2]:8000"]),
+    ("xn--bcher-kva.example", ["XN--BCHER-KVA.example"], ["bcher-kva.example"]),
+    ("*", ["anything.example", "a b", ""], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "good", "bad"), HOST_PATTERNS)
+def test_patterns_of_hosts(pattern: str, good: list[str], bad: list[str]) -> None:
+    guard = Guard([pattern], [], bound_to="0.0.0.0")
+    assert [status(guard, host) for host in good] == [200] * len(good)
+    assert [status(guard, host) for host in bad] == [403] * len(bad)
+
+
+# ── where we are bound ──
+
+
+@pytest.mark.parametrize("bound_to", ["0.0.0.0", "::", "", "192.0.2.7", "my-machine.local"])
+def test_bound_to_the_world_host_is_not_checked_but_origin_is(bound_to: str, lines: Lines) -> None:
+    guard = Guard(None, [], bound_to=bound_to)
+    assert len(lines()) == 1
+    assert "allowed_hosts (DOVETAIL_ALLOWED_HOSTS)" in lines()[0]
+    for server in (LOCAL, PUBLIC, None):
+        assert status(guard, "anything.example", None, server) == 200
+        assert status(guard, "a b", None, server) == 200
+    assert len(lines()) == 1
+    assert status(guard, "anything.example", "https://anything.example") == 403
+    assert status(guard, "anything.example", "http://localhost:3000") == 200
+
+
+@pytest.mark.parametrize("allowed", [["example.com"], ["*"], []])
+def test_with_allowed_hosts_there_is_nothing_to_warn_of(allowed: list[str], lines: Lines) -> None:
+    guard = Guard(allowed, [], bound_to="0.0.0.0")
+    guard.check(headers("localhost"), PUBLIC)
+    assert not lines()
+
+
+MOUNTED = [
+    (("127.0.0.1", 80), 403),
+    (("::1", 80), 403),
+    (("::ffff:127.0.0.1", 80), 403),
+    (("testserver", 80), 403),
+    (("/run/app.sock", None), 403),
+    (None, 403),
+    (("192.0.2.7", 80), 200),
+    (("0.0.0.0", 80), 200),
+    (("2001:db8::7", 80), 200),
+    (("fe80::1%eth0", 80), 200),
+]
+
+
+@pytest.mark.parametrize(("server", "expected"), MOUNTED)
+def test_a_mounted_app_goes_by_the_local_socket(server, expected: int, lines: Lines) -> None:
+    guard = Guard(None, [], bound_to=None)
+    assert not lines()
+    for _ in range(3):
+        assert status(guard, "app.example.com", None, server) == expected
+        assert status(guard, "localhost:8000", None, server) == 200
+    assert len(lines()) == 1  # the refusal, or the warning that there is none
+    assert status(guard, "app.example.com", "https://app.example.com", server) == 403
+
+
+def test_the_verdict_for_one_socket_is_not_that_for_another() -> None:
+    guard = Guard(None, [], bound_to=None)
+    for _ in range(2):
+        assert status(guard, "app.example.com", None, PUBLIC) == 200
+        assert status(guard, "app.example.com", None, LOCAL) == 403
+
+
+# ── Origin ──
+
+
+LOOPBACK_ORIGINS = [
+    *("http://localhost", "https://localhost:5173", "http://127.0.0.1:6274", "http://[::1]:3000", "HTTP://LocalHost:1"),
+    *("http://tool.localhost", "http://127.99.1.2"),
+]
+FOREIGN_ORIGINS = [
+    *("http://evil.example.com", "https://localhost.evil.example", "http://127.0.0.1.evil.example", "null"),
+    *("http://0.0.0.0:8000", "vscode-webview://localhost", "ws://localhost", "file://", "chrome-extension://localhost"),
+    *("", " ", "localhost", "http://", "http:///localhost", "http://localhost/", "http://localhost/x", "//localhost"),
+    *("http://user@localhost", "http://localhost:99999", "http://localhost http://evil.example", "http://localhost,x"),
+    *("http://localhost\r\nx: y", "http://localhost\x00", "http://[localhost]", "javascript://localhost", "é"),
+    *("http://localhost?x", "http://localhost#x", "http:\\\\localhost", "http://a" + "a" * 100_000),
+]
+
+
+@pytest.mark.rule("SSE-1", "SH-2", "MH-2")
+@pytest.mark.parametrize("origin", [None, *LOOPBACK_ORIGINS])
+@pytest.mark.parametrize("bound_to", [None, "127.0.0.1", "0.0.0.0"])
+def test_no_origin_or_a_loopback_one_may_come(origin: str | None, bound_to: str | None) -> None:
+    assert status(Guard(None, [], bound_to=bound_to), "localhost:8000", origin) == 200
+
+
+@pytest.mark.rule("SSE-1", "SH-2", "SH-3", "MH-2")
+@pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
+@pytest.mark.parametrize("bound_to", [None, "127.0.0.1", "0.0.0.0"])
+def test_any_other_origin_is_refused(origin: str, bound_to: str | None) -> None:
+    assert status(Guard(None, [], bound_to=bound_to), "localhost:8000", origin) == 403
+    assert status(Guard(None, ["https://app.example.com"], bound_to=bound_to), "localhost:8000", origin) == 403
+
+
+ORIGIN_PATTERNS = [
+    (
+        "https://app.example.com",
+        ["https://app.example.com", "https://app.example.com:443", "HTTPS://APP.example.com"],
+        ["http://app.example.com", "https://app.example.com:8443", "https://x.app.example.com", "https://example.com"],
+    ),
+    ("https://app.example.com:8443", ["https://app.example.com:8443"], ["https://app.example.com"]),
+    ("https://app.example.com:*", ["https://app.example.com:1", "https://app.example.com"], ["http://app.example.com"]),
+    ("http://192.0.2.1:*", ["http://192.0.2.1:5173"], ["http://192.0.2.2:5173"]),
+    (
+        "https://*.example.com",
+        ["https://a.example.com", "https://a.b.example.com"],
+        ["https://example.com", "https://anexample.com", "http://a.example.com", "https://a.example.com:444"],
+    ),
+    (
+        "app.example.com",
+        ["https://app.example.com", "http://app.example.com:3000"],
+        ["vscode-webview://app.example.com", "https://www.app.example.com"],
+    ),
+    ("app.example.com:3000", ["http://app.example.com:3000"], ["http://app.example.com"]),
+    ("*.example.com", ["http://a.example.com:1"], ["http://example.com"]),
+    ("https://*", ["https://anything.example:1"], ["http://anything.example"]),
+    ("null", ["null"], ["null://", "file://", "https://null"]),
+    ("vscode-webview://*", ["vscode-webview://1ab2", "vscode-webview://"], ["vscode-file://1ab2", "https://x.example"]),
+    ("chrome-extension://abcdef", ["chrome-extension://abcdef"], ["chrome-extension://abcdefg", "https://abcdef"]),
+    ("file://", ["file://"], ["null", "file://x"]),
+    ("*", ["https://anything.example", "null", "nonsense", "\xff", ""], []),
+]
+
+
+@pytest.mark.parametrize(("pattern", "good", "bad"), ORIGIN_PATTERNS)
+def test_patterns_of_origins(pattern: str, good: list[str], bad: list[str]) -> None:
+    for bound_to in ("127.0.0.1", "0.0.0.0"):
+        guard = Guard(None, [pattern], bound_to=bound_to)
+        assert [status(guard, "localhost", origin) for origin in good] == [200] * len(good)
+        assert [status(guard, "localhost", origin) for origin in bad] == [403] * len(bad)
+        assert status(guard, "localhost", "http://localhost:1") == 200
+
+
+SAME_ORIGIN = [
+    ("app.example.com", "https://app.example.com", 200),
+    ("app.example.com", "http://app.example.com", 200),
+    ("app.example.com:443", "https://app.example.com", 200),
+    ("app.example.com:8000", "http://APP.example.com:8000", 200),
+    ("app.example.com", "https://app.example.com:8443", 403),
+    ("app.example.com:8000", "https://app.example.com", 403),
+    ("app.example.com:443", "http://app.example.com", 403),
+    ("app.example.com", "https://b.example.com", 403),
+    ("app.example.com:0", "https://app.example.com", 403),
+    ("localhost:8000", "https://app.example.com", 403),
+]
+
+
+@pytest.mark.parametrize(("host", "origin", "expected"), SAME_ORIGIN)
+def test_the_same_origin_may_come_if_its_host_is_vouched_for(host: str, origin: str, expected: int) -> None:
+    assert status(Guard(["*.example.com"], [], bound_to="0.0.0.0"), host, origin) == expected
+
+
+@pytest.mark.rule("SH-2", "MH-2")
+@pytest.mark.parametrize(("allowed", "bound_to"), [(None, "0.0.0.0"), (["*"], "127.0.0.1"), (["*", "a.example"], None)])
+def test_a_host_that_nobody_checked_vouches_for_nothing(allowed: list[str] | None, bound_to: str | None) -> None:
+    guard = Guard(allowed, [], bound_to=bound_to)
+    assert status(guard, "rebound.example:8000", "http://rebound.example:8000") == 403
+
+
+# ── what is told ──
+
+
+@pytest.mark.rule("SH-3", "MH-2")
+def test_a_refusal_names_the_value_and_the_setting(lines: Lines) -> None:
+    guard = Guard(None, [], bound_to="127.0.0.1")
+    for host, setting in (("evil.example.com", "allowed_hosts"), ("localhost", "allowed_origins")):
+        with pytest.raises(ProtocolError) as refused:
+            guard.check(headers(host, "https://evil.example.com"), LOCAL)
+        assert "evil.example.com" in refused.value.message
+        assert setting in refused.value.message
+        assert lines()[-1] == refused.value.message
+
+
+@pytest.mark.parametrize("value", ["\x1b[2J\r\nfake line\x00", "é\x85", "x" * 100_000, "\x9b" * 5000])
+def test_values_are_harmless_in_the_log(value: str, lines: Lines) -> None:
+    guard = Guard(None, [], bound_to="127.0.0.1")
+    assert status(guard, value) == 400
+    assert status(guard, "localhost", value) == 403
+    assert len(lines()) == 2
+    assert all(line.isascii() and line.isprintable() and len(line) < 1000 for line in lines())
+
+
+def test_the_log_is_not_flooded(lines: Lines) -> None:
+    guard = Guard(None, [], bound_to="127.0.0.1")
+    for number in range(3 * MAX_LINES):
+        assert status(guard, f"host{number // 2}.example") == 403
+    assert len(lines()) == len(set(lines())) == MAX_LINES
+
+
+# ── settings that can't be meant ──
+
+
+BAD_PATTERNS = [
+    *("https://a.example/", "example.com/mcp", "a.*.com", "*example.com", "*.*", "**", "", "a b", "user@example.com"),
+    *("example.com:99999", "example.com:http", "a..b", "[::g]", "2001:db8::1", "bücher.example", 7, None, b"x.example"),
+]
+BAD_ORIGINS = ["https://", "https://a.*.com", "https://a.example:99999", "app://a*", "app://x/y", "1x://y", "https://ü"]
+
+
+@pytest.mark.parametrize("entry", [*BAD_PATTERNS, "https://example.com"])
+def test_bad_patterns_of_hosts_are_refused_at_once(entry: Any) -> None:
+    with pytest.raises(SetupError) as refused:
+        Guard(["fine.example", entry], [], bound_to=None)
+    assert str(refused.value).startswith(f"allowed_hosts holds {entry!r}")
+
+
+@pytest.mark.parametrize("entry", [*BAD_PATTERNS, *BAD_ORIGINS])
+def test_bad_patterns_of_origins_are_refused_at_once(entry: Any) -> None:
+    with pytest.raises(SetupError) as refused:
+        Guard(None, [entry], bound_to=None)
+    assert str(refused.value).startswith(f"allowed_origins holds {entry!r}")
+
+
+@pytest.mark.parametrize("entries", ["localhost", b"localhost"])
+def test_patterns_are_a_list(entries: Any) -> None:
+    with pytest.raises(SetupError, match="allowed_hosts"):
+        Guard(entries, [], bound_to=None)
+
+
+# ── whatever comes ──
+
+
+LATIN = st.text(st.characters(max_codepoint=255), max_size=60)
+PIECES = st.sampled_from(
+    ["localhost", "127.0.0.1", "[::1]", "evil", "null", "8000", "http://", "https://", *".:@/* %é"]
+)
+HOSTILE = st.one_of(st.none(), LATIN, st.lists(PIECES, max_size=6).map("".join))
+GUARDS = [
+    Guard(None, [], bound_to=None),
+    Guard(["*.example.com", "[::2]:1"], ["https://*.example.com", "null", "app://*"], bound_to="0.0.0.0"),
+]
+
+
+def trusted(name: str) -> bool:
+    """Loopback, decided by other means than the guard's."""
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name.split(".")[-1] == "localhost"
+
+
+@given(HOSTILE, HOSTILE)
+@example("localhost:8000", "http://localhost:8000")
+@example("localhost@evil", "http://localhost@evil")
+def test_nothing_but_loopback_passes_and_nothing_breaks(host: str | None, origin: str | None) -> None:
+    for guard in GUARDS:
+        for server in (LOCAL, None):
+            status(guard, host, origin, server)
+    if status(GUARDS[0], host, origin) == 200:
+        authority = parse_authority(host or "")
+        assert authority is not None
+        assert trusted(authority.name)
+        if origin is not None:
+            parsed = parse_origin(origin)
+            assert parsed is not None
+            assert parsed.scheme in ("http", "https")
+            assert trusted(parsed.name)
+
+
+# ── CORS ──
+
+APP = "https://app.example.com"
+
+
+def preflight(requested: str | None = None, origin: str | None = APP, method: str | None = "POST", **more: str):
+    """The headers of the answer as a dict, or None."""
+    given = {
+        "origin": origin,
+        "access-control-request-method": method,
+        "access-control-request-headers": requested,
+        **{name.replace("_", "-"): value for name, value in more.items()},
+    }
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in given.items() if value is not None]
+    answer = Cors(True).preflight(Headers(raw))
+    if answer is None:
+        return None
+    assert len(dict(answer)) == len(answer)
+    return {name.decode(): value.decode() for name, value in answer}
+
+
+def test_a_preflight_without_headers() -> None:
+    assert preflight() == {
+        "access-control-allow-origin": APP,
+        "access-control-allow-methods": "GET, POST, DELETE, OPTIONS",
+        "access-control-max-age": "600",
+        "vary": "Origin, Access-Control-Request-Headers",
+    }
+
+
+REQUESTED = [
+    ("content-type", "content-type"),
+    ("Content-Type,MCP-Protocol-Version", "Content-Type, MCP-Protocol-Version"),
+    ("authorization, last-event-id ,\tmcp-session-id", "authorization, last-event-id, mcp-session-id"),
+    ("mcp-method,mcp-name,mcp-param-region", "mcp-method, mcp-name, mcp-param-region"),
+    ("Mcp-Param-A.b_c~1, mcp-param-", "Mcp-Param-A.b_c~1"),
+    ("traceparent,tracestate,baggage,dpop,accept", "traceparent, tracestate, baggage, dpop, accept"),
+    ("x-evil, cookie, content-type", "content-type"),
+    ("content-type,Content-Type,CONTENT-TYPE", "content-type"),
+    ("mcp-param-a b, mcp-param-a:b, mcp-param-é, mcp-param-\x00, mcp-param-a\r\nset-cookie: x", None),
+    ("*", None),
+    ("", None),
+    (",,,", None),
+]
+
+
+@pytest.mark.parametrize(("requested", "allowed"), REQUESTED)
+def test_known_headers_are_echoed_as_they_are_spelt(requested: str, allowed: str | None) -> None:
+    assert preflight(requested).get("access-control-allow-headers") == allowed
+
+
+def test_thousands_of_headers_are_cut() -> None:
+    names = [f"mcp-param-{number}" for number in range(10_000)]
+    assert preflight(",".join(names))["access-control-allow-headers"] == ", ".join(names[:MAX_HEADERS])
+    assert "access-control-allow-headers" not in preflight("mcp-param-" + "x" * 100_000)
+
+
+def test_switched_off() -> None:
+    raw = [(b"origin", APP.encode()), (b"access-control-request-method", b"POST")]
+    assert Cors(False).preflight(Headers(raw)) is None
+    assert Cors(False).response_headers(APP) == []
+
+
+def test_responses() -> None:
+    headers = dict(Cors(True).response_headers(APP))
+    assert headers[b"access-control-allow-origin"] == APP.encode()
+    assert headers[b"vary"] == b"Origin"
+    exposed = headers[b"access-control-expose-headers"].decode().split(", ")
+    assert {"Mcp-Session-Id", "WWW-Authenticate", "Retry-After"} <= set(exposed)
+    assert Cors(True).response_headers(None) == []
+
+
+@pytest.mark.parametrize("origin", ["", "a b", "https://x\r\nset-cookie: y", "é", "x\x00", "x" * 10_000])
+def test_what_can_be_no_origin_is_never_echoed(origin: str) -> None:
+    """The guard lets such a thing through only where every origin may come."""
+    assert Cors(True).response_headers(origin) == []
+    assert preflight(origin=origin) is None
+
+
+@given(LATIN, LATIN, LATIN)
+def test_nothing_can_be_smuggled_into_the_answer(requested: str, origin: str, method: str) -> None:
+    answer = preflight(requested, origin, method) or {}
+    answer.update((name.decode(), value.decode()) for name, value in Cors(True).response_headers(origin))
+    assert all(value.isascii() and value.isprintable() for value in answer.values())
+    assert "access-control-allow-credentials" not in answer
+    assert answer.get("access-control-allow-methods", METHODS.decode()) == METHODS.decode()
+    given = origin.strip(" \t")  # blanks around a value are not part of it
+    assert answer.get("access-control-allow-origin", given) == given
+    for name in answer.get("access-control-allow-headers", "accept").split(", "):
+        assert name.lower() in REQUEST_HEADERS or name.lower().startswith("mcp-param-")
+
+
+SAFE_METHODS = ("GET", "HEAD", "POST")
+SAFE_REQUEST_HEADERS = {"accept", "accept-language", "content-language", "range"}
+SAFE_RESPONSE_HEADERS = {"cache-control", "content-language", "content-length", "content-type", "expires", "pragma"}
+
+
+class Blocked(Exception):
+    """What a page sees as `TypeError: Failed to fetch`."""
+
+
+class Browser(HttpWire):
+    """A page's `fetch`: asks first where it must, shows what it may."""
+
+    def __init__(self, app: HttpApp, version: str = MODERN, *, origin: str = APP, **options: Any) -> None:
+        super().__init__(app, version, headers={"origin": origin}, **options)
+        self.origin = origin
+        self.asked = 0
+
+    async def fetch(
+        self, method: str, body: bytes = b"", headers: dict[str, str] | None = None, *, path: str = "/mcp", **more: Any
+    ) -> Exchange:
+        """The response to an allowed request, with the headers that the page may see."""
+        sent = {"accept": BOTH, **(headers or {})}
+        if body:
+            sent["content-type"] = "application/json"
+        if method not in SAFE_METHODS or sent.keys() - SAFE_REQUEST_HEADERS:
+            await self._ask_first(method, sorted(sent.keys() - SAFE_REQUEST_HEADERS), path)
+        answer = await self.raw(method, body, sent, path=path, **more).started()
+        self._allow(answer)
+        return answer
+
+    async def _ask_first(self, method: str, names: list[str], path: str) -> None:
+        self.asked += 1
+        asking = {"access-control-request-method": method, "access-control-request-headers": ",".join(names)}
+        answer = await self.raw("OPTIONS", b"", {"accept": "*/*", **asking}, path=path).done()
+        if not 200 <= answer.status < 300:
+            raise Blocked(f"the preflight was answered with {answer.status}")
+        self._allow(answer)
+        allowed = _names(answer.headers.get("access-control-allow-methods", ""))
+        if method.lower() not in allowed and method not in SAFE_METHODS:
+            raise Blocked(f"{method} is not allowed")
+        if missing := set(names) - _names(answer.headers.get("access-control-allow-headers", "")):
+            raise Blocked(f"{missing} are not allowed")
+
+    def _allow(self, answer: Exchange) -> None:
+        raw = [name for name, _ in answer.sent[0]["headers"]]
+        assert raw.count(b"access-control-allow-origin") <= 1  # browsers refuse two
+        assert b"access-control-allow-credentials" not in raw
+        if answer.headers.get("access-control-allow-origin") != self.origin:
+            raise Blocked("the page may not see the answer")
+        assert "origin" in _names(answer.headers["vary"])
+
+    def shown(self, answer: Exchange) -> dict[str, str]:
+        visible = SAFE_RESPONSE_HEADERS | _names(answer.headers.get("access-control-expose-headers", ""))
+        return {name: value for name, value in answer.headers.items() if name in visible}
+
+
+def _names(value: str) -> set[str]:
+    return {name.strip().lower() for name in value.split(",")}
+
+
+def modern(method: str, **params: Any) -> tuple[bytes, dict[str, str]]:
+    message = HttpWire(None).message(method, params)
+    headers = {"mcp-protocol-version": MODERN, "mcp-method": method}
+    if "name" in params:
+        headers["mcp-name"] = params["name"]
+    return json.dumps(message).encode(), headers
+
+
+def handshake(version: str = "2025-11-25") -> bytes:
+    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "page", "version": "1"}}
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode()
+
+
+def make() -> Server:
+    server = Server("browsed", version="1.0.0")
+
+    @server.tool
+    async def where(region: Annotated[str, Field(header="Region")]) -> str:
+        return region
+
+    return server
+
+
+def serve(**options: Any) -> HttpApp:
+    return make().asgi(**{"allowed_origins": [APP], **options})
+
+
+# ── what a page can do ──
+
+
+async def test_a_modern_page_calls_a_tool() -> None:
+    page = Browser(serve())
+    body, headers = modern("tools/call", name="where", arguments={"region": "north"})
+    answer = await (await page.fetch("POST", body, {**headers, "mcp-param-region": "north"})).done()
+    assert answer.answer["result"]["content"][0]["text"] == "north"
+    assert page.asked == 1
+    await page.app.drain()
+
+
+async def test_a_page_has_a_session() -> None:
+    page, version = Browser(serve()), "2025-11-25"
+    welcome = await (await page.fetch("POST", handshake(version))).done()
+    session = {"mcp-session-id": page.shown(welcome)["mcp-session-id"], "mcp-protocol-version": version}
+    stream = await page.fetch("GET", headers={**session, "accept": "text/event-stream"})
+    assert stream.status == 200
+    stream.leave()
+    await stream.done()
+    assert (await page.fetch("DELETE", headers=session)).status == 204
+    gone = await page.fetch("POST", b'{"jsonrpc":"2.0","id":2,"method":"ping"}', session)
+    assert gone.status == 404
+    await page.app.drain()
+
+
+async def test_a_page_uses_the_old_transport() -> None:
+    page = Browser(serve())
+    stream = await page.fetch("GET", headers={"accept": "text/event-stream", "cache-control": "no-store"}, path="/sse")
+    first = await stream.event()
+    query = first.data.decode().partition("?")[2]
+    posted = await page.fetch("POST", handshake("2024-11-05"), path="/messages", query=query)
+    assert posted.status == 202
+    assert "result" in await stream.message()
+    await page.app.drain()
+    await stream.done()
+
+
+# ── a page can read why it was refused ──
+
+
+def plain(body: bytes = b"", **headers: str) -> dict[str, Any]:
+    return {"method": "POST", "body": body, "headers": {name.replace("_", "-"): text for name, text in headers.items()}}
+
+
+DISCOVER = modern("server/discover")
+REFUSALS = [
+    (plain(b"{"), 400),
+    (plain(DISCOVER[0]), 400),  # its headers are missing
+    (plain(b'{"jsonrpc":"2.0","id":1,"method":"ping"}', mcp_session_id="unknown"), 404),
+    ({"method": "POST", "body": modern("nonsense")[0], "headers": modern("nonsense")[1]}, 404),
+    (plain(b"x" * 1001), 413),
+    ({"method": "GET", "headers": {"mcp-protocol-version": MODERN}}, 405),
+    ({"method": "GET", "path": "/nothing"}, 404),
+    ({"method": "POST", "body": b"{}", "path": "/messages", "query": "session_id=x"}, 404),
+]
+
+
+@pytest.mark.parametrize(("request_parts", "status"), REFUSALS)
+async def test_a_refusal_can_be_read(request_parts: dict[str, Any], status: int) -> None:
+    page = Browser(serve(max_body_bytes=1000))
+    answer = await (await page.fetch(**request_parts)).done()
+    assert answer.status == status
+    assert answer.json["error"]["message"]
+    await page.app.drain()
+
+
+async def test_a_busy_server_can_be_read() -> None:
+    page = Browser(serve(max_streams=1))
+    first = await page.fetch("GET", path="/sse")
+    busy = await (await page.fetch("GET", path="/sse")).done()
+    assert (busy.status, page.shown(busy)["retry-after"]) == (503, "1")
+    await page.app.drain()
+    await first.done()
+    leaving = await (await page.fetch("POST", *DISCOVER)).done()
+    assert (leaving.status, page.shown(leaving)["retry-after"]) == (503, "1")
+
+
+# ── who may not ──
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null"])
+async def test_an_unknown_page_is_told_nothing(origin: str) -> None:
+    """Not even why: whoever reads that may know what runs on a visitor's machine. The log tells those who may know."""
+    page = Browser(serve(), origin=origin)
+    for parts in ({"method": "POST", "body": DISCOVER[0], "headers": DISCOVER[1]}, {"method": "GET", "path": "/sse"}):
+        with pytest.raises(Blocked):
+            await page.fetch(**parts)
+    for method in ("OPTIONS", "POST", "GET"):
+        refused = await page.raw(method, b"", {"access-control-request-method": "POST"}).done()
+        assert refused.status == 403
+        assert not [name for name in refused.headers if name.startswith("access-control")]
+        assert refused.json["error"]["message"].startswith("The Origin header")
+
+
+# ── settings ──
+
+
+@pytest.mark.parametrize(
+    ("allowed", "origin"),
+    [
+        ([], "http://localhost:5173"),
+        (["https://*.example.com"], "https://deep.app.example.com"),
+        (["*"], "null"),
+    ],
+)
+async def test_each_page_is_allowed_by_its_own_name(allowed: list[str], origin: str) -> None:
+    page = Browser(serve(allowed_origins=allowed), origin=origin)
+    assert (await page.fetch("POST", *DISCOVER)).status == 200
+    await page.app.drain()
+
+
+async def test_without_cors() -> None:
+    app = serve(cors=False)
+    with pytest.raises(Blocked):
+        await Browser(app).fetch("POST", *DISCOVER)
+    with pytest.raises(Blocked):
+        await Browser(app).fetch("GET", path="/sse")
+    wire = HttpWire(app, headers={"origin": APP})
+    asking = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
+    for answer in (await wire.raw("OPTIONS", b"", asking).done(), await wire.post("server/discover")):
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+    assert (await HttpWire(app).post("server/discover")).status == 200  # a page of the same origin needs none
+    await app.drain()
