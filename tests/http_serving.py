@@ -1,13 +1,15 @@
 """An HTTP app for one test, and the proof that it leaves nothing behind."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from dovetail.engine.sessions import Sessions
 from dovetail.state.memory import MemoryState
 from dovetail.transports.endpoint import Endpoint
+
+Serve = Callable[..., Awaitable[Any]]  # of a server, or of the stage of the test: its app, as `serving` gives it
 
 
 class Clock:
@@ -56,22 +58,27 @@ async def serving(
     await app.start()
     if clock is not None:
         sessions_of(app)._clock = clock
-    endpoint = endpoint_of(app)
-    traffic = app._stay.traffic
+    endpoint, traffic = endpoint_of(app), app._stay.traffic
     yield app
     await asyncio.wait_for(app.drain(1), 10)
+    await nothing_left(others, endpoint, app._state)
+    assert not traffic._calls
+    assert not traffic._streams
+
+
+async def nothing_left(others: set[Any], endpoint: Endpoint, state: Any) -> None:
+    """Of an app that was drained: no task but those that were there before, no call, stream or listener."""
     await settle()
+    here = {asyncio.current_task()}
     with suppress(TimeoutError):  # the thread of a call may take its time
-        await until(lambda: asyncio.all_tasks() <= others)
-    assert asyncio.all_tasks() <= others, f"left behind: {asyncio.all_tasks() - others}"
+        await until(lambda: asyncio.all_tasks() - here <= others)
+    assert asyncio.all_tasks() - here <= others, f"left behind: {asyncio.all_tasks() - others}"
     assert not endpoint._calls.here
     assert not endpoint._calls._known
     assert not endpoint._store.running
     assert not endpoint._streams._newest
-    assert not traffic._calls
-    assert not traffic._streams
-    assert not app._state._topics._by_name
-    assert not app._state._topics.listeners
+    assert not state._topics.names
+    assert not state._topics.listeners
 
 
 def endpoint_of(app: Any) -> Endpoint:

@@ -5,22 +5,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from asked_server import (
-    ANSWER,
-    INVALID_REQUEST,
-    LEGACY,
-    NOT_FOUND,
-    H,
-    check_alive,
-    check_refusal,
-    hello,
-    message,
-    new_server,
-    post,
-)
+from http_clients import ANSWER, INVALID_REQUEST, LEGACY, NOT_FOUND, H, check_refusal, hello, message, new_server, post
 
 from dovetail.protocol.jsonrpc import MAX_BATCH
-from http_serving import settle
+from http_serving import Serve, settle
+from http_stage import Stage
 from http_wire import MODERN, HttpWire
 
 VERSION = "2025-03-26"
@@ -34,6 +23,11 @@ async def app() -> AsyncIterator[Any]:
     await app.drain(0)
 
 
+@pytest.fixture
+async def wire(app: Any) -> HttpWire:
+    return await HttpWire.session(app, VERSION)
+
+
 def call(id: Any, name: str = "add", token: Any = None, **arguments: Any) -> dict[str, Any]:
     meta = {} if token is None else {"_meta": {"progressToken": token}}
     return message("tools/call", {"name": name, "arguments": arguments, **meta}, id=id)
@@ -45,31 +39,20 @@ def cancel(id: Any) -> dict[str, Any]:
 
 @pytest.mark.rule("BASE-11", "SH-5", "SH-8", "BASE-6")
 @pytest.mark.parametrize("header", [None, *LEGACY])
-async def test_all_answers_come_together_and_in_order(app: Any, header: str) -> None:
-    wire = await HttpWire.session(app, VERSION)
+async def test_all_answers_come_together_and_in_order(wire: HttpWire, header: str) -> None:
     parts = [
-        call(1, "wait", seconds=0.03),
-        NOTICE,
-        {"nonsense": True},
-        message("ping", id="two"),
-        ANSWER,
-        message("no/such", id=3),
-        {"jsonrpc": "2.0", "id": 4},
-        7,
-        [message("ping", id=5)],
+        *(call(1, "wait", seconds=0.03), NOTICE, {"nonsense": True}, message("ping", id="two"), ANSWER),
+        *(message("no/such", id=3), {"jsonrpc": "2.0", "id": 4}, 7, [message("ping", id=5)]),
     ]
-    answer = await post(wire, parts, {"mcp-protocol-version": header})
-    assert answer.status == 200
-    answers = answer.json
+    answers = (await post(wire, parts, {"mcp-protocol-version": header})).json
     assert [each["id"] for each in answers] == [1, None, "two", 3, 4, None, None]
     codes = [each.get("error", {}).get("code") for each in answers]
-    assert codes == [None, INVALID_REQUEST, None, NOT_FOUND, INVALID_REQUEST, INVALID_REQUEST, INVALID_REQUEST]
+    assert codes == [None, INVALID_REQUEST, None, NOT_FOUND, *[INVALID_REQUEST] * 3]
 
 
 @pytest.mark.rule("BASE-10", "SH-6")
 @pytest.mark.parametrize("parts", [[NOTICE], [ANSWER], [NOTICE, ANSWER, message("no/such", id=None)]])
-async def test_without_a_request_there_is_no_answer(app: Any, parts: list[Any]) -> None:
-    wire = await HttpWire.session(app, VERSION)
+async def test_without_a_request_there_is_no_answer(wire: HttpWire, parts: list[Any]) -> None:
     answer = await post(wire, parts)
     assert (answer.status, answer.raw) == (202, b"")
 
@@ -78,24 +61,18 @@ async def test_without_a_request_there_is_no_answer(app: Any, parts: list[Any]) 
 @pytest.mark.parametrize("version", LEGACY)
 @pytest.mark.parametrize("header", [None, VERSION])
 async def test_the_session_decides(app: Any, version: str, header: str) -> None:
-    wire = await HttpWire.session(app, version)
-    answer = await post(wire, [message("ping")], {"mcp-protocol-version": header})
+    answer = await post(await HttpWire.session(app, version), [message("ping")], {"mcp-protocol-version": header})
     if version == VERSION:
         assert answer.json == [{"jsonrpc": "2.0", "id": "q", "result": {}}]
     else:
         check_refusal(answer, 400, INVALID_REQUEST)
 
 
-@pytest.mark.rule("MH-4", "SH-32")
-@pytest.mark.parametrize("header", ["banana", "", MODERN])
-async def test_a_header_that_denies_the_revision_denies_the_batch(app: Any, header: str) -> None:
-    wire = await HttpWire.session(app, VERSION)
-    check_refusal(await post(wire, [message("ping"), NOTICE, cancel(1)], H(header)), 400, INVALID_REQUEST)
+@pytest.mark.rule("MH-4", "SH-28", "SH-29", "SH-32")
+async def test_a_batch_needs_its_session_and_a_header_that_agrees(app: Any, wire: HttpWire) -> None:
+    for header in ("banana", "", MODERN):
+        check_refusal(await post(wire, [message("ping"), NOTICE, cancel(1)], H(header)), 400, INVALID_REQUEST)
     assert (await post(wire, [message("ping")])).status == 200, "its id is not in flight"
-
-
-@pytest.mark.rule("SH-28", "SH-29")
-async def test_a_batch_needs_its_session(app: Any) -> None:
     for headers in ({}, H(VERSION)):
         check_refusal(await post(HttpWire(app), [message("ping")], headers), 400, INVALID_REQUEST)
         gone = {"mcp-session-id": "gone", **headers}
@@ -103,8 +80,7 @@ async def test_a_batch_needs_its_session(app: Any) -> None:
 
 
 @pytest.mark.rule("BASE-12")
-async def test_initialize_is_no_part_of_a_batch(app: Any) -> None:
-    wire = await HttpWire.session(app, VERSION)
+async def test_initialize_is_no_part_of_a_batch(app: Any, wire: HttpWire) -> None:
     answer = await post(wire, [hello(VERSION), message("ping", id=2)])
     assert "mcp-session-id" not in answer.headers
     assert [(each["id"], "error" in each) for each in answer.json] == [("q", True), (2, False)]
@@ -115,19 +91,16 @@ async def test_initialize_is_no_part_of_a_batch(app: Any) -> None:
 
 
 @pytest.mark.rule("BASE-20")
-async def test_bad_batches(app: Any) -> None:
-    wire = await HttpWire.session(app, VERSION)
-    check_refusal(await post(wire, []), 400, INVALID_REQUEST)
-    check_refusal(await post(wire, [message("ping")] * (MAX_BATCH + 1)), 400, INVALID_REQUEST)
+async def test_bad_batches(wire: HttpWire) -> None:
+    for parts in ([], [message("ping")] * (MAX_BATCH + 1)):
+        check_refusal(await post(wire, parts), 400, INVALID_REQUEST)
     answers = (await post(wire, [None, 5, "x", []])).json
     assert [each["error"]["code"] for each in answers] == [INVALID_REQUEST] * 4
     assert len((await post(wire, [message("ping", id=number) for number in range(MAX_BATCH)])).json) == MAX_BATCH
-    await check_alive(app)
 
 
 @pytest.mark.rule("BASE-5")
-async def test_an_id_twice_in_a_batch_is_answered_twice(app: Any) -> None:
-    wire = await HttpWire.session(app, VERSION)
+async def test_an_id_twice_in_a_batch_is_answered_twice(wire: HttpWire) -> None:
     first, second = (await post(wire, [call(1, "wait", seconds=0.02), call(1, a=1)])).json
     assert "result" in first
     assert second["error"]["code"] == INVALID_REQUEST
@@ -135,44 +108,43 @@ async def test_an_id_twice_in_a_batch_is_answered_twice(app: Any) -> None:
 
 
 @pytest.mark.rule("SH-8", "SH-11", "SH-13", "SH-14")
-async def test_a_batch_that_tells_its_progress_is_a_stream(app: Any) -> None:
-    wire = await HttpWire.session(app, VERSION)
+async def test_a_batch_that_tells_its_progress_is_a_stream(wire: HttpWire) -> None:
     answer = await post(wire, [call(1, "chatty", "a", seconds=0.02), call(2, a=1), call(3, "chatty", "b")])
-    assert answer.status == 200
     *told, last = answer.messages
-    assert [(each["params"]["progressToken"], each["params"]["progress"]) for each in told if each] == [
-        ("a", 1),
-        ("b", 1),
-        ("b", 2),
-        ("a", 2),
-    ]
+    steps = [(each["params"]["progressToken"], each["params"]["progress"]) for each in told if each]
+    assert steps == [("a", 1), ("b", 1), ("b", 2), ("a", 2)]
     assert [each["id"] for each in last] == [1, 2, 3]
 
 
-@pytest.mark.rule("CAN-2")
-async def test_one_call_of_a_batch_is_cancelled_and_the_others_are_answered(app: Any) -> None:
-    wire = await HttpWire.session(app, VERSION)
-    parts = [call(1, "wait", seconds=60), call(2, "wait", seconds=0.1)]
-    batch = wire.raw("POST", json.dumps(parts).encode())
+@pytest.mark.rule("CAN-2", "CAN-4")
+async def test_calls_of_a_batch_are_cancelled_and_the_others_are_answered(wire: HttpWire) -> None:
+    batch = wire.raw("POST", json.dumps([call(1, "wait", seconds=60), call(2, "wait", seconds=0.1)]).encode())
     await settle(50)
-    assert (await wire.notify("notifications/cancelled", {"requestId": 1})).status == 202
+    await wire.notify("notifications/cancelled", {"requestId": 1})
     assert [each["id"] for each in (await batch.done()).answer] == [2]
     assert "result" in (await wire.call("add", {"a": 1}, id=1)).answer, "its id is free again"
-
-
-@pytest.mark.rule("CAN-2", "CAN-4")
-async def test_a_batch_may_cancel_its_own_calls(app: Any) -> None:
-    wire = await HttpWire.session(app, VERSION)
-    answer = await post(wire, [call(1, "wait", seconds=60), cancel(1), message("ping", id=2)])
-    assert [each["id"] for each in answer.json] == [2]
+    own = await post(wire, [call(1, "wait", seconds=60), cancel(1), message("ping", id=2)])
+    assert [each["id"] for each in own.json] == [2]
 
 
 @pytest.mark.rule("CAN-2")
-async def test_a_batch_of_which_nothing_is_left_ends_in_silence(app: Any) -> None:
-    wire = await HttpWire.session(app, VERSION)
+async def test_a_batch_of_which_nothing_is_left_ends_in_silence(wire: HttpWire) -> None:
     answer = await post(wire, [call(1, "wait", seconds=60), cancel(1)])
     assert (answer.status, answer.messages) == (200, [])
     running = wire.raw("POST", json.dumps([call(1, "wait", seconds=60), call(2, "wait", seconds=60)]).encode())
     await settle(50)
     assert (await wire.delete()).status == 204
     assert (await running.done()).messages == []
+
+
+@pytest.mark.rule("SH-15")
+async def test_a_batch_has_one_connection_and_goes_on_when_its_client_has_left(stage: Stage, serve: Serve) -> None:
+    wire = await HttpWire.session(await serve(keep_alive=0.05), VERSION)
+    kept, left = (wire.raw("POST", json.dumps([call(f"{of}{n}", "work") for n in range(20)]).encode()) for of in "ab")
+    await kept.until(lambda: kept.raw.count(b": keep-alive\n\n") >= 2)
+    assert kept.raw.count(b": keep-alive\n\n") < 20
+    left.leave(quietly=True)
+    await left.done(2)
+    assert not stage.cancelled.is_set()
+    stage.go.set()
+    assert len((await kept.done()).answer) == 20

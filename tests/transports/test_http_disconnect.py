@@ -1,30 +1,26 @@
-"""Clients that leave, stop reading or cancel: what that means to their calls, in each revision."""
+"""Clients that leave or stop reading, hosts that fail them, and moments in which two things happen at once."""
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
+from http_clients import (
+    LOGS,
+    gone,
+)
 
 from dovetail import Context
-from dovetail.transports import response
+from dovetail.state.memory import MemoryState
 from dovetail.transports.response import Response
-from http_serving import endpoint_of, serving, settle, until
-from http_stage import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, text_of
-from http_wire import Exchange, HttpWire
+from http_serving import PausingState, Serve, endpoint_of, serving, settle, until
+from http_stage import HANDSHAKE, REVISIONS, Stage, open_wire, text_of
+from http_wire import MODERN, HttpWire
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
-
-
-LOGS = {"io.modelcontextprotocol/logLevel": "debug", "progressToken": "p"}
 WAYS = ["leave", "cut"]
-
-
-async def gone(call: Exchange, how: str) -> None:
-    if how == "cut":
-        await call.cut()
-    else:
-        call.leave()
 
 
 class Threads(Stage):
@@ -47,23 +43,20 @@ class Threads(Stage):
 # ── leaving ──
 
 
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", ["leave", "cut"])
 @pytest.mark.rule("MH-13", "CAN-8")
-async def test_leaving_cancels_in_2026_07_28(how: str) -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        call = HttpWire(app).start_call("work")
-        await stage.entered.wait()
-        await gone(call, how)
-        await asyncio.wait_for(stage.cancelled.wait(), 1)
-        await asyncio.wait({call.task})
-        assert call.sent == []
+async def test_leaving_cancels_in_2026_07_28(stage: Stage, app: Any, how: str) -> None:
+    call = HttpWire(app).start_call("work")
+    await stage.entered.wait()
+    await gone(call, how)
+    await asyncio.wait_for(stage.cancelled.wait(), 1)
+    await asyncio.wait({call.task})
+    assert call.sent == []
 
 
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.rule("MH-13")
-async def test_leaving_in_the_middle_of_a_stream_cancels_too(how: str) -> None:
-    stage = Stage()
+async def test_leaving_in_the_middle_of_a_stream_cancels_too(stage: Stage, serve: Serve, how: str) -> None:
     finished: list[str] = []
 
     @stage.server.tool
@@ -76,48 +69,45 @@ async def test_leaving_in_the_middle_of_a_stream_cancels_too(how: str) -> None:
             await ctx.error("too late")
             finished.append("cleaned up")
 
-    async with serving(stage.server) as app:
-        call = HttpWire(app).start_call("speak", meta=LOGS)
-        await stage.entered.wait()
-        await gone(call, how)
-        await until(lambda: bool(finished))
-        await asyncio.wait({call.task})
-        assert [message["params"]["data"] for message in call.messages] == ["one"]
-        assert call.sent[-1]["more_body"] is True  # nothing was sent to who is not there
+    app = await serve()
+    call = HttpWire(app).start_call("speak", meta=LOGS)
+    await stage.entered.wait()
+    await gone(call, how)
+    await until(lambda: bool(finished))
+    await asyncio.wait({call.task})
+    assert [message["params"]["data"] for message in call.messages] == ["one"]
+    assert call.sent[-1]["more_body"] is True  # nothing was sent to who is not there
 
 
-@pytest.mark.parametrize("how", WAYS)
-async def test_leaving_tells_a_thread(how: str) -> None:
+@pytest.mark.parametrize("how", ["leave", "cut"])
+async def test_leaving_tells_a_thread(serve: Serve, how: str) -> None:
     stage = Threads()
-    async with serving(stage.server) as app:
-        call = HttpWire(app).start_call("block")
-        await until(stage.in_thread.is_set)
-        await gone(call, how)
-        await until(stage.told.is_set)
-        await asyncio.wait({call.task})
+    call = HttpWire(await serve(stage.server)).start_call("block")
+    await until(stage.in_thread.is_set)
+    await gone(call, how)
+    await until(stage.told.is_set)
+    await asyncio.wait({call.task})
 
 
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 @pytest.mark.parametrize("version", HANDSHAKE)
 @pytest.mark.rule("SH-15", "CAN-8")
-async def test_leaving_does_not_cancel_before(version: str, later: bool, how: str) -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app, version)
-        call = wire.start_call("work")
-        await stage.entered.wait()
-        if later:
-            await call.watched.wait()
-        await gone(call, how)
+async def test_leaving_does_not_cancel_before(stage: Stage, app: Any, version: str, later: bool, how: str) -> None:
+    wire = await HttpWire.session(app, version)
+    call = wire.start_call("work")
+    await stage.entered.wait()
+    if later:
         await call.watched.wait()
-        await settle()
-        assert not stage.cancelled.is_set()
-        assert endpoint_of(app)._calls.here
-        stage.go.set()
-        await until(lambda: not endpoint_of(app)._calls.here)
-        assert not stage.cancelled.is_set()
-        assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
+    await gone(call, how)
+    await call.watched.wait()
+    await settle()
+    assert not stage.cancelled.is_set()
+    assert endpoint_of(app)._calls.here
+    stage.go.set()
+    await until(lambda: not endpoint_of(app)._calls.here)
+    assert not stage.cancelled.is_set()
+    assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("unexpected ASGI message"), KeyError("stream")])
@@ -145,8 +135,9 @@ async def test_a_host_that_fails_to_send_hurts_nobody(
 
 
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_a_call_waits_for_a_client_that_reads_slowly_and_nobody_else_does(version: str) -> None:
-    stage = Stage()
+async def test_a_call_waits_for_a_client_that_reads_slowly_and_nobody_else_does(
+    stage: Stage, serve: Serve, version: str
+) -> None:
     sent: list[int] = []
 
     @stage.server.tool
@@ -156,185 +147,63 @@ async def test_a_call_waits_for_a_client_that_reads_slowly_and_nobody_else_does(
             sent.append(number)
         return "flooded"
 
-    async with serving(stage.server) as app:
-        wire = await open_wire(app, version)
-        call = wire.start_call("flood", meta=LOGS)
-        call.stall()
-        await settle(200)
-        assert len(sent) <= 2  # nothing is heaped up for it
-        assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
-        call.read_on()
-        await call.done()
-        assert text_of(call.answer) == "flooded"
-        assert len(call.messages) == 301
+    wire = await open_wire(await serve(), version)
+    call = wire.start_call("flood", meta=LOGS)
+    call.stall()
+    await settle(200)
+    assert len(sent) <= 2  # nothing is heaped up for it
+    assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
+    call.read_on()
+    await call.done()
+    assert text_of(call.answer) == "flooded"
+    assert len(call.messages) == 301
 
 
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_who_reads_nothing_for_too_long_is_taken_for_gone(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response, "SEND_SECONDS", 0.03)
-    stage = Stage()
-    async with serving(stage.server, keep_alive=0.05) as app:
-        wire = await open_wire(app, version)
-        call = wire.start_call("tell", meta=LOGS)
-        await stage.entered.wait()
-        call.stall()
-        await call.done(2)
-        if version == MODERN:
-            await until(lambda: not app._stay.traffic._calls)  # cancelled, as if it had left
-            return
-        assert app._stay.traffic._calls  # it may come back for the rest
-        stage.go.set()
-        await until(lambda: not app._stay.traffic._calls)
-        rest = await wire.get(call.events[0].id).done()
-        assert text_of(rest.answer) == "told"
+async def test_who_reads_nothing_for_too_long_is_taken_for_gone(
+    stage: Stage, app: Any, pass_time: Callable[[float], None], version: str
+) -> None:
+    wire = await open_wire(app, version)
+    call = wire.start_call("tell", meta=LOGS)
+    await stage.entered.wait()
+    call.stall()
+    for _ in range(5):  # a beat is sent, and waited with
+        pass_time(31)
+        await settle()
+    await call.done(2)
+    if version == MODERN:
+        await until(lambda: not app._stay.traffic._calls)  # cancelled, as if it had left
+        return
+    assert app._stay.traffic._calls  # it may come back for the rest
+    stage.go.set()
+    await until(lambda: not app._stay.traffic._calls)
+    assert text_of((await wire.get(call.events[0].id).done()).answer) == "told"
 
 
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_a_host_that_gives_the_body_again_and_again_stops_nobody(version: str) -> None:
+async def test_a_host_that_gives_the_body_again_and_again_stops_nobody(
+    stage: Stage, serve: Serve, version: str
+) -> None:
     """A common way for middleware to read a body and pass it on; such a host never says that a client has left."""
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await open_wire(app, version)
-        call = wire.start_call("work")
-        body = call._pieces[0]
-        given: list[bytes] = []
+    wire = await open_wire(await serve(), version)
+    call = wire.start_call("work")
+    body = call._pieces[0]
+    given: list[bytes] = []
 
-        async def again() -> dict[str, Any]:
-            given.append(body)
-            return {"type": "http.request", "body": body, "more_body": False}
+    async def again() -> dict[str, Any]:
+        given.append(body)
+        return {"type": "http.request", "body": body, "more_body": False}
 
-        call._receive = again  # type: ignore[method-assign]
-        await asyncio.wait_for(stage.entered.wait(), 10)
-        await until(lambda: len(given) > 2)
-        assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
-        stage.go.set()
-        await call.done()
-        assert text_of(call.answer) == "done"
+    call._receive = again  # type: ignore[method-assign]
+    await asyncio.wait_for(stage.entered.wait(), 10)
+    await until(lambda: len(given) > 2)
+    assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
+    stage.go.set()
+    await call.done()
+    assert text_of(call.answer) == "done"
 
 
-@pytest.mark.seed("S1-17")
-@pytest.mark.parametrize("accept", ["application/json, text/event-stream", "application/json", "text/event-stream"])
-@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
-@pytest.mark.parametrize("version", HANDSHAKE)
-@pytest.mark.rule("CAN-2")
-async def test_a_cancelled_request_ends_without_an_answer(version: str, later: bool, accept: str) -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app, version, accept=accept)
-        call = wire.start_call("work", id=5)
-        await stage.entered.wait()
-        if later:
-            await call.watched.wait()
-        assert (await wire.notify("notifications/cancelled", {"requestId": 5, "reason": "tired"})).status == 202
-        await call.done()
-        assert stage.cancelled.is_set()
-        assert [event for event in call.events if event.data] == []
-        assert call.status in (200, 204)
-        assert call.status == (204 if accept == "application/json" else 200)
-        if call.is_stream:
-            assert call.sent[-1]["more_body"] is False
-        else:
-            assert call.raw == b""
-
-
-@pytest.mark.parametrize("version", HANDSHAKE)
-@pytest.mark.rule("CAN-2", "PROG-6")
-async def test_nothing_is_said_after_a_cancellation(version: str) -> None:
-    stage = Stage()
-
-    @stage.server.tool
-    async def babble(ctx: Context) -> str:
-        await ctx.report_progress(1)
-        stage.entered.set()
-        try:
-            await stage.go.wait()
-        finally:
-            await ctx.report_progress(2)
-            await ctx.error("cancelled")
-        return "never"
-
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app, version)
-        call = wire.start_call("babble", id="b", meta=LOGS)
-        await stage.entered.wait()
-        await wire.notify("notifications/cancelled", {"requestId": "b"})
-        await call.done()
-        assert [message["method"] for message in call.messages] == ["notifications/progress"]
-        if version == "2025-11-25":
-            rest = await wire.get(call.events[-1].id).done()
-            assert rest.messages == []  # and nothing waits for who comes back
-
-
-@pytest.mark.rule("CAN-1", "CAN-3", "CAN-4")
-async def test_cancelling_what_is_not_there_is_accepted() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        done = await wire.call("add", {"a": 1, "b": 2}, id=3)
-        assert text_of(done.answer) == "3"
-        for id in (3, 99, "3", -1):
-            assert (await wire.notify("notifications/cancelled", {"requestId": id})).status == 202
-        call = wire.start_call("work", id=3)
-        await stage.entered.wait()
-        await wire.notify("notifications/cancelled", {"requestId": "3"})  # another one
-        stage.go.set()
-        assert text_of((await call.done()).answer) == "done"
-
-
-@pytest.mark.rule("CAN-4")
-async def test_cancelling_at_any_moment() -> None:
-    """Answered or not: it ends, and nothing is left."""
-    for turns in range(15):
-        stage = Stage()
-        stage.go.set()
-        async with serving(stage.server) as app:
-            wire = await HttpWire.session(app)
-            call = wire.start_call("tell", id=1)
-            await settle(turns)
-            assert (await wire.notify("notifications/cancelled", {"requestId": 1})).status == 202
-            await call.done()
-            messages = call.messages if call.is_stream else []
-            answers = [message for message in messages if "id" in message]
-            assert len(answers) <= 1
-
-
-async def test_cancelling_a_resumed_call_ends_its_new_stream() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        call = wire.start_call("tell", id=1)
-        first = await call.event()
-        call.leave()
-        tail = wire.get(first.id)
-        await tail.message()
-        await wire.notify("notifications/cancelled", {"requestId": 1})
-        await tail.done()
-        assert len(tail.messages) == 1
-
-
-async def test_a_stubborn_tool_keeps_its_silence() -> None:
-    stage = Stage()
-
-    @stage.server.tool
-    async def stubborn() -> str:
-        stage.entered.set()
-        try:
-            await asyncio.sleep(10)
-        except asyncio.CancelledError:
-            await stage.go.wait()
-        return "all the same"
-
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        call = wire.start_call("stubborn", id=1)
-        await stage.entered.wait()
-        await wire.notify("notifications/cancelled", {"requestId": 1})
-        again = await wire.post("ping", id=1)
-        assert "still in flight" in again.json["error"]["message"]
-        stage.go.set()
-        await call.done()
-        assert call.events == []
-        assert (await wire.post("ping", id=1)).json["result"] == {}
+# ── one response ──
 
 
 class Heard:
@@ -389,3 +258,100 @@ async def test_nothing_follows_half_an_event() -> None:
     await response.event(b"data: the answer\n\n")
     await response.close()
     assert len(sent) == before
+
+
+# ── two things at once ──
+
+
+async def test_the_priming_event_comes_first_even_if_the_headers_are_slow(stage: Stage, wire: HttpWire) -> None:
+    call = wire.start_call("tell", {"times": 0})
+    await stage.entered.wait()
+    call.stall()
+    await call.started()  # after 50 ms the stream opens, and hangs in its first send
+    stage.go.set()
+    await settle()
+    call.read_on()
+    await call.done()
+    assert [bool(event.data) for event in call.events] == [False, True, True]
+    assert call.events[0].id.endswith(".0")
+
+
+async def test_without_room_for_a_log_the_client_still_gets_everything(stage: Stage, serve: Serve) -> None:
+    wire = await HttpWire.session(await serve(state=MemoryState(max_entries=1)))
+    stage.go.set()
+    call = await wire.start_call("tell").done()
+    assert text_of(call.answer) == "told"
+    assert len(call.messages) == 3
+
+
+async def test_two_who_notify_at_once_are_sent_in_the_order_of_the_log(stage: Stage, serve: Serve) -> None:
+    @stage.server.tool
+    async def both(ctx: Context) -> str:
+        await asyncio.gather(*(ctx.warning(number) for number in range(5)))
+        return "both"
+
+    wire = await HttpWire.session(await serve(state=PausingState()))
+    call = await wire.call("both")
+    numbers = [int(event.id.split(".")[1]) for event in call.events]
+    assert numbers == sorted(numbers)
+    assert text_of(call.answer) == "both"
+    again = await wire.get(call.events[0].id).done()
+    assert again.messages == call.messages
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_middleware_that_changes_ids_confuses_nobody(
+    stage: Stage, serve: Serve, version: str, fails: bool
+) -> None:
+    @stage.server.middleware
+    async def rename(request: Any, call_next: Any) -> Any:
+        if request.method != "tools/call":
+            return await call_next(request)
+        result = await call_next(msgspec.structs.replace(request, id="renamed"))
+        if fails:
+            raise ValueError("broken")
+        return result
+
+    app = await serve()
+    wire = await open_wire(app, version)
+    answer = await wire.call("add", {"a": 1, "b": 2}, id=5)
+    assert answer.answer["id"] == 5
+    assert not endpoint_of(app)._calls.here
+
+
+class Stubborn(Stage):
+    """Its tool answers although it was cancelled."""
+
+    async def work(self) -> str:
+        self.entered.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+        return "done all the same"
+
+
+@pytest.mark.parametrize("kind", [Stage, Stubborn])
+@pytest.mark.rule("CAN-2", "MH-13")
+async def test_the_task_of_a_request_has_no_cancellation_left_in_it(
+    stage: Stage, serve: Serve, kind: type[Stage]
+) -> None:
+    """What we asked for, we take back; the ASGI server may have something to do in that task."""
+    stage = kind()
+    left: list[int] = []
+    app = await serve(stage.server)
+
+    async def host(scope, receive, send) -> None:
+        await app(scope, receive, send)
+        task = asyncio.current_task()
+        assert task is not None
+        left.append(task.cancelling())
+
+    call = HttpWire(host).start_call("work")
+    await stage.entered.wait()
+    call.leave()
+    await call.done()
+    assert stage.cancelled.is_set()
+    assert left == [0]
+    assert call.sent == []

@@ -1,116 +1,193 @@
-"""The end of a server: what is refused, what may finish, and what is stopped."""
+"""The end of a server: what is refused, what may finish, and what is stopped; and its beginning."""
 
 import asyncio
+import json
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from drain_stage import LISTEN, Alive, in_time, status
+from http_clients import (
+    LISTEN,
+    OldClient,
+)
 
-from http_serving import PausingState, serving, settle, until
-from http_stage import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, text_of
-from http_wire import HttpWire
+from dovetail import Context, Server
+from http_serving import PausingState, Serve, serving, settle, until
+from http_stage import HANDSHAKE, REVISIONS, Stage, open_wire, text_of
+from http_wire import MODERN, Exchange, HttpWire
+
+
+async def status(app: Any, path: str) -> int:
+    return (await HttpWire(app).raw("GET", path=path).done()).status
+
+
+async def in_time(app: Any, timeout: float | None = None) -> None:
+    """Drain, long before anything would end by itself."""
+    await asyncio.wait_for(app.drain(timeout), 5)
+
+
+class Alive(Stage):
+    """Notes what happens to its lifespan."""
+
+    def __init__(self, *, trouble: str = "", **options: Any) -> None:
+        super().__init__(lifespan=self._lifespan, **options)
+        self.notes: list[str] = []
+        self.trouble = trouble
+        self.server.add_tool(self.spirit)
+
+    @asynccontextmanager
+    async def _lifespan(self, _server: Server) -> AsyncIterator[str]:
+        if self.trouble == "start":
+            raise RuntimeError("no database")
+        self.notes.append("entered")
+        yield "alive"
+        self.notes.append("left")
+        if self.trouble == "end":
+            raise RuntimeError("no farewell")
+
+    async def spirit(self, ctx: Context) -> str:
+        return str(ctx.lifespan)
+
+
+@pytest.fixture
+async def stage() -> Alive:
+    return Alive()
+
 
 # ── what is refused ──
 
 
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_new_requests_are_refused_in_json(version: str) -> None:
-    async with serving(Stage().server) as app:
-        wire = await open_wire(app, version)
-        await in_time(app)
-        refused = await wire.call("add", {"a": 1, "b": 2})
-        assert refused.status == 503
-        assert refused.headers["retry-after"]
-        assert refused.json["error"] == {"code": -32603, "message": "The server is shutting down"}
-        if version != MODERN:
-            assert (await wire.get().done()).status == 503
-            assert (await wire.delete()).status == 503
-            assert (await wire.notify("notifications/initialized")).status == 503
+async def test_new_requests_are_refused_in_json(app: Any, version: str) -> None:
+    wire = await open_wire(app, version)
+    await in_time(app)
+    refused = await wire.call("add", {"a": 1, "b": 2})
+    assert refused.status == 503
+    assert refused.headers["retry-after"]
+    assert refused.json["error"] == {"code": -32603, "message": "The server is shutting down"}
+    if version != MODERN:
+        assert (await wire.get().done()).status == 503
+        assert (await wire.delete()).status == 503
+        assert (await wire.notify("notifications/initialized")).status == 503
 
 
-async def test_it_is_alive_but_not_ready() -> None:
-    async with serving(Stage().server) as app:
-        assert [await status(app, path) for path in ("/health", "/health/live", "/ready", "/health/ready")] == [200] * 4
-        app.begin_drain()
-        assert [await status(app, path) for path in ("/health", "/health/live")] == [200] * 2
-        assert [await status(app, path) for path in ("/ready", "/health/ready")] == [503] * 2
-        assert (await HttpWire(app).call("add", {"a": 1, "b": 2})).status == 200  # as before
-        await in_time(app)
-        assert [await status(app, path) for path in ("/health", "/ready")] == [200, 503]
+async def test_it_is_alive_but_not_ready(app: Any) -> None:
+    assert [await status(app, path) for path in ("/health", "/health/live", "/ready", "/health/ready")] == [200] * 4
+    app.begin_drain()
+    assert [await status(app, path) for path in ("/health", "/health/live")] == [200] * 2
+    assert [await status(app, path) for path in ("/ready", "/health/ready")] == [503] * 2
+    assert (await HttpWire(app).call("add", {"a": 1, "b": 2})).status == 200  # as before
+    await in_time(app)
+    assert [await status(app, path) for path in ("/health", "/ready")] == [200, 503]
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
+async def test_a_request_that_is_complete_too_late_is_refused(stage: Alive, app: Any, version: str) -> None:
+    wire = HttpWire(app) if version == "2026-07-28" else await HttpWire.session(app, version)
+    body = json.dumps(wire.message("tools/call", {"name": "work", "arguments": {}})).encode()
+    headers = {"mcp-protocol-version": version, "mcp-method": "tools/call", "mcp-name": "work"}
+    late = wire.raw("POST", [body[:10], body[10:]], headers)
+    gate = asyncio.Event()
+    original = late._receive
+
+    async def slowly() -> dict:
+        if len(late._pieces) == 1:
+            await gate.wait()
+        return await original()
+
+    late._receive = slowly  # type: ignore[method-assign]
+    await settle()
+    await app.drain()
+    gate.set()
+    await late.done()
+    assert late.status == 503
+    assert stage.ran == []
 
 
 # ── what ends at once ──
 
 
-async def test_open_streams_end_at_once_and_properly() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        streams = [await (await HttpWire.session(app, version)).get().started() for version in HANDSHAKE]
-        listens = [HttpWire(app).start("subscriptions/listen", LISTEN, id=number) for number in range(3)]
-        for listen in listens:
-            await listen.message()
-        assert await in_time(app) < 0.5
-        for stream in streams:
-            await stream.done()
-            assert stream.messages == []
-            assert stream.sent[-1]["more_body"] is False
-        for number, listen in enumerate(listens):
-            await listen.done()
-            assert listen.answer["id"] == number
-            assert listen.answer["result"]["resultType"] == "complete"
+async def test_open_streams_end_at_once_and_properly(app: Any) -> None:
+    streams = [await (await HttpWire.session(app, version)).get().started() for version in HANDSHAKE]
+    listens = [HttpWire(app).start("subscriptions/listen", LISTEN, id=number) for number in range(3)]
+    for listen in listens:
+        await listen.message()
+    await in_time(app)
+    for stream in (*streams, *listens):
+        await stream.done()
+        assert stream.sent[-1]["more_body"] is False
+    assert [stream.messages for stream in streams] == [[]] * 3
+    assert [(each.answer["id"], each.answer["result"]["resultType"]) for each in listens] == [
+        (number, "complete") for number in range(3)
+    ]
 
 
-async def test_clients_that_read_nothing_do_not_hold_it_up() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        streams = [await wire.get().started(), HttpWire(app).start("subscriptions/listen", LISTEN)]
-        await streams[1].message()
-        for stream in streams:
-            stream.stall()
+async def get_stream(app: Any) -> Exchange:
+    return await (await HttpWire.session(app)).get().started()
+
+
+async def listen_stream(app: Any) -> Exchange:
+    listen = HttpWire(app).start("subscriptions/listen", LISTEN)
+    await listen.message()
+    return listen
+
+
+async def old_stream(app: Any) -> Exchange:
+    return (await OldClient(app).open()).stream
+
+
+async def old_session(app: Any) -> Exchange:
+    client = await OldClient(app).open()
+    await client.shake_hands()
+    return client.stream
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize("kind", [get_stream, listen_stream, old_stream, old_session])
+async def test_clients_that_read_nothing_do_not_hold_it_up(stage: Alive, app: Any, kind: Any, is_told: bool) -> None:
+    streams = [await kind(app) for _ in range(3)]
+    await settle()
+    for stream in streams:
+        stream.stall()
+    if is_told:
         stage.change_tools()
-        await until(lambda: all(b"tools/list_changed" in stream.raw for stream in streams))
-        assert await in_time(app, 30) < 1.5
-        for stream in streams:
-            stream.leave()
-            await stream.done()
+        await settle()
+    await asyncio.wait_for(app.drain(30), 5)
+    for stream in streams:
+        await stream.done(1)
 
 
 # ── what may finish ──
 
 
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_calls_finish(version: str) -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await open_wire(app, version)
-        call = wire.start_call("work")
-        await stage.entered.wait()
-        drain = asyncio.create_task(app.drain())
-        await settle(50)
-        assert not drain.done()
-        stage.go.set()
-        await drain
-        assert text_of((await call.done()).answer) == "done"
-        assert not stage.cancelled.is_set()
+async def test_calls_finish(stage: Alive, app: Any, version: str) -> None:
+    wire = await open_wire(app, version)
+    call = wire.start_call("work")
+    await stage.entered.wait()
+    drain = asyncio.create_task(app.drain())
+    await settle(50)
+    assert not drain.done()
+    stage.go.set()
+    await drain
+    assert text_of((await call.done()).answer) == "done"
+    assert not stage.cancelled.is_set()
 
 
-async def test_a_call_that_was_resumed_finishes_where_its_client_is() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        call = wire.start_call("tell")
-        first = await call.event()
-        call.leave()
-        tail = wire.get(first.id)
-        await tail.message()
-        drain = asyncio.create_task(app.drain())
-        await settle()
-        assert not tail.ended
-        stage.go.set()
-        await drain
-        assert text_of((await tail.done()).answer) == "told"
+async def test_a_call_that_was_resumed_finishes_where_its_client_is(stage: Alive, app: Any, wire: HttpWire) -> None:
+    call = wire.start_call("tell")
+    first = await call.event()
+    call.leave()
+    tail = wire.get(first.id)
+    await tail.message()
+    drain = asyncio.create_task(app.drain())
+    await settle()
+    assert not tail.ended
+    stage.go.set()
+    await drain
+    assert text_of((await tail.done()).answer) == "told"
 
 
 async def test_every_moment_of_a_request_is_good_for_a_drain() -> None:
@@ -132,18 +209,16 @@ async def test_every_moment_of_a_request_is_good_for_a_drain() -> None:
 
 
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_late_calls_are_stopped_and_their_clients_told(version: str) -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await open_wire(app, version)
-        call = wire.start_call("work", id=4)
-        await stage.entered.wait()
-        assert 0.02 <= await in_time(app, 0.02) < 0.5
-        await call.done()
-        assert stage.cancelled.is_set()
-        assert call.answer["id"] == 4
-        assert call.answer["error"]["message"] == "The server is shutting down and has stopped this call"
-        assert call.status == (503 if version == MODERN else 200)
+async def test_late_calls_are_stopped_and_their_clients_told(stage: Alive, app: Any, version: str) -> None:
+    wire = await open_wire(app, version)
+    call = wire.start_call("work", id=4)
+    await stage.entered.wait()
+    await in_time(app, 0.02)
+    await call.done()
+    assert stage.cancelled.is_set()
+    assert call.answer["id"] == 4
+    assert call.answer["error"]["message"] == "The server is shutting down and has stopped this call"
+    assert call.status == (503 if version == MODERN else 200)
 
 
 async def test_a_stuck_thread_does_not_hang_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -159,7 +234,7 @@ async def test_a_stuck_thread_does_not_hang_it(caplog: pytest.LogCaptureFixture)
     async with serving(stage.server) as app:
         call = HttpWire(app).start_call("stuck")
         await until(inside.is_set)
-        assert await in_time(app, 0.02) < 0.5
+        await in_time(app, 0.02)
         await call.done()
         assert "stopped" in call.answer["error"]["message"]
         assert stage.notes == ["entered", "left"]
@@ -168,7 +243,7 @@ async def test_a_stuck_thread_does_not_hang_it(caplog: pytest.LogCaptureFixture)
     assert "tool stuck is stuck" in caplog.text
 
 
-async def test_a_tool_that_will_not_stop_does_not_hang_it() -> None:
+async def test_a_tool_that_will_not_stop_does_not_hang_it(stage: Alive, serve: Serve) -> None:
     stage = Alive()
 
     @stage.server.tool
@@ -181,55 +256,56 @@ async def test_a_tool_that_will_not_stop_does_not_hang_it() -> None:
                 stage.cancelled.set()
         return "stubborn"
 
-    async with serving(stage.server) as app:
-        call = HttpWire(app).start_call("stubborn")
-        await stage.entered.wait()
-        assert await in_time(app, 0) < 1.5
-        assert stage.notes == ["entered", "left"]
-        stage.go.set()
-        await call.done()
+    app = await serve(stage.server)
+    call = HttpWire(app).start_call("stubborn")
+    await stage.entered.wait()
+    await in_time(app, 0)
+    assert stage.notes == ["entered", "left"]
+    stage.go.set()
+    await call.done()
 
 
-async def test_a_client_that_does_not_take_its_answer_does_not_hang_it() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        call = HttpWire(app).start_call("add", {"a": 1, "b": 2})
-        call.stall()
-        await call.started()
-        assert await in_time(app, 0.02) < 1.5
-        call.leave()
-        await call.done()
+async def test_a_client_that_does_not_take_its_answer_does_not_hang_it(app: Any) -> None:
+    call = HttpWire(app).start_call("add", {"a": 1, "b": 2})
+    call.stall()
+    await call.started()
+    await in_time(app, 0.02)
+    call.leave()
+    await call.done()
 
 
-async def test_it_is_left_after_the_last_call() -> None:
+# ── the lifespan ──
+
+
+async def test_it_is_left_after_the_last_call(stage: Alive, serve: Serve) -> None:
     stage = Alive()
-    async with serving(stage.server) as app:
-        call = HttpWire(app).start_call("work")
-        await stage.entered.wait()
-        drains = [asyncio.create_task(app.drain()) for _ in range(2)]
-        await settle()
-        assert stage.notes == ["entered"]
-        stage.go.set()
-        await asyncio.gather(*drains)
-        await call.done()
-        assert stage.notes == ["entered", "left"]
+    app = await serve(stage.server)
+    call = HttpWire(app).start_call("work")
+    await stage.entered.wait()
+    drains = [asyncio.create_task(app.drain()) for _ in range(2)]
+    await settle()
+    assert stage.notes == ["entered"]
+    stage.go.set()
+    await asyncio.gather(*drains)
+    await call.done()
+    assert stage.notes == ["entered", "left"]
 
 
-async def test_it_may_start_again() -> None:
+async def test_it_may_start_again(stage: Alive, serve: Serve) -> None:
     stage = Alive()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        await wire.ask("resources/subscribe", {"uri": "test://one"})
-        for _ in range(2):
-            await in_time(app)
-            assert await status(app, "/ready") == 503
-            await app.start()
-            assert await status(app, "/ready") == 200
-            assert text_of((await wire.call("spirit")).answer) == "alive"  # its session is still there
-        assert stage.notes == ["entered", "left"] * 2 + ["entered"]
-        stream = await wire.get().started()
-        stage.server.notify_resource_updated("test://one")
-        assert (await stream.message())["params"]["uri"] == "test://one"
+    app = await serve(stage.server)
+    wire = await HttpWire.session(app)
+    await wire.ask("resources/subscribe", {"uri": "test://one"})
+    for _ in range(2):
+        await in_time(app)
+        assert await status(app, "/ready") == 503
+        await app.start()
+        assert await status(app, "/ready") == 200
+        assert text_of((await wire.call("spirit")).answer) == "alive"  # its session is still there
+    assert stage.notes == ["entered", "left"] * 2 + ["entered"]
+    stream = await wire.get().started()
+    stage.server.notify_resource_updated("test://one")
+    assert (await stream.message())["params"]["uri"] == "test://one"
 
 
 async def test_two_apps_of_one_server_end_one_after_the_other() -> None:

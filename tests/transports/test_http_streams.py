@@ -1,26 +1,38 @@
-"""One POST, one answer: JSON until something has to be told before, then a stream of events."""
+"""One POST, one answer: JSON until something has to be told before, then a stream of events; and all that is said."""
 
 import asyncio
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from http_clients import (
+    ACKNOWLEDGED,
+    CAPABILITIES_KEY,
+    CLIENT_KEY,
+    LISTEN,
+    LOGS,
+    TOOLS,
+    VERSION_KEY,
+    leave,
+    methods,
+    post,
+)
 
-from dovetail import Context
-from http_serving import serving, until
-from http_stage import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, text_of
-from http_wire import HttpWire
+from dovetail import Context, NotFound, ProtocolError, Server, ToolError
+from dovetail.transports.http import HttpApp
+from dovetail.transports.options import HttpOptions
+from dovetail.transports.serve import serving as listening
+from http_serving import Serve, serving, settle, until
+from http_stage import HANDSHAKE, REVISIONS, Stage, open_wire, text_of
+from http_wire import META, MODERN, HttpWire
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
-
-LEVEL = "io.modelcontextprotocol/logLevel"
-META = {LEVEL: "debug", "progressToken": 7}
 JSON_ONLY = ["application/json", "application/*", "text/event-stream;q=0, application/json", "text/html"]
 SSE_ONLY = ["text/event-stream", "text/*", "TEXT/EVENT-STREAM", "application/json;q=0.0, text/event-stream"]
 BOTH = ["*/*", "application/json, text/event-stream", "text/event-stream,application/json;charset=utf-8", ""]
-
-
-def methods(exchange: Any) -> list[str]:
-    return [message.get("method", "answer") for message in exchange.messages]
 
 
 # ── JSON, until there is something to tell ──
@@ -29,84 +41,63 @@ def methods(exchange: Any) -> list[str]:
 @pytest.mark.seed("S1-08")
 @pytest.mark.parametrize("version", REVISIONS)
 @pytest.mark.rule("SH-8", "MH-7")
-async def test_a_quiet_call_is_answered_with_json(version: str) -> None:
-    async with serving(Stage().server) as app:
-        wire = await open_wire(app, version)
-        answer = await wire.call("add", {"a": 1, "b": 2})
-        assert answer.status == 200
-        assert answer.headers["content-type"] == "application/json"
-        assert int(answer.headers["content-length"]) == len(answer.raw)
-        assert text_of(answer.json) == "3"
+async def test_a_quiet_call_is_answered_with_json(app: Any, version: str) -> None:
+    wire = await open_wire(app, version)
+    answer = await wire.call("add", {"a": 1, "b": 2})
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert int(answer.headers["content-length"]) == len(answer.raw)
+    assert text_of(answer.json) == "3"
 
 
 @pytest.mark.seed("S1-08", "S1-16")
-@pytest.mark.parametrize("version", REVISIONS)
-@pytest.mark.rule("SH-11", "SH-12", "SH-14", "MH-8", "MH-10", "MH-11", "PROG-10")
-async def test_a_call_that_notifies_is_answered_with_a_stream(version: str) -> None:
-    stage = Stage()
-
-    @stage.server.tool
-    async def speak(ctx: Context) -> str:
-        await ctx.report_progress(1, 2)
-        await ctx.error("careful")
-        return "spoken"
-
-    async with serving(stage.server) as app:
-        wire = await open_wire(app, version)
-        answer = await wire.start_call("speak", meta=META).done()
-        assert answer.status == 200
-        assert answer.headers["content-type"] == "text/event-stream"
-        assert answer.headers["x-accel-buffering"] == "no"
-        assert "no-cache" in answer.headers["cache-control"]
-        assert "content-length" not in answer.headers
-        assert methods(answer) == ["notifications/progress", "notifications/message", "answer"]
-        assert answer.messages[0]["params"]["progressToken"] == 7
-        assert text_of(answer.answer) == "spoken"
-        assert answer.sent[-1]["more_body"] is False
-
-
 @pytest.mark.parametrize(("version", "primed"), [("2025-03-26", 0), ("2025-06-18", 0), ("2025-11-25", 1), (MODERN, 0)])
-@pytest.mark.rule("SH-9", "SH-22", "MH-30")
-async def test_only_2025_11_25_is_primed(version: str, primed: int) -> None:
-    stage = Stage()
+@pytest.mark.rule("SH-9", "SH-11", "SH-12", "SH-14", "SH-22", "MH-8", "MH-10", "MH-11", "MH-30", "PROG-10")
+async def test_a_call_that_notifies_is_answered_with_a_stream_which_only_2025_11_25_primes(
+    stage: Stage, app: Any, version: str, primed: int
+) -> None:
     stage.go.set()
-    async with serving(stage.server) as app:
-        wire = await open_wire(app, version)
-        answer = await wire.start_call("tell", meta=META).done()
-        assert len(answer.events) == 3 + primed
-        if primed:
-            assert answer.events[0].data == b""
-            assert answer.events[0].id
-            assert b"retry: 1000\n" in answer.raw.split(b"\n\n")[0]
-        else:
-            assert b"retry" not in answer.raw
-        if version == MODERN:
-            assert b"id:" not in answer.raw.replace(b'"id":', b"")
-        else:
-            ids = [event.id for event in answer.events]
-            assert len(set(ids)) == len(ids)
-            assert len({id.split(".")[0] for id in ids if id}) == 1  # they say which stream they belong to
+    answer = await (await open_wire(app, version)).start_call("tell", meta=LOGS).done()
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert "no-cache" in answer.headers["cache-control"]
+    assert "content-length" not in answer.headers
+    assert methods(answer) == ["notifications/message", "notifications/message", "answer"]
+    assert answer.sent[-1]["more_body"] is False
+    assert len(answer.events) == 3 + primed
+    if primed:
+        assert answer.events[0].data == b""
+        assert answer.events[0].id
+        assert b"retry: 1000\n" in answer.raw.split(b"\n\n")[0]
+    else:
+        assert b"retry" not in answer.raw
+    if version == MODERN:
+        assert b"id:" not in answer.raw.replace(b'"id":', b"")
+    else:
+        ids = [event.id for event in answer.events]
+        assert len(set(ids)) == len(ids)
+        assert len({id.split(".")[0] for id in ids if id}) == 1  # they say which stream they belong to
 
 
 @pytest.mark.parametrize(("version", "stream"), [("2025-03-26", False), ("2025-11-25", True), (MODERN, False)])
 @pytest.mark.rule("SH-9")
-async def test_a_call_that_takes_its_time_becomes_a_stream_where_it_can_be_resumed(version: str, stream: bool) -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await open_wire(app, version)
-        call = wire.start_call("work")
-        await call.watched.wait()  # it has taken its time
-        assert bool(call.sent) is stream
-        stage.go.set()
-        await call.done()
-        assert call.is_stream is stream
-        assert text_of(call.answer) == "done"
+async def test_a_call_that_takes_its_time_becomes_a_stream_where_it_can_be_resumed(
+    stage: Stage, app: Any, version: str, stream: bool
+) -> None:
+    wire = await open_wire(app, version)
+    call = wire.start_call("work")
+    await call.watched.wait()  # it has taken its time
+    assert bool(call.sent) is stream
+    stage.go.set()
+    await call.done()
+    assert call.is_stream is stream
+    assert text_of(call.answer) == "done"
 
 
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_a_request_that_fails_after_it_has_notified_fails_in_the_stream(version: str) -> None:
-    stage = Stage()
-
+async def test_a_request_that_fails_after_it_has_notified_fails_in_the_stream(
+    stage: Stage, serve: Serve, version: str
+) -> None:
     @stage.server.middleware
     async def fail(request: Any, call_next: Any) -> Any:
         result = await call_next(request)
@@ -115,12 +106,11 @@ async def test_a_request_that_fails_after_it_has_notified_fails_in_the_stream(ve
         return result
 
     stage.go.set()
-    async with serving(stage.server) as app:
-        wire = await open_wire(app, version)
-        call = await wire.start_call("tell", meta=META).done()
-        assert call.status == 200
-        assert call.answer["error"]["message"] == "Internal error"
-        assert b"secret" not in call.raw
+    wire = await open_wire(await serve(), version)
+    call = await wire.start_call("tell", meta=LOGS).done()
+    assert call.status == 200
+    assert call.answer["error"]["message"] == "Internal error"
+    assert b"secret" not in call.raw
 
 
 # ── what the client reads ──
@@ -128,65 +118,44 @@ async def test_a_request_that_fails_after_it_has_notified_fails_in_the_stream(ve
 
 @pytest.mark.parametrize("accept", JSON_ONLY)
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_who_reads_json_only_hears_nothing_before_the_answer(version: str, accept: str) -> None:
-    stage = Stage()
-    stage.go.set()
-    async with serving(stage.server, keep_alive=0.01) as app:
-        wire = await open_wire(app, version, accept=accept)
-        answer = await wire.start_call("tell", meta=META).done()
-        assert text_of(answer.json) == "told"
-
-
-@pytest.mark.parametrize("version", REVISIONS)
-async def test_who_reads_json_only_gets_it_however_long_it_takes(version: str) -> None:
-    stage = Stage()
-    async with serving(stage.server, keep_alive=0.01) as app:
-        wire = await open_wire(app, version, accept="application/json")
-        call = wire.start_call("work")
+async def test_who_reads_json_only_hears_nothing_before_the_answer_however_long_it_takes(
+    stage: Stage, app: Any, pass_time: Callable[[float], None], version: str, accept: str
+) -> None:
+    wire = await open_wire(app, version, accept=accept)
+    calls = [wire.start_call(name, meta=LOGS) for name in ("tell", "work")]
+    for call in calls:
         await call.watched.wait()
-        await asyncio.sleep(0.03)  # it is kept alive a few times
-        assert call.sent == []
-        stage.go.set()
-        assert text_of((await call.done()).json) == "done"
+    for _ in range(3):  # it is kept alive a few times
+        pass_time(15)
+        await settle()
+    assert [call.sent for call in calls] == [[], []]
+    stage.go.set()
+    assert [text_of((await call.done()).json) for call in calls] == ["told", "done"]
 
 
 @pytest.mark.parametrize("accept", SSE_ONLY)
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_who_reads_streams_only_gets_one(version: str, accept: str) -> None:
-    async with serving(Stage().server) as app:
-        wire = await open_wire(app, version, accept=accept)
-        answer = await wire.call("add", {"a": 1, "b": 2})
-        assert answer.is_stream
-        assert text_of(answer.answer) == "3"
+async def test_who_reads_streams_only_gets_one(app: Any, version: str, accept: str) -> None:
+    answer = await (await open_wire(app, version, accept=accept)).call("add", {"a": 1, "b": 2})
+    assert answer.is_stream
+    assert text_of(answer.answer) == "3"
 
 
-@pytest.mark.parametrize("accept", BOTH)
+@pytest.mark.parametrize("accept", [*BOTH, None])
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_whoever_reads_anything_gets_what_fits(version: str, accept: str) -> None:
-    stage = Stage()
+async def test_whoever_reads_anything_gets_what_fits(stage: Stage, app: Any, version: str, accept: str | None) -> None:
     stage.go.set()
-    async with serving(stage.server) as app:
-        wire = await open_wire(app, version, accept=accept)
-        assert not (await wire.call("add", {"a": 1, "b": 2})).is_stream
-        assert (await wire.start_call("tell", meta=META).done()).is_stream
-
-
-async def test_without_accept_anything_goes() -> None:
-    stage = Stage()
-    stage.go.set()
-    async with serving(stage.server) as app:
-        wire = HttpWire(app)
-        assert (await wire.start_call("tell", meta=META, headers={"accept": None}).done()).is_stream
-        assert (await wire.call("add", {"a": 1, "b": 2}, headers={"accept": None})).json["result"]
+    wire = await open_wire(app, version)
+    assert not (await wire.call("add", {"a": 1, "b": 2}, headers={"accept": accept})).is_stream
+    assert (await wire.start_call("tell", meta=LOGS, headers={"accept": accept}).done()).is_stream
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream", "*/*"])
 @pytest.mark.rule("MH-16")
-async def test_a_refusal_keeps_its_status_whatever_is_read(accept: str) -> None:
-    async with serving(Stage().server) as app:
-        refused = await HttpWire(app, accept=accept).post("prompts/list")  # this server has none
-        assert refused.status == 404
-        assert refused.json["error"]["code"] == -32601
+async def test_a_refusal_keeps_its_status_whatever_is_read(app: Any, accept: str) -> None:
+    refused = await HttpWire(app, accept=accept).post("prompts/list")  # this server has none
+    assert refused.status == 404
+    assert refused.json["error"]["code"] == -32601
 
 
 # ── while it takes long ──
@@ -194,65 +163,37 @@ async def test_a_refusal_keeps_its_status_whatever_is_read(accept: str) -> None:
 
 @pytest.mark.parametrize("version", REVISIONS)
 @pytest.mark.rule("MH-12")
-async def test_a_long_call_is_kept_alive(version: str) -> None:
-    stage = Stage()
-    async with serving(stage.server, keep_alive=0.03) as app:
-        wire = await open_wire(app, version)
-        call = wire.start_call("work")
-        await stage.entered.wait()
-        await until(lambda: call.raw.count(b": keep-alive\n\n") == 3)
-        stage.go.set()
-        await call.done()
-        assert methods(call) == ["answer"]
-        assert call.headers["x-accel-buffering"] == "no"
+async def test_a_long_call_is_kept_alive(stage: Stage, serve: Serve, version: str) -> None:
+    wire = await open_wire(await serve(keep_alive=0.03), version)
+    call = wire.start_call("work")
+    await stage.entered.wait()
+    await until(lambda: call.raw.count(b": keep-alive\n\n") == 3)
+    stage.go.set()
+    await call.done()
+    assert methods(call) == ["answer"]
+    assert call.headers["x-accel-buffering"] == "no"
 
 
-async def test_a_large_answer_goes_out_in_pieces() -> None:
-    stage = Stage()
-
+async def test_a_large_answer_goes_out_in_pieces(stage: Stage, serve: Serve) -> None:
     @stage.server.tool
     async def much(megabytes: int, ctx: Context) -> str:
         if megabytes > 1:
             await ctx.error("much")
         return "x" * (megabytes << 20)
 
-    async with serving(stage.server) as app:
-        wire = HttpWire(app)
-        for megabytes in (1, 2):
-            answer = await wire.start_call("much", {"megabytes": megabytes}, meta=META).done()
-            assert answer.is_stream is (megabytes == 2)
-            assert len(text_of(answer.answer)) == megabytes << 20
-            assert max(len(message.get("body", b"")) for message in answer.sent) <= 256 * 1024
+    app = await serve()
+    wire = HttpWire(app)
+    for megabytes in (1, 2):
+        answer = await wire.start_call("much", {"megabytes": megabytes}, meta=LOGS).done()
+        assert answer.is_stream is (megabytes == 2)
+        assert len(text_of(answer.answer)) == megabytes << 20
+        assert max(len(message.get("body", b"")) for message in answer.sent) <= 256 * 1024
 
 
 # ── nothing else on it ──
 
 
-@pytest.mark.parametrize("version", HANDSHAKE)
-@pytest.mark.rule("SH-12", "SH-20")
-async def test_changes_do_not_go_on_the_stream_of_a_call(version: str) -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await open_wire(app, version)
-        await wire.ask("resources/subscribe", {"uri": "test://one"})
-        stream = await wire.get().started()
-        call = wire.start_call("tell", meta=META)
-        await stage.entered.wait()
-        stage.change_tools()
-        stage.server.notify_resource_updated("test://one")
-        heard = [(await stream.message())["method"] for _ in range(2)]
-        assert heard == ["notifications/tools/list_changed", "notifications/resources/updated"]
-        stage.go.set()
-        await call.done()
-        assert methods(call) == ["notifications/message", "notifications/message", "answer"]
-        stream.leave()
-        await stream.done()
-        assert len(stream.messages) == 2
-
-
-async def test_calls_of_one_session_have_their_own_streams() -> None:
-    stage = Stage()
-
+async def test_calls_of_one_session_have_their_own_streams(stage: Stage, serve: Serve) -> None:
     @stage.server.tool
     async def echo(text: str, ctx: Context) -> str:
         for _ in range(3):
@@ -260,11 +201,213 @@ async def test_calls_of_one_session_have_their_own_streams() -> None:
             await asyncio.sleep(0)
         return text
 
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        calls = await asyncio.gather(*(wire.start_call("echo", {"text": f"{n}"}).done() for n in range(20)))
-        for number, call in enumerate(calls):
-            assert [message["params"]["data"] for message in call.messages[:-1]] == [f"{number}"] * 3
-            assert text_of(call.answer) == f"{number}"
-        ids = [event.id for call in calls for event in call.events]
-        assert len(set(ids)) == len(ids) == 20 * 5
+    wire = await HttpWire.session(await serve())
+    calls = await asyncio.gather(*(wire.start_call("echo", {"text": f"{n}"}).done() for n in range(20)))
+    for number, call in enumerate(calls):
+        assert [message["params"]["data"] for message in call.messages[:-1]] == [f"{number}"] * 3
+        assert text_of(call.answer) == f"{number}"
+    ids = [event.id for call in calls for event in call.events]
+    assert len(set(ids)) == len(ids) == 20 * 5
+
+
+# ── all that a busy server says ──
+
+
+LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+LISTS = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+}
+REQUESTS: list[tuple[str, dict[str, Any]]] = [
+    *((method, {}) for method in [*LISTS, "server/discover", "ping", "nothing/such"]),
+    *(("tools/call", {"name": name}) for name in ("chat", "count", "own_code", "nowhere")),
+    *(("tools/call", {"name": "fail", "arguments": {"how": how}}) for how in ("tool", "found", "value")),
+    ("tools/call", {"name": "count", "arguments": {"surplus": 1}}),
+    *(("prompts/get", {"name": name}) for name in ("greet", "part", "nowhere")),
+    *(("resources/read", {"uri": uri}) for uri in ("test://one", "note://7", "note://gone", "nowhere://")),
+    ("tools/list", {"cursor": "wrong"}),
+    ("completion/complete", {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "x", "value": ""}}),
+    ("logging/setLevel", {"level": "loud"}),
+    ("resources/subscribe", {"uri": "nowhere://"}),
+]
+
+
+def busy_server(**options: Any) -> Server:
+    """Something of everything, and ways to fail."""
+    server = Server("busy", version="1.0.0", **options)
+
+    @server.tool(tags={"loud"})
+    async def chat(ctx: Context) -> str:
+        for level in LEVELS:
+            await ctx.log(level, "x")
+        await ctx.report_progress(1, 2)
+        return "chatted"
+
+    @server.tool
+    async def fail(how: str) -> str:
+        raise {"tool": ToolError("no"), "found": NotFound("no"), "value": ValueError("no")}[how]
+
+    @server.tool
+    async def count() -> int:
+        return 1
+
+    @server.tool
+    async def own_code() -> str:
+        raise ProtocolError("mine", code=1234)
+
+    @server.resource("note://{id}", tags={"notes"})
+    async def note(id: str) -> str:
+        if id == "gone":
+            raise NotFound
+        return id
+
+    server.add_prompt(lambda name: f"Hello {name}", name="greet")
+    server.add_prompt(lambda: "Goodbye", name="part")
+    server.add_resource("other://{id}", lambda id: str(id), name="other")
+    for name in ("one", "two", "three"):
+        server.add_resource(f"test://{name}", lambda: "1", name=name)
+    return server
+
+
+async def conversation(server: Server, app: Any, version: str) -> list[dict[str, Any]]:
+    """All that is said in answer to every request above, and on a stream beside them."""
+    wire = await open_wire(app, version)
+    beside = HttpWire(app).start("subscriptions/listen", LISTEN) if version == MODERN else wire.get()
+    await beside.started()
+    said: list[dict[str, Any]] = [{"result": wire.welcome}] if wire.welcome else []
+    for method, params in REQUESTS:
+        said += (await wire.start(method, {**params, "_meta": LOGS}).done()).messages
+    server.add_tool(lambda: "", name="late")
+    await beside.until(lambda: TOOLS in methods(beside))
+    said += beside.messages
+    await leave(beside)
+    return said
+
+
+@pytest.mark.rule("MH-9", "BASE-15", "BASE-16", "BASE-17")
+async def test_nothing_is_asked_of_the_client_in_2026_07_28_and_errors_have_its_codes(serve: Serve) -> None:
+    server = busy_server()
+    app = await serve(server)
+    said = await conversation(server, app, MODERN)
+    unasked = [message for message in said if "method" in message]
+    assert not [message for message in unasked if "id" in message]
+    told = {"notifications/message", "notifications/progress", ACKNOWLEDGED, TOOLS}
+    assert {message["method"] for message in unasked} == told
+    wire = HttpWire(app)
+    said.append((await wire.post("tools/list", headers={"mcp-method": "tools/call"})).answer)
+    other = {"_meta": {VERSION_KEY: "2099-01-01"}}
+    said.append((await wire.post("tools/list", other, headers={"mcp-protocol-version": "2099-01-01"})).answer)
+    said += [(await post(wire, body)).answer for body in (b"{", b"[]", b'{"jsonrpc":"1.0"}')]
+    codes = {message["error"]["code"] for message in said if "error" in message}
+    assert codes == {-32700, -32600, -32601, -32602, -32020, -32022, 1234}
+
+
+LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+META_KEY = re.compile(rf"(?:(?P<prefix>{LABEL}(?:\.{LABEL})*)/)?(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)?", re.ASCII)
+TAGS, WRAPPED = "dovetail/tags", "dovetail/wrapped"
+DEFINED = {"io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/subscriptionId"}
+
+
+def meta_keys(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from value.get("_meta", {})
+        for member in value.values():
+            yield from meta_keys(member)
+    elif isinstance(value, list):
+        for item in value:
+            yield from meta_keys(item)
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.rule("META-1", "META-2")
+async def test_the_keys_of_meta_are_well_formed_and_reserved_ones_are_defined(version: str) -> None:
+    server = busy_server()
+    async with serving(server) as app:
+        keys = set(meta_keys(await conversation(server, app, version)))
+    if version < "2025-06-18":
+        assert not keys  # objects have no `_meta` yet
+        return
+    assert keys == {TAGS, *(DEFINED if version == MODERN else {WRAPPED})}
+    for key in keys:
+        found = META_KEY.fullmatch(key)
+        assert found, key
+        labels = (found["prefix"] or "").split(".")
+        assert key in DEFINED or not {"modelcontextprotocol", "mcp"} & set(labels)
+
+
+# ── lists ──
+
+
+@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.rule("TOOL-3", "PR-2")
+async def test_lists_are_the_same_on_every_connection_and_whatever_came_before(serve: Serve, version: str) -> None:
+    app = await serve(busy_server())
+    wire = await open_wire(app, version)
+    first = {method: await wire.ask(method) for method in LISTS}
+    for earlier, params in REQUESTS:
+        await wire.post(earlier, params)
+    capable = {"sampling": {}, "roots": {"listChanged": True}}
+    other = await open_wire(app, version, **({} if version == MODERN else {"capabilities": capable}))
+    mine = {"_meta": {**META, CLIENT_KEY: {"name": "another", "version": "9"}, CAPABILITIES_KEY: capable}}
+    for method, page in first.items():
+        assert len(page[LISTS[method]]) > 1
+        assert await wire.ask(method) == await other.ask(method) == page
+        elsewhere = other.start(method, mine if version == MODERN else {})
+        elsewhere.scope["client"] = ("127.0.0.2", 40000)
+        assert (await elsewhere.done()).answer["result"] == page
+
+
+@pytest.mark.parametrize("scope", ["public", "private"])
+@pytest.mark.rule("PAGE-6", "CACHE-4")
+async def test_all_pages_of_a_list_have_one_scope(serve: Serve, scope: str) -> None:
+    wire = HttpWire(await serve(busy_server(page_size=1, cache_scope=scope)))
+    for method in LISTS:
+        pages = [await wire.ask(method)]
+        while "nextCursor" in pages[-1]:
+            pages.append(await wire.ask(method, {"cursor": pages[-1]["nextCursor"]}))
+        assert len(pages) > 1
+        assert {page["cacheScope"] for page in pages} == {scope}
+
+
+# ── levels ──
+
+
+@pytest.mark.parametrize("version", HANDSHAKE)
+@pytest.mark.rule("LOG-1", "LOG-2")
+async def test_each_session_hears_its_own_level_and_above(serve: Serve, version: str) -> None:
+    app = await serve(busy_server())
+    one, two = await HttpWire.session(app, version), await HttpWire.session(app, version)
+    before = await levels(one)
+    for place, level in enumerate(LEVELS):
+        assert await one.ask("logging/setLevel", {"level": level}) == {}
+        assert await levels(one) == LEVELS[place:]
+        assert await levels(two) == before
+    assert (await one.post("logging/setLevel", {"level": "loud"})).answer["error"]["code"] == -32602
+    assert await levels(one) == LEVELS[-1:]
+
+
+async def levels(wire: HttpWire) -> list[str]:
+    said = (await wire.call("chat")).messages
+    return [each["params"]["level"] for each in said if each.get("method") == "notifications/message"]
+
+
+# ── where it listens ──
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
+@pytest.mark.rule("SH-4", "MH-3", "SSE-2")
+async def test_it_listens_on_localhost_alone_unless_told_otherwise() -> None:
+    app = HttpApp(busy_server().engine, HttpOptions())
+    async with listening(app, HttpOptions(port=0)) as root:
+        host, _, port = root.removeprefix("http://").partition(":")
+        assert host == "127.0.0.1"
+        for path in ("/mcp", "/sse"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/event-stream\r\n\r\n".encode())
+            assert (await asyncio.wait_for(reader.readline(), 10)).split()[1] in (b"200", b"400", b"405")
+            writer.close()
+            await writer.wait_closed()
+        with pytest.raises(ConnectionRefusedError):  # an address of this machine, like those that others can reach
+            socket.create_connection(("127.0.0.2", int(port)), 1)

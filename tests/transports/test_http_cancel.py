@@ -1,0 +1,265 @@
+"""Calls that are cancelled over HTTP: at any moment, by any id, late, and at another worker than their own."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from http_clients import (
+    LOGS,
+    Fleet,
+    FleetOf,
+    SharedState,
+)
+
+from dovetail import Context
+from http_serving import Serve, serving, settle, until
+from http_stage import HANDSHAKE, Stage, text_of
+from http_wire import Exchange, HttpWire
+
+pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
+
+
+async def cancel(wire: HttpWire, id: Any) -> None:
+    assert (await wire.notify("notifications/cancelled", {"requestId": id})).status == 202
+
+
+def batch(wire: HttpWire, *names: str) -> Exchange:
+    calls = [wire.message("tools/call", {"name": name, "arguments": {}}, id=id) for id, name in enumerate(names, 1)]
+    return wire.raw("POST", json.dumps(calls).encode())
+
+
+@pytest.mark.seed("S1-17")
+@pytest.mark.parametrize("accept", ["application/json, text/event-stream", "application/json", "text/event-stream"])
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+@pytest.mark.parametrize("version", HANDSHAKE)
+@pytest.mark.rule("CAN-2")
+async def test_a_cancelled_request_ends_without_an_answer(
+    stage: Stage, app: Any, version: str, later: bool, accept: str
+) -> None:
+    wire = await HttpWire.session(app, version, accept=accept)
+    call = wire.start_call("work", id=5)
+    await stage.entered.wait()
+    if later:
+        await call.watched.wait()
+    assert (await wire.notify("notifications/cancelled", {"requestId": 5, "reason": "tired"})).status == 202
+    await call.done()
+    assert stage.cancelled.is_set()
+    assert [event for event in call.events if event.data] == []
+    assert call.status == (204 if accept == "application/json" else 200)
+    if call.is_stream:
+        assert call.sent[-1]["more_body"] is False
+    else:
+        assert call.raw == b""
+
+
+@pytest.mark.parametrize("version", HANDSHAKE)
+@pytest.mark.rule("CAN-2", "PROG-6")
+async def test_nothing_is_said_after_a_cancellation(stage: Stage, serve: Serve, version: str) -> None:
+    @stage.server.tool
+    async def babble(ctx: Context) -> str:
+        await ctx.report_progress(1)
+        stage.entered.set()
+        try:
+            await stage.go.wait()
+        finally:
+            await ctx.report_progress(2)
+            await ctx.error("cancelled")
+        return "never"
+
+    wire = await HttpWire.session(await serve(), version)
+    call = wire.start_call("babble", id="b", meta=LOGS)
+    await stage.entered.wait()
+    await cancel(wire, "b")
+    await call.done()
+    assert [message["method"] for message in call.messages] == ["notifications/progress"]
+    if version == "2025-11-25":
+        rest = await wire.get(call.events[-1].id).done()
+        assert rest.messages == []  # and nothing waits for who comes back
+
+
+@pytest.mark.parametrize("id", [0, "", 1, "1"])
+@pytest.mark.rule("CAN-1", "CAN-3", "CAN-4")
+async def test_whatever_its_id_a_call_is_cancelled_by_that_alone(stage: Stage, wire: HttpWire, id: int | str) -> None:
+    assert text_of((await wire.call("add", {"a": 1, "b": 2}, id=id)).answer) == "3"
+    await cancel(wire, id)  # too late
+    calls = [wire.start_call("work", id=each) for each in (id, "other")]
+    await until(lambda: len(stage.ran) == 2)
+    for params in ({}, {"requestId": None}, {"requestId": [1]}, None):
+        assert (await wire.notify("notifications/cancelled", params)).status == 202
+    for nothing in (99, -1, "x", int(id or 0) if isinstance(id, str) else str(id)):
+        await cancel(wire, nothing)
+    await settle()
+    assert not stage.cancelled.is_set()
+    await cancel(wire, id)
+    assert (await calls[0].done()).messages == []
+    stage.go.set()
+    assert text_of((await calls[1].done()).answer) == "done"
+
+
+@pytest.mark.rule("CAN-4")
+async def test_cancelling_at_any_moment() -> None:
+    """Answered or not: it ends, and nothing is left."""
+    for turns in range(15):
+        stage = Stage()
+        stage.go.set()
+        async with serving(stage.server) as app:
+            wire = await HttpWire.session(app)
+            call = wire.start_call("tell", id=1)
+            await settle(turns)
+            await cancel(wire, 1)
+            await call.done()
+            messages = call.messages if call.is_stream else []
+            answers = [message for message in messages if "id" in message]
+            assert len(answers) <= 1
+
+
+async def test_cancelling_a_resumed_call_ends_its_new_stream(wire: HttpWire) -> None:
+    call = wire.start_call("tell", id=1)
+    first = await call.event()
+    call.leave()
+    tail = wire.get(first.id)
+    await tail.message()
+    await cancel(wire, 1)
+    await tail.done()
+    assert len(tail.messages) == 1
+
+
+async def test_a_stubborn_tool_keeps_its_silence(stage: Stage, serve: Serve) -> None:
+    @stage.server.tool
+    async def stubborn() -> str:
+        stage.entered.set()
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            await stage.go.wait()
+        return "all the same"
+
+    wire = await HttpWire.session(await serve())
+    call = wire.start_call("stubborn", id=1)
+    await stage.entered.wait()
+    await cancel(wire, 1)
+    again = await wire.post("ping", id=1)
+    assert "still in flight" in again.json["error"]["message"]
+    stage.go.set()
+    await call.done()
+    assert call.events == []
+    assert (await wire.post("ping", id=1)).json["result"] == {}
+
+
+# ── failures that are no exceptions ──
+
+
+class OddError(BaseException):
+    """Neither an `Exception` nor a cancellation."""
+
+
+class OddStage(Stage):
+    def __init__(self) -> None:
+        super().__init__()
+        self.server.add_tool(self.odd)
+
+    async def odd(self, ctx: Context) -> str:
+        await ctx.warning("first")
+        self.entered.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            raise OddError from None
+        return "even"
+
+
+@pytest.mark.rule("CAN-2")
+async def test_an_odd_end_of_a_cancelled_call_leaves_nothing_behind(
+    stage: Stage, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = OddStage()
+    wire = await HttpWire.session(await serve(stage.server))
+    call = wire.start_call("odd", id=5)
+    await stage.entered.wait()
+    await cancel(wire, 5)
+    await call.done(2)
+    assert [each["params"]["data"] for each in call.messages] == ["first"]
+    assert "OddError" in caplog.text
+
+
+@pytest.mark.rule("CAN-2")
+async def test_an_odd_end_of_one_call_costs_a_batch_none_of_the_other_answers(stage: Stage, serve: Serve) -> None:
+    stage = OddStage()
+    wire = await HttpWire.session(await serve(stage.server), "2025-03-26")
+    running = batch(wire, "odd", "work")
+    await until(lambda: stage.entered.is_set() and stage.ran == ["work"])
+    await cancel(wire, 1)
+    await settle()
+    stage.go.set()
+    answer: Any = (await running.done(2)).answer
+    assert [each["id"] for each in answer] == [2]
+
+
+# ── at another worker ──
+
+
+class FailingState(SharedState):
+    """Its next `get` fails with whatever is in `failures`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[Exception] = []
+
+    async def get(self, key: str) -> Any:
+        if self.failures:
+            raise self.failures.pop()
+        return await super().get(key)
+
+
+async def test_a_cancellation_that_comes_late_does_not_hit_the_next_call_with_its_id(fleet: Fleet) -> None:
+    """Such ids are against the specification; but one worker alone does not punish them."""
+    wire, *_ = await fleet.session()
+    await wire.call("add", {"a": 1, "b": 2}, id=1)
+    await cancel(wire, 1)
+    call = wire.start_call("work", id=1)
+    await fleet.stages[0].entered.wait()
+    await settle(50)
+    fleet.stages[0].go.set()
+    assert text_of((await call.done()).answer) == "done"
+
+
+@pytest.mark.parametrize("moment", ["while it runs", "before it runs"])
+async def test_another_cancellation_is_known_to_the_other_workers(fleet: Fleet, moment: str) -> None:
+    """Also one of a call with an id that a call of another session, or another type of id, had here before."""
+    wires, others = await fleet.session(), await fleet.session()
+    await others[1].call("add", {"a": 1, "b": 2}, id=77)
+    await wires[1].call("add", {"a": 1, "b": 2}, id="77")
+    if moment == "before it runs":
+        await cancel(wires[1], 77)
+    call = wires[0].start_call("work", id=77)
+    if moment == "while it runs":
+        await fleet.stages[0].entered.wait()
+        await cancel(wires[1], "other")
+        await cancel(wires[1], 77)
+    await asyncio.wait_for(fleet.stages[0].cancelled.wait(), 5)
+    assert (await call.done()).messages == []
+
+
+async def test_whatever_a_store_fails_with_calls_are_cancelled_later(fleet_of: FleetOf) -> None:
+    fleet = await fleet_of(Stage, store=FailingState())
+    wires = await fleet.session()
+    call = await wires[0].start_call("work", id="c").started()
+    await settle(50)
+    fleet.store.failures = [ValueError("what is that?")]
+    await fleet.store.publish(f"session/{wires[0].session_id}")
+    await settle(50)
+    assert not fleet.store.failures
+    await cancel(wires[1], "c")
+    await asyncio.wait_for(fleet.stages[0].cancelled.wait(), 5)
+    await call.done()
+
+
+@pytest.mark.parametrize("way", ["cancel", "delete"])
+async def test_a_batch_is_reached_from_elsewhere(fleet: Fleet, way: str) -> None:
+    wires = await fleet.session("2025-03-26")
+    running = batch(wires[0], "work", "add")
+    await fleet.stages[0].entered.wait()
+    await (cancel(wires[1], 1) if way == "cancel" else wires[1].delete())
+    await asyncio.wait_for(fleet.stages[0].cancelled.wait(), 5)
+    await running.done()

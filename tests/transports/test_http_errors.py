@@ -1,0 +1,404 @@
+"""Whatever arrives over HTTP is answered with the right status and in JSON, and the next request works."""
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from http_clients import (
+    INSIDES,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LEGACY,
+    LISTEN,
+    PARSE_ERROR,
+    check_alive,
+    check_refusal,
+    hello,
+    leave,
+    message,
+    mirrored,
+    modern,
+    new_server,
+    post,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from http_serving import settle
+from http_stage import open_wire
+from http_wire import BOTH, META, MODERN, Exchange, HttpWire
+
+LIMIT = 1000
+GIANTS = ["9" * 400, "-" + "9" * 4000, "9" * 5000, "9" * 500_000, "1e999", "1" + "0" * 400 + ".5"]
+SLY = ["a\r\nSet-Cookie: x=1", "a\n\ndata: {}\n\n", "a\rid: 1", "\0", "\u2028\u2029\x85", '"}\n\n', "😀"]
+PING = b'{"jsonrpc":"2.0","id":"q","method":"ping"}'
+
+
+def short(value: object) -> str:
+    """A name for a test whose value may be long."""
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:40]}...{len(text)}"
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[Any]:
+    app = new_server().asgi(max_body_bytes=LIMIT, body_timeout=0.05)
+    yield app
+    await check_alive(app)
+    await app.drain(0)
+
+
+@pytest.fixture
+async def roomy() -> AsyncIterator[Any]:
+    app = new_server().asgi()
+    yield app
+    await check_alive(app)
+    await app.drain(0)
+
+
+# ── bodies that are cut, late or too large ──
+
+
+@pytest.mark.parametrize("pieces", [[], [b""], [PING[:20]], [b"", PING[:5], PING[5:20]], [PING]])
+async def test_a_body_that_does_not_come_is_408_for_who_stays(app: Any, pieces: list[bytes]) -> None:
+    stays, leaves = (HttpWire(app).raw("POST", pieces, complete=False) for _ in range(2))
+    await settle(50)
+    leaves.leave()
+    assert (await leaves.done()).sent == []
+    assert "0.05 s" in check_refusal(await stays.done(), 408, INVALID_REQUEST)
+
+
+@pytest.mark.parametrize("length", [str(LIMIT + 1), "9" * 12, "9" * 30, "9" * 5000], ids=short)
+async def test_a_body_that_says_it_is_too_large_is_413_at_once(app: Any, length: str) -> None:
+    request = HttpWire(app).raw("POST", [], {"content-length": length})
+    assert "max_body_bytes" in check_refusal(await request.done(), 413, INVALID_REQUEST)
+
+
+@pytest.mark.parametrize("pieces", [[PING[:1], PING[1:]], [bytes([each]) for each in PING], [b"", PING, b"", b""]])
+async def test_a_body_may_come_in_any_pieces_up_to_the_limit(wire: HttpWire, pieces: list[bytes]) -> None:
+    for fill, status in ((0, 200), (LIMIT - len(PING), 200), (LIMIT - len(PING) + 1, 413)):
+        assert (await wire.raw("POST", [*pieces, b" " * fill]).done()).status == status
+
+
+@pytest.mark.parametrize("length", ["", "abc", "-1", "+1", "1.0", "1e3", "0x10", "1 2", "1,1", "²", "1\0"])
+async def test_a_length_that_is_no_number_is_400(app: Any, length: str) -> None:
+    check_refusal(await HttpWire(app).raw("POST", PING, {"content-length": length}).done(), 400, INVALID_REQUEST)
+
+
+# ── types and encodings ──
+
+
+@pytest.mark.parametrize(
+    "type",
+    [None, "application/json", "APPLICATION/JSON", " application/json ", "application/json; charset=utf-8",
+     'application/json;charset="UTF-8"', "application/json; charset=utf8; x=y", "application/vnd.mcp+json",
+     "application/json; odata=verbose"],
+)  # fmt: skip
+async def test_json_by_any_of_its_names(wire: HttpWire, type: str) -> None:
+    assert (await wire.raw("POST", PING, {"content-type": type}).done()).status == 200
+
+
+@pytest.mark.rule("BASE-2")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        *({"content-type": type} for type in (
+            "text/plain", "text/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "",
+            "application/jsonx", "application", "json", "application/json, text/plain", "\xff\xfe", "*/*",
+            "application/json; charset=utf-16", "application/json;charset=iso-8859-1", 'application/json; charset="x"',
+            "a" * 10_000,
+        )),
+        *({"content-encoding": coding} for coding in ("gzip", "br", "deflate", "gzip, identity", "zstd", "x" * 9_999)),
+    ],
+    ids=short,
+)  # fmt: skip
+async def test_another_type_or_encoding_is_415(app: Any, headers: Any) -> None:
+    """Even if the body would do: a page of any origin may send such a type without being asked about it."""
+    check_refusal(await HttpWire(app).raw("POST", PING, headers).done(), 415, INVALID_REQUEST)
+
+
+# ── bytes that are no message ──
+
+
+@pytest.mark.rule("BASE-20", "BASE-2")
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b" ", b"\0", b"\xff", b"{", b"}", b"[", b'{"jsonrpc"', b'{"jsonrpc":"2.0",}', b"nul", b"'x'",
+        b"\xef\xbb\xbf{}",
+        b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":01,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"pi\xffng"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"\xc3\x28"}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"\xed\xa0\x80"}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":-Infinity}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping"} {}', PING + PING, PING + b"\n" + PING, b"<html></html>",
+        PING.decode().encode("utf-16"), PING.decode().encode("utf-32"), b"--x\r\n\r\n{}\r\n--x--",
+    ],
+)  # fmt: skip
+async def test_what_is_no_json_is_400(app: Any, wire: HttpWire, body: bytes) -> None:
+    for answer in (await post(wire, body), await post(HttpWire(app), body, {"mcp-protocol-version": MODERN})):
+        assert (answer.status, answer.json["error"]["code"]) == (400, PARSE_ERROR)
+        assert answer.json.get("id") in (None, 1)
+
+
+@pytest.mark.rule("BASE-20")
+@pytest.mark.parametrize("depth", [2_000, 100_000])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "%s",
+        "[%s]",
+        '{"jsonrpc":"2.0","id":%s,"method":"ping"}',
+        '{"jsonrpc":"2.0","id":1,"method":%s}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/list","params":%s}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":%s}}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":%s}}}',
+        '{"jsonrpc":"2.0","id":1,"result":%s}',
+        '{"jsonrpc":"2.0","method":"notifications/cancelled","params":%s}',
+        '{"jsonrpc":"2.0","id":1,"method":"ping","unknown":%s}',
+    ],
+)
+async def test_a_hundred_thousand_levels(roomy: Any, depth: int, place: str) -> None:
+    wires = (HttpWire(roomy), await HttpWire.session(roomy, "2025-03-26"))
+    for opening, closing in (("[", "]"), ('{"a":', "}")):
+        for wire in wires:
+            answer = await post(wire, (place % (opening * depth + "1" + closing * depth)).encode())
+            assert (answer.status, answer.json["error"]["code"] in (PARSE_ERROR, INVALID_REQUEST)) == (400, True)
+
+
+@pytest.mark.parametrize("number", GIANTS, ids=short)
+@pytest.mark.parametrize(
+    "place",
+    [
+        '{"jsonrpc":"2.0","id":%s,"method":"ping"}',
+        '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"progressToken":%s}}}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":%s}}}',
+        '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}',
+        '{"jsonrpc":"2.0","id":%s,"result":{}}',
+    ],
+)
+async def test_giant_numbers(roomy: Any, number: str, place: str) -> None:
+    wire = await HttpWire.session(roomy, "2025-11-25")
+    answer = await post(wire, (place % number).encode())
+    assert answer.status in (200, 202, 400)
+    if answer.status == 200 and '"id":%s' in place:
+        assert answer.raw == b'{"jsonrpc":"2.0","id":%s,"result":{}}' % number.encode(), "nothing of it is lost"
+
+
+# ── values that would like to be something else ──
+
+
+@pytest.mark.rule("SH-29")
+@pytest.mark.parametrize(
+    "session",
+    ["", " ", "x", "0", "null", "x" * 128, "x" * 129, "x" * 60_000, "../../etc/passwd", "a b", "\xe9\xff", "a\r\nb: c",
+     "\0", "*", "%s%s%n", "session/x", "changes", "'; drop table sessions; --"],
+    ids=short,
+)  # fmt: skip
+async def test_a_session_that_is_none_is_404(app: Any, session: str) -> None:
+    for verb in ("POST", "GET", "DELETE"):
+        answer = await HttpWire(app).raw(verb, PING, {"mcp-session-id": session}).done()
+        check_refusal(answer, 404, INVALID_REQUEST, "q" if verb == "POST" else None)
+        assert len(session) < 4 or session not in answer.raw.decode()
+        assert "mcp-session-id" not in answer.headers
+
+
+@pytest.mark.rule("BASE-6")
+@pytest.mark.parametrize("sly", SLY)
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-11-25", MODERN])
+async def test_ids_and_tokens_stay_what_they_are(app: Any, sly: str, version: str) -> None:
+    call = (await open_wire(app, version)).start_call("chatty", id=sly, meta={"progressToken": sly})
+    *told, answer = (await call.done()).messages
+    assert [each["params"]["progressToken"] for each in told] == [sly, sly]
+    assert answer["id"] == sly
+    assert call.headers.keys() <= {"content-type", "cache-control", "x-accel-buffering"}
+    assert b"\nSet-Cookie" not in call.raw
+
+
+async def test_names_are_not_shown_whole(wire: HttpWire) -> None:
+    for method, params in (("x" * 600, {}), ("tools/call", {"name": "x" * 600}), ("prompts/get", {"name": "x" * 600})):
+        answer = await post(wire, message(method, params))
+        assert answer.json["error"]["code"] in (-32601, INVALID_PARAMS)
+        assert len(answer.json["error"]["message"]) < 300
+
+
+# ── places and scopes ──
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/nothing", "/mcp/nothing", "/mcp/..", "/mcp%2f", "//mcp", "/MCP", "/.env", "/\x00", "/é", "/" + "x" * 60_000,
+     "/sse/x", "/messages/x", "/health/x", "*", "http://localhost/mcp"],
+    ids=short,
+)  # fmt: skip
+async def test_an_unknown_path_is_404(app: Any, path: str) -> None:
+    for verb in ("POST", "GET", "PUT"):
+        refused = await HttpWire(app).raw(verb, PING, path=path).done()
+        assert "/mcp" in check_refusal(refused, 404, INVALID_REQUEST)
+
+
+async def test_a_websocket_is_closed_at_once(app: Any) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(event: dict[str, Any]) -> None:
+        sent.append(event)
+
+    await app({"type": "websocket", "path": "/mcp", "headers": []}, receive, send)
+    assert [event["type"] for event in sent] == ["websocket.close"]
+
+
+# ── good requests that are changed in a few places, and random ones ──
+
+STATUSES = {200, 202, 204, 400, 403, 404, 405, 406, 408, 413, 415}
+SESSION = "the live session"  # replaced by its id
+PLAUSIBLE = {
+    "host": ["localhost", "127.0.0.1:8000", "[::1]", "evil.example", "", "localhost:99999"],
+    "origin": ["http://localhost", "https://evil.example", "null", ""],
+    "accept": ["application/json", "text/event-stream", "*/*", "text/html", "application/json;q=0", ";;q=,,"],
+    "content-type": ["application/json", "text/plain", "application/json; charset=utf-16"],
+    "content-length": ["0", "10", "99999999", "-1", "x"],
+    "content-encoding": ["identity", "gzip"],
+    "mcp-protocol-version": [MODERN, *LEGACY, "banana", ""],
+    "mcp-session-id": [SESSION, "gone", ""],
+    "mcp-method": ["tools/call", "tools/list", "ping"],
+    "mcp-name": ["add", "weather", "=?base64?YWRk?=", "=?base64?x?="],
+    "mcp-param-region": ["eu", "=?base64?ZXU=?="],
+    "last-event-id": ["changes.0", "changes.99", "0123456789abcdef.1", "x"],
+    "transfer-encoding": ["chunked"],
+    "access-control-request-method": ["POST"],
+}
+METHODS = (
+    *("initialize", "ping", "tools/list", "tools/call", "resources/read", "resources/subscribe", "prompts/get"),
+    *("logging/setLevel", "completion/complete", "server/discover", "notifications/initialized", "no/such"),
+)
+LIVE = {"mcp-session-id": SESSION}
+CHATTY = {"name": "chatty", "_meta": {"progressToken": 1}}
+GOOD: list[tuple[str, str, dict[str, str], Any]] = [
+    ("POST", "/mcp", mirrored("tools/list"), modern("tools/list")),
+    ("POST", "/mcp", mirrored("tools/call", "add"), modern("tools/call", {"name": "add", "arguments": {"a": 1}})),
+    ("POST", "/", mirrored("resources/read", "notes://all"), modern("resources/read", {"uri": "notes://all"})),
+    ("POST", "/mcp", mirrored("subscriptions/listen"), modern("subscriptions/listen", LISTEN)),
+    ("POST", "/mcp", {}, hello("2025-11-25")),
+    ("POST", "/mcp", LIVE, message("tools/call", CHATTY)),
+    ("POST", "/mcp", LIVE, [message("ping", id=1), message("no/such", id=None), message("x")]),
+    ("POST", "/mcp", LIVE, message("notifications/cancelled", {"requestId": 1}, id=None)),
+    ("GET", "/mcp", LIVE, None),
+    ("GET", "/mcp", {**LIVE, "last-event-id": "changes.0"}, None),
+    ("OPTIONS", "/mcp", {"origin": "http://localhost", "access-control-request-method": "POST"}, None),
+    ("GET", "/health", {}, None),
+    ("GET", "/sse", {}, None),
+]
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+params = st.fixed_dictionaries(
+    {},
+    optional={
+        "_meta": st.sampled_from([META, {**META, "io.modelcontextprotocol/clientCapabilities": None}]) | values,
+        "name": st.sampled_from(["add", "weather", "chatty", "review"]) | values,
+        "arguments": st.sampled_from([{"a": 1}, {"region": "eu"}, {}]) | values,
+        "uri": st.sampled_from(["notes://all", "notes://x", "nothing://"]) | values,
+        "protocolVersion": st.sampled_from([*LEGACY, MODERN, "x"]) | values,
+        "capabilities": st.just({}) | values,
+        "clientInfo": st.just({"name": "f", "version": "1"}) | values,
+        "cursor": values,
+    },
+)
+messages = st.fixed_dictionaries(
+    {"jsonrpc": st.sampled_from(["2.0"] * 9 + ["1.0"])},
+    optional={
+        "id": st.sampled_from([1, "a", 0, None, 1.5]) | values,
+        "method": st.sampled_from(METHODS) | values,
+        "params": params | values,
+        "result": values,
+        "error": values,
+    },
+)
+random_bodies = st.binary(max_size=100) | (messages | st.lists(messages, max_size=3) | values).map(
+    lambda value: json.dumps(value).encode()
+)
+plausible = st.sampled_from(list(PLAUSIBLE)).flatmap(
+    lambda name: st.tuples(
+        st.just(name.encode()), st.sampled_from(PLAUSIBLE[name]).map(str.encode) | st.binary(max_size=20)
+    )
+)
+unknown = st.tuples(st.from_regex(rb"[a-z0-9-]{1,20}", fullmatch=True), st.binary(max_size=20))
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[str, str, list[tuple[bytes, bytes]], bytes]:
+    """A verb, a path, headers and a body: a good request with some changes."""
+    verb, path, headers, value = draw(st.sampled_from(GOOD))
+    change = draw(st.sampled_from(("nothing", "nothing", "fields", "body", "cut", "verb", "path")))
+    body = b"" if value is None else json.dumps(value).encode()
+    if change == "fields":
+        more = draw(messages)
+        body = json.dumps({**value, **more} if isinstance(value, dict) else more).encode()
+    elif change == "body":
+        body = draw(random_bodies)
+    elif change == "cut":
+        body = body[: draw(st.integers(0, 200))]
+    elif change == "verb":
+        verb = draw(st.sampled_from(["POST", "GET", "DELETE", "PUT", "HEAD"]) | st.text("ABC", min_size=1, max_size=9))
+    elif change == "path":
+        path = "/" + draw(st.sampled_from(["mcp/", "messages", "ready", "x"]) | st.text(max_size=20)).lstrip("/")
+    others = draw(st.lists(plausible | unknown, max_size=2))
+    usual = {"host": "localhost", "accept": BOTH, "content-type": "application/json", **headers}
+    own = [(name.encode(), text.encode()) for name, text in usual.items()]
+    return verb, path, [*(each for each in own if each[0] not in dict(others)), *others], body
+
+
+def check_sequence(exchange: Exchange) -> None:
+    """What ASGI demands: one start, then bodies, the last of which says so; and headers that are none but headers."""
+    start, *bodies = exchange.sent
+    assert start["type"] == "http.response.start"
+    assert {event["type"] for event in bodies} == {"http.response.body"}
+    assert [event.get("more_body", False) for event in bodies] == [True] * (len(bodies) - 1) + [False]
+    for name, value in start["headers"]:
+        assert name == name.lower()
+        assert not set(value) & set(b"\r\n\0")
+    if (length := exchange.headers.get("content-length")) is not None:
+        assert int(length) == len(exchange.raw)
+
+
+def check_answer(exchange: Exchange) -> None:
+    assert exchange.status in STATUSES, exchange.raw
+    if exchange.is_stream or exchange.status in (202, 204):
+        assert exchange.status in (200, 202, 204)
+        assert exchange.is_stream or not exchange.raw
+    elif exchange.scope["method"] != "HEAD" or exchange.raw:
+        body = exchange.json
+        if exchange.status != 200:
+            text = body["error"]["message"] if "jsonrpc" in body else body["error"]
+            assert not any(word in text for word in INSIDES), text
+
+
+@pytest.mark.slow
+@pytest.mark.rule("BASE-20", "MH-21", "SH-7")
+@given(st.lists(requests(), min_size=1, max_size=20))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+async def test_any_request_is_answered(caplog: pytest.LogCaptureFixture, thrown: list[Any]) -> None:
+    """Nothing is raised or logged, and the next request works."""
+    caplog.set_level(logging.ERROR)
+    app = new_server().asgi(body_timeout=0.5)
+    session = str((await HttpWire.session(app, "2025-03-26")).session_id).encode()
+    for verb, path, headers, body in thrown:
+        own = [(name, session if value == SESSION.encode() else value) for name, value in headers]
+        exchange = HttpWire(app).raw(verb, body, dict.fromkeys(("host", "accept", "content-type")), path=path, more=own)
+        await exchange.started()
+        if exchange.is_stream:
+            await leave(exchange)
+        else:
+            check_sequence(await exchange.done())
+        check_answer(exchange)
+    await check_alive(app)
+    await app.drain(0)
+    assert caplog.records == []

@@ -1,0 +1,370 @@
+"""Coming back for the rest of an answer by `Last-Event-ID`: after a connection broke, or was let go of on purpose."""
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import pytest
+from http_clients import (
+    INVALID_REQUEST,
+    JSON,
+    check_refusal,
+    gone,
+    leave,
+    said,
+)
+
+from dovetail import Context
+from dovetail.state.memory import MemoryState
+from http_serving import Clock, PausingState, Serve, endpoint_of, serving, settle, until
+from http_stage import HANDSHAKE, REVISIONS, Stage, open_wire, text_of
+from http_wire import BOTH, HttpWire
+
+pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
+
+
+class Talking(Stage):
+    """Its tools say much, or let go of the connection, once for each number in `closes`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: asyncio.Queue[None] = asyncio.Queue()
+        self.closed = 0
+        for tool in (self.poll, self.poll_in_thread, self.say):
+            self.server.add_tool(tool)
+
+    async def poll(self, ctx: Context, closes: int = 1, retry: float | None = None) -> str:
+        for number in range(closes):
+            await ctx.error(f"before {number}")
+            await ctx.close_stream(retry)
+            self.closed += 1
+            await self.steps.get()
+            await ctx.error(f"after {number}")
+        return "polled"
+
+    def poll_in_thread(self, ctx: Context) -> str:
+        ctx.error("before")
+        ctx.close_stream(0.5)
+        self.closed += 1
+        ctx.wait(self.steps.get())
+        return "polled"
+
+    async def say(self, ctx: Context, size: int) -> str:
+        await ctx.warning("x" * size)
+        return "y" * size
+
+    async def go_on(self) -> None:
+        self.steps.put_nowait(None)
+        await settle()
+
+
+@pytest.fixture
+async def stage() -> Talking:
+    return Talking()
+
+
+# ── a connection that broke ──
+
+
+@pytest.mark.parametrize("breaks", ["leave", "cut"])
+@pytest.mark.parametrize("version", HANDSHAKE)
+@pytest.mark.rule("SH-15", "SH-23", "SH-24", "CAN-8")
+async def test_the_answer_waits_for_who_comes_back(stage: Talking, app: Any, version: str, breaks: str) -> None:
+    wire = await HttpWire.session(app, version)
+    call = wire.start_call("tell")
+    while not (event := await call.event()).data:
+        pass
+    await gone(call, breaks)
+    stage.go.set()
+    await until(lambda: not endpoint_of(app)._calls.here)
+    rest = await wire.get(event.id).done()
+    assert (rest.status, rest.headers["content-type"]) == (200, "text/event-stream")
+    assert rest.headers["x-accel-buffering"] == "no"
+    assert said(rest) == ["second", "told"]
+    assert rest.sent[-1]["more_body"] is False
+
+
+async def test_whoever_comes_back_while_it_runs_gets_the_rest_as_it_comes(stage: Talking, wire: HttpWire) -> None:
+    call = wire.start_call("tell")
+    first = await call.event()
+    call.leave()
+    rest = wire.get(first.id)
+    assert (await rest.message())["params"]["data"] == "first"
+    await settle()
+    assert not rest.ended
+    stage.go.set()
+    await rest.done()
+    assert said(rest) == ["first", "second", "told"]
+
+
+@pytest.mark.rule("SH-21")
+async def test_whoever_comes_back_twice_gets_the_same_twice(stage: Talking, wire: HttpWire) -> None:
+    stage.go.set()
+    call = await wire.call("tell")
+    ids = {event.id for event in call.events}
+    for place, event in enumerate(call.events):
+        for _ in range(2):
+            primed, *rest = (await wire.get(event.id).done()).events
+            assert [(each.id, each.data) for each in rest] == [
+                (each.id, each.data) for each in call.events[place + 1 :]
+            ]
+            assert primed.data == b""
+            assert primed.id not in ids
+            ids.add(primed.id)
+
+
+async def test_the_newest_connection_owns_the_rest(stage: Talking, wire: HttpWire) -> None:
+    call = wire.start_call("tell", {"times": 0})
+    first = await call.event()
+    older = wire.get(first.id)
+    await older.event()
+    await call.done()  # the one that it came by was closed
+    newer = wire.get(first.id)
+    await newer.event()
+    await older.done()
+    stage.go.set()
+    await newer.done()
+    assert said(newer) == ["second", "told"]
+    assert older.messages == call.messages == []
+
+
+async def test_a_priming_event_is_a_place_to_come_back_to(stage: Talking, wire: HttpWire) -> None:
+    call = wire.start_call("tell")
+    await call.event()
+    last = (await call.event()).id
+    call.leave()
+    for _ in range(3):
+        tail = wire.get(last)
+        last = (await tail.event()).id
+        assert last.count(".") == 2
+        await leave(tail)
+    stage.go.set()
+    assert said(await wire.get(last).done()) == ["second", "told"]
+
+
+async def test_the_answer_of_a_very_long_call_is_found_by_who_is_resuming(
+    stage: Talking, clock: Clock, serve: Serve
+) -> None:
+    wire = await HttpWire.session(await serve(clock=clock))
+    call = wire.start_call("tell", {"times": 3})
+    await stage.entered.wait()
+    await until(lambda: len(call.events) == 4)
+    last = call.events[-1].id
+    call.leave()
+    tail = wire.get(last)
+    await tail.event()
+    clock.sleep(1000)  # more than event_timeout
+    stage.go.set()
+    await tail.done()
+    assert text_of(tail.answer) == "told"
+    assert text_of((await wire.get(last).done()).answer) == "told"
+
+
+async def test_a_connection_that_hangs_does_not_hold_its_call_when_the_client_is_back(
+    stage: Talking, wire: HttpWire
+) -> None:
+    call = wire.start_call("tell")
+    await stage.entered.wait()
+    call.stall()
+    stage.go.set()
+    await until(lambda: len(call.events) == 3)  # the second notification hangs on its way
+    back = wire.get(call.events[1].id)
+    await back.done(1)
+    assert [each.get("method", "answer") for each in back.messages] == ["notifications/message", "answer"]
+    await call.done(1)
+
+
+# ── what is not there ──
+
+
+@pytest.mark.rule("SH-23")
+@pytest.mark.parametrize(
+    "id",
+    ["x", "1", ".", ".1", "a.", "a.b", "a.1.1", "a.-1", "A.1", "é.1", "a" * 40 + ".1", "b.1234567890123456", "a.1 a.2",
+     "0123456789abcdef.0", "a" * 60_000, "session/x.1", "a\r\nb.1", "²", "changes", "changes.", "changes.-1",
+     "changes.x", "changes.1.2.3", "changes.1-", "changes.1-x", "changes.1-1-1", "changes.1-" + "1" * 16],
+    ids=lambda id: ascii(id)[:40],
+)  # fmt: skip
+async def test_an_id_that_is_none_of_ours(wire: HttpWire, id: str) -> None:
+    assert "Last-Event-ID" in check_refusal(await wire.get(id).done(), 400, INVALID_REQUEST)
+
+
+@pytest.mark.rule("SH-21", "SH-23")
+async def test_an_event_of_another_session_or_of_later_is_unknown(stage: Talking, app: Any) -> None:
+    ann, bob = await HttpWire.session(app), await HttpWire.session(app)
+    call = ann.start_call("tell")
+    stream = (await call.event()).id.split(".")[0]
+    await call.message()
+    for wire, id in ((bob, f"{stream}.0"), (bob, f"{stream}.1"), (ann, f"{stream}.2"), (ann, f"{stream}.1-1")):
+        assert (await wire.get(id).done()).status == 400
+    stage.go.set()
+    await call.done()
+    for event in call.events:
+        assert (await bob.get(event.id).done()).status == 400
+        assert (await ann.get(event.id).done()).status == 200
+    assert (await ann.get(f"{stream}.9").done()).status == 400
+
+
+async def test_a_json_answer_has_nothing_to_come_back_to(app: Any, wire: HttpWire) -> None:
+    await wire.call("add", {"a": 1, "b": 2})
+    assert endpoint_of(app)._store.running == {}
+    assert app._state.log_bytes == 0
+
+
+# ── answers that are not kept any more ──
+
+
+async def fill(wire: HttpWire) -> None:
+    """Other calls need room for what they say."""
+    for _ in range(11):
+        await wire.call("say", {"size": 5000})
+
+
+@pytest.mark.rule("SH-23")
+async def test_whoever_comes_back_for_an_answer_that_is_gone_is_told_so(stage: Talking, serve: Serve) -> None:
+    stage.go.set()
+    app = await serve(state=MemoryState(max_log_bytes=100_000))
+    ann, bob = await HttpWire.session(app), await HttpWire.session(app)
+    call = await ann.call("tell")
+    await fill(bob)
+    for event in call.events[:-1]:
+        assert (await ann.get(event.id).done()).status == 400
+    rest = await ann.get(call.events[-1].id).done()  # it has everything
+    assert (rest.status, rest.messages) == (200, [])
+
+
+async def test_what_is_dropped_of_a_call_that_runs_does_not_keep_its_client_out(stage: Talking, serve: Serve) -> None:
+    wire = await HttpWire.session(await serve(state=MemoryState(max_log_bytes=100_000)))
+    call = wire.start_call("tell")
+    primed = await call.event()
+    await stage.entered.wait()
+    await fill(wire)
+    rest = wire.get(primed.id)
+    await rest.event()
+    stage.go.set()
+    assert text_of((await rest.done()).answer) == "told"
+
+
+async def test_an_answer_that_there_is_no_room_for_is_an_error_to_who_comes_back(stage: Talking, serve: Serve) -> None:
+    stage.go.set()
+    wire = await HttpWire.session(await serve(state=MemoryState(max_log_bytes=4000)))
+    told = await wire.call("tell")
+    call = await wire.call("say", {"size": 5000})
+    assert text_of(call.answer) == "y" * 5000
+    rest = await wire.get(call.events[0].id).done()
+    assert "could not keep" in rest.answer["error"]["message"]
+    assert text_of((await wire.get(told.events[0].id).done()).answer) == "told"
+
+
+# ── connections that the server lets go of ──
+
+
+@pytest.mark.parametrize("retry", [None, 0, 0.25])
+@pytest.mark.rule("SH-10", "SH-13", "SH-19")
+async def test_a_tool_lets_go_of_each_connection_and_the_client_polls(
+    stage: Talking, wire: HttpWire, retry: float | None
+) -> None:
+    connection = wire.start_call("poll", {"closes": 4, "retry": retry})
+    everything: list[str] = []
+    for number in range(4):
+        await until(lambda number=number: stage.closed == number + 1)
+        await connection.until(lambda c=connection: not c.sent[-1].get("more_body", True))
+        assert b"retry: %d\n" % (1000 if retry is None else retry * 1000) in connection.raw
+        everything += said(connection)
+        connection = wire.get(connection.events[-1].id)
+        await connection.event()
+        await stage.go_on()
+    everything += said(await connection.done())
+    assert everything == [f"{when} {number}" for number in range(4) for when in ("before", "after")] + ["polled"]
+
+
+async def test_it_may_let_go_while_nobody_is_there(stage: Talking, wire: HttpWire) -> None:
+    call = wire.start_call("poll", {"closes": 3})
+    first = await call.event()
+    for _ in range(3):
+        await stage.go_on()
+    await call.done()
+    rest = said(await wire.get(first.id).done())
+    assert (len(rest), rest[-1]) == (7, "polled")
+
+
+async def test_a_tool_in_a_thread_lets_go_too(stage: Talking, wire: HttpWire) -> None:
+    call = wire.start_call("poll_in_thread")
+    await until(lambda: stage.closed == 1)
+    assert said(call) == ["before"]
+    assert b"retry: 500\n" in call.raw
+    await stage.go_on()
+    await call.done()
+    assert said(await wire.get(call.events[-1].id).done()) == ["polled"]
+
+
+@pytest.mark.parametrize("tool", ["poll", "poll_in_thread"])
+@pytest.mark.parametrize(
+    ("version", "accept"), [("2025-11-25", JSON), *((each, BOTH) for each in REVISIONS if each != "2025-11-25")]
+)
+@pytest.mark.rule("SH-13")
+async def test_who_can_not_come_back_is_not_let_go(
+    stage: Talking, app: Any, version: str, accept: str, tool: str
+) -> None:
+    call = (await open_wire(app, version, accept=accept)).start_call(tool)
+    await until(lambda: stage.closed == 1)
+    await settle()
+    assert not call.sent or call.sent[-1].get("more_body", True)
+    await stage.go_on()
+    assert text_of((await call.done()).answer) == "polled"
+
+
+async def test_letting_go_of_who_is_just_coming_back() -> None:
+    """At any moment of its coming: in the end it gets everything."""
+    for turns in range(15):
+        stage = Talking()
+        async with serving(stage.server, state=PausingState()) as app:
+            wire = await HttpWire.session(app)
+            call = wire.start_call("poll", {"closes": 2})
+            await until(lambda stage=stage: stage.closed == 1)
+            tail = wire.get(call.events[-1].id)
+            await settle(turns)
+            await stage.go_on()  # it notifies and lets go again
+            await until(lambda stage=stage: stage.closed == 2)
+            await stage.go_on()
+            await call.done()
+            told = said(await tail.done())
+            if told[-1:] != ["polled"]:
+                told += said(await wire.get(tail.events[-1].id).done())
+            assert told == ["after 0", "before 1", "after 1", "polled"], turns
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("state", [MemoryState, PausingState])
+@pytest.mark.parametrize("version", HANDSHAKE)
+async def test_who_loses_every_connection_misses_nothing(
+    stage: Talking, serve: Serve, version: str, state: type[MemoryState], seed: int
+) -> None:
+    chance = random.Random(seed)
+
+    @stage.server.tool
+    async def count(ctx: Context) -> str:
+        for number in range(40):
+            await ctx.error(number)
+            await settle(chance.randrange(3))
+            if chance.random() < 0.1:
+                await ctx.close_stream(0)
+        return "counted"
+
+    wire = await HttpWire.session(await serve(state=state()), version)
+    connection = wire.start_call("count")
+    last, taken = "", []
+    while not taken or b"counted" not in taken[-1].data:
+        wanted = chance.randrange(1, 8)
+        await connection.until(lambda c=connection, n=wanted: len(c.events) >= n or c.ended)
+        for event in connection.events[:wanted]:
+            last = event.id
+            taken += [event] if event.data else []
+        if chance.random() < 0.5:
+            connection.leave()
+        connection = wire.get(last)
+    connection.leave()
+    await connection.done()
+    assert [json.loads(event.data)["params"]["data"] for event in taken[:-1]] == list(range(40))
+    assert len({event.id for event in taken}) == 41
