@@ -177,19 +177,6 @@ async def test_a_session_hears_of_what_it_subscribed_to(version: str) -> None:
         assert (await wire.refusal("resources/subscribe", {}))["code"] == -32602
 
 
-async def test_a_subscription_before_the_session_operates_counts() -> None:
-    server = new_server()
-    async with Wire(server) as wire:
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "w", "version": "1"}}
-        await wire.ask("initialize", hello)
-        await wire.ask("resources/subscribe", {"uri": "a://1"})
-        wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        server.notify_resource_updated("a://1")
-        assert (await wire.receive())["params"] == {"uri": "a://1"}
-        await wire.quiet(0.02)
-
-
 async def test_the_number_of_subscriptions_is_bounded() -> None:
     server = new_server()
     async with Wire(server, "2025-11-25") as wire:
@@ -197,13 +184,6 @@ async def test_the_number_of_subscriptions_is_bounded() -> None:
         full = record.replace(subscriptions=frozenset(f"n://{n}" for n in range(MAX_SUBSCRIPTIONS)))
         await wire.connection.change(lambda _: full)
         assert (await wire.refusal("resources/subscribe", {"uri": "a://1"}))["code"] == -32602
-
-
-async def test_a_closed_connection_leaves_nothing_behind() -> None:
-    server = new_server()
-    async with Wire(server, "2025-11-25") as wire:
-        await wire.ask("resources/subscribe", {"uri": "a://1"})
-    assert server.engine.hub.wishes == 0
 
 
 # ── the hub of a process ──
