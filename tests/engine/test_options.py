@@ -182,6 +182,8 @@ async def test_server_info_and_cache_hints_of_the_newest_revision() -> None:
     async with Wire(sample(**hints), MODERN) as wire:
         meta = (await wire.ask("tools/list"))["_meta"]
         assert meta["io.modelcontextprotocol/serverInfo"] == {"name": "sample", "version": "1.0.0"}
+    async with Wire(sample(), MODERN) as wire:
+        assert (await wire.ask("tools/list")).items() >= {"ttlMs": 0, "cacheScope": "private"}.items()
     async with Wire(sample(**hints), "2025-11-25") as wire:
         assert (await wire.ask("tools/list")).keys() == {"tools"}
 

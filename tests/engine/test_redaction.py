@@ -25,12 +25,17 @@ SECRET_KEYS = [
     *("PASSWORD", "db_password", "userPassword", "passwd", "passphrase", "secret", "client_secret", "clientSecret"),
     *("CLIENT-SECRET", "token", "access_token", "accessToken", "refresh_token", "id_token", "X-Auth-Token", "jwt"),
     *("csrfToken", "apikey", "api_key", "API-Key", "x-api-key", "apiKey", "private_key", "privateKey", "credential"),
-    *("credentials", "aws_secret_access_key", "secretKey", "github.token"),
+    *("credentials", "aws_secret_access_key", "secretKey", "github.token", "code_verifier", "pwd", "passcode"),
+    *("cookies", "passwords", "secrets", "password_hash", "secret_value", "tokenValue", "access_tokens", "apiTokens"),
+    *("refresh_tokens", "id-tokens", "authTokens", "bearer", "api_keys", "accessKey", "signing_key", "session_key"),
+    *("encryption-key",),
 ]
 INNOCENT_KEYS = [
     *("tokens", "tokens_used", "max_tokens", "maxTokens", "token_count", "tokenCount", "total_tokens", "progressToken"),
     *("progress_token", "next_page_token", "cost_per_token", "token_type", "token_endpoint", "tokenizer", "compass"),
     *("password_policy", "passwordless", "secretary", "secret_name", "cookie_domain", "authorization_servers", "user"),
+    *("continuation_token", "syncToken", "cancellationToken", "first_token", "last_token", "eos_token", "bosToken"),
+    *("padToken", "unk_token", "stop_token", "next_token", "nextPageToken"),
     *("authorization_endpoint", "author", "authenticated", "key", "keys", "public_key", "monkey", "name"),
 ]
 
