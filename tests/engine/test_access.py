@@ -468,23 +468,6 @@ async def test_lists_with_rules_are_private() -> None:
                     assert (page["cacheScope"], page["ttlMs"]) == (scope, 1000)
 
 
-@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
-async def test_middleware_sees_what_the_caller_sees(version: str) -> None:
-    server = server_of({"open": {}, "a": {"scopes": ["a"]}})
-    seen: list[list[str]] = []
-
-    @server.middleware
-    async def watch(request: Any, call_next: Any) -> Any:
-        result = await call_next(request)
-        if request.method == "tools/list":
-            seen.append([item.name for item in result.items])
-        return result
-
-    for principal in (caller("a"), None, caller("a"), None):
-        await lists(server, principal, version)
-    assert seen == [["open", "a"], ["open"], ["open", "a"], ["open"]]
-
-
 # ── what is kept ──
 
 
@@ -556,16 +539,6 @@ class Keyed(Asked):
 ANN = Principal(subject="ann", claims={"tenant": "acme"})
 BOB = Principal(subject="bob", claims={"tenant": "acme"})
 EVE = Principal(subject="eve", claims={"tenant": "evil"})
-
-
-async def test_a_function_without_a_key_is_asked_each_time() -> None:
-    server, authorize = Server("lists", version="1.0.0"), Asked()
-    for name in ("x", "y"):
-        server.add_tool(lambda: "", name=name, authorize=authorize)
-    for principal, seen in ((ANN, ["x", "y"]), (EVE, []), (ANN, ["x", "y"]), (BOB, ["x", "y"]), (None, [])):
-        assert await lists(server, principal) == seen
-    assert authorize.about == ["ann", "eve", "ann", "bob", None], "once, however many tools there are"
-    assert not server.engine.tools.encoded
 
 
 async def test_a_function_with_a_key_is_asked_once_per_key() -> None:

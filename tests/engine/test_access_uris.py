@@ -137,13 +137,6 @@ async def test_another_spelling_is_neither_kept_nor_stale() -> None:
     assert await read(server, READER, "n://a") == "new"
 
 
-def test_two_spellings_are_one_uri() -> None:
-    server = new(("n://a", OPEN))
-    with pytest.raises(SetupError, match="already a resource"):
-        add(server, "N://%61", RULE)
-    assert server.remove_resource("n://%61")
-
-
 # ── the order ──
 
 ORDERS = [

@@ -49,16 +49,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
 # ── exactly ──
 
 
-async def test_a_line_of_the_log(lines: Any) -> None:
-    async with Wire(offering(audit=True), MODERN) as wire:
-        arguments = {"a": 1, "b": 2, "password": "hunter2"}
-        await wire.exchange(wire.request("tools/call", {"name": "add", "arguments": arguments}, id="r-1"))
-    assert lines() == [
-        '{"time":"2026-07-28T09:30:00.250Z","method":"tools/call","name":"add","request_id":"r-1",'
-        '"revision":"2026-07-28","outcome":"ok","duration_ms":2.5,"arguments":{"a":1,"b":2,"password":"[redacted]"}}'
-    ]
-
-
 async def test_a_line_holds_no_control_characters(lines: Any) -> None:
     name = "a\nb\x1b[31m\x7f\x9b1m\u202e\u2028"
     async with Wire(offering(audit=True), MODERN) as wire:
@@ -275,21 +265,6 @@ async def test_arguments_can_be_left_out(lines: Any) -> None:
     async with Wire(offering(audit=True, audit_arguments=False), MODERN) as wire:
         await wire.ask("tools/call", {"name": "add", "arguments": {"a": 1, "b": 1}})
     assert "arguments" not in json.loads(lines()[0])
-
-
-def test_secrets_are_blacked_out() -> None:
-    given = {
-        "pin": 1234,
-        "db": {"password": "hunter2", "url": "postgres://u:p@h/d"},
-        "note": "Bearer abcdef",
-        "headers": [["x", 1]],
-    }
-    assert shown(msgspec.Raw(json.dumps(given).encode()), Redactor(["pin"])) == {
-        "pin": "[redacted]",
-        "db": {"password": "[redacted]", "url": "postgres://u:[redacted]@h/d"},
-        "note": "Bearer [redacted]",
-        "headers": [["x", 1]],
-    }
 
 
 def test_nothing_hides_behind_long_arguments() -> None:

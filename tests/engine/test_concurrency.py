@@ -259,25 +259,6 @@ async def test_never_more_than_its_slots(workers: int, slots: int) -> None:
         await until(lambda: all((limit.running, limit.waiting) == (0, 0) for limit in made.limits))
 
 
-async def test_calls_of_one_worker_come_in_order_and_none_keeps_the_slot_to_itself() -> None:
-    async with fleet(2, 1) as made:
-        order: list[int] = []
-
-        async def call(number: int) -> None:
-            async with made.limits[0]:
-                order.append(number)
-                await asyncio.sleep(0)
-
-        async def busy(worker: int) -> None:
-            while min(made.done) < 10:
-                await made.call(worker, 5)
-
-        await asyncio.gather(*(call(number) for number in range(30)))
-        assert order == list(range(30))
-        await asyncio.gather(*(busy(worker) for worker in (0, 0, 0, 0, 1)))
-        assert made.most == 1
-
-
 async def test_a_dead_worker_s_slots_are_free_when_its_leases_expire() -> None:
     async with fleet(2, 2) as made:
         for _ in range(2):
@@ -514,11 +495,6 @@ async def test_work_that_never_waits_needs_no_timer(monkeypatch: pytest.MonkeyPa
     assert await with_timeout(answer(), 10) == "answer"
 
 
-@pytest.mark.parametrize("after", [0, 0.005])
-async def test_work_in_time_returns_its_result(after: float) -> None:
-    assert await with_timeout(answer(after), 10) == "answer"
-
-
 async def test_work_that_takes_too_long_is_cancelled() -> None:
     stopped = False
 
@@ -590,13 +566,6 @@ async def test_work_that_swallows_the_expiry_returns_its_result() -> None:
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
-
-
-@pytest.mark.parametrize(("outer", "inner", "winner"), [(0.01, 5, 0.01), (5, 0.01, 0.01)])
-async def test_timeouts_nest(outer: float, inner: float, winner: float) -> None:
-    with pytest.raises(CallTimeout) as caught:
-        await with_timeout(timed(answer(60), inner), outer)
-    assert caught.value.seconds == winner
 
 
 def test_closing_the_call_closes_the_work() -> None:

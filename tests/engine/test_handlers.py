@@ -1,7 +1,6 @@
 """Calling tools: results in every revision, failures that tell nothing, arguments, requirements."""
 
 import asyncio
-import logging
 import re
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 
 from dovetail import (
     Audio,
-    Context,
     EmbeddedResource,
     Image,
     NotFound,
@@ -25,7 +23,6 @@ from stable_ids import stable
 from wire import MODERN, Wire
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
-BIG = 2**70
 
 
 def new_server(**options: Any) -> Server:
@@ -74,11 +71,6 @@ async def test_structured_output_in_every_revision(version: str) -> None:
         assert number["structuredContent"] == (5 if version == MODERN else {"result": 5})
     assert plain["isError"] is False
     assert ("resultType" in plain) is (version == MODERN)
-
-
-async def test_null_is_a_structured_value() -> None:
-    assert (await call(returning(None, int | None)))["structuredContent"] is None
-    assert (await call(returning(None, int | None), "2025-06-18"))["structuredContent"] == {"result": None}
 
 
 @pytest.mark.parametrize(
@@ -280,15 +272,6 @@ async def test_argument_errors_can_be_protocol_errors() -> None:
         assert len(error["data"]["errors"]) == 1
 
 
-async def test_huge_integers_come_and_go_whole() -> None:
-    for value, annotation in ((BIG, int), (-BIG, None), (ToolResult(structured=BIG), None)):
-        assert (await call(returning(value, annotation)))["content"][0]["text"] in (str(BIG), str(-BIG))
-    assert (await call(returning({"n": BIG}, dict[str, int])))["structuredContent"] == {"n": BIG}
-    async with Wire(adder(), MODERN) as wire:
-        result = await wire.ask("tools/call", {"name": "add", "arguments": {"a": BIG, "b": 1}})
-        assert result["content"][0]["text"] == str(BIG + 1)
-
-
 @pytest.mark.rule("TOOL-12", "TOOL-14")
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
 @pytest.mark.parametrize(
@@ -326,13 +309,6 @@ async def test_missing_and_null_arguments_are_none() -> None:
                 assert (await wire.ask("tools/call", {"name": name, **arguments}))["content"][0]["text"] == text
 
 
-async def test_a_removed_tool_is_unknown() -> None:
-    server = adder()
-    async with Wire(server, "2025-11-25") as wire:
-        server.remove_tool("add")
-        assert (await wire.refusal("tools/call", {"name": "add", "arguments": {"a": 1}}))["code"] == -32602
-
-
 # ── requirements ──
 
 
@@ -351,21 +327,3 @@ async def test_a_missing_capability() -> None:
     for version in ("2025-11-25", MODERN):
         async with Wire(server, version, capabilities={"elicitation": {}, "experimental": {"x": {}}}) as wire:
             assert (await wire.ask("tools/call", {"name": "ask"}))["isError"] is False
-
-
-async def test_the_loggers_of_others_are_left_alone() -> None:
-    before = logging.getLogger().handlers[:]
-    await call(returning(RuntimeError("x")))
-    assert logging.getLogger().handlers == before
-
-
-async def test_tools_in_threads_get_a_context_too() -> None:
-    server = new_server()
-
-    @server.tool
-    def where(ctx: Context) -> str:
-        return str(ctx.request_id)
-
-    async with Wire(server, "2025-11-25") as wire:
-        answer = await wire.exchange(wire.request("tools/call", {"name": "where"}, id="seven"))
-        assert answer["result"]["content"][0]["text"] == "seven"

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from dovetail import Client, Context, NotFound, Server, SetupError, ToolError
+from dovetail import Context, NotFound, Server, SetupError, ToolError
 from dovetail.engine import file_watcher
 from dovetail.engine.resources import Library
 from dovetail.protocol.results import CacheHint
@@ -98,22 +98,6 @@ async def test_the_kept_contents_are_bounded_in_number_and_size(size: int, kept:
     await library.read("a://more", call, call)
     await library.read("a://0", call, call)
     assert reads[kept:] == ["more", "0"]
-
-
-async def test_a_failure_is_not_kept() -> None:
-    server = new_server()
-    failing = True
-
-    @server.resource("a://b", cache=60)
-    async def flaky() -> str:
-        if failing:
-            raise RuntimeError("now")
-        return "fine"
-
-    async with Wire(server, MODERN) as wire:
-        await wire.refusal("resources/read", {"uri": "a://b"})
-        failing = False
-        assert await text(wire, "a://b") == "fine"
 
 
 # ── files ──
@@ -281,45 +265,6 @@ async def test_a_file_that_is_gone_is_no_longer_watched_after_the_last_subscript
         await wire.ask("resources/unsubscribe", {"uri": "docs://f/a"})
         await uris(wire)  # which brings the watched folders up to date
         await until(lambda: all(task.get_name() != "dovetail.watch" for task in asyncio.all_tasks()))
-
-
-@pytest.mark.usefixtures("_quick_watching")
-async def test_one_listing_serves_all_folders_that_changed_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = new_server()
-    folders = [tmp_path / str(number) for number in range(12)]
-    for folder in folders:
-        folder.mkdir()
-        server.add_directory(folder, uri=f"docs://{folder.name}")
-    looks: list[Path] = []
-    entries = Directory.entries
-
-    def counted(directory: Directory) -> Any:
-        looks.append(directory.root)
-        return entries(directory)
-
-    monkeypatch.setattr(Directory, "entries", counted)
-    async with Wire(server, "2025-11-25") as wire:
-        for folder in folders:
-            (folder / "new.txt").write_text("new")
-        while len(server.engine.library.resources) < len(folders):
-            await wire.receive()
-        while not wire.lines.empty():
-            await wire.receive()
-        await wire.quiet(0.3)
-    assert len(looks) <= 4 * len(folders)  # the start, and a burst that may be seen as several
-
-
-async def test_a_server_with_a_folder_that_stops_at_once_speaks_of_no_stuck_thread(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for _ in range(5):
-        server = new_server()
-        server.add_directory(tmp_path, uri="docs://f")
-        async with Client(server):
-            pass
-    assert "stuck" not in caplog.text
 
 
 # ── values that lead out of a folder ──

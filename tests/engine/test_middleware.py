@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail import Context, ProtocolError, Server, SetupError, Text, ToolError, ToolResult
+from dovetail import ProtocolError, Server, SetupError, Text, ToolError, ToolResult
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import Listing
 from wire import MODERN, Wire
@@ -71,19 +71,6 @@ async def test_every_method_is_seen_once() -> None:
         server.engine.hub.end_all()
         await wire.receive()
     assert seen == ["server/discover", "subscriptions/listen"]
-
-
-async def test_reading_a_resource_from_a_tool_is_no_call_of_its_own() -> None:
-    server = new_server()
-    seen = watching(server)
-
-    @server.tool
-    async def inside(ctx: Context) -> str:
-        return str((await ctx.read_resource("a://b"))[0].text)
-
-    async with Wire(server, MODERN) as wire:
-        assert (await wire.ask("tools/call", {"name": "inside"}))["content"][0]["text"] == "r"
-    assert seen == ["tools/call"]
 
 
 async def test_the_first_is_outermost() -> None:
@@ -186,19 +173,6 @@ async def test_it_sees_the_structured_value_of_a_tool_and_may_change_it() -> Non
     assert (halved["structuredContent"], halved["content"][0]["text"]) == (6.0, "6.0")
 
 
-async def test_it_may_change_the_request() -> None:
-    server = new_server()
-
-    @server.middleware
-    async def rename(request: Request, call_next: Any) -> Any:
-        if request.method == "tools/call":
-            request = msgspec.structs.replace(request, params=msgspec.structs.replace(request.params, name="say"))
-        return await call_next(request)
-
-    async with Wire(server, MODERN) as wire:
-        assert (await wire.ask("tools/call", {"name": "other"}))["content"][0]["text"] == "said"
-
-
 @pytest.mark.parametrize("mistake", ["raises", "returns nothing", "cancels", "exits"])
 async def test_mistakes_are_internal_errors(mistake: str, caplog: pytest.LogCaptureFixture) -> None:
     server = new_server()
@@ -252,18 +226,3 @@ async def test_a_refused_initialize_opens_no_session() -> None:
 def test_only_async_functions_are_middleware(wrong: Any) -> None:
     with pytest.raises(SetupError, match="async def"):
         new_server().middleware(wrong)
-
-
-async def test_an_object_may_be_middleware() -> None:
-    class Counter:
-        count = 0
-
-        async def __call__(self, request: Request, call_next: Any) -> Any:
-            self.count += 1
-            return await call_next(request)
-
-    server, counter = new_server(), Counter()
-    server.middleware(counter)
-    async with Wire(server, MODERN) as wire:
-        await wire.ask("tools/list")
-    assert counter.count == 1

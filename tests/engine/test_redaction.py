@@ -25,12 +25,17 @@ SECRET_KEYS = [
     *("PASSWORD", "db_password", "userPassword", "passwd", "passphrase", "secret", "client_secret", "clientSecret"),
     *("CLIENT-SECRET", "token", "access_token", "accessToken", "refresh_token", "id_token", "X-Auth-Token", "jwt"),
     *("csrfToken", "apikey", "api_key", "API-Key", "x-api-key", "apiKey", "private_key", "privateKey", "credential"),
-    *("credentials", "aws_secret_access_key", "secretKey", "github.token"),
+    *("credentials", "aws_secret_access_key", "secretKey", "github.token", "code_verifier", "pwd", "passcode"),
+    *("cookies", "passwords", "secrets", "password_hash", "secret_value", "tokenValue", "access_tokens", "apiTokens"),
+    *("refresh_tokens", "id-tokens", "authTokens", "bearer", "api_keys", "accessKey", "signing_key", "session_key"),
+    *("encryption-key",),
 ]
 INNOCENT_KEYS = [
     *("tokens", "tokens_used", "max_tokens", "maxTokens", "token_count", "tokenCount", "total_tokens", "progressToken"),
     *("progress_token", "next_page_token", "cost_per_token", "token_type", "token_endpoint", "tokenizer", "compass"),
     *("password_policy", "passwordless", "secretary", "secret_name", "cookie_domain", "authorization_servers", "user"),
+    *("continuation_token", "syncToken", "cancellationToken", "first_token", "last_token", "eos_token", "bosToken"),
+    *("padToken", "unk_token", "stop_token", "next_token", "nextPageToken"),
     *("authorization_endpoint", "author", "authenticated", "key", "keys", "public_key", "monkey", "name"),
 ]
 
@@ -231,35 +236,10 @@ def test_long_text_is_cut() -> None:
 
 @pytest.mark.parametrize(
     "part",
-    [
-        *(
-            "a",
-            "a.",
-            "-",
-            " ",
-            "\\",
-            "eyJ",
-            "eyJa.",
-            "eyJa.eyJa ",
-            "://",
-            "://a:",
-            "://a:@",
-            "bearer ",
-            "basic aaaaaaaa",
-        ),
-        *("basic A", "api ", "api", "a=", "a= ", 'token="', "token='\\", "token=\\", "token=[", "token={", "token: "),
-        *(
-            "cookie:",
-            "cookie:'",
-            "-----BEGIN ",
-            "-----BEGIN PRIVATE KEY-----",
-            "sk-a",
-            "sk-a ",
-            'a\\\\"',
-            "token:token ",
-        ),
-    ],
-)
+    ["a", "a.", "-", " ", "\\", "eyJ", "eyJa.", "eyJa.eyJa ", "://", "://a:", "://a:@", "bearer ", "basic aaaaaaaa",
+     "basic A", "api ", "api", "a=", "a= ", 'token="', "token='\\", "token=\\", "token=[", "token={", "token: ",
+     "cookie:", "cookie:'", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "sk-a", "sk-a ", 'a\\\\"', "token:token "],
+)  # fmt: skip
 @pytest.mark.timeout(20)  # quadratic would be minutes
 def test_hostile_text_takes_linear_time(part: str) -> None:
     redactor.text((part * redaction.MAX_TEXT)[: redaction.MAX_TEXT])
@@ -279,19 +259,6 @@ def test_text_never_fails_and_twice_is_once(line: str) -> None:
 )
 def test_a_keyed_secret_never_survives(secret: str, key: str, form: str, around: str) -> None:
     assert secret not in redactor.text(f"{around} {form.format(key, secret)} {around}")
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.sampled_from(SECRET_KEYS), inner),
-    max_leaves=20,
-)
-
-
-@given(json_values)
-def test_any_value_is_handled_and_twice_is_once(data: Any) -> None:
-    clean = redactor.value(data)
-    assert redactor.value(clean) == clean
 
 
 # ── extensions ──
@@ -367,17 +334,6 @@ def test_tracebacks() -> None:
 def test_a_traceback_that_cannot_be_shown() -> None:
     record = logged("failed", exc_info=("not", "an", "exception"))
     assert "can't be shown" in logging.Formatter().format(record)
-
-
-def test_works_on_a_logger(caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger("dovetail.test_redaction")
-    own = RedactingFilter(redactor)
-    logger.addFilter(own)
-    try:
-        logger.warning("token=%s", "abc")
-    finally:
-        logger.removeFilter(own)
-    assert caplog.messages == ["token=[redacted]"]
 
 
 CONTROLS = "\x1b\x9b\x7f\r\x85\u2028\u202e"

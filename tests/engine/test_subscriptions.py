@@ -13,10 +13,24 @@ from hypothesis import strategies as st
 from dovetail import Server
 from dovetail.engine.handlers import MAX_LISTENED
 from dovetail.engine.member import Member
-from dovetail.engine.subscriptions import LIST_KINDS, LOG, Change, ChangeLog, Heard, Hub, Subscription, changes_made
+from dovetail.engine.subscriptions import (
+    LIST_KINDS,
+    LOG,
+    REFRESH,
+    Change,
+    ChangeLog,
+    Heard,
+    Hub,
+    Refresher,
+    Subscription,
+    changes_made,
+)
+from dovetail.engine.threads import ThreadPool
 from dovetail.protocol.session import MAX_SUBSCRIPTIONS, Session
+from dovetail.state.base import StoreTrouble
 from dovetail.state.memory import MemoryState
-from http_serving import settle
+from far_state import FarState
+from http_serving import settle, until
 from wire import MODERN, Wire
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
@@ -177,19 +191,6 @@ async def test_a_session_hears_of_what_it_subscribed_to(version: str) -> None:
         assert (await wire.refusal("resources/subscribe", {}))["code"] == -32602
 
 
-async def test_a_subscription_before_the_session_operates_counts() -> None:
-    server = new_server()
-    async with Wire(server) as wire:
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "w", "version": "1"}}
-        await wire.ask("initialize", hello)
-        await wire.ask("resources/subscribe", {"uri": "a://1"})
-        wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        server.notify_resource_updated("a://1")
-        assert (await wire.receive())["params"] == {"uri": "a://1"}
-        await wire.quiet(0.02)
-
-
 async def test_the_number_of_subscriptions_is_bounded() -> None:
     server = new_server()
     async with Wire(server, "2025-11-25") as wire:
@@ -197,13 +198,6 @@ async def test_the_number_of_subscriptions_is_bounded() -> None:
         full = record.replace(subscriptions=frozenset(f"n://{n}" for n in range(MAX_SUBSCRIPTIONS)))
         await wire.connection.change(lambda _: full)
         assert (await wire.refusal("resources/subscribe", {"uri": "a://1"}))["code"] == -32602
-
-
-async def test_a_closed_connection_leaves_nothing_behind() -> None:
-    server = new_server()
-    async with Wire(server, "2025-11-25") as wire:
-        await wire.ask("resources/subscribe", {"uri": "a://1"})
-    assert server.engine.hub.wishes == 0
 
 
 # ── the hub of a process ──
@@ -483,3 +477,82 @@ async def test_after_an_outage_all_may_have_changed_once(desk: Desk) -> None:
     heard = await desk.log.heard(Held(session("tools")), 0, desk.log.outages - 1)
     assert heard == Heard([(TOOLS, None)], 2, desk.log.outages)
     assert await desk.log.heard(Held(session("tools")), heard.position, heard.outages) == Heard([], 2, 0)
+
+
+# ── refreshes ──
+
+
+class RefreshingWorker:
+    """As much of an engine as a refresh needs; its function changes the list of tools."""
+
+    def __init__(self, state: MemoryState, *, fails: bool = False) -> None:
+        self.state = state
+        self.threads = ThreadPool()
+        self.told: list[Change] = []
+        self.runs = 0
+        self.fails = fails
+        self.refresher = Refresher(self, patience=0.05)  # type: ignore[arg-type]
+        self.refresher.add(self.change)
+
+    def publish(self, change: Change) -> None:
+        self.told.append(change)
+
+    def change(self) -> None:
+        self.runs += 1
+        assert self.refresher.holds_back("tools")
+        if self.fails:
+            raise ValueError("no database")
+
+
+async def test_a_refresh_runs_at_every_worker_and_is_announced_once() -> None:
+    state = FarState()
+    workers = [RefreshingWorker(state) for _ in range(3)]
+    listeners = [state.listen([REFRESH]) for _ in workers]
+    following = [
+        asyncio.create_task(worker.refresher.follow(state, listener))
+        for worker, listener in zip(workers[:2], listeners, strict=False)
+    ]
+    assert not workers[0].refresher.holds_back("tools")
+    for number in range(1, 4):
+        await workers[number % 2].refresher.refresh()
+        await until(lambda number=number: [worker.runs for worker in workers] == [number, number, 0])
+        await until(lambda number=number: sum(len(worker.told) for worker in workers) == number)
+        if number == 2:
+            await state.delete(REFRESH)  # the store loses the count, and the next refresh reaches all nevertheless
+    await workers[2].refresher.catch_up(state)  # it starts late
+    await workers[2].refresher.catch_up(state)
+    assert (workers[2].runs, workers[2].told) == (1, [])
+    for listener in listeners:
+        listener.close()
+    await asyncio.gather(*following)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_function_that_fails_is_raised_here_and_what_it_changed_is_announced(
+    shared: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = FarState() if shared else MemoryState()
+    worker, other = RefreshingWorker(state, fails=True), RefreshingWorker(state, fails=True)
+    for number in (1, 2):
+        with pytest.raises(ValueError, match="no database"):
+            await worker.refresher.refresh()
+        assert (worker.refresher.count, worker.told) == (number, [TOOLS] * number)
+    if shared:
+        state.break_down()  # type: ignore[attr-defined]
+        with pytest.raises(StoreTrouble):
+            await other.refresher.catch_up(state)
+        state.trouble = None  # type: ignore[attr-defined]
+        await other.refresher.catch_up(state)
+        assert (other.runs, "no database" in caplog.text) == (1, True)
+
+
+async def test_a_change_of_a_refresh_waits_for_the_refresh_here_but_not_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worker = RefreshingWorker(MemoryState())
+    reached = asyncio.create_task(worker.refresher.reached(1))
+    await worker.refresher.refresh()
+    await reached
+    assert not caplog.records
+    await worker.refresher.reached(2)
+    assert "a refresh was told of before it was made" in caplog.text

@@ -80,15 +80,6 @@ async def abandon(pool: ThreadPool, function: Callable[[], object], label: str =
 # ── running ──
 
 
-async def test_returns_the_result_from_a_named_daemon_thread() -> None:
-    pool = ThreadPool(name="workshop")
-    thread = await pool.run(threading.current_thread, label="t")
-    assert thread is not threading.main_thread()
-    assert thread.daemon
-    assert thread.name == "workshop-1"
-    pool.close()
-
-
 async def test_copies_the_context_variables() -> None:
     user = contextvars.ContextVar("user", default="nobody")
     user.set("ada")

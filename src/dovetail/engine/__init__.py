@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dovetail.engine import client_requests as client_requests
     from dovetail.engine import file_watcher as file_watcher
     from dovetail.engine import input_required as input_required
+    from dovetail.engine import member as member
     from dovetail.engine import progress as progress
     from dovetail.engine import rate_limits as rate_limits
     from dovetail.engine import request_state as request_state
@@ -21,6 +22,7 @@ __getattr__ = late(
     "client_requests",
     "file_watcher",
     "input_required",
+    "member",
     "progress",
     "rate_limits",
     "request_state",

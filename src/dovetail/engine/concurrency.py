@@ -140,14 +140,15 @@ class FleetLimit(Limit):
 
     def __init__(
         self, state: "StateBackend", tool: str, slots: int, queue: int, patience: float | None,
-        *, lease: float = 12.0, beat: float = 2.0,
+        *, lease: float | None = None, beat: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__(slots, queue, subject=f"The tool {tool}", busy=ToolBusy)
         self._state = state
         self._topic = f"slot/{tool}"
         self._patience = patience  # seconds that a call may wait
-        self._lease = lease
-        self._beat = beat  # seconds between two renewals, and between two looks for slots that have expired
+        self._lease = late.member.LEASE_SECONDS if lease is None else lease
+        # seconds between two renewals, and between two looks for slots that have expired
+        self._beat = late.member.BEAT_SECONDS if beat is None else beat
         self._held: deque[Slot] = deque()  # any call may give back any of them
         self._without = 0  # calls that go on without one
         self._looking = asyncio.Lock()  # the call that waits longest has it

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -85,8 +86,7 @@ async def ping(engine: "Engine", exchange: Exchange) -> Result:
 
 
 async def set_level(engine: "Engine", exchange: Exchange) -> Result:
-    params = exchange.request.params
-    assert isinstance(params, SetLevelParams)
+    params: SetLevelParams = exchange.request.params
     if exchange.sessions is not None:
         await exchange.sessions.change(lambda record: record.replace(log_level=params.level))
     return EMPTY
@@ -97,8 +97,7 @@ async def set_level(engine: "Engine", exchange: Exchange) -> Result:
 
 def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
     async def handler(engine: "Engine", exchange: Exchange) -> Result:
-        params = exchange.request.params
-        assert isinstance(params, ListParams)
+        params: ListParams = exchange.request.params
         catalog = catalog_of(engine)
         if key == "resources":
             await engine.library.refresh_files()
@@ -107,22 +106,6 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
         return await _page(engine, exchange, key, catalog, after, now)
 
     return handler
-
-
-def _tools(engine: "Engine") -> Catalog[Any]:
-    return engine.tools
-
-
-def _prompts(engine: "Engine") -> Catalog[Any]:
-    return engine.prompts
-
-
-def _resources(engine: "Engine") -> Catalog[Any]:
-    return engine.library.resources
-
-
-def _templates(engine: "Engine") -> Catalog[Any]:
-    return engine.library.templates
 
 
 async def _page(
@@ -184,16 +167,14 @@ def _asking(handler: Handler) -> Handler:
 
 
 async def read_resource(engine: "Engine", exchange: Exchange) -> Result:
-    params = exchange.request.params
-    assert isinstance(params, ReadResourceParams)
+    params: ReadResourceParams = exchange.request.params
     if params.request_state is not UNSET or params.input_responses is not UNSET:
         late.input_required.resume(engine, exchange)
     return await engine.read(params.uri, exchange, in_slot)
 
 
 async def subscribe(engine: "Engine", exchange: Exchange) -> Result:
-    params = exchange.request.params
-    assert isinstance(params, UriParams)
+    params: UriParams = exchange.request.params
     rule = engine.library.access_to(params.uri)
     if rule is not None and not await late.access.may_use(engine, exchange, rule):
         raise NotFound(uri=params.uri)
@@ -203,8 +184,7 @@ async def subscribe(engine: "Engine", exchange: Exchange) -> Result:
 
 
 async def unsubscribe(engine: "Engine", exchange: Exchange) -> Result:
-    params = exchange.request.params
-    assert isinstance(params, UriParams)
+    params: UriParams = exchange.request.params
     if exchange.sessions is not None:
         await exchange.sessions.change(lambda record: record.replace(subscriptions=record.subscriptions - {params.uri}))
     return EMPTY
@@ -212,8 +192,7 @@ async def unsubscribe(engine: "Engine", exchange: Exchange) -> Result:
 
 async def listen(engine: "Engine", exchange: Exchange) -> Result:
     """Stays until the client cancels or the server stops: acknowledgement first, then what was asked for."""
-    params = exchange.request.params
-    assert isinstance(params, ListenParams)
+    params: ListenParams = exchange.request.params
     if memoryview(exchange.request.raw_params).nbytes + len(encode(exchange.request.id)) > MAX_LISTEN_BYTES:
         text = f"subscriptions/listen takes {MAX_LISTEN_BYTES} bytes at most; ask for less, or in several listens"
         raise ProtocolError(text, code=INVALID_PARAMS, http_status=413)
@@ -272,8 +251,7 @@ def change_notification(change: Change, meta: dict[str, Any] | None = None) -> b
 
 
 async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
-    params = exchange.request.params
-    assert isinstance(params, GetPromptParams)
+    params: GetPromptParams = exchange.request.params
     prompt = engine.prompts.get(params.name)
     if prompt is None or (prompt.access is not None and not await late.access.may_use(engine, exchange, prompt.access)):
         raise ProtocolError(f"Unknown prompt: {shown(params.name)}", code=INVALID_PARAMS)
@@ -330,8 +308,7 @@ async def guarded(
 
 
 async def complete(engine: "Engine", exchange: Exchange) -> Result:
-    params = exchange.request.params
-    assert isinstance(params, CompleteParams)
+    params: CompleteParams = exchange.request.params
     ref, argument = params.ref, params.argument
     name = ref.uri if ref.type == "ref/resource" else ref.name
     choices, rule = engine.choices(ref.type, name) or (None, None)
@@ -356,15 +333,15 @@ HANDLERS: dict[str, Handler] = {
     "server/discover": discover,
     "ping": ping,
     "logging/setLevel": set_level,
-    "tools/list": _list("tools", _tools),
+    "tools/list": _list("tools", attrgetter("tools")),
     "tools/call": call_tool,
-    "resources/list": _list("resources", _resources),
-    "resources/templates/list": _list("resourceTemplates", _templates),
+    "resources/list": _list("resources", attrgetter("library.resources")),
+    "resources/templates/list": _list("resourceTemplates", attrgetter("library.templates")),
     "resources/read": _asking(read_resource),
     "resources/subscribe": subscribe,
     "resources/unsubscribe": unsubscribe,
     "subscriptions/listen": listen,
-    "prompts/list": _list("prompts", _prompts),
+    "prompts/list": _list("prompts", attrgetter("prompts")),
     "prompts/get": _asking(get_prompt),
     "completion/complete": complete,
 }

@@ -98,30 +98,6 @@ WHO: dict[Per, Callable[[Exchange], str]] = {
 }
 
 
-class Meter:
-    """One rate of one subject, with the windows of its callers."""
-
-    def __init__(self, subject: str, rate: Rate, most: int) -> None:
-        self._rate = rate
-        self._seconds = rate.seconds
-        self._who = WHO[rate.per]
-        self._place = f"rate/{subject}/{rate.unit}/{rate.per}"
-        self._most = most
-        self._windows: OrderedDict[str, Window] = OrderedDict()  # the caller that came last is at the end
-
-    def window(self, exchange: Exchange, now: float) -> Window:
-        caller = self._who(exchange)
-        number = int(now // self._seconds)
-        window = self._windows.get(caller)
-        if window is None or not window.number - 1 <= number <= window.number:  # a clock may be set back a little
-            key = f"{self._place}/{_digest(caller)}/{number}"  # callers may have long names, and secret ones
-            window = self._windows[caller] = Window(self._rate, number, key)
-            if len(self._windows) > self._most:
-                self._windows.popitem(last=False)
-        self._windows.move_to_end(caller)
-        return window
-
-
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
@@ -130,26 +106,39 @@ class Limiter:
     """The rates of one subject, the server or a tool. A call that one of them refuses counts for none."""
 
     def __init__(
-        self,
-        subject: str,
-        rates: Sequence[Rate],
-        state: StateBackend | None = None,
-        clock: Callable[[], float] | None = None,
-        max_callers: int = 10_000,
-    ) -> None:
+        self, subject: str, rates: Sequence[Rate], state: StateBackend | None = None,
+        clock: Callable[[], float] | None = None, max_callers: int = 10_000,
+    ) -> None:  # fmt: skip
         """`state` is what other workers share, if any do. Beyond `max_callers` the one silent longest is forgotten."""
-        self._meters = [Meter(subject, rate, max_callers) for rate in sorted(rates, key=lambda rate: rate.seconds)]
+        self._subject = subject
+        self._rates = sorted(rates, key=lambda rate: rate.seconds)
+        self._windows: OrderedDict[tuple[int, str], Window] = (
+            OrderedDict()
+        )  # by rate and caller, the last one at the end
         self._state = state
         self._clock = clock or (time.monotonic if state is None else time.time)
         self._is_away = False  # the store is in trouble
         self._ask_again = 0.0  # and is left in peace until then
-        self._max_rounds = max_callers
+        self._max_callers = max_callers
         self._rounds: OrderedDict[str, None] = OrderedDict()  # states that calls have gone on with
+
+    def _window(self, place: int, exchange: Exchange, now: float) -> Window:
+        rate = self._rates[place]
+        caller, number = WHO[rate.per](exchange), int(now // rate.seconds)
+        window = self._windows.get((place, caller))
+        if window is None or not window.number - 1 <= number <= window.number:  # a clock may be set back a little
+            # callers may have long names, and secret ones
+            key = f"rate/{self._subject}/{rate.unit}/{rate.per}/{_digest(caller)}/{number}"
+            window = self._windows[place, caller] = Window(rate, number, key)
+            if len(self._windows) > self._max_callers * len(self._rates):
+                self._windows.popitem(last=False)
+        self._windows.move_to_end((place, caller))
+        return window
 
     async def refusal(self, exchange: Exchange) -> TooSoon | None:
         """Count a call, or say why not."""
         now = self._clock()
-        windows = [meter.window(exchange, now) for meter in self._meters]
+        windows = [self._window(place, exchange, now) for place in range(len(self._rates))]
         for window in windows:
             if window.calls >= window.rate.count:  # a caller that does not give up costs the store nothing
                 return window.too_soon(now)
@@ -201,7 +190,7 @@ class Limiter:
         if key in self._rounds:
             return False
         self._rounds[key] = None
-        if len(self._rounds) > self._max_rounds:
+        if len(self._rounds) > self._max_callers:
             self._rounds.popitem(last=False)
         return True
 

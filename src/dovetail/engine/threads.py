@@ -110,8 +110,6 @@ class Job(Struct, Generic[T], eq=False):
 
 
 class _ThisThread(threading.local):
-    """What a thread knows of itself."""
-
     job: Job[Any] | None = None  # the innermost one, if it performs one while another waits for the loop
 
 
