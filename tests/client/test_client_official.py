@@ -379,8 +379,6 @@ async def over_sse(version: str, **options: Any) -> AsyncIterator[Client]:
 async def over_stdio(version: str, **options: Any) -> AsyncIterator[Client]:
     command = [sys.executable, str(HERE / "interop_official.py")]
     async with Client(command, protocol_version=version, **options) as client:
-        [sys.executable, str(HERE / "interop_official.py")], protocol_version=version, **options
-    ) as client:
         yield client
 
 
