@@ -62,25 +62,6 @@ def test_challenges(case: str) -> None:
     assert read_told(headers, ("bearer", "dpop")) == told
 
 
-@pytest.mark.parametrize(
-    ("issuer", "paths"),
-    [
-        ("https://a.example", ["/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"]),
-        ("https://a.example/", ["/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"]),
-        (
-            "https://a.example/t/1",
-            [
-                "/.well-known/oauth-authorization-server/t/1",
-                "/.well-known/openid-configuration/t/1",
-                "/t/1/.well-known/openid-configuration",
-            ],
-        ),
-    ],
-)
-def test_where_metadata_are(issuer: str, paths: list[str]) -> None:
-    assert issuer_urls(issuer) == [f"https://a.example{path}" for path in paths]
-
-
 @pytest.mark.parametrize("issuer", ["https://a.example/?a=b", "https://a.example/#c"])
 def test_what_no_issuer_is(issuer: str) -> None:
     with pytest.raises(NotSignedIn, match="can't be an issuer"):
