@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from client_stages import ScriptedLink, result
+from client_stages import AskingServer, ScriptedLink, result
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -282,21 +282,13 @@ async def test_only_what_was_wrapped_is_unwrapped(client: Client) -> None:
 
 
 @pytest.mark.parametrize(("marked", "data"), [(True, 3), (False, {"result": 3}), ("yes", {"result": 3})])
-async def test_fastmcp_says_in_its_schema_that_it_wraps(
-    marked: Any, data: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def answer(message: dict[str, Any]) -> list[dict[str, Any]]:
-        match message["method"]:
-            case "server/discover":
-                value: Any = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
-            case "tools/list":
-                schema = {"type": "object", "x-fastmcp-wrap-result": marked}
-                value = {"tools": [{"name": "add", "inputSchema": {"type": "object"}, "outputSchema": schema}]}
-            case _:
-                value = {"content": [], "structuredContent": {"result": 3}}
-        return [result(message, {"resultType": "complete", **value})]
-
-    async with Client(ScriptedLink(answer)) as client:
+async def test_fastmcp_says_in_its_schema_that_it_wraps(marked: Any, data: Any) -> None:
+    schema = {"type": "object", "x-fastmcp-wrap-result": marked}
+    answers = {
+        "tools/list": {"tools": [{"name": "add", "inputSchema": {"type": "object"}, "outputSchema": schema}]},
+        "tools/call": {"content": [], "structuredContent": {"result": 3}},
+    }
+    async with Client(AskingServer("2026-07-28", lambda message: {**COMPLETE, **answers[message["method"]]})) as client:
         assert (await client.call_tool("add")).data == data
 
 
@@ -408,55 +400,20 @@ async def test_what_is_approved_is_what_the_server_offers_now(server: Server, ve
     assert described == [None, "Changed."]
 
 
-class ChangingTools:
-    """A server with one tool, which it changes and announces in the same breath as it does something else."""
-
-    def __init__(self, changes: int) -> None:
-        self.changes = changes
-        self.description = "version 0"
-        self.called: list[str] = []
-        self.link = ScriptedLink(self.answer)
-
-    def answer(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        match message["method"]:
-            case "initialize":
-                capabilities = {"tools": {"listChanged": True}}
-                info = {"name": "changing", "version": "0"}
-                hello = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}
-                return [result(message, hello)]
-            case "tools/list":
-                tool = {"name": "t", "description": self.description, "inputSchema": {"type": "object"}}
-                return [result(message, {"tools": [tool]}), *self.change()]
-            case "tools/call":
-                self.called.append(self.description)
-                return [result(message, {"content": []})]
-        return []
-
-    def change(self) -> list[dict[str, Any]]:
-        if not self.changes:
-            return []
-        self.changes -= 1
-        self.description = f"version {int(self.description.split()[1]) + 1}"
-        return [{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}]
-
-    def client(self, approve: Any) -> Client:
-        return Client(self.link, protocol_version="2025-11-25", approve=approve)
-
-
-async def test_a_tool_that_changes_while_it_is_approved(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = ChangingTools(changes=0)
+@every_revision
+async def test_a_tool_that_changes_while_it_is_approved(server: Server, version: str) -> None:
+    called: list[str] = []
 
     async def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
-        server.changes = 1
-        for message in server.change():
-            server.link.say(message)
+        server.remove_tool("greet")
+        server.add_tool(lambda name: called.append(name), name="greet", description="Changed.")
         await asyncio.sleep(0.01)
         return True
 
-    async with server.client(approve) as client:
+    async with Client(server, protocol_version=version, approve=approve) as client:
         with pytest.raises(NotApproved, match="changed while it was being approved"):
-            await client.call_tool("t")
-    assert server.called == []
+            await client.call_tool("greet", {"name": "a"})
+    assert called == []
 
 
 JSON = st.recursive(
