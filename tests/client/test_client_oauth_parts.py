@@ -20,14 +20,7 @@ from dovetail import Client, Server
 from dovetail.client.auth import Challenged, credentials_for
 from dovetail.client.oauth import ClientCredentials, JwtBearer, MemoryTokens, OAuth, TokenFile, TokenSet
 from dovetail.client.oauth.authorization_code import RedirectListener, show_and_open
-from dovetail.client.oauth.metadata import (
-    RegistrationAnswer,
-    TokenAnswer,
-    Told,
-    fits,
-    issuer_urls,
-    read_told,
-)
+from dovetail.client.oauth.metadata import RegistrationAnswer, TokenAnswer, Told, fits, issuer_urls, read_told
 from dovetail.client.oauth.storage import RegisteredClient
 from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import NotSignedIn, SetupError
