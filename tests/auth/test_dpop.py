@@ -9,7 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from joserfc import jwk
-from proof_making import (
+
+from dovetail.auth.dpop import (
+    ALGORITHMS,
+    CLOCK_MARGIN,
+    LEEWAY,
+    LONGEST,
+    MAX_JTI,
+    MAX_PROOF,
+    DpopCheck,
+    DpopNonces,
+    UsedProofs,
+    needs_proof,
+    read_proof,
+    same_target,
+)
+from dovetail.auth.jose import PRIVATE_MEMBERS
+from dovetail.errors import ProtocolError, RateLimited, Unauthorized
+from dpop_stage import (
     ATH,
     EDWARDS,
     KEY,
@@ -30,23 +47,6 @@ from proof_making import (
     signed,
     without,
 )
-
-from dovetail.auth.dpop import (
-    ALGORITHMS,
-    CLOCK_MARGIN,
-    LEEWAY,
-    LONGEST,
-    MAX_JTI,
-    MAX_PROOF,
-    DpopCheck,
-    DpopNonces,
-    UsedProofs,
-    needs_proof,
-    read_proof,
-    same_target,
-)
-from dovetail.auth.jose import PRIVATE_MEMBERS
-from dovetail.errors import ProtocolError, RateLimited, Unauthorized
 
 SHARED = jwk.OctKey.generate_key(256)
 

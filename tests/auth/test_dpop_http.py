@@ -1,18 +1,23 @@
 """DPoP over HTTP: the whole way from the headers of a request to its answer, or to a challenge."""
 
+import asyncio
+import json
 import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from proof_making import KEY, OTHER, TOKEN, bound, proof
 
 from dovetail import AuditEvent, Context, Server
-from dovetail.auth import Auth, Principal
+from dovetail.auth import Auth, Principal, dpop
 from dovetail.auth.dpop import ALGORITHMS
 from dovetail.state.memory import MemoryState
-from http_serving import until
-from http_stage import HANDSHAKE, MODERN, open_wire, text_of
-from http_wire import HttpWire
+from dovetail.transports import doorkeeper
+from dpop_stage import KEY, TOKEN, Prover, bound, proof
+from http_serving import serving, until
+from http_stage import HANDSHAKE, MODERN, Stage, open_wire, text_of
+from http_wire import Exchange, HttpWire
 
 URL = "http://localhost:8000/mcp"
 PLAIN = "plain-token"
@@ -80,19 +85,6 @@ async def test_who_knows_no_proofs_may_have_a_token_that_needs_none(version: str
     await refused(app_of("required"), {"authorization": f"Bearer {PLAIN}"}, "invalid_token")
 
 
-@pytest.mark.parametrize("dpop", ["optional", "required"])
-async def test_a_stolen_token_is_worth_nothing(dpop: str) -> None:
-    """As a plain one, even with a proof at its side; with the thief's own key; and after the owner used it."""
-    app = app_of(dpop)
-    own = proved()
-    assert (await HttpWire(app, headers=own).call("who")).status == 200
-    await refused(app, {"authorization": f"Bearer {TOKEN}"}, "invalid_token")
-    await refused(app, {**proved(), "authorization": f"Bearer {TOKEN}"}, "invalid_token")
-    await refused(app, {**proved(), "authorization": f"bearer {TOKEN}"}, "invalid_token")
-    await refused(app, proved(key=OTHER), "invalid_token")
-    await refused(app, own, "invalid_dpop_proof")
-
-
 async def test_a_proof_is_good_once_in_a_whole_fleet() -> None:
     state = SharedMemory()
     first, second = (app_of("required", state=state) for _ in range(2))
@@ -118,15 +110,11 @@ async def test_proofs_do_not_take_the_room_of_sessions() -> None:
 
 
 async def test_with_nonces_a_client_is_told_which_one_to_take() -> None:
-    """RFC 9449, 9: refused once, with what to come back with; any worker with the same secret takes it."""
+    """RFC 9449, 9: any worker with the same secret takes it."""
     app, other = app_of("required", nonces=True), app_of("required", nonces=True)
     told = await HttpWire(app, headers=proved()).call("who")
-    assert told.status == 401
-    assert 'error="use_dpop_nonce"' in challenges(told)["DPoP"]
     nonce = told.headers["dpop-nonce"]
     assert text_of((await HttpWire(other, headers=proved(nonce=nonce)).call("who")).answer) == "ada"
-    for wrong in ("guess", ""):
-        assert (await HttpWire(app, headers=proved(nonce=wrong)).call("who")).headers["dpop-nonce"] == nonce
     assert "dpop-nonce" not in (await HttpWire(app_of("required")).call("who")).headers
 
 
@@ -150,3 +138,208 @@ async def test_who_has_no_token_learns_which_ones_are_taken(dpop: str, schemes: 
     given = challenges(answer)
     assert set(given) == schemes
     assert all("error" not in each for each in given.values())
+
+
+ORIGIN, OWNED = "http://localhost:8000", "a-bound-token"
+PUBLIC = "https://notes.example.com"
+OWNER, THIEF = Prover(), Prover()
+SOON = 0.5  # seconds that a proof is good for, where a test waits for its end
+PING = b'{"jsonrpc":"2.0","id":7,"method":"ping"}'
+LISTEN = {"notifications": {"toolsListChanged": True}}
+Headers = dict[str, str | None]
+
+
+class Notary:
+    """Knows one token, which is bound to the key of its owner."""
+
+    def __init__(self) -> None:
+        self.expires_at: float | None = None
+
+    async def verify(self, token: str) -> Principal | None:
+        is_over = self.expires_at is not None and self.expires_at <= time.time()
+        if token != OWNED or is_over:
+            return None
+        return Principal(subject="ada", claims=OWNER.bound, expires_at=self.expires_at)
+
+
+class ProvedWire(HttpWire):
+    """Each request has a proof of its own, or the headers that a test gives it."""
+
+    def __init__(self, *arguments: Any, origin: str = ORIGIN, words: Mapping[str, Any] | None = None) -> None:
+        """`words` are in every proof."""
+        super().__init__(*arguments)
+        self._origin = origin
+        self._words = words or {}
+
+    def proved(self, method: str, path: str, **changed: Any) -> Headers:
+        return {**OWNER.headers(method, f"{self._origin}{path}", OWNED, **{**self._words, **changed})}
+
+    def raw(self, method: str, body: Any = b"", headers: Any = None, **options: Any) -> Exchange:
+        proved = self.proved(method, options.get("path") or self.path)
+        return super().raw(method, body, {**proved, **(headers or {})}, **options)
+
+
+class Visitor:
+    """Somebody with a session and a stream of HTTP+SSE, who can go every way in."""
+
+    def __init__(self, wire: ProvedWire, session: HttpWire, query: str) -> None:
+        self.wire = wire
+        self.session = session
+        self.query = query
+
+    @classmethod
+    async def of(cls, app: Any, **options: Any) -> "Visitor":
+        wire = ProvedWire(app, **options)
+        first = await wire.raw("GET", path="/sse").event()
+        return cls(wire, await ProvedWire.session(app, **options), first.data.decode().partition("?")[2])
+
+    def call(self, headers: Headers) -> Exchange:
+        return self.wire.start("tools/list", {}, headers=headers)
+
+    def get(self, headers: Headers) -> Exchange:
+        return self.session.get(headers=headers)
+
+    def delete(self, headers: Headers) -> Exchange:
+        return self.session.raw("DELETE", b"", headers)
+
+    def listen(self, headers: Headers) -> Exchange:
+        return self.wire.start("subscriptions/listen", LISTEN, headers=headers)
+
+    def sse(self, headers: Headers) -> Exchange:
+        return self.wire.raw("GET", b"", headers, path="/sse")
+
+    def messages(self, headers: Headers) -> Exchange:
+        return self.wire.raw("POST", PING, headers, path="/messages", query=self.query)
+
+
+WAYS: dict[str, tuple[Callable[..., Exchange], str, str, int]] = {
+    "a call": (Visitor.call, "POST", "/mcp", 200),
+    "GET of a session": (Visitor.get, "GET", "/mcp", 200),
+    "DELETE": (Visitor.delete, "DELETE", "/mcp", 204),
+    "listen": (Visitor.listen, "POST", "/mcp", 200),
+    "GET /sse": (Visitor.sse, "GET", "/sse", 200),
+    "POST /messages": (Visitor.messages, "POST", "/messages", 202),
+}
+each_way = pytest.mark.parametrize(("go", "method", "path", "status"), WAYS.values(), ids=WAYS)
+STREAMS = {name: WAYS[name] for name in ("GET of a session", "listen", "GET /sse")}
+each_stream = pytest.mark.parametrize(("go", "method", "path", "status"), STREAMS.values(), ids=STREAMS)
+
+
+@asynccontextmanager
+async def guarded(notary: Notary | None = None, *, nonces: bool = False, **options: Any) -> AsyncIterator[Any]:
+    auth = Auth(notary or Notary(), dpop="required", dpop_nonces=nonces, **options)
+    async with serving(Stage(auth=auth).server, allowed_hosts=["localhost:8000"]) as app:
+        yield app
+
+
+async def challenge_of(refused: Exchange) -> str:
+    """What a 401 of DPoP asks for."""
+    await refused.done()
+    assert refused.status == 401, refused.raw
+    given = refused.headers["www-authenticate"]
+    assert given.startswith("DPoP ")
+    assert f'algs="{" ".join(dpop.ALGORITHMS)}"' in given
+    assert OWNED.encode() not in refused.raw
+    return given
+
+
+# ── every way in ──
+
+
+@each_way
+@pytest.mark.parametrize("origin", [ORIGIN, PUBLIC])
+async def test_a_good_proof_passes_and_only_once(
+    go: Callable[..., Exchange], method: str, path: str, status: int, origin: str
+) -> None:
+    """Under the URL that clients know, which is another one behind a proxy."""
+    async with guarded(public_url=None if origin == ORIGIN else f"{PUBLIC}/mcp") as app:
+        visitor = await Visitor.of(app, origin=origin)
+        proved = visitor.wire.proved(method, path)
+        assert (await go(visitor, proved).started()).status == status
+        assert 'error="invalid_dpop_proof"' in await challenge_of(go(visitor, proved))
+
+
+@each_way
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda method, url: {"dpop": None}, "invalid_dpop_proof"),
+        (lambda method, url: {"dpop": "x.y.z"}, "invalid_dpop_proof"),
+        (lambda method, url: OWNER.headers("PUT", url, OWNED), "invalid_dpop_proof"),
+        (lambda method, url: OWNER.headers(method, f"{ORIGIN}/other", OWNED), "invalid_dpop_proof"),
+        (lambda method, url: OWNER.headers(method, url, OWNED, ath="x"), "invalid_dpop_proof"),
+        (lambda method, url: OWNER.headers(method, url, OWNED, iat=time.time() - 400), "invalid_dpop_proof"),
+        (lambda method, url: THIEF.headers(method, url, OWNED), "invalid_token"),
+        (lambda method, url: {"authorization": f"Bearer {OWNED}"}, "invalid_token"),
+    ],
+    ids=["none", "nonsense", "method", "URL", "token", "too old", "the key of a thief", "as a plain token"],
+)
+async def test_any_other_proof_is_refused_and_changes_nothing(
+    go: Callable[..., Exchange], method: str, path: str, status: int, change: Any, error: str
+) -> None:
+    async with guarded() as app:
+        visitor = await Visitor.of(app)
+        bad = {**visitor.wire.proved(method, path), **change(method, f"{ORIGIN}{path}")}
+        assert f'error="{error}"' in await challenge_of(go(visitor, bad))
+        assert (await go(visitor, {}).started()).status == status  # with a proof of its own: all is as it was
+
+
+@each_way
+async def test_every_way_tells_which_nonce_to_take(
+    go: Callable[..., Exchange], method: str, path: str, status: int
+) -> None:
+    async with guarded(nonces=True) as app:
+        first = ProvedWire(app).raw("GET", path="/sse")
+        assert 'error="use_dpop_nonce"' in await challenge_of(first)
+        visitor = await Visitor.of(app, words={"nonce": first.headers["dpop-nonce"]})
+        without = go(visitor, visitor.wire.proved(method, path, nonce="another"))
+        assert 'error="use_dpop_nonce"' in await challenge_of(without)
+        told = visitor.wire.proved(method, path, nonce=without.headers["dpop-nonce"])
+        assert (await go(visitor, told).started()).status == status
+
+
+# ── as long as a stream is open ──
+
+
+def nearly_over() -> float:
+    """When a proof was made that is good for a moment yet."""
+    return time.time() - dpop.LEEWAY + SOON
+
+
+@each_stream
+@pytest.mark.rule("AUTH-15", "AUTH-3")
+async def test_a_stream_outlives_its_proof_and_ends_with_its_token(
+    go: Callable[..., Exchange], method: str, path: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorkeeper, "BELIEVED_SECONDS", SOON / 4)  # the token is looked at several times
+    notary = Notary()
+    async with guarded(notary) as app:
+        visitor = await Visitor.of(app)
+        notary.expires_at, made = time.time() + 2 * SOON, nearly_over()
+        stream = await go(visitor, visitor.wire.proved(method, path, iat=made)).started()
+        assert stream.status == status
+        await asyncio.sleep(1.2 * SOON)
+        late = go(visitor, visitor.wire.proved(method, path, iat=made))
+        assert 'error="invalid_dpop_proof"' in await challenge_of(late)  # one of that age opens nothing any more
+        assert not stream.ended
+        await stream.done(5)
+        assert time.time() >= notary.expires_at
+        assert stream.sent[-1].get("more_body") is False
+        assert 'error="invalid_token"' in await challenge_of(go(visitor, {}))
+
+
+async def test_the_oldest_transport_answers_on_a_stream_whose_proof_is_over() -> None:
+    """As a client uses it: it shakes hands, and calls, with a proof for each POST."""
+    async with guarded() as app:
+        wire = ProvedWire(app)
+        stream = wire.raw("GET", b"", wire.proved("GET", "/sse", iat=nearly_over()), path="/sse")
+        query = (await stream.event()).data.decode().partition("?")[2]
+        await asyncio.sleep(1.2 * SOON)
+        hello = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
+        for method, params in (("initialize", hello), ("tools/call", {"name": "add", "arguments": {"a": 2, "b": 3}})):
+            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+            assert (await wire.raw("POST", body, path="/messages", query=query).done()).status == 202
+            answer = await stream.message()
+        assert answer["result"]["content"][0]["text"] == "5"
+        stream.leave()
+        await stream.done()

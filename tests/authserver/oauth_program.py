@@ -1,26 +1,56 @@
 """The reference server behind its own authorization server: `python oauth_program.py --port N [--trust CERTIFICATE]`.
 
-Every request needs `reference:use`. Two more tools need a scope each that nobody asks for at first. Access tokens are
-short-lived. `--trust` is a certificate that is believed when a program's own document is fetched from this machine.
+Every request needs `reference:use`. Two more tools need a scope each that nobody asks for at first. A POST to `/later`
+lets all access tokens end. `--trust` is a certificate that is believed when a program's own document is fetched from
+this machine.
 What the server says is judged; if anything was malformed, that is on stderr, and the exit code is 1.
 """
 
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from dovetail import Context, Server, reference
+from dovetail import Context, PageRequest, Server, reference
 from dovetail.auth import Auth
 from dovetail.authserver import AuthServer, hash_password
 from judge import judge_this_process
 
 USER, PASSWORD = "ann", "correct horse battery"
-ACCESS_SECONDS = 4  # that a token is good for: longer than a client needs it, and a test can wait for its end
+ACCESS_SECONDS = 600
 MAY_USE, MAY_READ, MAY_WRITE = "reference:use", "notes:read", "notes:write"
 MEANINGS = {MAY_USE: "Use the tools", MAY_READ: "Read your notes", MAY_WRITE: "Change your notes"}
+
+
+class Clock:
+    ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
+CLOCK = Clock()
+
+
+class AskedAlways:
+    """A verifier that wants to be asked about every request."""
+
+    believed_seconds = 0.0
+    binds_keys = False
+
+    def __init__(self, verifier: Any) -> None:
+        self.issuer, self.resource, self.verify = verifier.issuer, verifier.resource, verifier.verify
+        self._verifier = verifier
+
+    def for_app(self, state: Any) -> "AskedAlways":
+        return AskedAlways(self._verifier.for_app(state))
+
+    async def leave(self) -> None:
+        await self._verifier.leave()
 
 
 def authorization_server(origin: str) -> AuthServer:
@@ -31,12 +61,13 @@ def authorization_server(origin: str) -> AuthServer:
         scopes=MEANINGS,
         access_seconds=ACCESS_SECONDS,
         allow_loopback_cimd=True,
+        clock=CLOCK,
     )
 
 
 def protected(auth_server: AuthServer) -> Server:
     """All that the reference server has, and two tools with scopes of their own."""
-    auth = Auth(auth_server.verifier(), public_url=auth_server.resource, scopes=[MAY_USE])
+    auth = Auth(AskedAlways(auth_server.verifier()), public_url=auth_server.resource, scopes=[MAY_USE])
     server = reference.create_server(auth=auth)
 
     @server.tool(scopes=[MAY_READ])
@@ -50,6 +81,11 @@ def protected(auth_server: AuthServer) -> Server:
         """Change the note of whoever asks."""
         assert ctx.principal is not None
         return f"{ctx.principal.subject} wrote {text}"
+
+    @server.custom_route("/later", methods=["POST"])
+    def later(request: PageRequest) -> str:
+        CLOCK.ahead += ACCESS_SECONDS + 1
+        return "later"
 
     return server
 

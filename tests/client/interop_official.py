@@ -1,16 +1,33 @@
 """A server of the official Python SDK with one of everything; it serves stdio, or HTTP with `--port N`."""
 
+import itertools
 import sys
 from typing import Annotated
 
 import mcp_types as types
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.server.mcpserver.resolve import Elicit, ElicitationResult, Resolve
+from mcp.server.mcpserver.resolve import Elicit, ElicitationResult, ListRoots, Resolve, Sample
 from pydantic import BaseModel
 
-server = MCPServer("made with the SDK", version="1.0")
-reads = 0
+QUESTION = types.SamplingMessage(role="user", content=types.TextContent(type="text", text="How are you?"))
+
+
+class Person(BaseModel):
+    name: str
+    age: int = 30
+
+
+def ask_person() -> Elicit[Person]:
+    return Elicit("What are you called?", Person)
+
+
+def ask_model() -> Sample:
+    return Sample([QUESTION], max_tokens=10)
+
+
+def ask_roots() -> ListRoots:
+    return ListRoots()
 
 
 class Name(BaseModel):
@@ -21,68 +38,77 @@ def ask_name() -> Elicit[Name]:
     return Elicit("Who are you?", Name)
 
 
-@server.tool()
-async def add(a: int, b: int) -> int:
-    return a + b
+def make() -> MCPServer:
+    server = MCPServer("made with the SDK", version="1.0")
+    reads = itertools.count(1)
 
+    @server.tool()
+    async def add(a: int, b: int) -> int:
+        return a + b
 
-@server.tool()
-async def work(steps: int, ctx: Context) -> str:
-    for step in range(steps):
-        await ctx.report_progress(step + 1, steps, f"step {step + 1}")
-    await ctx.info("worked")
-    return "done"
+    @server.tool()
+    async def work(steps: int, ctx: Context) -> str:
+        for step in range(steps):
+            await ctx.report_progress(step + 1, steps, f"step {step + 1}")
+        await ctx.info("worked")
+        return "done"
 
+    @server.tool()
+    async def fail() -> str:
+        raise ToolError("it can't be done")
 
-@server.tool()
-async def fail() -> str:
-    raise ToolError("it can't be done")
+    @server.tool()
+    async def introduce(name: Annotated[ElicitationResult[Name], Resolve(ask_name)]) -> str:
+        return f"Hello, {name.data.value}" if name.action == "accept" else f"Nobody: {name.action}"
 
+    @server.resource("notes://all")
+    def notes() -> str:
+        return f"milk, read {next(reads)} times"
 
-@server.tool()
-async def introduce(name: Annotated[ElicitationResult[Name], Resolve(ask_name)]) -> str:
-    return f"Hello, {name.data.value}" if name.action == "accept" else f"Nobody: {name.action}"
+    @server.resource("notes://{name}/text")
+    def note(name: str) -> str:
+        return f"the note {name}"
 
+    @server.prompt()
+    def review(language: str) -> str:
+        return f"Review this {language} program."
 
-@server.resource("notes://all")
-def notes() -> str:
-    global reads
-    reads += 1
-    return f"milk, read {reads} times"
+    @server.completion()
+    async def complete(
+        ref: types.PromptReference | types.ResourceTemplateReference,
+        argument: types.CompletionArgument,
+        context: types.CompletionContext | None,
+    ) -> types.Completion:
+        return types.Completion(values=[name for name in ("python", "perl", "ruby") if name.startswith(argument.value)])
 
+    @server.tool()
+    async def announce(ctx: Context) -> str:
+        if ctx.protocol_version == "2026-07-28":
+            await ctx.notify_tools_changed()
+            await ctx.notify_resource_updated("notes://all")
+        else:
+            await ctx.session.send_tool_list_changed()
+            await ctx.session.send_resource_updated("notes://all")
+        return "announced"
 
-@server.resource("notes://{name}/text")
-def note(name: str) -> str:
-    return f"the note {name}"
+    @server.tool()
+    async def interview(
+        greeting: str,
+        person: Annotated[Person, Resolve(ask_person)],
+        name: Annotated[Name, Resolve(ask_name)],
+        mood: Annotated[types.CreateMessageResult, Resolve(ask_model)],
+        roots: Annotated[types.ListRootsResult, Resolve(ask_roots)],
+    ) -> str:
+        """Asks four things."""
+        assert isinstance(mood.content, types.TextContent)
+        where = ", ".join(str(root.uri) for root in roots.roots)
+        return f"{greeting} {person.name}, {person.age}, {name.value}, {mood.content.text}, {where}"
 
-
-@server.prompt()
-def review(language: str) -> str:
-    return f"Review this {language} program."
-
-
-@server.completion()
-async def complete(
-    ref: types.PromptReference | types.ResourceTemplateReference,
-    argument: types.CompletionArgument,
-    context: types.CompletionContext | None,
-) -> types.Completion:
-    return types.Completion(values=[name for name in ("python", "perl", "ruby") if name.startswith(argument.value)])
-
-
-@server.tool()
-async def announce(ctx: Context) -> str:
-    if ctx.protocol_version == "2026-07-28":
-        await ctx.notify_tools_changed()
-        await ctx.notify_resource_updated("notes://all")
-    else:
-        await ctx.session.send_tool_list_changed()
-        await ctx.session.send_resource_updated("notes://all")
-    return "announced"
+    return server
 
 
 if __name__ == "__main__":
     if "--port" in sys.argv:
-        server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[-1]))
+        make().run("streamable-http", host="127.0.0.1", port=int(sys.argv[-1]))
     else:
-        server.run()
+        make().run()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_stages import Clock, ScriptedLink, error, modern, result
+from client_stages import AskingServer, Clock, ScriptedLink, error, modern, result
 from msgspec import Raw
 from served_http import Scripted, Visit
 
@@ -271,36 +271,21 @@ HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
 OBJECT = {"type": "object"}
 
 
-class ToolServer(ScriptedLink):
-    """Its tools wrap; `list_tools` says what comes of a listing: None is silence, an int is an error."""
+class ToolServer(AskingServer):
+    """Its tools wrap; `listed` is what comes of a listing instead of them: None is silence, an int an error."""
 
-    def __init__(self, *names: str, list_tools: Callable[[], Any] | None = None) -> None:
-        super().__init__(self.reply)
-        self.tools = [{"name": name, "inputSchema": OBJECT, "_meta": {WRAPPED_KEY: True}} for name in names]
-        self.list_tools = list_tools or (lambda: {"tools": self.tools})
-        self.ran = 0
+    def __init__(self, revision: str, *names: str, listed: Any = ...) -> None:
+        super().__init__(revision, self.answer)
+        tools = [{"name": name, "inputSchema": OBJECT, "_meta": {WRAPPED_KEY: True}} for name in names]
+        self.listed = {"tools": tools} if listed is ... else listed
 
-    def reply(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        match message.get("method"):
-            case "initialize":
-                info = {"name": "x", "version": "1"}
-                value: Any = {"protocolVersion": HANDSHAKE, "capabilities": {"tools": {}}, "serverInfo": info}
-            case "server/discover":
-                value = {"supportedVersions": [MODERN], "capabilities": {"tools": {}}}
-            case "tools/list":
-                value = self.list_tools()
-            case "tools/call":
-                self.ran += 1
-                value = {"content": [], "structuredContent": {"result": "paid"}}
-            case _:
-                return []
+    def answer(self, message: dict[str, Any]) -> Any:
+        value = {"content": [], "structuredContent": {"result": "paid"}}
+        if message["method"] == "tools/list":
+            value = self.listed
         if isinstance(value, int):
-            return [error(message, value)]
-        return [] if value is None else [result(message, {"resultType": "complete", **value})]
-
-    @property
-    def listings(self) -> int:
-        return self.methods().count("tools/list")
+            self.say(error(message, value))
+        return {"resultType": "complete", **value} if isinstance(value, dict) else None
 
 
 def with_headers(server: ToolServer) -> ToolServer:
@@ -310,39 +295,21 @@ def with_headers(server: ToolServer) -> ToolServer:
 
 @pytest.mark.parametrize("failure", [-32603, {"tools": "none"}, None], ids=["refused", "nonsense", "silence"])
 async def test_the_result_of_a_tool_that_ran_is_not_lost(failure: Any) -> None:
-    server = ToolServer(list_tools=lambda: failure)
+    server = ToolServer(HANDSHAKE, listed=failure)
     async with Client(server, protocol_version=HANDSHAKE, timeout=30) as client, asyncio.timeout(5):
         paid = await client.call_tool("pay", timeout=0.2)
     assert paid.data == paid.structured == {"result": "paid"}
-    assert server.ran == 1
+    assert len(server.calls()) == 1
 
 
 @pytest.mark.parametrize("version", [HANDSHAKE, MODERN])
 async def test_calls_at_once_need_one_listing(version: str) -> None:
-    server = with_headers(ToolServer("pay"))
+    server = with_headers(ToolServer(version, "pay"))
     async with Client(server, protocol_version=version) as client:
         results = await asyncio.gather(*(client.call_tool("pay") for _ in range(50)))
     wrapped = version == MODERN  # where nothing has to be wrapped, what looks like it is meant
     assert [each.data for each in results] == [{"result": "paid"} if wrapped else "paid"] * 50
-    assert server.listings == 1
-    assert server.ran == 50
-
-
-class Endless(ScriptedLink):
-    """`cursors` says what follows each page, by its number."""
-
-    def __init__(self, cursors: Any, *, ttl: int = 0) -> None:
-        super().__init__(self.reply)
-        self._cursors = cursors
-        self._ttl = ttl
-
-    def reply(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        kept = {"resultType": "complete", "ttlMs": self._ttl, "cacheScope": "private"}
-        if message["method"] == "server/discover":
-            return [result(message, {**kept, "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})]
-        tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(10)]
-        following = self._cursors(self.methods().count("tools/list"))
-        return [result(message, {**kept, "tools": tools, "nextCursor": following})]
+    assert (len(server.calls("tools/list")), len(server.calls())) == (1, 50)
 
 
 @pytest.mark.parametrize("ttl", [0, 60_000])
@@ -350,8 +317,12 @@ class Endless(ScriptedLink):
     "cursors", [lambda number: "same", lambda number: f"{number % 2}"], ids=["its own", "in a circle"]
 )
 async def test_a_cursor_that_comes_twice(cursors: Any, ttl: int) -> None:
-    server = Endless(cursors, ttl=ttl)
+    kept = {"resultType": "complete", "ttlMs": ttl, "cacheScope": "private"}
+    tools = [{"name": f"t{number}", "inputSchema": OBJECT} for number in range(10)]
+    server = AskingServer(
+        MODERN, lambda message: {**kept, "tools": tools, "nextCursor": cursors(len(server.calls("tools/list")))}
+    )
     async with Client(server) as client:
         with pytest.raises(BadAnswer, match="tools/list: the server's list does not end: it gave the same cursor"):
             await client.list_tools()
-    assert server.methods().count("tools/list") <= 3
+    assert len(server.calls("tools/list")) <= 3

@@ -292,24 +292,6 @@ async def test_leaving_a_modern_request_closes_its_stream(by: str, opened: bool)
         assert server.said() == ["POST server/discover", "POST tools/list", "POST tools/call"]
 
 
-async def test_leaving_an_older_request_is_said_in_words() -> None:
-    async def behave(visit: Visit) -> None:
-        if not handshake(visit):
-            visit.stream()
-            await visit.gone()
-
-    async with Scripted(behave) as server, Client(server.url) as client:
-        slow = asyncio.create_task(client.call_tool("slow"))
-        await until(lambda: "POST tools/call" in server.said())
-        slow.cancel()
-        await until(lambda: server.said()[-1] == "POST notifications/cancelled")
-        call = next(visit for visit in server.visits if visit.method == "tools/call")
-        assert server.visits[-1].message["params"] == {
-            "requestId": call.message["id"],
-            "reason": "the caller was cancelled",
-        }
-
-
 async def test_a_server_that_is_not_there() -> None:
     with pytest.raises(ConnectionLost, match=r"initialize: http://127\.0\.0\.1:\d+/mcp: can't connect: Connection ref"):
         async with Client(f"http://127.0.0.1:{free_port()}/mcp?token=secret") as client:

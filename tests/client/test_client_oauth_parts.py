@@ -20,14 +20,7 @@ from dovetail import Client, Server
 from dovetail.client.auth import Challenged, credentials_for
 from dovetail.client.oauth import ClientCredentials, JwtBearer, MemoryTokens, OAuth, TokenFile, TokenSet
 from dovetail.client.oauth.authorization_code import RedirectListener, show_and_open
-from dovetail.client.oauth.metadata import (
-    RegistrationAnswer,
-    TokenAnswer,
-    Told,
-    fits,
-    issuer_urls,
-    read_told,
-)
+from dovetail.client.oauth.metadata import RegistrationAnswer, TokenAnswer, Told, fits, issuer_urls, read_told
 from dovetail.client.oauth.storage import RegisteredClient
 from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import NotSignedIn, SetupError
@@ -60,25 +53,6 @@ CHALLENGES: dict[str, tuple[list[str], Told]] = {
 def test_challenges(case: str) -> None:
     headers, told = CHALLENGES[case]
     assert read_told(headers, ("bearer", "dpop")) == told
-
-
-@pytest.mark.parametrize(
-    ("issuer", "paths"),
-    [
-        ("https://a.example", ["/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"]),
-        ("https://a.example/", ["/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"]),
-        (
-            "https://a.example/t/1",
-            [
-                "/.well-known/oauth-authorization-server/t/1",
-                "/.well-known/openid-configuration/t/1",
-                "/t/1/.well-known/openid-configuration",
-            ],
-        ),
-    ],
-)
-def test_where_metadata_are(issuer: str, paths: list[str]) -> None:
-    assert issuer_urls(issuer) == [f"https://a.example{path}" for path in paths]
 
 
 @pytest.mark.parametrize("issuer", ["https://a.example/?a=b", "https://a.example/#c"])

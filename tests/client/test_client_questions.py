@@ -1,11 +1,16 @@
 """Requests of a server's, up to 2025-11-25."""
 
 import asyncio
+import json
 import logging
+from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import pytest
 from client_stages import (
+    ADA,
+    CALL,
     EVERY,
     MODERN,
     NEWEST,
@@ -13,16 +18,25 @@ from client_stages import (
     WHOLE,
     AskingServer,
     Thinking,
+    complete,
     elicitation,
     every_handshake,
+    interim,
     result,
     sampling,
+    script,
+    sent,
     turn,
     url_elicitation,
     withdraw,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Raw
 
 from dovetail import Client
+from dovetail.client.handlers import in_rounds
+from dovetail.errors import BadAnswer
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
@@ -209,3 +223,211 @@ async def test_time_stands_still_while_somebody_thinks(connect: Any) -> None:
         await talk.server.answer()
         talk.finish()
         assert (await call).text == "done"
+
+
+@pytest.mark.rule("MRTR-17")
+async def test_a_call_of_two_rounds(connect: Any) -> None:
+    behave = script(interim({"who": elicitation()}, "s1"), interim({"where": elicitation("Where?")}, "s2"), complete())
+    client, server = connect(MODERN, behave, elicitation_handler=lambda question: {"name": question.message})
+    async with client:
+        assert (await client.call_tool("t", {"a": 1})).text == "done"
+    first, second = {"content": {"name": "Your name?"}}, {"content": {"name": "Where?"}}
+    assert sent(server) == [
+        CALL,
+        {**CALL, "inputResponses": {"who": {"action": "accept", **first}}, "requestState": "s1"},
+        {**CALL, "inputResponses": {"where": {"action": "accept", **second}}, "requestState": "s2"},
+    ]
+    ids = [call["id"] for call in server.calls()]
+    assert len(set(ids)) == 3
+    stamps = [call["params"]["_meta"] for call in server.calls()]
+    assert stamps[0] == stamps[1] == stamps[2]
+    assert stamps[0]["io.modelcontextprotocol/clientCapabilities"] == {"elicitation": {"form": {}, "url": {}}}
+
+
+ASKS = {
+    "tools/call": (lambda client: client.call_tool("t", {"a": 1}), CALL, {"content": []}),
+    "prompts/get": (lambda client: client.get_prompt("p"), {"name": "p"}, {"messages": []}),
+    "resources/read": (lambda client: client.read_resource("a://b"), {"uri": "a://b"}, {"contents": []}),
+}
+
+
+@pytest.mark.parametrize("method", ASKS)
+async def test_the_three_methods_that_may_ask(connect: Any, method: str) -> None:
+    act, params, value = ASKS[method]
+    asked = interim({"e": elicitation(), "u": url_elicitation(), "s": sampling(), "r": ROOTS}, "state")
+    client, server = connect(
+        MODERN,
+        script(asked, complete({**value, "ttlMs": 0, "cacheScope": "private"})),
+        elicitation_handler=lambda question: "Ada",
+        sampling_handler=lambda request: "Hi.",
+        roots=["/x"],
+    )
+    async with client:
+        await act(client)
+    again = sent(server, method)[1]
+    responses = again.pop("inputResponses")
+    assert again == {**params, "requestState": "state"}
+    assert list(responses) == ["e", "u", "s", "r"]
+    assert (responses["e"], responses["u"]) == (ADA, {"action": "accept"})
+    assert responses["s"]["content"]["text"] == "Hi."
+    assert responses["r"] == {"roots": [{"uri": "file:///x"}]}
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5, 32])
+async def test_there_is_an_end_to_the_rounds(connect: Any, limit: int) -> None:
+    client, server = connect(
+        MODERN,
+        script(interim({"who": elicitation()}, "s")),
+        elicitation_handler=lambda question: "Ada",
+        max_rounds=limit,
+    )
+    async with client:
+        with pytest.raises(BadAnswer, match=f"tools/call: the server still asks for more after {limit} rounds"):
+            await client.call_tool("t")
+    assert len(server.calls()) == limit + 1
+
+
+@pytest.mark.rule("MRTR-20")
+async def test_a_server_that_only_wants_to_be_asked_again() -> None:
+    states = ["0", "1", "2", None, "4"]
+    sent: list[Any] = []
+
+    async def send(params: Any) -> Raw:
+        sent.append(params)
+        if not states:
+            return Raw(json.dumps(complete()).encode())
+        state = states.pop(0)
+        return Raw(json.dumps(interim(state=state) if state else interim({"who": elicitation()}, "3")).encode())
+
+    async def answered() -> dict[str, Any]:
+        return {"action": "accept"}
+
+    begun = monotonic()
+    await in_rounds("tools/call", {"name": "t"}, send, lambda *asked: answered, 9, first_pause=0.01, longest_pause=0.02)
+    assert monotonic() - begun > 0.06  # 10, 20, 20, and after the question 10 ms again
+    assert [params.get("requestState") for params in sent] == [None, "0", "1", "2", "3", "4"]
+    assert [number for number, params in enumerate(sent) if "inputResponses" in params] == [4]
+
+
+CANT: dict[str, tuple[Any, str]] = {
+    "no handler": ({"a": elicitation(), "b": sampling()}, "asks sampling/createMessage, which needs sampling_handler="),
+    "unknown": ({"a": elicitation(), "b": {"method": "ping"}}, "asks ping, which this client does not know"),
+    "no tools": ({"a": sampling(toolChoice={})}, "sampling"),
+    "malformed": (
+        {"a": elicitation(), "b": {"method": "elicitation/create"}},
+        "can't be read: Invalid params: message",
+    ),
+    "no method": ({"a": {"params": {}}}, "does not fit"),
+    "no object": ({"a": 7}, "does not fit"),
+    "a list": ([elicitation()], "does not fit"),
+    "params of no object": ({"a": {"method": "elicitation/create", "params": []}}, "can't be read"),
+    "many": ({str(number): elicitation() for number in range(10_000)}, "more than 100 questions at once"),
+    "text": ("who?", "does not fit"),
+}
+
+
+@pytest.mark.parametrize("case", CANT)
+async def test_nobody_is_asked_what_can_not_be_answered_as_a_whole(connect: Any, case: str) -> None:
+    requests, words = CANT[case]
+    asked: list[Any] = []
+    client, server = connect(MODERN, script(interim(requests, "s")), elicitation_handler=asked.append)
+    async with client:
+        with pytest.raises(BadAnswer, match=words) as caught:
+            await client.call_tool("t")
+    assert str(caught.value).startswith("tools/call: ")
+    assert asked == []
+    assert len(server.calls()) == 1  # it is not tried again
+
+
+@pytest.mark.parametrize("empty", [{}, {"inputRequests": {}}, {"inputRequests": None}, {"inputRequests": {}, "x": 1}])
+async def test_a_server_that_asks_nothing(connect: Any, empty: dict[str, Any]) -> None:
+    client, _ = connect(MODERN, script({"resultType": "input_required", **empty}), roots=[])
+    async with client:
+        with pytest.raises(BadAnswer, match="asks nothing"):
+            await client.call_tool("t")
+
+
+async def test_a_hundred_questions_at_once(connect: Any) -> None:
+    requests = {str(number): elicitation(str(number)) for number in range(100)}
+    client, server = connect(
+        MODERN, script(interim(requests), complete()), elicitation_handler=lambda question: question.message
+    )
+    async with client:
+        await client.call_tool("t")
+    responses = sent(server)[1]["inputResponses"]
+    assert all(response["content"] == {"name": key} for key, response in responses.items())
+    assert len(responses) == 100
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+REQUEST = st.fixed_dictionaries({}, optional={"method": st.sampled_from(["roots/list", "x"]) | JSON, "params": JSON})
+
+INTERIM = st.fixed_dictionaries(
+    {"resultType": st.just("input_required")},
+    optional={"inputRequests": JSON | st.dictionaries(st.text(max_size=5), REQUEST), "requestState": JSON},
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(asked=INTERIM)
+def test_whatever_a_server_asks_a_call_ends(asked: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        server = AskingServer(MODERN, script(asked, complete()))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("dovetail.client.client.transport_to", lambda *target, **options: server)
+            client = Client(["any"], protocol_version=MODERN, roots=["/x"])
+        async with client:
+            with suppress(BadAnswer):
+                assert (await client.call_tool("t")).text == "done"
+        server.judge()
+
+    asyncio.run(scenario())
+
+
+async def test_a_handler_that_fails_fails_the_call_and_stops_the_others(connect: Any) -> None:
+    stopped = asyncio.Event()
+
+    async def handler(question: Any) -> str:
+        if question.message == "bad":
+            await asyncio.sleep(0.01)
+            raise ValueError("the dialogue is broken")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.set()
+        return "never"
+
+    requests = {"a": elicitation("good"), "b": elicitation("bad")}
+    client, server = connect(MODERN, script(interim(requests)), elicitation_handler=handler)
+    async with client:
+        with pytest.raises(ValueError, match="the dialogue is broken"):
+            await client.call_tool("t")
+        assert stopped.is_set()
+    assert len(server.calls()) == 1
+
+
+async def test_cancelling_a_call_stops_its_handlers(connect: Any) -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    async def handler(question: Any) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.set()
+
+    client, server = connect(MODERN, script(interim({"who": elicitation()})), elicitation_handler=handler)
+    async with client:
+        call = asyncio.create_task(client.call_tool("t"))
+        await asyncio.wait_for(begun.wait(), 5)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert stopped.is_set()
+    assert len(server.calls()) == 1
+    assert "notifications/cancelled" not in server.methods()  # the request had its answer

@@ -62,14 +62,6 @@ def call(name):
         return text(next(sys.stdin).strip())
 """
 
-MODERN = """
-def answer(method, params):
-    if params["_meta"]["io.modelcontextprotocol/protocolVersion"] != "2026-07-28": return refuse(-32602)
-    if method == "server/discover": return {"result": DISCOVER}
-    if method == "tools/call": return text("modern")
-    return refuse()
-"""
-
 
 # It neither leaves when its input ends nor when it is asked to.
 STUBBORN = """

@@ -1,12 +1,12 @@
 // The whole way of OAuth: finds out, registers, signs in, calls, renews its token, and comes back with more scopes.
-// After the URL and the revision: the user, the password, how long to wait for the end of a token, and what the program
-// says of itself: metadata as JSON, and, if it publishes them, their URL.
+// After the URL and the revision: the user, the password, a URL that lets tokens end, and what the program says of
+// itself: metadata as JSON, and, if it publishes them, their URL.
 import { createRequire } from "node:module";
 import { isModern, print, rest, revision, url } from "./sdk.mjs";
 
 const installed = createRequire(new URL("../../.cache/node/package.json", import.meta.url));
 const { Client, StreamableHTTPClientTransport, UnauthorizedError } = installed("@modelcontextprotocol/client");
-const [user, password, milliseconds, metadata, clientMetadataUrl] = rest;
+const [user, password, later, metadata, clientMetadataUrl] = rest;
 
 // A user in front of a browser, who allows everything; it goes nowhere in the end, but knows where it was sent.
 class Browser {
@@ -137,13 +137,13 @@ async function chapter(play) {
 
 const sum = () => call("calculate", { operation: "add", a: 2, b: 3 });
 const first = { text: await sum(), steps: [...steps], tools: await tools() };
-await new Promise((resolve) => setTimeout(resolve, Number(milliseconds)));
+await fetch(later, { method: "POST" });
 const renewed = await chapter(sum);
 const stepUp = { ...(await chapter(() => call("read_note"))), tools: await tools() };
 const further = await chapter(() => call("write_note", { text: "hello" }));
 const tokens = [...provider.saved];
 const refusals = structuredClone(challenges);
-await new Promise((resolve) => setTimeout(resolve, Number(milliseconds)));
+await fetch(later, { method: "POST" });
 const together = await Promise.all([sum(), sum(), sum()]); // each of them meets the end of the token
 await client.close();
 print({

@@ -31,8 +31,6 @@ CLOCK_MARGIN = 60.0  # seconds by which the clocks of a fleet may differ
 LONGEST = 2 * LEEWAY + CLOCK_MARGIN  # seconds that a proof may have to be remembered
 MAX_PROOF = 8192  # characters; one with an RSA key of 4096 bits has some 2,500
 MAX_JTI = 256  # characters
-MAX_USED = 1_000_000  # proofs that one process remembers, at about 100 bytes each
-MAX_OF_ONE = 50_000  # that one caller may use in `LEEWAY + CLOCK_MARGIN` seconds, by way of one worker
 TYPE = "dpop+jwt"
 
 _KEYS = {  # by algorithm: the kind of key and its curve
@@ -120,7 +118,7 @@ def _imported(algorithm: str, key: tuple[tuple[str, str], ...]) -> TokenKey | No
 class UsedProofs:
     """The `claim` of one process. When it is full, new proofs are refused: none is forgotten that could come again."""
 
-    def __init__(self, most: int = MAX_USED, clock: Clock = time.monotonic) -> None:
+    def __init__(self, most: int = 1_000_000, clock: Clock = time.monotonic) -> None:  # at about 100 bytes each
         self._most = most
         self._clock = clock
         self._window = 0
@@ -140,28 +138,6 @@ class UsedProofs:
             raise ProtocolError(text, code=INTERNAL_ERROR, http_status=503)
         self._known.add(digest)
         return True
-
-
-class ProofCounts:
-    """How many proofs each caller has used in a window of time: none must use up the room of all others."""
-
-    def __init__(self, most: int = MAX_OF_ONE, clock: Clock = time.time) -> None:
-        self._most = most
-        self._clock = clock
-        self._window = 0
-        self._counts: Counter[str] = Counter()  # each has used a proof, so they are no more than proofs
-
-    def refuse_too_many(self, caller: str, seconds: float = LEEWAY + CLOCK_MARGIN) -> None:
-        """Raises RateLimited."""
-        now = self._clock()
-        if (window := int(now // seconds)) != self._window:
-            self._window, self._counts = window, Counter()
-        if self._counts[caller] >= self._most:
-            text = "Too many DPoP proofs of this caller were used in the last minutes; try again later"
-            raise RateLimited(text, retry_after=max(1, math.ceil((window + 1) * seconds - now)))
-
-    def add(self, caller: str) -> None:
-        self._counts[caller] += 1
 
 
 class DpopNonces:
@@ -199,15 +175,17 @@ class DpopCheck:
         *,
         required: bool = False,
         nonces: DpopNonces | None = None,
-        most_of_one: int = MAX_OF_ONE,
+        most_of_one: int = 50_000,  # proofs of one caller in a window, by way of one worker
         clock: Clock = time.time,
     ) -> None:
         """`required`: no request passes without a proof. `nonces`: every proof has to hold one that we made."""
         self._claim = claim
-        self._counts = ProofCounts(most_of_one, clock)
         self._required = required
         self._nonces = nonces
         self._clock = clock
+        self._most_of_one = most_of_one
+        self._window = 0
+        self._used: Counter[str] = Counter()  # proofs in this window, by caller: none must use up the room of others
 
     @property
     def nonce(self) -> str | None:
@@ -245,12 +223,20 @@ class DpopCheck:
         if self._nonces is not None and not self._nonces.knows(said.nonce or ""):
             raise _refusal("The DPoP proof has to hold the nonce that this answer carries", "use_dpop_nonce")
         caller = caller or thumbprint
-        self._counts.refuse_too_many(caller)
+        self._refuse_too_many(caller)
         seen = hashlib.sha256(f"{thumbprint} {said.jti}".encode("utf-8", "replace")).hexdigest()
         seconds = said.iat + LEEWAY + CLOCK_MARGIN - self._clock()
         if not await self._claim(f"dpop/{seen}", seconds):
             raise _refusal("This DPoP proof was used before")
-        self._counts.add(caller)
+        self._used[caller] += 1
+
+    def _refuse_too_many(self, caller: str, seconds: float = LEEWAY + CLOCK_MARGIN) -> None:
+        now = self._clock()
+        if (window := int(now // seconds)) != self._window:
+            self._window, self._used = window, Counter()
+        if self._used[caller] >= self._most_of_one:
+            text = "Too many DPoP proofs of this caller were used in the last minutes; try again later"
+            raise RateLimited(text, retry_after=max(1, math.ceil((window + 1) * seconds - now)))
 
     def _compare(self, said: Proof, *, method: str, url: str, token: str) -> None:
         """Raises Unauthorized with the first thing that is wrong."""

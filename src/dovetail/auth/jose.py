@@ -22,11 +22,8 @@ from dovetail.protocol.pagination import decode_base64url
 if TYPE_CHECKING:
     from joserfc.jwk import Key
 
-MAX_BRACKETS = 512  # so many objects and lists of one JSON text, and nothing nested deeper
-MAX_MEMBERS = 256  # of one object
 MAX_KEYS = 100  # of one set
 RSA_BITS = range(2048, 8193)  # weaker ones can be broken, larger ones take long
-MAX_EXPONENT_BITS = 64  # for the same reason
 MIN_SECRET = 32  # bytes
 
 OWN_ALGORITHM = "ES256"
@@ -199,7 +196,7 @@ def _read_key(jwk: Any, algorithms: Iterable[str]) -> TokenKey | None:
 
 
 def _check_strength(size: int, exponent: int) -> None:
-    if size not in RSA_BITS or exponent > MAX_EXPONENT_BITS:
+    if size not in RSA_BITS or exponent > 64:  # weak ones can be broken, large ones take long
         raise ValueError
 
 
@@ -232,7 +229,7 @@ def require_library(who: str) -> tuple[Any, type[Exception]]:
 
 def read_object(data: bytes) -> dict[str, Any] | None:
     """A JSON object of reasonable shape in which no name stands twice; two readers could not agree on which counts."""
-    if data.count(b"{") + data.count(b"[") > MAX_BRACKETS:
+    if data.count(b"{") + data.count(b"[") > 512:  # objects and lists, and none nested deeper
         return None
     try:
         msgspec.json.decode(data)  # refuses what `json` lets pass: NaN, halves of characters, huge numbers
@@ -244,7 +241,7 @@ def read_object(data: bytes) -> dict[str, Any] | None:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) != len(pairs) or len(pairs) > MAX_MEMBERS:
+    if len(found) != len(pairs) or len(pairs) > 256:
         raise ValueError
     return found
 

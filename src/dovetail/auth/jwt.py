@@ -30,7 +30,6 @@ from dovetail.errors import SetupError
 
 LEEWAY = 60.0  # seconds that clocks may differ
 MAX_LEEWAY = 600.0
-MAX_JWKS = 256 * 1024  # bytes
 FRESH = 600.0  # seconds after which keys are asked for again
 STALE = 3600.0  # seconds after which they don't count any more
 COOLDOWN = 30.0  # seconds between two requests, if the first was answered
@@ -231,7 +230,7 @@ class Jwt:
         if not may_hold_keys(where, where):
             raise SetupError(f"Jwt: {where!r} is not https; keys that somebody changed on the way would let anybody in")
         if fetch is None:
-            fetch = make_fetch(allow_private=True, allow_loopback=names_this_machine(where), max_bytes=MAX_JWKS)
+            fetch = make_fetch(allow_private=True, allow_loopback=names_this_machine(where), max_bytes=256 * 1024)
         return RemoteKeys(fetch, issuer=self.issuer, jwks_uri=jwks_uri, algorithms=self._algorithms)
 
 

@@ -13,15 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dovetail.auth.dpop import ALGORITHMS, Claim, DpopCheck, DpopNonces, UsedProofs
-from dovetail.auth.principal import (
-    MAX_TOKEN,
-    Found,
-    Hierarchy,
-    Principal,
-    Verifier,
-    VerifyFunction,
-    comparable_url,
-)
+from dovetail.auth.principal import MAX_TOKEN, Found, Hierarchy, Principal, Verifier, VerifyFunction, comparable_url
 from dovetail.errors import SetupError, Unauthorized
 from dovetail.protocol.scopes import checked_scopes
 

@@ -32,9 +32,6 @@ MAX_ID = 1000  # characters
 MAX_METADATA = 8 * 1024  # bytes that a client says of itself
 MAX_RECORD = 4 * 1024  # bytes that are kept of it: a day's registrations fit into the memory of a small server
 MAX_REDIRECTS = 10
-NEW_SECONDS = 86_400.0  # that a registration lives before its first use
-USED_SECONDS = 90 * 86_400.0  # and after the last
-DOCUMENT_SECONDS = 300.0  # for which a published document is kept
 LEEWAY = 60.0  # seconds that clocks may differ
 REGISTRATIONS = AttemptLimit("registrations", "registrations", 3600.0, each=30, for_all=200)
 FETCHES = AttemptLimit("fetches", "new programs", 60.0, each=30, for_all=120)
@@ -234,7 +231,7 @@ class ClientDirectory:
         record = msgspec.msgpack.encode(client)
         if len(record) > MAX_RECORD:
             raise _bad_metadata(f"What is kept of the metadata has more than {MAX_RECORD} bytes")
-        await self._store.put("client", client.id, record, NEW_SECONDS)
+        await self._store.put("client", client.id, record, 86_400.0)  # until its first use
         answer: dict[str, object] = {
             "client_id": client.id,
             "client_id_issued_at": int(self._clock()),
@@ -251,7 +248,7 @@ class ClientDirectory:
     async def used(self, client: OAuthClient) -> None:
         """A user has let it in, so it is remembered for longer. That it only came here is no reason: anybody can."""
         if client.id not in self._static and not is_url(client.id):
-            await self._store.touch("client", client.id, USED_SECONDS)
+            await self._store.touch("client", client.id, 90 * 86_400.0)  # after its latest use
 
     async def _find_published(self, fetch: Fetch, url: str, address: str) -> OAuthClient:
         """Strangers may make us fetch a URL, so it has to be public, is asked rarely, and its answer is short."""
@@ -266,7 +263,7 @@ class ClientDirectory:
         await FETCHES.take(self._store, address)
         raw = await _document(fetch, url)
         client = _published(raw, url)
-        await self._store.put("document", url, raw, DOCUMENT_SECONDS)
+        await self._store.put("document", url, raw, 300.0)
         return client
 
     # --- how clients prove who they are

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dovetail.client")
 
-LONGEST_MS = 24 * 3600 * 1000  # even if the server says that it holds for longer
 READ, DISCOVER = "resources/read", "server/discover"
 MADE_OLD = {  # by a change of each kind
     "tools": ("tools/list",),
@@ -131,7 +130,7 @@ def _holds_for(raw: Raw) -> float:
         return 0.0
     if type(hints.ttl_ms) is not int or hints.ttl_ms <= 0 or hints.result_type != "complete":
         return 0.0
-    return min(hints.ttl_ms, LONGEST_MS) / 1000
+    return min(hints.ttl_ms, 24 * 3600 * 1000) / 1000  # however long the server says that it holds
 
 
 TOOLS = ("tools/list", "tools", ToolDefinition)

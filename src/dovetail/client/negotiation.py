@@ -70,14 +70,6 @@ class _Initialized(msgspec.Struct, frozen=True, rename="camel"):
     instructions: str | None = None
 
 
-class _OthersSpoken(BadAnswer):
-    """A server that answers in a revision that is not among those that it says it speaks."""
-
-    def __init__(self, wanted: Revision, names: Sequence[str]) -> None:
-        super().__init__(f"The server does not speak {wanted.name}; it offers {_listed(names)}")
-        self.names = names
-
-
 def pinned_revision(name: str | None) -> Revision | None:
     if name is None:
         return None
@@ -141,8 +133,6 @@ async def _probe(dispatcher: Dispatcher, identity: Identity, timeout: float | No
     """What comes of `server/discover`: an agreement, or else the revision that should be tried next."""
     try:
         return await discover(dispatcher, identity, revisions.LATEST, timeout)
-    except _OthersSpoken as others:
-        return _newest(others.names)
     except TooManyRequests:
         raise
     except ServerError as refusal:
@@ -187,7 +177,8 @@ async def discover(
     raw = await dispatcher.ask("server/discover", params, timeout=timeout, cancellable=False)
     found = read("server/discover", raw, _Discovered)
     if revision.name not in found.supported_versions:
-        raise _OthersSpoken(revision, found.supported_versions)
+        words = f"The server does not speak {revision.name}; it offers {_listed(found.supported_versions)}"
+        raise ServerError(UNSUPPORTED_VERSION, words, {"supported": found.supported_versions})
     try:
         info = msgspec.convert(found.meta.get(SERVER_INFO_KEY), Implementation)
     except msgspec.ValidationError:

@@ -233,15 +233,11 @@ class HttpRequests:
         if isinstance(failure, (library.ClientConnectorCertificateError, library.ClientSSLError)):
             return "no secure connection: its certificate is not valid here, or it does not speak TLS"
         if isinstance(failure, library.ClientConnectorError):
-            return f"can't connect: {_in_words(failure.os_error)}"
+            number = failure.os_error.errno  # several addresses make one failure of many, with an errno but no words
+            return f"can't connect: {os.strerror(number) if number else 'it can not be reached'}"
         if isinstance(failure, library.ClientResponseError):
             return "it does not speak HTTP as it should"
         return "the connection broke"
-
-
-def _in_words(failure: OSError) -> str:
-    """Several addresses make one failure out of many, with an errno but without words."""
-    return os.strerror(failure.errno) if failure.errno else "it can't be reached"
 
 
 def _aiohttp() -> Any:

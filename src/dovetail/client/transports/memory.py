@@ -68,13 +68,10 @@ class MemoryTransport(Transport):
         if connection is None:
             return
         try:
-            await asyncio.sleep(0)  # what was written before the end still arrives
-        finally:
-            await self._leave(connection)
-
-    async def _leave(self, connection: Connection) -> None:
-        try:
-            await connection.close()
+            try:
+                await asyncio.sleep(0)  # what was written before the end still arrives
+            finally:
+                await connection.close()
         finally:
             connection.abandon()  # what that had no time for
             await self._engine.stop()

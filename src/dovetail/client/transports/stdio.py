@@ -65,7 +65,6 @@ class ProcessGroup:
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
 LEAVE_SECONDS = 2.0  # how long a child gets to leave at each step: closed stdin, terminate, kill
-REAP_SECONDS = 1.0  # for one that was killed, if its closer is cancelled
 STDIN, STDOUT = 0, 1
 
 
@@ -216,7 +215,7 @@ class _Child(asyncio.SubprocessProtocol):
             try:
                 await within(self._gone, seconds)
             except asyncio.CancelledError:  # once more, as the loop may be about to end: it alone takes the exit code
-                await within(self._gone, REAP_SECONDS)
+                await within(self._gone, 1.0)
                 raise
 
 
