@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from dovetail.engine.redaction import Redactor
-from dovetail.transports import stderr_log
-from dovetail.transports.stderr_log import MAX_LINE_BYTES, MAX_LINES, StderrHandler, log_to_stderr
+from dovetail.transports import process
+from dovetail.transports.process import MAX_LINE_BYTES, MAX_LINES, StderrHandler, log_to_stderr
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_lines_that_are_too_long_or_cannot_be_shown(pipe: tuple[int, int]) -> No
 @pytest.fixture
 def fresh_log(monkeypatch: pytest.MonkeyPatch) -> logging.Logger:
     logger = logging.Logger("dovetail")
-    monkeypatch.setattr(stderr_log, "log", logger)
+    monkeypatch.setattr(process, "log", logger)
     return logger
 
 
