@@ -7,8 +7,17 @@ import pytest
 from console_asking import Viewer
 
 from dovetail import Console, Context, Server, ToolError
-from dovetail.console.gauge import BINS, MAX_METHODS, OTHER, Gauge, Histogram
-from dovetail.console.live import MAX_TEXT, MAX_URIS, MAX_VIEWERS, shown_session
+from dovetail.console.metrics import (
+    BINS,
+    MAX_METHODS,
+    MAX_TEXT,
+    MAX_URIS,
+    MAX_VIEWERS,
+    OTHER,
+    Histogram,
+    Metrics,
+    shown_session,
+)
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import Session
 from dovetail.transports.traffic import SeenSession
@@ -31,7 +40,7 @@ class Asked:
         self.method = method
 
 
-async def pass_by(gauge: Gauge, clock: Clock, seconds: float = 0.0, method: str = "ping", fails: Any = None) -> None:
+async def pass_by(gauge: Metrics, clock: Clock, seconds: float = 0.0, method: str = "ping", fails: Any = None) -> None:
     async def answer(_: Any) -> Any:
         clock.now += seconds
         if fails is not None:
@@ -43,7 +52,7 @@ async def pass_by(gauge: Gauge, clock: Clock, seconds: float = 0.0, method: str 
 
 async def test_the_last_whole_second_counts() -> None:
     clock = Clock()
-    gauge = Gauge(clock)
+    gauge = Metrics(clock)
     for _ in range(4):
         await pass_by(gauge, clock, 0.1)
     assert (gauge.figures()["rate"], gauge.figures()["latency"]) == (0, None)
@@ -58,7 +67,7 @@ async def test_the_last_whole_second_counts() -> None:
 
 async def test_failures_are_counted_and_cancellations_are_not() -> None:
     clock = Clock()
-    gauge = Gauge(clock)
+    gauge = Metrics(clock)
     for failure in (ToolError("no"), RuntimeError("no"), asyncio.CancelledError()):
         with pytest.raises(type(failure)):
             await pass_by(gauge, clock, fails=failure)
@@ -68,7 +77,7 @@ async def test_failures_are_counted_and_cancellations_are_not() -> None:
 
 async def test_its_size_does_not_grow() -> None:
     clock = Clock()
-    gauge = Gauge(clock)
+    gauge = Metrics(clock)
     for number in range(1000):
         await pass_by(gauge, clock, 10.0 ** (number % 12 - 4), method=f"made/up/{number}")
     told = gauge.figures()

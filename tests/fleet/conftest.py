@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from fleet_raw import connections
+from fleet_client import connections
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 import test_servers
@@ -69,7 +68,7 @@ class FleetProcess:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns when it listens."""
+        """Return when it listens."""
         self.spawn()
         self.wait()
 
@@ -130,26 +129,10 @@ class FleetProcess:
             self._process.wait(STOP_SECONDS)
 
 
-class Worker(Protocol):
-    """What can be met at a port of its own, killed, and started again: a process, or a door to one (fleet_doors)."""
-
-    port: int
-    log: Path
-
-    @property
-    def origin(self) -> str: ...
-    @property
-    def pid(self) -> int: ...
-    @property
-    def said(self) -> str: ...
-    def kill(self) -> None: ...
-    def start(self) -> None: ...
-
-
 class Fleet:
     """Some workers and the URL under which all of them are reached."""
 
-    def __init__(self, workers: Sequence[Worker], nginx: FleetProcess, store: FleetProcess | None) -> None:
+    def __init__(self, workers: Sequence[FleetProcess], nginx: FleetProcess, store: FleetProcess | None) -> None:
         self.workers = workers
         self.nginx = nginx
         self.store = store
@@ -164,7 +147,7 @@ class Fleet:
         """Of each worker, past nginx."""
         return [f"{worker.origin}/mcp" for worker in self.workers]
 
-    def kill_one(self, chance: random.Random) -> Worker:
+    def kill_one(self, chance: random.Random) -> FleetProcess:
         """`kill -9` one at random; the caller starts it again."""
         victim = chance.choice(self.workers)
         victim.kill()
@@ -202,18 +185,18 @@ def fleet(
         settings = {**_state(store, redis, folder, processes), "DOVETAIL_WORKERS": str(processes), **environment}
         settings |= {"FLEET_FOLDER": str(folder), "DOVETAIL_DRAIN_TIMEOUT": "1"}
         ports = free_ports(workers)
-        each = [worker_process(folder, number, port, program, settings) for number, port in enumerate(ports, 1)]
+        each = [
+            FleetProcess(
+                f"worker-{port}", folder, port, [sys.executable, str(program), "--port", str(port)], **settings
+            )
+            for port in ports
+        ]
         for worker in each:  # all at once, for a Python takes its time
             stack.callback(worker.stop)
             worker.spawn()
         for worker in each:
             worker.wait()
         yield Fleet(each, started(nginx_server(folder, ports)), redis)
-
-
-def worker_process(folder: Path, number: int, port: int, program: Path, settings: Mapping[str, str]) -> FleetProcess:
-    command = [sys.executable, str(program), "--port", str(port)]
-    return FleetProcess(f"worker-{number}", folder, port, command, **settings)
 
 
 def _state(store: str | None, redis: FleetProcess | None, folder: Path, processes: int) -> dict[str, str]:
@@ -247,19 +230,10 @@ def filled_in(shown: str, port: int, workers: Sequence[int]) -> str:
 def redis_server(folder: Path) -> FleetProcess:
     """It keeps what it holds over a restart, as docs/deploy.md says it should."""
     (port,) = free_ports(1)
-    options = {
-        "port": port,
-        "bind": "127.0.0.1",
-        "dir": folder,
-        "save": "",
-        "appendonly": "yes",
-        "appendfsync": "always",
-    }
-    command = [
-        demand(test_servers.store),
-        *(word for name, value in options.items() for word in (f"--{name}", str(value))),
-    ]
-    return FleetProcess("redis", folder, port, command)
+    options = f"--port {port} --bind 127.0.0.1 --appendonly yes --appendfsync always".split()
+    return FleetProcess(
+        "redis", folder, port, [demand(test_servers.store), *options, "--dir", str(folder), "--save", ""]
+    )
 
 
 def demand(find: Callable[[], Path]) -> str:

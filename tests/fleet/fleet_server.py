@@ -1,23 +1,42 @@
 """The server of the fleet's tests: `fleet_server.py --port N`. Everything else comes from the environment.
 
+FLEET_RATE is its rate limit, if it has one. With DPOP_CLAIMS, those of the one token that is known, it wants a proof
+with a nonce for every request. With FLEET_HASTE=3 a dead worker is missed three times as soon, all proportions kept.
+
 Answers repeat a nonce, so that one which belongs to another call shows. What several workers know together stands in
 files in the folder FLEET_FOLDER: the tests are about what the server tells, not about where an application keeps data.
 """
 
 import argparse
 import asyncio
+import json
 import os
 from pathlib import Path
 
-from fleet_haste import make_haste
-
 from dovetail import Context, Server
+from dovetail.auth import Auth, Principal
+from dovetail.engine import member
 
 FOLDER = Path(os.environ.get("FLEET_FOLDER", "."))
 ANSWER_SECONDS = 5.0  # for a question; an answer that was lost on its way must not hold a call for long
 
-make_haste()
-server = Server("fleet", version="1.0.0", page_size=3)  # so that a list takes several requests
+TOKEN, URL = "a-bound-token", "https://notes.example.com/mcp"  # all workers are one server under this URL
+
+for name in ("LEASE_SECONDS", "BEAT_SECONDS"):
+    setattr(member, name, getattr(member, name) / float(os.environ.get("FLEET_HASTE", "1")))
+
+
+async def verify(token: str) -> Principal | None:
+    return Principal(subject="ada", claims=json.loads(os.environ["DPOP_CLAIMS"])) if token == TOKEN else None
+
+
+server = Server(
+    "fleet",
+    version="1.0.0",
+    page_size=3,  # so that a list takes several requests
+    rate_limit=os.environ.get("FLEET_RATE"),
+    auth=Auth(verify, public_url=URL, dpop="required", dpop_nonces=True) if "DPOP_CLAIMS" in os.environ else None,
+)
 
 
 @server.tool
@@ -52,6 +71,21 @@ async def ask(nonce: str, ctx: Context) -> str:
 @server.tool
 async def nap(nonce: str, seconds: float) -> str:
     await asyncio.sleep(seconds)
+    return nonce
+
+
+@server.tool(rate_limit="10/day")
+async def order(nonce: str) -> str:
+    return nonce
+
+
+@server.tool(max_concurrency=1)
+async def press(nonce: str, seconds: float) -> str:
+    """Noted in one file for all workers, in the order in which it happens."""
+    with (FOLDER / "press.log").open("a", buffering=1) as log:
+        log.write(f"begin {nonce}\n")
+        await asyncio.sleep(seconds)
+        log.write(f"end {nonce}\n")
     return nonce
 
 

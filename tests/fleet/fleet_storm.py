@@ -1,30 +1,358 @@
-"""A storm over a fleet: many clients call, ask, listen and resume, in any weather."""
+"""A storm over a fleet: many clients call, ask, listen and resume, while workers die or the store is in trouble."""
 
 import asyncio
+import collections
+import contextlib
 import random
 import time
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
-from fleet_ledger import Call, Herald, Ledger, Loud, SessionLost, Watcher
+import aiohttp
+import httpx2
+from fleet_client import HANDSHAKE, PATIENCE, Loud, Notes, RawSession, SessionLost, connections, modern, running
 from fleet_processes import Fleet
-from fleet_raw import HANDSHAKE, connections, modern
-from fleet_visitors import Visitor, official_visitor, own_visitor, raw_visitor
-from fleet_weather import Weather
+from mcp import Client as OfficialClient
+from mcp import MCPError, types
+from mcp.client.streamable_http import streamable_http_client
+
+from dovetail import Client, ConnectionLost, ElicitQuestion, ServerError, ToolError
+
+Weather = Callable[["Storm"], Coroutine[Any, Any, None]]
 
 BOARDS = 5
 OLDER = ("2025-11-25", "2025-06-18")  # what our own client speaks in the handshake era
-LONGEST_PAUSE = 0.4  # seconds of a client between two calls
-REFUSED_PAUSE = 2.0  # seconds of a client whose call has failed: "try again later", it is told
 LAST_TRIES = 100
 HEARD_SECONDS = 25.0  # for a change to be heard of by a client whose stream has just been broken
+
+
+# ── the books: what was called, what came back, what was heard ──
+
+
+class Call(NamedTuple):
+    """One call to make, and what is right."""
+
+    tool: str
+    arguments: dict[str, Any]
+    answer: Any
+    steps: int = 0  # of progress
+
+    def __str__(self) -> str:
+        return f"{self.tool}({self.arguments['nonce']})"
+
+
+class Ledger(Notes):
+    """Counts calls. An answer is right or wrong; a failure is loud or wrong; there is nothing else."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.answered = 0
+        self.forgiven = 0  # calls in which the official client had events repeated to it (fleet_visitors.Traffic)
+        self.told = 0  # changes that everyone who should has heard of
+        self.loud: collections.Counter[str] = collections.Counter()
+        self.wrong: list[str] = []
+
+    def answer(self, call: Call, found: Any, heard: list[float]) -> None:
+        self.made += 1
+        self.answered += 1
+        if found != call.answer:
+            self.wrong.append(f"{call}: answered {found!r}, not {call.answer!r}")
+        if heard != list(range(1, call.steps + 1)):
+            self.wrong.append(f"{call}: of {call.steps} events came {heard}")
+
+    def fail(self, call: Call, why: str, heard: list[float]) -> None:
+        """Told that it failed; even then no event is missing before the end, and none came twice."""
+        self.made += 1
+        self.loud[why[:100]] += 1
+        if heard != list(range(1, len(heard) + 1)):
+            self.wrong.append(f"{call}: failed ({why}), and before that came {heard}")
+
+    def accuse(self, what: str) -> None:
+        self.wrong.append(what)
+
+    def __str__(self) -> str:
+        reasons = "".join(f"\n  {times:>5}  {why}" for why, times in self.loud.most_common(12))
+        return (
+            f"{self.made} calls, {self.answered} answered, {self.loud.total()} failed loudly, "
+            f"{self.resumed} streams resumed, {self.told} changes heard by all, {len(self.wrong)} wrong, "
+            f"{self.forgiven} repeats forgiven to the official client{reasons}"
+        )
+
+    def assert_right(self, calls: int) -> None:
+        assert not self.wrong, "\n".join([str(self), *self.wrong[:20]])
+        assert self.made == calls, self
+        assert self.answered > calls / 2, self  # or the storm has proved nothing
+
+    def assert_no_worker_was_lost(self) -> None:
+        """No worker died, so nobody may be told that one did."""
+        assert not [why for why in self.loud if "worker" in why and "lost" in why], self
+
+
+class Watcher:
+    """Somebody who wants to hear of a board: which number stood there when they last heard of it."""
+
+    def __init__(self, name: str, board: str, folder: Path) -> None:
+        self.name = name
+        self.uri = f"board://{board}"
+        self.seen = 0
+        self.news = asyncio.Event()
+        self._file = folder / f"board-{board}"
+
+    def hear(self, uri: str) -> None:
+        if uri == self.uri and self._file.exists():
+            self.seen = int(self._file.read_text())
+            self.news.set()
+
+    async def sees(self, version: int) -> None:
+        while self.seen < version:
+            self.news.clear()
+            await self.news.wait()
+
+
+class Herald:
+    """Writes on one board, again and again, and sees to it that each number is heard of before the next is written.
+
+    Changes may come together in one notification; so that a lost one shows, there is never more than one on its way.
+    """
+
+    def __init__(self, board: str, touch: Callable[[str, int], Any], watchers: list[Watcher], ledger: Ledger) -> None:
+        self._board = board
+        self._touch = touch
+        self._watchers = watchers
+        self._ledger = ledger
+        self._version = 0
+
+    async def once(self, patience: float) -> bool:
+        """Whether there was something to hear: a change whose writer was told of a failure may not have been told."""
+        self._version += 1
+        try:
+            await self._touch(self._board, self._version)
+        except Loud:
+            return False
+        for watcher in self._watchers:
+            try:
+                await asyncio.wait_for(watcher.sees(self._version), patience)
+            except TimeoutError:
+                self._ledger.accuse(
+                    f"{watcher.name} did not hear of {self._version} on {watcher.uri}; it knows {watcher.seen}"
+                )
+        self._ledger.told += 1
+        return True
+
+
+# ── the clients ──
+
+
+class Visitor(Protocol):
+    async def call(self, tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
+        """The answer as text. Raises Loud or SessionLost; `heard` gets the progress."""
+        ...
+
+
+class Traffic:
+    """What the official client does on the wire, as far as it matters here."""
+
+    def __init__(self) -> None:
+        self.refused: list[tuple[str, int]] = []
+        self._resumed: collections.Counter[str] = collections.Counter()
+
+    async def request(self, request: httpx2.Request) -> None:
+        if "last-event-id" in request.headers:
+            self._resumed[request.headers["last-event-id"]] += 1
+
+    async def response(self, response: httpx2.Response) -> None:
+        if response.status_code >= 400 and response.request.method != "DELETE":
+            self.refused.append((response.request.method, response.status_code))
+
+    @property
+    def asked_twice(self) -> int:
+        """How often it asked for the same rest again.
+
+        When a stream that it has resumed breaks in its turn, it resumes from where it did the first time (mcp 2.3.0),
+        and so has the events since then sent twice. Otherwise its calls are exact, too.
+        """
+        return sum(times - 1 for times in self._resumed.values())
+
+
+class OfficialVisitor:
+    def __init__(self, client: OfficialClient, traffic: Traffic, ledger: Ledger) -> None:
+        self._client = client
+        self._traffic = traffic
+        self._ledger = ledger
+
+    async def call(self, tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
+        async def note(progress: float, total: float | None, message: str | None) -> None:
+            assert message == arguments["nonce"]
+            heard.append(progress)
+
+        wanted = {"progress_callback": note} if tool == "count" else {}
+        asked_twice = self._traffic.asked_twice
+        try:
+            result = await self._client.call_tool(tool, arguments, read_timeout_seconds=PATIENCE, **wanted)
+        except MCPError as error:
+            if "timed out" in str(error).lower():
+                raise TimeoutError(str(error)) from None
+            raise Loud(str(error)) from None
+        finally:
+            if any(status == 404 for _, status in self._traffic.refused):
+                raise SessionLost(str(self._traffic.refused))
+            if self._traffic.asked_twice > asked_twice:
+                self._forgive(heard)
+        (content,) = result.content
+        assert isinstance(content, types.TextContent)
+        if result.is_error:
+            raise Loud(content.text)
+        return content.text
+
+    def _forgive(self, heard: list[float]) -> None:
+        """It has asked for some events twice."""
+        once = sorted(set(heard))
+        self._ledger.forgiven += heard != once
+        heard[:] = once
+
+
+async def repeat_the_question(context: Any, params: Any) -> types.ElicitResult:
+    (field,) = params.requested_schema["properties"]
+    return types.ElicitResult(action="accept", content={field: params.message})
+
+
+@asynccontextmanager
+async def official_visitor(url: str, revision: str, ledger: Ledger) -> AsyncIterator[Visitor]:
+    traffic = Traffic()
+    hooks = {"request": [traffic.request], "response": [traffic.response]}
+    async with contextlib.AsyncExitStack() as stack:
+        http = httpx2.AsyncClient(event_hooks=hooks, trust_env=False, timeout=httpx2.Timeout(PATIENCE))
+        await stack.enter_async_context(http)
+        mode = "legacy" if revision == HANDSHAKE else revision
+        transport = streamable_http_client(url, http_client=http)
+        client = OfficialClient(transport, mode=mode, elicitation_callback=repeat_the_question)
+        yield OfficialVisitor(await stack.enter_async_context(client), traffic, ledger)
+
+
+class OwnVisitor:
+    def __init__(self, client: Client, handshakes: list[bytes]) -> None:
+        self._client = client
+        self._handshakes = handshakes
+
+    async def call(self, tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
+        def note(progress: float, total: float | None, message: str | None) -> None:
+            heard.append(progress)
+
+        try:
+            result = await self._client.call_tool(tool, arguments, progress_handler=note)
+        except (ConnectionLost, ServerError, ToolError) as failure:
+            raise Loud(str(failure).replace(arguments["nonce"], "…")) from None
+        finally:
+            if len(self._handshakes) > 1:
+                raise SessionLost("it had to shake hands again")
+        return result.text
+
+
+@asynccontextmanager
+async def own_visitor(url: str, revision: str, watcher: Watcher) -> AsyncIterator[Visitor]:
+    handshakes: list[bytes] = []
+
+    def note(direction: str, message: bytes) -> None:
+        if direction == "sent" and b'"initialize"' in message:
+            handshakes.append(message)
+
+    def repeat(question: ElicitQuestion) -> str:
+        return question.message
+
+    client = Client(url, protocol_version=revision, timeout=PATIENCE, transcript=note, elicitation_handler=repeat)
+    async with client, client.listen(uris=[watcher.uri]) as changes:
+
+        async def listen() -> None:
+            async for change in changes:
+                watcher.hear(change.uri or "")
+
+        async with running(listen()):
+            yield OwnVisitor(client, handshakes)
+
+
+class RawVisitor:
+    def __init__(self, session: RawSession, chance: random.Random) -> None:
+        self._session = session
+        self._chance = chance
+
+    async def call(self, tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
+        return await self._session.call(tool, arguments, heard, leave_after=self._chance.randrange(5))
+
+
+@asynccontextmanager
+async def raw_visitor(
+    url: str, http: aiohttp.ClientSession, ledger: Ledger, watcher: Watcher, chance: random.Random
+) -> AsyncIterator[Visitor]:
+    session = await RawSession(http, url, ledger).open(elicitation={})
+    session.on_update = watcher.hear
+    async with running(session.hear()):
+        await asyncio.wait_for(session.hears.wait(), PATIENCE)
+        await session.ask("resources/subscribe", uri=watcher.uri)
+        yield RawVisitor(session, chance)
+    await session.delete()
+
+
+# ── the weather: `await weather(storm)` begins with the calls, and ends with all running ──
+
+KILL_EVERY = (0.8, 1.6)  # seconds between the start of a worker and the end of the next
+DOWN = (0.0, 0.5)  # seconds that a worker is gone
+STORE_DOWN = (0.3, 1.5)  # seconds that the store is gone
+STORE_STILL = 4.0  # seconds that it stands still: longer than its clients wait, and than a worker's lease lasts
+TROUBLES_AT = (0.2, 0.5)  # when so much of all calls is done
+
+
+async def calm(_storm: "Storm") -> None:
+    """Nothing happens, so nothing may fail."""
+
+
+async def deaths(storm: "Storm") -> None:
+    """Workers are killed at random, one after the other, and started again."""
+    while not storm.calm.is_set():
+        await asyncio.sleep(storm.chance.uniform(*KILL_EVERY))
+        victim = storm.fleet.kill_one(storm.chance)
+        await asyncio.sleep(storm.chance.uniform(*DOWN))
+        await asyncio.to_thread(victim.start)
+
+
+async def store_troubles(storm: "Storm") -> None:
+    """Once the store is killed and started again, once it stands still, in any order."""
+    troubles = [_restart, _stand_still]
+    storm.chance.shuffle(troubles)
+    for trouble, share in zip(troubles, TROUBLES_AT, strict=True):
+        while storm.share_made < share:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await trouble(storm)
+
+
+async def _restart(storm: "Storm") -> None:
+    """As `kill -9` does. It has written down all that it has confirmed, so nothing is forgotten."""
+    store = storm.fleet.store
+    assert store is not None
+    await asyncio.to_thread(store.kill)
+    await asyncio.sleep(storm.chance.uniform(*STORE_DOWN))
+    await asyncio.to_thread(store.start)
+    storm.troubles.append("the store was restarted")
+
+
+async def _stand_still(storm: "Storm") -> None:
+    store = storm.fleet.store
+    assert store is not None
+    store.pause()
+    await asyncio.sleep(STORE_STILL)
+    store.go_on()
+    storm.troubles.append(f"the store stood still for {STORE_STILL:g} s")
+
+
+# ── the storm ──
 
 
 class Storm:
     """Of all `calls` each visitor makes the next one when it has time."""
 
     def __init__(
-        self, fleet: Fleet, folder: Path, revision: str, calls: int, *, visitors: int, seed: int, weather: Weather
+        self, fleet: Fleet, folder: Path, revision: str, calls: int, *, seed: int, weather: Weather, is_short: bool
     ) -> None:
         self.ledger = Ledger()
         self.fleet = fleet
@@ -34,7 +362,9 @@ class Storm:
         self._folder = folder
         self._revision = revision
         self._calls = calls
-        self._visitors = visitors
+        self._visitors = visitors = 16 if is_short else 50
+        # seconds of a client between two calls, at most, and after one that has failed: "try again later", it is told
+        self._pause, self._refused_pause = (0.1, 1.0) if is_short else (0.4, 2.0)
         self._places = iter(range(calls))
         self._weather = weather
         self._watchers: dict[str, list[Watcher]] = {str(board): [] for board in range(BOARDS)}
@@ -72,7 +402,7 @@ class Storm:
             await self._inside.wait()
             for place in self._places:  # all visitors share it
                 is_answered = await self._make(visitor, self._any_call(f"{number}-{place}", chance))
-                await asyncio.sleep(chance.uniform(0, LONGEST_PAUSE) if is_answered else REFUSED_PAUSE)
+                await asyncio.sleep(chance.uniform(0, self._pause) if is_answered else self._refused_pause)
             await self._done.wait()
             await self._over.wait()
             await self._is_still_there(visitor, number)

@@ -1,18 +1,15 @@
 """Any request, any worker: what one worker begins, every other one can go on with, and end."""
 
 import asyncio
-import functools
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
 import pytest
-from fleet_doors import parent_fleet
-from fleet_ledger import Loud
+from fleet_client import MODERN, Loud, RawSession, modern, running
 from fleet_processes import Fleet, fleet
-from fleet_raw import MODERN, RawSession, modern
-from fleet_visitors import running
 
 from dovetail import Client
 
@@ -21,19 +18,9 @@ PROMPTLY = 5.0
 LOST_SECONDS = 20.0  # in which the death of a worker is told to those who wait for its calls
 
 
-FLEETS: dict[str, Any] = {
-    "redis": functools.partial(fleet, store="redis", FLEET_HASTE="3"),
-    "sqlite": functools.partial(fleet, store="sqlite", FLEET_HASTE="3"),
-    # `--workers 4` without a store: one port, a private file that the parent makes, and the pace of life.
-    "own": parent_fleet,
-}
-
-
-@pytest.fixture(
-    scope="module", params=["redis", *(pytest.param(each, marks=pytest.mark.soak) for each in ("sqlite", "own"))]
-)
+@pytest.fixture(scope="module", params=["redis", pytest.param("sqlite", marks=pytest.mark.soak)])
 def four(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with FLEETS[request.param](tmp_path_factory.mktemp(request.param)) as four:
+    with fleet(tmp_path_factory.mktemp(request.param), store=request.param, FLEET_HASTE="3") as four:
         yield four
         four.assert_clean()
 
@@ -64,7 +51,8 @@ async def test_a_session_that_one_ends_has_ended_on_all(four: Fleet, session: Ra
     assert await session.delete(at=four.urls[1]) == 204
     ping = session.request("ping", {})
     assert [(await session.send("POST", ping, at=url)).status for url in four.urls] == [404] * 4
-    await asyncio.wait_for(stream, PROMPTLY)  # it has ended too, and coming back was refused
+    with pytest.raises(AssertionError, match="GET was answered 404"):  # it has ended too, and coming back is refused
+        await asyncio.wait_for(stream, PROMPTLY)
 
 
 async def test_a_stranger_is_refused_by_all(four: Fleet, http: aiohttp.ClientSession, session: RawSession) -> None:
@@ -226,6 +214,42 @@ async def test_an_old_client_posts_to_any_worker(four: Fleet) -> None:
     async with Client(f"{four.nginx.origin}/sse", transport="sse", protocol_version="2024-11-05") as client:
         answers = [(await client.call_tool("echo", {"nonce": f"{number}"})).text for number in range(8)]
     assert answers == [f"{number}" for number in range(8)]
+
+
+async def test_whatever_an_old_client_posts_at_once_is_answered(four: Fleet, http: aiohttp.ClientSession) -> None:
+    origins, answered = [worker.origin for worker in four.workers], []
+
+    async def post(id: int, method: str, **params: Any) -> None:
+        """Again, if it is refused; only a very slow machine does that."""
+        message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+        status = 503
+        while status == 503:
+            async with http.post(f"{origins[id % len(origins)]}{path}", json=message) as response:
+                status = response.status
+        assert status == 202
+
+    async def read(count: int) -> None:
+        async with asyncio.timeout(LOST_SECONDS):
+            while len(answered) < count:
+                line = await stream.content.readline()
+                if line.startswith(b"data: "):
+                    answered.append(json.loads(line[6:])["id"])
+
+    async with http.get(f"{origins[0]}/sse") as stream:
+        assert await stream.content.readline() == b"event: endpoint\n"
+        path = (await stream.content.readline()).decode().removeprefix("data: ").strip()
+        hello = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
+        await post(0, "initialize", **hello)
+        await read(1)
+        for id in range(1, 21):  # one after the other: in order, whichever worker takes them
+            await post(id, "ping")
+        await read(21)
+        assert answered == list(range(21))
+        ids = range(1000, 1200)  # all at once
+        reading = asyncio.create_task(read(21 + len(ids)))
+        await asyncio.gather(*(post(id, "ping") for id in ids))
+        await reading
+        assert sorted(answered[21:]) == list(ids)
 
 
 # ── death ──

@@ -3,19 +3,17 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from fleet_dpop_server import TOKEN, URL
+from fleet_client import Reply, post
 from fleet_processes import Fleet, fleet
-from fleet_raw import HEADERS, META, MODERN, Reply
+from fleet_server import TOKEN, URL
 
 from dpop_stage import Prover
 
 pytestmark = pytest.mark.slow
-PROGRAM = Path(__file__).parent / "fleet_dpop_server.py"
 OWNER = Prover()
 ROUNDS, TIMES = 10, 4  # proofs that are shown to all workers at once, and how often to each
 
@@ -23,7 +21,7 @@ ROUNDS, TIMES = 10, 4  # proofs that are shown to all workers at once, and how o
 @pytest.fixture(scope="module", params=["redis", pytest.param("sqlite", marks=pytest.mark.soak)])
 def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder, claims = tmp_path_factory.mktemp(request.param), json.dumps(OWNER.bound)
-    with fleet(folder, workers=3, store=request.param, program=PROGRAM, DPOP_CLAIMS=claims) as three:
+    with fleet(folder, workers=3, store=request.param, DPOP_CLAIMS=claims) as three:
         yield three
         three.assert_clean()
 
@@ -33,11 +31,7 @@ def proved(**words: Any) -> dict[str, str]:
 
 
 async def call(http: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> Reply:
-    params = {"name": "peek", "arguments": {}, "_meta": META}
-    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    named = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "peek"}
-    async with http.post(url, json=message, headers={**HEADERS, **named, **headers}) as response:
-        return Reply(response.status, response.headers, await response.text())
+    return await post(http, url, "echo", {"nonce": "gold"}, headers)
 
 
 async def nonce_of(http: aiohttp.ClientSession, url: str) -> str:

@@ -2,29 +2,29 @@
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
+import fleet_processes
 import pytest
-from fleet_ledger import Loud
+from fleet_client import PATIENCE, Loud, RawSession, modern
 from fleet_processes import Fleet, fleet
-from fleet_raw import RawSession, modern
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
-PROGRAM = Path(__file__).parent / "fleet_limit_server.py"
 RATE = 10  # a day, of the tool `order`, and of a server that has one
-CALLS = 40  # at once
+CALLS = 24  # at once
 PRESSED_SECONDS = 0.05
 SOON = 5.0
-LEASE_SECONDS = 12.0  # after which the slot of a lost worker is free
+LEASE_SECONDS = 4.0  # after which the slot of a lost worker is free; in haste
 STORES = ["redis", pytest.param("sqlite", marks=pytest.mark.soak)]
 
 
 @pytest.fixture(scope="module", params=STORES)
 def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with fleet(tmp_path_factory.mktemp(request.param), workers=3, store=request.param, program=PROGRAM) as three:
+    with fleet(tmp_path_factory.mktemp(request.param), workers=3, store=request.param, FLEET_HASTE="3") as three:
         yield three
         three.assert_clean()
 
@@ -69,7 +69,7 @@ async def test_a_tool_is_called_no_more_often_than_it_allows(three: Fleet, http:
 async def test_a_server_is_called_no_more_often_than_it_allows(
     tmp_path: Path, http: aiohttp.ClientSession, store: str
 ) -> None:
-    with fleet(tmp_path, workers=3, store=store, program=PROGRAM, FLEET_RATE=f"{RATE}/day") as three:
+    with fleet(tmp_path, workers=3, store=store, FLEET_RATE=f"{RATE}/day") as three:
         assert let_through(await crowd(three, http, "echo")) == RATE
         session = await RawSession(http, three.urls[0]).open()  # which is not counted
         message = session.request("tools/call", {"name": "echo", "arguments": {"nonce": "late"}})
@@ -117,3 +117,54 @@ async def test_the_slot_of_a_lost_worker_is_free_within_seconds(three: Fleet, ht
         await asyncio.to_thread(three.workers[1].start)
     assert await modern(http, three.urls[1], "press", nonce="again", seconds=0) == "again"
     assert pressed(three)[-5:] == ["begin lost", "begin next", "end next", "begin again", "end again"]
+
+
+# ── rates per address: each client has one of 127.0.0.0/8, all of which is this machine; nginx has 127.0.0.1 ──
+
+ON_LINUX = pytest.mark.skipif(sys.platform == "darwin", reason="there 127.0.0.1 is the only address of its network")
+SETS, ADDS = "$remote_addr;", "$proxy_add_x_forwarded_for;"
+
+
+@pytest.fixture(scope="module", params=[SETS, ADDS], ids=["sets", "adds"])
+def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Their nginx sets the header, as documented, or adds to it. They count together, in a file."""
+    folder = tmp_path_factory.mktemp("addresses")
+    shown = fleet_processes.NGINX_CONF.read_text()
+    assert f"X-Forwarded-For {SETS}" in shown
+    (folder / "variant.conf").write_text(shown.replace(f"X-Forwarded-For {SETS}", f"X-Forwarded-For {request.param}"))
+    trusted = {"DOVETAIL_TRUSTED_PROXIES": "127.0.0.1"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fleet_processes, "NGINX_CONF", folder / "variant.conf")
+        with fleet(folder, workers=2, store="sqlite", FLEET_RATE="2/day per address", **trusted) as two:
+            yield two
+            two.assert_clean()
+
+
+async def call(url: str, address: str, forwarded: str | None = None) -> str:
+    connector = aiohttp.TCPConnector(local_addr=(address, 0), force_close=True)
+    headers = {} if forwarded is None else {"X-Forwarded-For": forwarded}
+    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as http:
+        try:
+            return str(await modern(http, url, "echo", nonce="done"))
+        except Loud as refusal:
+            return str(refusal).partition(":")[0]
+
+
+@ON_LINUX
+async def test_clients_of_nginx_count_each(two: Fleet) -> None:
+    for address in ("127.0.0.5", "127.0.0.6"):
+        assert [await call(two.url, address) for _ in range(3)] == ["done", "done", "429"]
+
+
+@ON_LINUX
+async def test_what_a_client_says_of_itself_changes_nothing(two: Fleet) -> None:
+    said = [None, "203.0.113.1", "203.0.113.2", "127.0.0.1", "203.0.113.3, 127.0.0.1", ", ,"]
+    assert [await call(two.url, "127.0.0.7", each) for each in said] == ["done"] * 2 + ["429"] * 4
+
+
+@ON_LINUX
+async def test_past_nginx_nobody_is_believed(two: Fleet) -> None:
+    said = ["203.0.113.4", "203.0.113.5", "203.0.113.6"]
+    assert [await call(two.urls[0], "127.0.0.8", each) for each in said] == ["done", "done", "429"]
+    assert await call(two.url, "127.0.0.8") == "429"  # it is the same by way of nginx

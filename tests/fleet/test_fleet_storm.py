@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from fleet_processes import fleet
-from fleet_storm import Storm
-from fleet_weather import Weather, calm, deaths, store_troubles
+from fleet_storm import Storm, Weather, calm, deaths, store_troubles
 
 from sdk import HANDSHAKE, MODERN, deprecations_are_expected
 
@@ -28,13 +27,12 @@ def storms(*short: tuple[str, str, int], long: int, stores: Collection[str]) -> 
     return pytest.mark.parametrize(("revision", "store", "calls"), [*few, *many])
 
 
-async def weathered(folder: Path, revision: str, store: str, calls: int, weather: Weather) -> Storm:
+async def weathered(folder: Path, revision: str, store: str, calls: int, weather: Weather, **more: str) -> Storm:
     """A storm that is over, with nothing wrong in its books."""
     seed = random.SystemRandom().randrange(1_000_000)
     print(f"seed {seed}, {folder}")  # noqa: T201
-    with fleet(folder, workers=WORKERS, store=store) as running:
-        visitors = 50 if calls >= 1_000 else 20
-        storm = Storm(running, folder, revision, calls, visitors=visitors, seed=seed, weather=weather)
+    with fleet(folder, workers=WORKERS, store=store, **more) as running:
+        storm = Storm(running, folder, revision, calls, seed=seed, weather=weather, is_short=calls < 1_000)
         (await storm.run()).assert_right(calls)
         running.assert_clean()
     return storm
@@ -42,7 +40,8 @@ async def weathered(folder: Path, revision: str, store: str, calls: int, weather
 
 @storms((HANDSHAKE, "redis", 150), (MODERN, "sqlite", 150), long=10_000, stores=STORES)
 async def test_nothing_is_lost_while_workers_die(tmp_path: Path, revision: str, store: str, calls: int) -> None:
-    storm = await weathered(tmp_path, revision, store, calls, deaths)
+    haste = {"FLEET_HASTE": "3"} if calls < 1_000 else {}  # so that calls of the dead are told of soon
+    storm = await weathered(tmp_path, revision, store, calls, deaths, **haste)
     assert storm.fleet.kills >= 1
 
 

@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.transports.lines import Line, LineSplitter, as_line
 from dovetail.transports.pipes import (
     HIGH_WATER,
     LOW_WATER,
+    Line,
+    LineSplitter,
     ThreadReader,
     ThreadWriter,
     WatchedReader,
     WatchedWriter,
+    as_line,
     is_watchable,
 )
 

@@ -10,13 +10,18 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from drain_stage import LISTEN
 from http_program import HELLO, PROMPTLY, SIGNALS, Start, http_programs, text
 
 from dovetail import Server, SetupError
+from dovetail.engine.subscriptions import LIST_KINDS, Change
 from dovetail.transports import sockets
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.serve import serving
+from dovetail.transports.serve import serving as listening
+from http_serving import serving
+from http_stage import Stage, text_of
+from http_wire import HttpWire
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")
 
@@ -139,7 +144,7 @@ async def test_ipv6(host: str, reached_at: list[str]) -> None:
     except OSError:
         pytest.skip("no IPv6")
     options = HttpOptions(host=host, port=0)
-    async with serving(HttpApp(Server("six").engine, options, bound_to=host), options) as url:
+    async with listening(HttpApp(Server("six").engine, options, bound_to=host), options) as url:
         assert url.startswith(f"http://[{host}]:")
         for address in reached_at:
             reader, writer = await asyncio.open_connection(address, int(url.rpartition(":")[2]))
@@ -275,6 +280,23 @@ def test_a_restart_after_a_kill(start: Start) -> None:
     with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
         stream.read()
     assert text(start(port=port).call("echo", text="again")) == "again"
+
+
+async def test_who_has_ended_its_streams_tells_nothing_more_on_them_while_calls_finish() -> None:
+    stage = Stage()
+    async with serving(stage.server) as app:
+        call = (await HttpWire.session(app)).start_call("work")
+        await stage.entered.wait()
+        listen = HttpWire(app).start("subscriptions/listen", LISTEN)
+        await listen.message()
+        app.end_streams()
+        for kind in LIST_KINDS:
+            stage.server.engine.publish(Change(kind))
+        ended = await listen.done()
+        assert "list_changed" not in str(ended.messages)
+        assert (await HttpWire(app).call("add", {"a": 1, "b": 2})).status == 503
+        stage.go.set()
+        assert text_of((await call.done()).answer) == "done"
 
 
 # ── the log ──

@@ -14,7 +14,7 @@ import pytest
 from http_program import HELLO, SIGNALS, HttpProgram, Start, children_of, http_programs, is_alive, zombies_of
 
 from dovetail import Server, SetupError
-from dovetail.transports import workers
+from dovetail.transports import supervisor
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.slow]
 
@@ -77,7 +77,7 @@ def test_a_session_is_known_to_all_workers(start: Start) -> None:
 def test_a_worker_that_is_killed_is_replaced(start: Start) -> None:
     program, pids = started(start)
     for _ in range(2):
-        time.sleep(workers.QUICK_SECONDS)  # or else it would count as one that can't start
+        time.sleep(supervisor.QUICK_SECONDS)  # or else it would count as one that can't start
         victim = children_of(program.process.pid)[0]
         os.kill(victim, signal.SIGKILL)
         program.hears(f"worker {victim} ended by SIGKILL and is replaced")
@@ -125,7 +125,7 @@ def test_a_worker_that_does_not_end_is_killed(start: Start) -> None:
 
 def test_the_workers_end_when_their_parent_is_killed(start: Start) -> None:
     program, pids = started(start)
-    time.sleep(workers.QUICK_SECONDS)
+    time.sleep(supervisor.QUICK_SECONDS)
     os.kill(pids[0], signal.SIGKILL)  # the replacement must not hold the other one's lifeline
     program.hears("lifespan entered", 3)
     pids = children_of(program.process.pid)
@@ -137,7 +137,7 @@ def test_the_workers_end_when_their_parent_is_killed(start: Start) -> None:
 
 
 def test_workers_that_can_not_start(start: Start) -> None:
-    quick = {"workers.FIRST_PAUSE": 0.01}
+    quick = {"supervisor.FIRST_PAUSE": 0.01}
     program = start(ready=False, workers=2, lifespan="fails at the start", constants=quick)
     assert program.exits() == 1
     assert "serves MCP at" not in program.said
@@ -148,12 +148,12 @@ def test_workers_that_can_not_start(start: Start) -> None:
 def test_a_worker_that_works_goes_on_while_no_other_can_start(start: Start, tmp_path: Path) -> None:
     """What they need to start is away, say a store. It may come back, and until then one is better than none."""
     away = tmp_path / "away"
-    quick = {"workers.FIRST_PAUSE": 0.01, "workers.LONGEST_PAUSE": 0.05}
+    quick = {"supervisor.FIRST_PAUSE": 0.01, "supervisor.LONGEST_PAUSE": 0.05}
     program, pids = started(start, lifespan=str(away), constants=quick)
-    time.sleep(workers.QUICK_SECONDS)
+    time.sleep(supervisor.QUICK_SECONDS)
     away.touch()
     os.kill(pids[0], signal.SIGKILL)
-    program.hears("with code 1 and is replaced", 2 * workers.MAX_QUICK_ENDS)
+    program.hears("with code 1 and is replaced", 2 * supervisor.MAX_QUICK_ENDS)
     assert who(program)[0] == pids[1]
     away.unlink()
     program.hears("lifespan entered", 3)

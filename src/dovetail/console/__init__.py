@@ -1,10 +1,10 @@
-"""The console: a page in the browser that tries out a running server. A server comes in, pages to hand in go out.
+"""Console: a page in the browser that tries out a running server.
 
     server.run("http", routes=Console(server).routes())
 
 Nothing of it is loaded, served or measured unless it is asked for.
 """
 
-from dovetail.console.console import Console
+from dovetail.console.app import Console
 
 __all__ = ["Console"]

@@ -1,4 +1,4 @@
-"""Bytes from one descriptor and lines to another, without ever blocking the event loop.
+"""Non-blocking pipes and their framing: bytes from one descriptor, lines to another, beside the event loop.
 
 `open_reader` and `open_writer` choose how: pipes and sockets are watched by the loop itself; for files and terminals,
 and on Windows, a daemon thread does the blocking.
@@ -14,15 +14,70 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from queue import SimpleQueue
-from typing import Protocol
 
-from dovetail.transports.descriptors import STDERR
-from dovetail.transports.lines import as_line
-
+STDIN, STDOUT, STDERR = range(3)
 CHUNK = 64 * 1024  # all that fits into a pipe; room for much more is costly to get for each read
 HIGH_WATER = 4 * 1024 * 1024  # so many bytes may wait for a client that does not read ...
 LOW_WATER = 1024 * 1024  # ... and so few must be left before there is room again
 LINES_AT_ONCE = 64
+
+_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
+
+# ── framing ──
+
+Line = bytes | bytearray | None  # None stands for a line that was longer than allowed
+
+
+class LineSplitter:
+    """Cuts chunks into lines. Blank lines are left out, and a carriage return is left in: JSON takes it for space.
+
+    A line over the limit is reported once, as None, as soon as it is too long; the rest of it, up to its newline, is
+    thrown away.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._begun = bytearray()  # a line whose newline is still to come
+        self._discarding = False
+
+    def feed(self, chunk: bytes) -> list[Line]:
+        *pieces, rest = chunk.split(b"\n")
+        lines: list[Line] = []
+        if pieces and (self._begun or self._discarding):
+            self._begin(pieces.pop(0), lines)
+            lines += self.end()
+        limit = self._limit
+        lines += [piece if len(piece) <= limit else None for piece in pieces if piece and not piece.isspace()]
+        if rest:
+            self._begin(rest, lines)
+        return lines
+
+    def end(self) -> list[Line]:
+        """The line that was begun is complete: its newline came, or the input is over."""
+        line, self._begun = self._begun, bytearray()
+        discarded, self._discarding = self._discarding, False
+        return [] if discarded or not line or line.isspace() else [line]
+
+    def _begin(self, piece: bytes, lines: list[Line]) -> None:
+        """Add to the line that is begun, unless it is too long already."""
+        if self._discarding:
+            return
+        if len(self._begun) + len(piece) > self._limit:
+            self._begun = bytearray()
+            self._discarding = True
+            lines.append(None)
+        else:
+            self._begun += piece
+
+
+def as_line(message: bytes) -> bytes:
+    """One message as one line. A line break between its tokens, where a user's own JSON has one, becomes a space."""
+    if b"\n" in message or b"\r" in message:
+        message = message.translate(_LINE_BREAKS)
+    return message + b"\n"
+
+
+# ── descriptors ──
 
 
 def is_watchable(descriptor: int) -> bool:
@@ -37,25 +92,11 @@ def is_watchable(descriptor: int) -> bool:
 # ── in ──
 
 
-class Reader(Protocol):
-    """Hands over what it reads in chunks; an empty one is the end. A pause lets at most one more chunk through."""
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 Received = Callable[[bytes], None]
 
 
-def open_reader(descriptor: int, received: Received) -> Reader:
-    return (WatchedReader if is_watchable(descriptor) else ThreadReader)(descriptor, received)
-
-
 class WatchedReader:
-    """The loop calls when there is something to read."""
+    """Hands over what it reads in chunks; an empty one is the end. The loop calls when there is something to read."""
 
     def __init__(self, descriptor: int, received: Received) -> None:
         self._descriptor = descriptor
@@ -96,7 +137,7 @@ class WatchedReader:
 
 
 class ThreadReader:
-    """A daemon thread reads one chunk, waits until that is digested, and reads the next."""
+    """The same by a daemon thread: after a pause one more chunk may come."""
 
     def __init__(self, descriptor: int, received: Received) -> None:
         self._descriptor = descriptor
@@ -138,6 +179,13 @@ class ThreadReader:
             self._received(chunk)
             if not self._paused:
                 self._wanted.set()
+
+
+Reader = WatchedReader | ThreadReader
+
+
+def open_reader(descriptor: int, received: Received) -> Reader:
+    return (WatchedReader if is_watchable(descriptor) else ThreadReader)(descriptor, received)
 
 
 # ── out ──

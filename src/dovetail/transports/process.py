@@ -1,7 +1,4 @@
-"""The process around a server: its event loop, its threads, its signals. Nothing that is stuck delays its end.
-
-In: the coroutine to run. Out: it returns when that is done, whatever tasks and threads are left over.
-"""
+"""The process around a server: its event loop, signals and log on stderr. Nothing that is stuck delays its end."""
 
 import asyncio
 import atexit
@@ -15,24 +12,29 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
+from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
-from dovetail.transports.loading import refuse_while_loading
 
 WINDOWS_BREAK = getattr(signal, "SIGBREAK", None)  # Ctrl-Break, and what service managers send there
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *([WINDOWS_BREAK] if WINDOWS_BREAK is not None else []))
 SETTLE_SECONDS = 0.5  # for tasks that were cancelled
 LAST_SECONDS = 2.0  # for the regular exit of a process with threads that are stuck
-LOOK_SECONDS = 0.1  # between looks at whether that exit has begun
 EXECUTOR_THREADS = 64
+LEVEL_VARIABLE = "DOVETAIL_LOG_LEVEL"
+MAX_LINES = 500  # of the log that wait to be written
+MAX_LINE_BYTES = 16 * 1024
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("dovetail")
+
+_being_imported: list[str] = []  # programs
 
 
 def run_process(
@@ -72,8 +74,8 @@ def _insist_on_the_end(is_stuck: Callable[[], bool]) -> None:
     def end() -> None:
         seconds = 0.0
         while is_stuck():
-            time.sleep(LOOK_SECONDS)
-            seconds = seconds + LOOK_SECONDS if exit_begun.is_set() or _program_is_over() else 0.0
+            time.sleep(0.1)
+            seconds = seconds + 0.1 if exit_begun.is_set() or _program_is_over() else 0.0
             if seconds >= LAST_SECONDS:
                 os._exit(0)
 
@@ -87,9 +89,23 @@ def _program_is_over() -> bool:
     return not is_interactive and threading.main_thread().ident not in sys._current_frames()
 
 
-def refuse_running_loop() -> None:
+@contextlib.contextmanager
+def importing(program: str) -> Iterator[None]:
+    """The `dovetail` command imports a program to serve what is in it: the program may not call `run()` meanwhile."""
+    _being_imported.append(program)
+    try:
+        yield
+    finally:
+        _being_imported.pop()
+
+
+def refuse_nested_run() -> None:
     """Say so in plain words, before anything else is changed."""
-    refuse_while_loading()
+    if _being_imported:
+        raise SetupError(
+            f"{_being_imported[-1]} calls run() while it is imported, but the dovetail command serves it: "
+            'put that call under `if __name__ == "__main__":`'
+        )
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -206,3 +222,86 @@ def _joint_handler(loop: asyncio.AbstractEventLoop, act: Callable[[], object], t
         theirs(number, frame)
 
     return handle
+
+
+# ── the log on stderr ──
+
+
+def log_to_stderr(redactor: Redactor) -> None:
+    """Let the logger `dovetail` write to stderr, unless its records go somewhere already."""
+    if log.hasHandlers():
+        return
+    handler = StderrHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(RedactingFilter(redactor))
+    log.addHandler(handler)
+    if log.level == logging.NOTSET:
+        _set_level(os.environ.get(LEVEL_VARIABLE) or "INFO")
+
+
+def _set_level(name: str) -> None:
+    levels = logging.getLevelNamesMapping()
+    log.setLevel(levels.get(name.upper(), logging.INFO))
+    if name.upper() not in levels:
+        log.warning("%s=%s is unknown, INFO is used; known are %s", LEVEL_VARIABLE, name, ", ".join(levels))
+
+
+class StderrHandler(logging.Handler):
+    """A daemon thread writes the lines; what is too much for a host that does not read them is dropped and counted.
+
+    It writes to the descriptor itself: a thread that is stuck in `sys.stderr` would hold a lock that the exit needs.
+    """
+
+    def __init__(self, descriptor: int = 2) -> None:
+        super().__init__()
+        self.dropped = 0
+        self._descriptor = descriptor
+        self._waiting: SimpleQueue[bytes | threading.Event] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._waiting.qsize() >= MAX_LINES:
+            self.dropped += 1
+            return
+        try:
+            text = self.format(record)
+        except Exception:
+            text = f"{record.levelname} {record.name}: [this record can't be shown]"
+        self._waiting.put(_as_bytes(text))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="dovetail-stderr", daemon=True)
+            self._thread.start()
+
+    def flush(self) -> None:
+        """Wait a moment until everything is written."""
+        if self._thread is not None:
+            written = threading.Event()
+            self._waiting.put(written)
+            written.wait(0.5)
+
+    def _write(self) -> None:
+        told = 0
+        while True:
+            item = self._waiting.get()
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            dropped = self.dropped
+            if dropped > told:
+                item += b"... and %d more lines that nobody read in time were dropped\n" % (dropped - told)
+                told = dropped
+            _write_all(self._descriptor, item)
+
+
+def _as_bytes(text: str) -> bytes:
+    data = text.encode("utf-8", "backslashreplace")
+    return (data if len(data) <= MAX_LINE_BYTES else data[:MAX_LINE_BYTES] + b" [cut]") + b"\n"
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    try:
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    except OSError:
+        return  # nobody will ever read it

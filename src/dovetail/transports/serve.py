@@ -22,12 +22,11 @@ from dovetail.transports.asgi import Receive, Scope, Send
 from dovetail.transports.http import HttpApp
 from dovetail.transports.http11.protocol import ServerState
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.process import StopSignal, refuse_running_loop, run_process
+from dovetail.transports.process import StopSignal, log_to_stderr, refuse_nested_run, run_process
 from dovetail.transports.routes import MOUNT, AnnouncedApp
 from dovetail.transports.sockets import are_everywhere, bind, explained, port_of, url_of
 from dovetail.transports.sse import STREAM_ROUTE
-from dovetail.transports.stderr_log import log_to_stderr
-from dovetail.transports.workers import Lifeline, Supervisor, log_of_parent
+from dovetail.transports.supervisor import Supervisor, log_of_parent, watch_parent
 
 PATIENCE = 0.5  # seconds for clients to take the last bytes
 LIFESPAN_SECONDS = 5.0  # for the user's own cleaning up, after the calls had their time
@@ -49,7 +48,7 @@ def serve_http(
     At `sockets` of a parent that holds them, or else at those that the options name. `started` is called instead of
     the line that says where it listens.
     """
-    refuse_running_loop()
+    refuse_nested_run()
     alone = options.workers == 1
     if alone:  # several set up their logs for themselves, for that takes a thread
         log_to_stderr(engine.redactor)
@@ -67,7 +66,7 @@ def serve_http(
         if alone:
             work(announce, None)
         else:
-            Supervisor(options.workers, work, announce, sockets, patience=_longest_end(options)).run()
+            Supervisor(options.workers, work, announce, sockets, end_seconds=_longest_end(options)).run()
 
 
 @contextlib.contextmanager
@@ -83,7 +82,7 @@ def _work(
     options: HttpOptions,
     sockets: list[Socket],
     started: Callable[[], None],
-    lifeline: Lifeline | None,
+    parent: int | None,
 ) -> None:
     """What one process does, be it alone or a worker."""
     log_to_stderr(engine.redactor)
@@ -91,8 +90,8 @@ def _work(
     async def live() -> None:
         service = HttpService(app, options, sockets)
         with StopSignal() as signal:
-            if lifeline is not None:
-                lifeline.watch(signal.give)
+            if parent is not None:
+                watch_parent(parent, signal.give)
             if await signal.interrupts(service.prepare()):
                 return
             await service.listen()

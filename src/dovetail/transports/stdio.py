@@ -1,9 +1,15 @@
-"""Serves one client over stdin and stdout: lines in, lines out, until the input ends or a signal comes."""
+"""Server on stdin and stdout for one client, until the input ends or a signal comes.
+
+While it serves, what everyone else finds, be it `print`, `input`, a C library or a child process, is the null device as
+stdin and stderr as stdout.
+"""
 
 import asyncio
+import contextlib
 import logging
 import os
 import stat
+import sys
 import time
 from collections import deque
 from functools import partial
@@ -13,11 +19,8 @@ from dovetail import auth as late_auth
 from dovetail.engine.connection import Connection
 from dovetail.engine.core import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
-from dovetail.transports.descriptors import PrivateStreams, take_standard_streams
-from dovetail.transports.lines import Line, LineSplitter
-from dovetail.transports.pipes import Reader, open_reader, open_writer
-from dovetail.transports.process import StopSignal, refuse_running_loop, run_process
-from dovetail.transports.stderr_log import log_to_stderr
+from dovetail.transports.pipes import STDERR, STDIN, STDOUT, Line, LineSplitter, Reader, open_reader, open_writer
+from dovetail.transports.process import StopSignal, log_to_stderr, refuse_nested_run, run_process
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
@@ -39,13 +42,73 @@ LINES_AT_ONCE = 64  # then the loop turns, so that answers are written before mo
 log = logging.getLogger("dovetail")
 
 
+# ── the standard streams ──
+
+
+class PrivateStreams:
+    """The real stdin and stdout, which no child process inherits."""
+
+    def __init__(self, stdin: int, stdout: int) -> None:
+        self.stdin = stdin
+        self.stdout = stdout
+        self._open = True
+        if sys.platform != "win32":
+            os.register_at_fork(after_in_child=self.close)  # a child that was forked but runs no other program
+
+    def close(self) -> None:
+        """Let go of both: whoever is at the other end sees that nothing more comes."""
+        if self._open:
+            self._open = False
+            os.close(self.stdin)
+            os.close(self.stdout)
+
+
+def take_standard_streams() -> PrivateStreams:
+    """Take stdin and stdout away from everyone else."""
+    _fill_gaps()
+    streams = PrivateStreams(os.dup(STDIN), os.dup(STDOUT))
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.setmode(streams.stdin, os.O_BINARY)
+        msvcrt.setmode(streams.stdout, os.O_BINARY)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, STDIN)
+    os.close(null)
+    os.dup2(STDERR, STDOUT)
+    with contextlib.suppress(Exception):  # sys.stdout may be None, closed, or anything that the user has put there
+        sys.stdout.flush()  # what was printed before goes to stderr, too, and what follows line by line
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    return streams
+
+
+def _fill_gaps() -> None:
+    """Put the null device where the parent left a standard descriptor closed.
+
+    Otherwise the next file to be opened would get its number, and with it what is meant for stderr or stdout.
+    """
+    for number in (STDIN, STDOUT, STDERR):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened == number:
+                os.set_inheritable(opened, True)
+            else:
+                os.dup2(opened, number)
+                os.close(opened)
+
+
+# ── the server ──
+
+
 def serve_stdio(engine: Engine, *, owner: Any = None) -> None:
     """Serve until the client leaves or a signal comes; `owner` is what the lifespan is called with.
 
     Stdin and stdout are not given back. What is printed later, by a thread that is stuck or by code after `run()`,
     must not reach the client either; and the client sees at once that the server has ended.
     """
-    refuse_running_loop()
+    refuse_nested_run()
     log_to_stderr(engine.redactor)
     streams = take_standard_streams()
     try:

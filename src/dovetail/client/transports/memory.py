@@ -12,7 +12,7 @@ from dovetail.client.transports.base import Receiver, Transport
 from dovetail.engine.connection import Connection
 from dovetail.engine.core import Engine
 from dovetail.errors import INVALID_REQUEST, NotSignedIn, ProtocolError, ServerError, Unauthorized
-from dovetail.transports.lines import LineSplitter, as_line
+from dovetail.transports.pipes import LineSplitter, as_line
 
 
 class MemoryTransport(Transport):

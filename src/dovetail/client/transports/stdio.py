@@ -13,7 +13,7 @@ from typing import Any, cast
 from dovetail.client.transports.base import MAX_UNREAD, UNREAD, Receiver, Transport
 from dovetail.client.transports.http import OutgoingMessage
 from dovetail.errors import ConnectionLost, SetupError
-from dovetail.transports.lines import LineSplitter
+from dovetail.transports.pipes import LineSplitter
 
 # Ctrl-C in a terminal is not for them: who started them sees to their end, in the order that MCP wants.
 APART: dict[str, Any] = (

@@ -1,8 +1,8 @@
-"""Several processes that serve at the same sockets: what each is to do comes in; it returns when all have ended.
+"""`Supervisor`: several worker processes that serve at the same sockets, replaced when they die.
 
-The parent runs no loop, no thread and no user code: it forks workers, replaces those that die, and tells them to end.
-It tells them by a pipe of which it holds the other side. So they also notice if it is killed; and a worker that hears
-of the end twice, from us and from a service manager that signals every process, does not take that for impatience.
+The parent runs no loop, no thread and no user code: it forks workers and replaces those that end. All workers watch one
+pipe that the parent holds open, and end when it is closed. So they also notice if the parent is killed; and a worker
+that a service manager signals as well does not take that for a second signal.
 """
 
 import asyncio
@@ -25,49 +25,30 @@ from typing import Any, NoReturn
 from dovetail.errors import SetupError
 
 QUICK_SECONDS = 1.0  # a worker that ends sooner has not worked
-MAX_QUICK_ENDS = 5  # in a row, while there is none that works
+MAX_QUICK_ENDS = 5  # in a row, while no worker works
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds before a worker that ended quickly is replaced; doubled each time
 
 PID = struct.Struct("=q")  # how a worker tells that it has started; so few bytes are never divided
 
-Work = Callable[[Callable[[], None], "Lifeline"], None]
+Work = Callable[[Callable[[], None], int], None]
 
 
-class Lifeline:
-    """A pipe on which nothing is ever written: one side notices when the other lets go."""
+def watch_parent(descriptor: int, ended: Callable[[], None]) -> None:
+    """In a worker, on its loop: call `ended` once the parent has closed its side, or is gone."""
+    loop = asyncio.get_running_loop()
 
-    def __init__(self) -> None:
-        self._held_by_worker, self._held_by_parent = os.pipe()
+    def notice() -> None:
+        loop.remove_reader(descriptor)
+        ended()
 
-    def keep_in_worker(self) -> None:
-        os.close(self._held_by_parent)
-
-    def keep_in_parent(self) -> None:
-        os.close(self._held_by_worker)
-
-    def let_go(self) -> None:
-        """In the parent, and in the other workers, which inherit it."""
-        if self._held_by_parent >= 0:
-            os.close(self._held_by_parent)
-            self._held_by_parent = -1
-
-    def watch(self, parent_let_go: Callable[[], None]) -> None:
-        """In the worker, on its loop."""
-        loop = asyncio.get_running_loop()
-
-        def notice() -> None:
-            loop.remove_reader(self._held_by_worker)
-            parent_let_go()
-
-        loop.add_reader(self._held_by_worker, notice)
+    loop.add_reader(descriptor, notice)
 
 
 class Child:
     """A worker, as its parent knows it."""
 
-    def __init__(self, pid: int, lifeline: Lifeline) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.lifeline = lifeline
         self.born = time.monotonic()
         self.has_started = False
 
@@ -79,12 +60,12 @@ class Child:
 class Supervisor:
     """Keeps `count` workers alive until a signal comes.
 
-    `work(started, lifeline)` is what each of them does; `announce` is called when the first has started. Workers that
-    take longer than `patience` seconds to end are killed.
+    `work(started, parent)` is what each of them does, `parent` being the descriptor for `watch_parent`; `announce` is
+    called when the first has started. Workers that take longer than `end_seconds` to end are killed.
     """
 
     def __init__(
-        self, count: int, work: Work, announce: Callable[[], None], sockets: list[socket.socket], *, patience: float
+        self, count: int, work: Work, announce: Callable[[], None], sockets: list[socket.socket], *, end_seconds: float
     ) -> None:
         if not hasattr(os, "fork"):
             raise SetupError("workers: this system can't fork processes; use workers=1")
@@ -94,10 +75,9 @@ class Supervisor:
         self._work = work
         self._announce: Callable[[], None] | None = announce
         self._sockets = sockets
-        self._patience = patience
+        self._end_seconds = end_seconds
         self._children: dict[int, Child] = {}
-        self._quick_ends = 0
-        self._failed_forks = 0  # in a row
+        self._failures = 0  # in a row: workers that ended quickly, and forks that failed
         self._fork_at = 0.0
         self._asked_to_end = False
 
@@ -106,8 +86,8 @@ class Supervisor:
             _say("threads were started before the workers; the workers do not have them")
         self._wake_reader, self._wake_writer = os.pipe()
         self._start_reader, self._start_writer = os.pipe()
-        pipes = (self._wake_reader, self._wake_writer, self._start_reader, self._start_writer)
-        for descriptor in pipes:
+        self._life_reader, self._life_writer = os.pipe()  # nothing is ever written to it
+        for descriptor in (self._wake_reader, self._wake_writer, self._start_reader, self._start_writer):
             os.set_blocking(descriptor, False)
         before = self._take_signals()
         try:
@@ -119,7 +99,9 @@ class Supervisor:
             signal.set_wakeup_fd(-1)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            for descriptor in pipes:
+            for descriptor in (
+                self._wake_reader, self._wake_writer, self._start_reader, self._start_writer, self._life_reader
+            ):  # fmt: skip
                 os.close(descriptor)
 
     # ── signals: they are noticed by a pipe, for one that comes just before a `select` must not be missed ──
@@ -152,14 +134,10 @@ class Supervisor:
                     self._try_to_fork()
                     continue
             self._wait(pause)
-            self._replace_ended()
-
-    def _replace_ended(self) -> None:
-        if self._asked_to_end:  # and so, perhaps, was every worker
-            return
-        for child, end in self._reap():
-            _say(f"worker {child.pid} ended {end} and is replaced")
-            self._account_for(child)
+            if not self._asked_to_end:  # or else every worker may have been asked, too
+                for child, end in self._reap():
+                    _say(f"worker {child.pid} ended {end} and is replaced")
+                    self._account_for(child)
 
     def _wait(self, seconds: float | None) -> None:
         """Until a signal comes, or a worker has started."""
@@ -167,15 +145,12 @@ class Supervisor:
         if self._wake_reader in ready:
             os.read(self._wake_reader, 4096)
         if self._start_reader in ready:
-            self._note_starts(os.read(self._start_reader, 1024 * PID.size))
-
-    def _note_starts(self, told: bytes) -> None:
-        for (pid,) in PID.iter_unpack(told):
-            if pid in self._children:
-                self._children[pid].has_started = True
-        if self._announce is not None:
-            self._announce()
-            self._announce = None
+            for (pid,) in PID.iter_unpack(os.read(self._start_reader, 1024 * PID.size)):
+                if pid in self._children:
+                    self._children[pid].has_started = True
+            if self._announce is not None:
+                self._announce()
+                self._announce = None
 
     def _reap(self) -> list[tuple[Child, str]]:
         ended = []
@@ -183,32 +158,30 @@ class Supervisor:
             pid, status = os.waitpid(child.pid, os.WNOHANG)
             if pid:
                 del self._children[pid]
-                child.lifeline.let_go()
                 ended.append((child, _in_words(status)))
         return ended
 
     def _account_for(self, child: Child) -> None:
         """Gives up if none can start. What they lack may come back, so those that work are not ended for that."""
         if child.has_worked:
-            self._quick_ends = 0
+            self._failures = 0
             return
-        self._quick_ends += 1
-        if self._quick_ends >= MAX_QUICK_ENDS and not any(other.has_worked for other in self._children.values()):
+        self._fork_later()
+        if self._failures >= MAX_QUICK_ENDS and not any(other.has_worked for other in self._children.values()):
             raise SetupError(
                 f"{MAX_QUICK_ENDS} workers in a row ended before they could start or within {QUICK_SECONDS:g} s; "
                 "what they wrote before that says why"
             )
-        self._fork_later(self._quick_ends)
 
-    def _fork_later(self, failures: int) -> None:
-        self._fork_at = time.monotonic() + min(FIRST_PAUSE * 2.0 ** min(failures, 20), LONGEST_PAUSE)
+    def _fork_later(self) -> None:
+        self._failures += 1
+        self._fork_at = time.monotonic() + min(FIRST_PAUSE * 2.0 ** min(self._failures, 20), LONGEST_PAUSE)
 
     def _end_all(self) -> None:
         for each in self._sockets:
-            each.close()  # or else the system would accept for nobody
-        for child in self._children.values():
-            child.lifeline.let_go()
-        deadline = time.monotonic() + self._patience
+            each.close()  # or else the system would accept connections that no worker serves
+        os.close(self._life_writer)
+        deadline = time.monotonic() + self._end_seconds
         while self._children and (left := deadline - time.monotonic()) > 0:
             self._wait(left)
             self._reap()
@@ -226,41 +199,28 @@ class Supervisor:
     # ── the workers ──
 
     def _try_to_fork(self) -> None:
-        try:
-            self._fork()
-        except OSError as failure:  # too many processes or open files, which may pass
-            if not self._children:
-                raise SetupError(f"no worker can be started: {failure.strerror}") from None
-            _say(f"a worker can't be started and is tried again: {failure.strerror}")
-            self._failed_forks += 1
-            self._fork_later(self._failed_forks)
-        else:
-            self._failed_forks = 0
-
-    def _fork(self) -> None:
-        lifeline = Lifeline()
         handled = {signal.SIGINT, signal.SIGTERM}
         signal.pthread_sigmask(signal.SIG_BLOCK, handled)  # our handlers are not for the child
         try:
             pid = os.fork()
             if pid == 0:
-                self._be_worker(lifeline, handled)
-        except OSError:
-            lifeline.keep_in_parent()
-            lifeline.let_go()
-            raise
+                self._be_worker(handled)
+            self._children[pid] = Child(pid)
+        except OSError as failure:  # too many processes, which may pass
+            if not self._children:
+                raise SetupError(f"no worker can be started: {failure.strerror}") from None
+            _say(f"a worker can't be started and is tried again: {failure.strerror}")
+            self._fork_later()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
-        lifeline.keep_in_parent()
-        self._children[pid] = Child(pid, lifeline)
 
-    def _be_worker(self, lifeline: Lifeline, handled: set[signal.Signals]) -> NoReturn:
+    def _be_worker(self, handled: set[signal.Signals]) -> NoReturn:
         """Never returns to the program that called `run`: its rest is for the parent alone."""
         code = 1
         try:
-            self._leave_parent_behind(lifeline)
+            self._leave_parent_behind()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
-            self._work(self._tell_start, lifeline)
+            self._work(self._tell_start, self._life_reader)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -270,15 +230,12 @@ class Supervisor:
                 sys.stdout.flush()
             os._exit(code)
 
-    def _leave_parent_behind(self, lifeline: Lifeline) -> None:
+    def _leave_parent_behind(self) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes, but only the parent acts on it
-        lifeline.keep_in_worker()
-        for sibling in self._children.values():
-            sibling.lifeline.let_go()
-        for descriptor in (self._wake_reader, self._wake_writer, self._start_reader):
+        for descriptor in (self._wake_reader, self._wake_writer, self._start_reader, self._life_writer):
             os.close(descriptor)
         random.seed()  # or else all workers would draw the same numbers
 
@@ -302,7 +259,7 @@ def log_of_parent() -> Iterator[None]:
     if log.hasHandlers():
         yield
         return
-    handler = _AtOnce()
+    handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     log.addHandler(handler)
     try:
@@ -311,17 +268,8 @@ def log_of_parent() -> Iterator[None]:
         log.removeHandler(handler)
 
 
-class _AtOnce(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        _write(self.format(record))
-
-
 def _say(line: str) -> None:
     """The parent does not log: the log's thread would not be there in the workers that it forks later."""
-    _write(f"dovetail: {line}")
-
-
-def _write(line: str) -> None:
     with contextlib.suppress(Exception):
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"dovetail: {line}\n")
         sys.stderr.flush()

@@ -8,10 +8,10 @@ import contextlib
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import aiohttp
-from fleet_ledger import Ledger, Loud, SessionLost
 
 HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
 INFO = {"name": "raw", "version": "1"}
@@ -25,6 +25,35 @@ PASSING = frozenset({502, 503, 504})
 AGAIN_SECONDS = 0.1
 PATIENCE = 20.0  # for everything that must come to an end
 BROKEN = (aiohttp.ClientError, ConnectionError)
+
+
+class Loud(Exception):
+    """A call failed, and its caller was told so: by an error or a status, not by silence."""
+
+
+class SessionLost(Exception):
+    """A server has forgotten a session that nobody ended."""
+
+
+class Notes:
+    """What a client has seen besides answers; what is not right fails the test."""
+
+    resumed = 0  # streams
+
+    def accuse(self, what: str) -> None:
+        raise AssertionError(what)
+
+
+@asynccontextmanager
+async def running(work: Any) -> AsyncIterator[None]:
+    """A task beside the block; its failure is raised where it ends."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 class Event(NamedTuple):
@@ -63,18 +92,23 @@ def connections() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=PATIENCE))
 
 
-async def modern(http: aiohttp.ClientSession, url: str, tool: str, **arguments: Any) -> Any:
-    """The text that one plain call of 2026-07-28 gives; raises Loud."""
+async def post(http: aiohttp.ClientSession, url: str, tool: str, arguments: Any, headers: dict[str, str]) -> Reply:
+    """One plain call of 2026-07-28."""
     params = {"name": tool, "arguments": arguments, "_meta": META}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     named = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": tool}
+    async with http.post(url, json=message, headers={**HEADERS, **named, **headers}) as response:
+        return Reply(response.status, response.headers, await response.text())
+
+
+async def modern(http: aiohttp.ClientSession, url: str, tool: str, **arguments: Any) -> Any:
+    """The text that it gives; raises Loud."""
     try:
-        async with http.post(url, json=message, headers={**HEADERS, **named}) as response:
-            text = await response.text()
+        reply = await post(http, url, tool, arguments, {})
     except BROKEN as broken:
         raise Loud(type(broken).__name__) from None
-    if response.status != 200 or "result" not in (answer := json.loads(text)):
-        raise Loud(f"{response.status}: {text[:100]}")
+    if reply.status != 200 or "result" not in (answer := reply.json):
+        raise Loud(f"{reply.status}: {reply.text[:100]}")
     said = answer["result"]["content"][0]["text"]
     if answer["result"].get("isError"):
         raise Loud(said)
@@ -112,10 +146,10 @@ class RawSession:
     `resume_url` is where broken streams are taken up again, `answer_url` where the server's questions are answered.
     """
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, ledger: Ledger | None = None) -> None:
+    def __init__(self, http: aiohttp.ClientSession, url: str, notes: Notes | None = None) -> None:
         self._http = http
         self.url = self.resume_url = self.answer_url = url
-        self._ledger = ledger or Ledger()
+        self.notes = notes or Notes()
         self._ids = itertools.count(1)
         self._headers = dict(HEADERS)
         self._event_ids: set[str] = set()
@@ -184,7 +218,7 @@ class RawSession:
     def once(self, event: Event) -> bool:
         """Notes an event; one with data must not come again."""
         if event.data and event.id in self._event_ids:
-            self._ledger.accuse(f"the event {event.id} came twice: {event.data[:200]}")
+            self.notes.accuse(f"the event {event.id} came twice: {event.data[:200]}")
         if event.data and event.id:
             self._event_ids.add(event.id)
         return bool(event.data)
@@ -199,7 +233,7 @@ class RawSession:
             with contextlib.suppress(*BROKEN):
                 async with self._http.get(at or self.url, headers=headers, timeout=None) as response:
                     if response.status not in {200, *PASSING}:
-                        self._ledger.accuse(f"GET was answered {response.status}: {(await response.text())[:200]}")
+                        self.notes.accuse(f"GET was answered {response.status}: {(await response.text())[:200]}")
                         return
                     if response.status == 200:
                         self.streams += 1
@@ -215,9 +249,6 @@ class RawSession:
         self.heard.append(message)
         if message.get("method") == "notifications/resources/updated":
             self.on_update(message["params"]["uri"])
-
-    def resumed(self) -> None:
-        self._ledger.resumed += 1
 
 
 class _Following:
@@ -261,7 +292,7 @@ class _Following:
         with contextlib.suppress(*BROKEN):
             async with session._http.get(session.resume_url, headers=headers) as response:
                 if response.status == 200:
-                    session.resumed()
+                    session.notes.resumed += 1
                     await self._read_events(response)
                 elif response.status not in PASSING:
                     text = (await response.text())[:200]

@@ -1,4 +1,4 @@
-"""`Console`: a server comes in, the pages to hand in to `run(routes=…)` or `asgi(routes=…)` go out.
+"""`Console`: the pages of one server, for `run(routes=…)` or `asgi(routes=…)`.
 
     /console/            the page; `/console` leads there
     /console/static/…    what it loads
@@ -8,16 +8,16 @@
 The page speaks MCP to the endpoint by itself, so nothing here can call anything.
 """
 
+import hashlib
 import platform
 import re
 from collections.abc import Callable
-from typing import Any, NoReturn
+from importlib.resources import files
+from typing import Any, NamedTuple, NoReturn
 
 from dovetail import __version__
-from dovetail.console.assets import PAGE, load_assets
-from dovetail.console.gauge import Gauge
-from dovetail.console.live import LiveFigures
-from dovetail.console.visitors import why_no_data, why_not
+from dovetail.console.access import why_no_data, why_not
+from dovetail.console.metrics import LiveMetrics, Metrics
 from dovetail.errors import SetupError
 from dovetail.protocol import revisions
 from dovetail.server import Server
@@ -39,12 +39,45 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+}
 STATIC = "/static/"
 API = "/api/"
 
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 
 Answer = PageResponse | App
+
+
+class Asset(NamedTuple):
+    """One file."""
+
+    body: bytes
+    type: str
+    tag: str  # changes with its content
+
+    def answer(self, known_tags: str, headers: dict[str, str]) -> PageResponse:
+        """The file, or nothing if the browser has it; it asks each time, for a newer version may be installed."""
+        told = {**headers, "etag": self.tag, "cache-control": "no-cache"}
+        if self.tag in known_tags:
+            return PageResponse(b"", 304, told, self.type)
+        return PageResponse(self.body, 200, told, self.type)
+
+
+def load_assets() -> dict[str, Asset]:
+    """By their names, read once: a name is looked up and never made into a path. Other types are not for browsers."""
+    folder = files("dovetail.console").joinpath("static")
+    kinds = [(each, TYPES.get(each.name.rpartition(".")[2])) for each in folder.iterdir() if each.is_file()]
+    return {each.name: _asset(each.read_bytes(), kind) for each, kind in kinds if kind is not None}
+
+
+def _asset(body: bytes, kind: str) -> Asset:
+    return Asset(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 
 class Console:
@@ -64,9 +97,9 @@ class Console:
         self._path = path
         self._target = target
         self._assets = load_assets()
-        gauge = Gauge()
-        server.middleware(gauge.measure)
-        self._live = LiveFigures(gauge, HEADERS)
+        metrics = Metrics()
+        server.middleware(metrics.measure)
+        self._live = LiveMetrics(metrics, HEADERS)
         self._data: dict[str, Callable[[PageRequest], Answer]] = {"about": self._about, "live": self._watch}
 
     def routes(self) -> dict[str, App]:
@@ -82,7 +115,7 @@ class Console:
             return PageResponse(b"", 308, {**HEADERS, "location": self._path.rpartition("/")[2] + "/"})
         if place.startswith(API):
             return self._data_at(place.removeprefix(API), request)
-        name = PAGE if place == "/" else place.removeprefix(STATIC) if place.startswith(STATIC) else ""
+        name = "index.html" if place == "/" else place.removeprefix(STATIC) if place.startswith(STATIC) else ""
         asset = self._assets.get(name)
         if asset is None:
             return _refusal(404, f"There is nothing here; the console is at {self._path}/")

@@ -1,7 +1,7 @@
-"""Who may see the console: a request comes in, and either nothing goes out or the words of a refusal.
+"""Access to the console: why a request is refused, or None.
 
-- The caller must be on this machine, unless `remote`. Somebody who forwards for others is not, unless it is a trusted
-  proxy that says so of all of them.
+- The caller must be on this machine, unless `remote`. A proxy that forwards for others is not, unless it is a trusted
+  one that says so of all of them.
 - `Host` must be a name that means this machine; with `remote`, one of `allowed_hosts`. Otherwise a web page could let
   its own name point here (DNS rebinding) and be the same origin.
 - Data goes only to the page itself: a header that no other page can send unasked, and no foreign `Origin`.
