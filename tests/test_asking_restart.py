@@ -29,11 +29,10 @@ from asking_program import (
     answered,
     new_call,
 )
-from dovetail import Client, ServerError, ToolError
+from dovetail import Client, ServerError
 from sdk import deprecations_are_expected, only_text
 
 pytestmark = deprecations_are_expected
-
 MODERN = "2026-07-28"
 META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -50,7 +49,6 @@ HEADERS = {
 }
 OTHER_SECRET = "quite-another-secret-of-these-tests"
 BAD_STATE = "The request state can't be used; make the request again without it"
-
 Start = Callable[..., AskingProcess]
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever the environment says
 
@@ -143,12 +141,6 @@ async def test_the_official_client_does_not_notice(start: Start, notes: Notes) -
     assert notes.processes(call) == user.servers
 
 
-async def test_a_new_secret_beside_the_old_one(start: Start, notes: Notes) -> None:
-    user, call = Restarting(start, {STAY: f"{OTHER_SECRET},{SECRET}"}), new_call()
-    assert processes(await user.plan(call))
-    assert notes.steps(call) == ["reserve", "book"]
-
-
 @pytest.mark.parametrize("secret", [OTHER_SECRET, None], ids=["another", "none"])
 async def test_with_another_secret_the_call_ends(start: Start, notes: Notes, secret: str | None) -> None:
     user, call = Restarting(start, {STAY: secret}), new_call()
@@ -158,18 +150,6 @@ async def test_with_another_secret_the_call_ends(start: Start, notes: Notes, sec
     assert notes.steps(call) == ["reserve"]
     user.server.stop()
     assert "a request state was refused" in user.server.said
-
-
-async def test_steps_do_not_outlive_a_state_in_memory(start: Start, notes: Notes) -> None:
-    """Rounds do; but whether a step was taken is known to nobody any more."""
-
-    def in_memory(secret: str | None = SECRET, port: int = 0) -> AskingProcess:
-        return start(secret, port, "memory:")
-
-    user, call = Restarting(in_memory, {CITY: SECRET}), new_call()
-    with pytest.raises(ToolError, match="The step reserve was refused: "):
-        await user.plan(call)
-    assert notes.steps(call) == []
 
 
 # ── several processes ──
@@ -201,16 +181,6 @@ class Played:
         request = urllib.request.Request(url, json.dumps(body).encode(), HEADERS)
         with _direct.open(request, timeout=PROMPTLY) as response:
             return json.load(response)["result"]
-
-
-def test_a_round_robin_of_two_processes(start: Start, notes: Notes) -> None:
-    """Steps run in the second and the last round, each time on the other process than the round before."""
-    one, two = start(), start()
-    for first, second in ((one, two), (two, one)):
-        played = Played(itertools.cycle([first.port, second.port]))
-        assert processes(played.play()) == [second.pid] * 3
-        assert played.rounds == 4
-        assert notes.steps(played.call) == ["reserve", "book"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
