@@ -13,9 +13,8 @@ from msgspec import UNSET
 
 from dovetail import engine as late
 from dovetail import registry
-from dovetail.engine.calls import arguments_object, call_tool, log_failure, shown
+from dovetail.engine.call_tool import arguments_object, call_tool, invoke, log_failure, shown
 from dovetail.engine.exchange import Exchange, Unanswered
-from dovetail.engine.invoke import invoke
 from dovetail.engine.limits import CallTimeout, Slots
 from dovetail.engine.streams import Change, ChangeKind
 from dovetail.errors import (

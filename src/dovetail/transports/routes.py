@@ -14,7 +14,7 @@ from inspect import isawaitable
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qs
 
-from dovetail.engine.invoke import EXITS, is_cancelled
+from dovetail.engine.call_tool import EXITS, is_cancelled
 from dovetail.engine.limits import CallTimeout, with_timeout
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError, SetupError
 from dovetail.protocol import jsonrpc
