@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -20,7 +20,7 @@ from dovetail import registry
 from dovetail.engine.exchange import BackChannel, Exchange, Mark, interview_of, refuse_in_step
 from dovetail.engine.limits import Slots, standing_still, with_timeout
 from dovetail.engine.options import LONGEST_ANSWER
-from dovetail.engine.threads import resting
+from dovetail.engine.threads import resting, waiting_thread
 from dovetail.errors import (
     URL_ELICITATION_REQUIRED,
     AnswerTimeout,
@@ -115,7 +115,7 @@ class Live:
         self._revision: Revision = exchange.request.revision
         self._steps: Steps | None = None  # from the first one on
         self._room = asyncio.Semaphore(MAX_AT_ONCE)
-        self._asking: set[asyncio.Task[Any] | None] = set()  # the tasks that wait for answers
+        self._asking: set[asyncio.Task[Any]] = set()  # that wait for answers
         self._rounds = 0
         self._answers: dict[tuple[str, int], Raw] = {}  # what was asked, and the how-manieth time in one run
         self._kept = 0  # bytes of answers
@@ -144,7 +144,9 @@ class Live:
         params = encode(inquiry.params(self._revision))
         slots = self._exchange.slots or Slots()
         task = asyncio.current_task()
-        with standing_still(), resting():  # what else the function does meanwhile costs it nothing
+        assert task is not None
+        place = nullcontext() if waiting_thread.get() is None else resting()
+        with standing_still(), place:  # what else the function does meanwhile costs it nothing
             async with slots.lent(), self._room:
                 if slots.is_over:
                     raise QuestionFailed(CALL_IS_OVER)  # it had to wait, and its function did not wait for it
@@ -175,7 +177,7 @@ class Live:
 
     async def _call_off(self) -> None:
         """The call ends: what it leaves open is called off before its answer goes out."""
-        left = {task for task in self._asking if task is not None and task is not asyncio.current_task()}
+        left = self._asking.difference([asyncio.current_task()])
         for task in left:
             task.cancel()
         if left:
