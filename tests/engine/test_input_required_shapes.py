@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server, ToolError
-from dovetail.engine import input_required
 from http_serving import until
 from replaying import accepted, asking_client, is_interim, messages, play
 
@@ -180,21 +179,26 @@ def def_function_that_gathers(ctx: Context) -> str:
     return " ".join(ctx.wait(both()))
 
 
-@shape("ABC", text="a b c")
-def threads_of_its_own(ctx: Context) -> str:
-    with ThreadPoolExecutor(3) as pool:
-        return " ".join(pool.map(lambda name: letter_in_thread(ctx, name), "ABC"))
-
-
 @pytest.mark.rule("MRTR-1", "MRTR-3", "MRTR-8")
 @pytest.mark.parametrize(("function", "rounds", "text"), SHAPES)
-async def test_every_shape(function: Shape, rounds: list[list[str]], text: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(input_required, "MOMENT", 0.2)  # two busy cores start threads slowly
+async def test_every_shape(function: Shape, rounds: list[list[str]], text: str) -> None:
     server = Server("shapes")
     server.add_tool(function, name="shape")
     async with asking_client(server) as client:
         played = await play(client, "shape", LETTERS)
         assert (played.rounds, played.text, played.failed) == (rounds, text, False)
+
+
+async def test_threads_of_its_own_ask_in_as_many_rounds_as_it_takes() -> None:
+    server = Server("threads")
+
+    @server.tool
+    def threads(ctx: Context) -> str:
+        with ThreadPoolExecutor(3) as pool:
+            return " ".join(pool.map(lambda name: letter_in_thread(ctx, name), "ABC"))
+
+    async with asking_client(server) as client:
+        assert (await play(client, "threads", LETTERS)).text == "a b c"
 
 
 # ── the same, with steps ──

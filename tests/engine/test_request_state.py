@@ -330,6 +330,7 @@ async def test_a_state_must_be_a_string(wrong: Any) -> None:
         (call("pay", amount=1), call("pay"), "arguments"),
         (call("pay", amount=1, note={"a": 1}), call("pay", amount=1, note={"a": [1]}), "arguments"),
         (call("pay", amount=2**53), call("pay", amount=2**53 + 1), "arguments"),
+        (call("pay", note={"a": 1.5}), call("pay", note={"a": "1.5"}), "arguments"),
         (call("ask"), ("prompts/get", {"name": "ask"}), "method"),
         (("prompts/get", {"name": "ask"}), call("ask"), "method"),
         (("resources/read", {"uri": "bank://one"}), ("resources/read", {"uri": "bank://two"}), "name"),
@@ -348,8 +349,7 @@ async def test_a_state_of_another_request_is_refused(issued: Any, used: Any, rea
 @pytest.mark.parametrize(
     ("issued", "used"),
     [
-        ({"amount": 1, "note": {"a": 1, "b": [2]}}, {"note": {"b": [2.0], "a": 1.0}, "amount": 1.0}),
-        ({"amount": 9e15}, {"amount": 9_000_000_000_000_000}),
+        ({"amount": 1.5, "note": {"a": 1, "b": [2]}}, {"note": {"b": [2], "a": 1}, "amount": 1.5}),
         ({}, None),
         (None, {}),
     ],

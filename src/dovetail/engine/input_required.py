@@ -26,7 +26,6 @@ from msgspec import UNSET, Raw
 
 from dovetail.engine.exchange import Exchange, Mark, Unanswered, running_step
 from dovetail.engine.request_state import BadSeal, TooLarge
-from dovetail.engine.threads import is_for_thread
 from dovetail.errors import (
     INVALID_PARAMS,
     Busy,
@@ -70,7 +69,6 @@ OTHERS = {
 BAD_STATE = "The request state can't be used; make the request again without it"
 SUBJECTS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
 TURNS = 3  # of the loop, in which whoever runs beside a question may ask too
-MOMENT = 0.02  # seconds, in which other threads may
 CALL_LASTS = 4  # times as long as its first questions are good for: a claim must outlive every state of its call
 CLAIMS_OUTLIVE = 3600.0  # seconds: a run that began at the last moment may take so long to its last step
 LIFE = "life"  # the key of a name that the store has as long as it forgets nothing
@@ -203,8 +201,6 @@ class Replay:
         known = 0
         while known < len(self._open):
             known = len(self._open)
-            if is_for_thread():
-                await asyncio.sleep(MOMENT)
             for _ in range(TURNS):
                 await asyncio.sleep(0)
 
