@@ -128,21 +128,6 @@ async def test_everything_that_the_revision_has(reached: Any, way: str, revision
         await check_everything(lambda name, arguments: ask(client, name, arguments), server.notes, revision)
 
 
-@pytest.mark.parametrize(("way", "revision"), [each for each in SHORT_WAYS if each[1] not in WITHOUT_FORMS])
-async def test_questions_are_requests_or_rounds(reached: Any, way: str, revision: str) -> None:
-    server = reached(way)
-    async with server.answering(revision) as client:
-        await client.call_tool("plan", {"call": new_call()})
-    requests = [each for each in server.heard if "method" in each and "id" in each]
-    rounds = [each for each in server.heard if each.get("result", {}).get("resultType") == "input_required"]
-    methods = ["elicitation/create", "elicitation/create", "sampling/createMessage"]
-    if revision == MODERN:
-        asked = [request for each in rounds for request in each["result"]["inputRequests"].values()]
-        assert ([request["method"] for request in asked], requests) == (methods, [])
-    else:
-        assert ([request["method"] for request in requests], rounds) == (methods, [])
-
-
 # ── pages to visit ──
 
 

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import mcp
 import pytest
 
 from asking_program import (
@@ -21,7 +20,6 @@ from asking_program import (
     PLANNED,
     PROGRAM,
     PROMPTLY,
-    SAMPLED,
     SECRET,
     STAY,
     AskingProcess,
@@ -29,8 +27,8 @@ from asking_program import (
     answered,
     new_call,
 )
-from dovetail import Client, ServerError
-from sdk import deprecations_are_expected, only_text
+from dovetail import Client
+from sdk import deprecations_are_expected
 
 pytestmark = deprecations_are_expected
 MODERN = "2026-07-28"
@@ -124,32 +122,6 @@ async def test_a_call_outlives_its_server(start: Start, notes: Notes) -> None:
     assert processes(text) == [second, last, last]
     assert notes.steps(call) == ["reserve", "book"]
     assert notes.processes(call) == [second, last], "what ran before the kill was not run again"
-
-
-async def test_the_official_client_does_not_notice(start: Start, notes: Notes) -> None:
-    async def elicit(context: Any, params: Any) -> mcp.types.ElicitResult:
-        await user.restart(params.message)
-        return mcp.types.ElicitResult(action="accept", content=ANSWERS[params.message])
-
-    async def sample(context: Any, params: Any) -> mcp.types.CreateMessageResult:
-        return mcp.types.CreateMessageResult.model_validate(SAMPLED)
-
-    user, call = Restarting(start, {STAY: SECRET}), new_call()
-    callbacks: dict[str, Any] = {"elicitation_callback": elicit, "sampling_callback": sample}
-    async with mcp.Client(user.url, mode=MODERN, **callbacks) as client:
-        assert processes(only_text(await client.call_tool("plan", {"call": call})))
-    assert notes.processes(call) == user.servers
-
-
-@pytest.mark.parametrize("secret", [OTHER_SECRET, None], ids=["another", "none"])
-async def test_with_another_secret_the_call_ends(start: Start, notes: Notes, secret: str | None) -> None:
-    user, call = Restarting(start, {STAY: secret}), new_call()
-    with pytest.raises(ServerError) as refused:
-        await user.plan(call)
-    assert (refused.value.code, refused.value.message, refused.value.data) == (-32602, BAD_STATE, None)
-    assert notes.steps(call) == ["reserve"]
-    user.server.stop()
-    assert "a request state was refused" in user.server.said
 
 
 # ── several processes ──
