@@ -514,23 +514,6 @@ def drained(wire: Wire) -> list[bytes]:
     return [wire.lines.get_nowait() for _ in range(wire.lines.qsize())]
 
 
-@pytest.mark.parametrize("version", HANDSHAKE)
-async def test_roots_are_kept_until_they_change(version: str) -> None:
-    changed = {"jsonrpc": "2.0", "method": "notifications/roots/list_changed"}
-    async with AskedWire(AskingStage().server, version) as wire:
-        await wire.connection.change(lambda record: record.replace(roots=b'{"roots":[]}'))
-        assert wire.connection.record.roots_version == 0
-        wire.send(changed)
-        assert wire.connection.record.roots is None
-        assert wire.connection.record.roots_version == 1
-        assert await wire.connection.reload()
-        wire.send([changed, changed] if version == "2025-03-26" else changed)
-        assert wire.connection.record.roots_version > 1
-    async with AskedWire(AskingStage().server) as wire:
-        wire.send(changed)
-        assert not await wire.connection.reload()
-
-
 # ── visits to URLs ──
 
 

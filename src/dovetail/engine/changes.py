@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dovetail.engine import refresh
-from dovetail.engine.exchange import SessionStore
 from dovetail.engine.member import Member
 from dovetail.engine.streams import LIST_KINDS, Change, ChangeKind, ChangesMade, Subscription, changes_made
 from dovetail.protocol.session import Session
@@ -19,6 +18,7 @@ from dovetail.state.base import MAX_TTL, Codec, Listener, LogPage, LogRecord, St
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
+    from dovetail.engine.sessions import HeldSession
 
 LOG = "changes"
 SECONDS = MAX_TTL  # it must not begin anew: a position would be taken for one in the other log
@@ -213,7 +213,7 @@ class ChangeLog:
         """How often the store was out of reach, as far as this worker has noticed."""
         return self._state.outages
 
-    async def heard(self, held: SessionStore, after: int, outages: int) -> Heard:
+    async def heard(self, held: "HeldSession", after: int, outages: int) -> Heard:
         """The changes after a position that a session asked for, each once.
 
         If there was an outage since, if some of them are not kept any more, or if the position is none of this log's,

@@ -372,7 +372,8 @@ class Context:
     def list_roots(self, *, timeout: float | None = None) -> "Answer[list[Root]]":
         """The folders that the client works in. MCP 2026-07-28 deprecates this."""
         self._warn_deprecated("roots")
-        return self._named("list_roots", late.client_requests.list_roots(self._engine, self._exchange, timeout))
+        roots = registry.roots.Roots()
+        return self._named("list_roots", late.client_requests.ask(self._engine, self._exchange, roots, timeout))
 
     @overload
     def step(self, name: str, function: Callable[[], Awaitable[J]]) -> Answer[J]: ...

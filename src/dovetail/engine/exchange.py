@@ -40,9 +40,6 @@ class SessionStore(Protocol):
     def record(self) -> Session:
         """As it was when the request came, or as this request has changed it."""
 
-    async def reload(self) -> bool:
-        """Make the record as new as can be. False if the session has ended."""
-
     async def change(self, change: Callable[[Session], Session]) -> None:
         """Replace the record by what `change` makes of it; asked again if another request was quicker."""
 

@@ -7,7 +7,6 @@ from dovetail.engine.client_requests import PendingRequests, Reply
 from dovetail.engine.sessions import HeldSession
 from dovetail.protocol import inbound
 from dovetail.protocol.jsonrpc import Envelope
-from dovetail.protocol.session import Session
 from dovetail.transports.session_calls import SessionCalls
 from dovetail.transports.visit import Visit
 
@@ -36,5 +35,3 @@ class Notices:
             await self._replies.take_anywhere(session, inbound.progressed_request(message))
         elif message.method == "notifications/initialized" and not held.record.initialized:
             await held.change(lambda record: record.replace(initialized=True))
-        elif message.method == "notifications/roots/list_changed":
-            await held.change(Session.without_roots)
