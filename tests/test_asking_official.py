@@ -1,6 +1,5 @@
 """The official Python client answers a server that asks, with a handshake and in the modern way, by stdio and HTTP."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,12 +11,10 @@ from mcp import Client, MCPError, types
 
 from asking_program import ANSWERS, CITY, MODEL_SAYS, PROMPTLY, ROOT, STAY, Notes, asking_server, check_everything
 from asking_program import new_call as new
-from http_serving import until
 from sdk import HANDSHAKE, MODERN, PATIENCE, Talk, Transcript, deprecations_are_expected, no_complaints, only_text
 from sdk_http import HttpTalk
 
 pytestmark = deprecations_are_expected
-
 WAYS = [(way, mode) for way in ("stdio", "http") for mode in ("legacy", MODERN, "auto")]
 every_way = pytest.mark.parametrize(("way", "mode"), WAYS)
 each_mode = pytest.mark.parametrize("mode", ["legacy", MODERN])
@@ -111,16 +108,6 @@ async def test_everything_that_asks(reached: Any, way: str, mode: str) -> None:
         await check_everything(lambda name, arguments: ask(client, name, arguments), server.notes, REVISION_OF[mode])
 
 
-@pytest.mark.parametrize("way", ["stdio", "http"])
-@each_mode
-async def test_many_calls_at_once(reached: Any, way: str, mode: str) -> None:
-    server, calls = reached(way), [new() for _ in range(10)]
-    async with server.client(mode, **User().callbacks) as client:
-        texts = await asyncio.gather(*(ask(client, "plan", {"call": call}) for call in calls))
-    assert len(texts) == 10
-    assert [server.notes.steps(call) for call in calls] == [["reserve", "book"]] * 10
-
-
 @each_mode
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_who_does_not_accept(reached: Any, mode: str, action: str) -> None:
@@ -147,27 +134,6 @@ async def test_who_has_no_callbacks_is_asked_nothing(reached: Any, mode: str) ->
             assert refused.value.code == -32021
             assert refused.value.error.data == {"requiredCapabilities": {"elicitation": {"form": {}}}}
     assert [each for each in server.transcript.heard if "method" in each] == []
-
-
-async def test_a_question_that_is_never_answered(reached: Any) -> None:
-    thinking = 0
-
-    async def never(context: Any, params: Any) -> Any:
-        nonlocal thinking
-        thinking += 1
-        try:
-            await anyio.sleep_forever()
-        finally:
-            thinking -= 1
-
-    server = reached("http")
-    async with server.client("legacy", elicitation_callback=never) as client:
-        result = await client.call_tool("hurry")
-        await until(lambda: thinking == 0)
-    assert (result.is_error, only_text(result)) == (True, "The client did not answer elicitation/create within 0.3 s")
-    [asked] = [each for each in server.transcript.heard if each.get("method") == "elicitation/create"]
-    [cancelled] = server.transcript.notifications("notifications/cancelled")
-    assert cancelled["requestId"] == asked["id"]
 
 
 async def test_a_stateless_server_can_not_ask_who_shakes_hands(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import mcp
 import pytest
 
 from asking_program import (
@@ -21,7 +20,6 @@ from asking_program import (
     PLANNED,
     PROGRAM,
     PROMPTLY,
-    SAMPLED,
     SECRET,
     STAY,
     AskingProcess,
@@ -29,11 +27,10 @@ from asking_program import (
     answered,
     new_call,
 )
-from dovetail import Client, ServerError, ToolError
-from sdk import deprecations_are_expected, only_text
+from dovetail import Client
+from sdk import deprecations_are_expected
 
 pytestmark = deprecations_are_expected
-
 MODERN = "2026-07-28"
 META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -50,7 +47,6 @@ HEADERS = {
 }
 OTHER_SECRET = "quite-another-secret-of-these-tests"
 BAD_STATE = "The request state can't be used; make the request again without it"
-
 Start = Callable[..., AskingProcess]
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever the environment says
 
@@ -128,50 +124,6 @@ async def test_a_call_outlives_its_server(start: Start, notes: Notes) -> None:
     assert notes.processes(call) == [second, last], "what ran before the kill was not run again"
 
 
-async def test_the_official_client_does_not_notice(start: Start, notes: Notes) -> None:
-    async def elicit(context: Any, params: Any) -> mcp.types.ElicitResult:
-        await user.restart(params.message)
-        return mcp.types.ElicitResult(action="accept", content=ANSWERS[params.message])
-
-    async def sample(context: Any, params: Any) -> mcp.types.CreateMessageResult:
-        return mcp.types.CreateMessageResult.model_validate(SAMPLED)
-
-    user, call = Restarting(start, {STAY: SECRET}), new_call()
-    callbacks: dict[str, Any] = {"elicitation_callback": elicit, "sampling_callback": sample}
-    async with mcp.Client(user.url, mode=MODERN, **callbacks) as client:
-        assert processes(only_text(await client.call_tool("plan", {"call": call})))
-    assert notes.processes(call) == user.servers
-
-
-async def test_a_new_secret_beside_the_old_one(start: Start, notes: Notes) -> None:
-    user, call = Restarting(start, {STAY: f"{OTHER_SECRET},{SECRET}"}), new_call()
-    assert processes(await user.plan(call))
-    assert notes.steps(call) == ["reserve", "book"]
-
-
-@pytest.mark.parametrize("secret", [OTHER_SECRET, None], ids=["another", "none"])
-async def test_with_another_secret_the_call_ends(start: Start, notes: Notes, secret: str | None) -> None:
-    user, call = Restarting(start, {STAY: secret}), new_call()
-    with pytest.raises(ServerError) as refused:
-        await user.plan(call)
-    assert (refused.value.code, refused.value.message, refused.value.data) == (-32602, BAD_STATE, None)
-    assert notes.steps(call) == ["reserve"]
-    user.server.stop()
-    assert "a request state was refused" in user.server.said
-
-
-async def test_steps_do_not_outlive_a_state_in_memory(start: Start, notes: Notes) -> None:
-    """Rounds do; but whether a step was taken is known to nobody any more."""
-
-    def in_memory(secret: str | None = SECRET, port: int = 0) -> AskingProcess:
-        return start(secret, port, "memory:")
-
-    user, call = Restarting(in_memory, {CITY: SECRET}), new_call()
-    with pytest.raises(ToolError, match="The step reserve was refused: "):
-        await user.plan(call)
-    assert notes.steps(call) == []
-
-
 # ── several processes ──
 
 
@@ -201,16 +153,6 @@ class Played:
         request = urllib.request.Request(url, json.dumps(body).encode(), HEADERS)
         with _direct.open(request, timeout=PROMPTLY) as response:
             return json.load(response)["result"]
-
-
-def test_a_round_robin_of_two_processes(start: Start, notes: Notes) -> None:
-    """Steps run in the second and the last round, each time on the other process than the round before."""
-    one, two = start(), start()
-    for first, second in ((one, two), (two, one)):
-        played = Played(itertools.cycle([first.port, second.port]))
-        assert processes(played.play()) == [second.pid] * 3
-        assert played.rounds == 4
-        assert notes.steps(played.call) == ["reserve", "book"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from asking_stage import AskingStage, answer_to, progress_on, refusal_of
 from dovetail import Client, Context, Elicit, InputRequired, Server
@@ -231,23 +229,6 @@ async def test_a_refusal_in_words(error: Any, words: str, code: int | None) -> N
     assert client.methods == ["roots/list"]
 
 
-@settings(max_examples=30)
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), st.lists))
-def test_any_error_is_a_refusal(error: Any) -> None:
-    async def refused(body: bytes) -> str:
-        client = Asked()
-        asking = client.ask()
-        client.table.take("c", await client.asked(), Reply(False, body))
-        with pytest.raises(QuestionFailed) as caught:
-            await asking
-        return str(caught.value)
-
-    for each in (error, {"code": error, "message": "m"}, {"code": 1, "message": error}):
-        text = asyncio.run(refused(json.dumps(each).encode()))
-        assert len(text) < 700
-        assert text.isprintable()
-
-
 # ── all that wait ──
 
 
@@ -450,20 +431,6 @@ async def test_answers_and_calls_in_a_batch() -> None:
         assert [json.loads(text_of(each)) for each in await wire.receive()] == [[{"n": 1}], [{"n": 2}]]
 
 
-@pytest.mark.parametrize(
-    "params", [None, {}, [], {"progressToken": None}, {"progressToken": True}, {"progressToken": [1]}]
-)
-@pytest.mark.rule("PROG-2")
-async def test_malformed_progress_is_ignored(params: Any) -> None:
-    async with AskedWire(AskingStage().server, LEGACY) as wire:
-        question = await wire.question()
-        message: dict[str, Any] = {"jsonrpc": "2.0", "method": "notifications/progress"}
-        wire.send(message if params is None else {**message, "params": params})
-        wire.send({"jsonrpc": "2.0", "error": {"code": 1, "message": "without an id"}})
-        wire.send(answer_to(question, {"n": 1}))
-        assert json.loads(await wire.text()) == [{"n": 1}]
-
-
 @pytest.mark.parametrize("way", ["cancel", "abandon"])
 @pytest.mark.rule("CAN-1", "CAN-2", "STDIO-6")
 async def test_a_call_that_is_cancelled_on_a_pipe_calls_its_questions_off(way: str) -> None:
@@ -545,23 +512,6 @@ async def test_when_the_connection_closes_its_questions_fail_at_once() -> None:
 
 def drained(wire: Wire) -> list[bytes]:
     return [wire.lines.get_nowait() for _ in range(wire.lines.qsize())]
-
-
-@pytest.mark.parametrize("version", HANDSHAKE)
-async def test_roots_are_kept_until_they_change(version: str) -> None:
-    changed = {"jsonrpc": "2.0", "method": "notifications/roots/list_changed"}
-    async with AskedWire(AskingStage().server, version) as wire:
-        await wire.connection.change(lambda record: record.replace(roots=b'{"roots":[]}'))
-        assert wire.connection.record.roots_version == 0
-        wire.send(changed)
-        assert wire.connection.record.roots is None
-        assert wire.connection.record.roots_version == 1
-        assert await wire.connection.reload()
-        wire.send([changed, changed] if version == "2025-03-26" else changed)
-        assert wire.connection.record.roots_version > 1
-    async with AskedWire(AskingStage().server) as wire:
-        wire.send(changed)
-        assert not await wire.connection.reload()
 
 
 # ── visits to URLs ──
@@ -682,12 +632,6 @@ def blocking(server: Server) -> Callable[[], None]:
     return go.set
 
 
-@pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_as_many_questions_as_a_function_likes(revision: str) -> None:
-    async with Client(serving(), protocol_version=revision, elicitation_handler=lambda question: "Ada") as client:
-        assert (await client.call_tool("asks", {"times": 150})).text == " ".join(["Ada"] * 150)
-
-
 async def test_a_client_is_asked_some_of_them_at_a_time() -> None:
     async with Users(serving(max_concurrency=1, max_queue=0, per_tool=1)) as users:
         users.call("asks", times=MAX_AT_ONCE + 2)
@@ -790,20 +734,6 @@ async def test_a_question_beside_one_that_waits_for_its_slot() -> None:
         users.answer(second)
         assert await users.text() == "1"
         assert users.running("two_parts") == (0, 0, 0)
-
-
-@pytest.mark.parametrize("tool", ["asks", "asks_in_thread"])
-async def test_a_call_that_is_cancelled_while_its_client_is_asked(tool: str) -> None:
-    async with Users(serving(max_concurrency=1, max_queue=0, per_tool=1)) as users:
-        users.call(tool, 1)
-        await users.asked()
-        users.cancel(1)
-        await users.asked("notifications/cancelled")
-        await settle()
-        assert users.running(tool) == (0, 0, 0)
-        users.call(tool, 2)
-        users.answer(await users.asked())
-        assert await users.text() == "Ada"
 
 
 async def test_a_function_that_waits_no_longer_has_its_slot_at_once() -> None:

@@ -68,14 +68,6 @@ async def test_every_level_of_a_session(tool: str) -> None:
         assert (await wire.refusal("logging/setLevel", {}))["code"] == -32602
 
 
-async def test_sessions_have_levels_of_their_own() -> None:
-    server = chatty(log_level="error")
-    async with Wire(server, "2025-06-18") as one, Wire(server, "2025-06-18") as two:
-        await one.ask("logging/setLevel", {"level": "emergency"})
-        assert len(await heard(one, "chat")) == 1
-        assert len(await heard(two, "chat")) == 4
-
-
 @pytest.mark.rule("LOG-3", "LOG-4", "LOG-5")
 @quiet_logging
 @pytest.mark.parametrize("tool", ["chat", "chat_in_a_thread", "chat_on_the_loop"])
@@ -345,21 +337,6 @@ async def test_what_nobody_wants_to_hear_needs_no_turn_of_the_loop() -> None:
 
     async with Wire(server, MODERN) as wire:
         assert (await wire.ask("tools/call", {"name": "speaks"}))["content"][0]["text"] == "True"
-
-
-@quiet_logging
-async def test_in_async_functions_every_message_is_a_coroutine_whoever_listens() -> None:
-    server = new_server()
-
-    @server.tool
-    async def speaks(ctx: Context) -> str:
-        await asyncio.create_task(ctx.report_progress(1))  # type: ignore[arg-type]
-        await asyncio.create_task(ctx.debug("x"))  # type: ignore[arg-type]
-        return "spoken"
-
-    for version in ("2025-06-18", MODERN):
-        async with Wire(server, version) as wire:
-            assert (await wire.ask("tools/call", {"name": "speaks"}))["content"][0]["text"] == "spoken"
 
 
 @pytest.mark.parametrize("resource_in_thread", [True, False])

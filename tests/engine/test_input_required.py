@@ -97,14 +97,6 @@ async def test_a_question_that_has_changed_is_asked_again_and_nothing_else_is(ch
         )
 
 
-async def test_questions_may_change_their_order() -> None:
-    server, wording = worded(("Name?", str), ("Age?", int))
-    async with asking_client(server) as client:
-        asked = await again(client, await client.request("tools/call", GREET))
-        wording.questions.reverse()
-        assert text_of(await again(client, asked)) == "36 Ada"
-
-
 @pytest.mark.rule("MRTR-15")
 async def test_answers_to_what_was_not_asked_are_ignored() -> None:
     server, _ = worded(("Name?", str), ("Age?", int))
@@ -217,22 +209,6 @@ async def test_a_prompt_or_resource_that_always_asks_something_else(method: str,
             await play(client, name, lambda _: "yes", method=method)
     assert caught.value.code == INTERNAL_ERROR
     assert "can't go on" in caplog.text
-
-
-async def test_rounds_without_answers_and_rounds_with_a_useful_one_are_not_wasted() -> None:
-    numbers = itertools.count()
-    server = Server("restless")
-
-    @server.tool
-    async def greet(ctx: Context) -> str:
-        for letter in "abcde":
-            await asyncio.gather(ctx.elicit(f"{letter}?", str), ctx.elicit(f"{letter} {next(numbers)}?", str))
-        return "never"
-
-    async with asking_client(server) as client:
-        played = await play(client, "greet", lambda message: "x" if " " not in message else None)
-        assert played.failed  # the last letter's second question never stays the same
-        assert len(played.rounds) <= request_state.MAX_ROUNDS
 
 
 async def test_a_call_has_32_rounds_and_no_more(caplog: Any) -> None:
@@ -404,14 +380,6 @@ async def test_nothing_is_asked_that_the_client_did_not_declare(tool: str, capab
         with pytest.raises(ServerError) as caught:
             await call(client, tool)
     assert (caught.value.code, caught.value.data) == (MISSING_CAPABILITY, {"requiredCapabilities": missing})
-
-
-async def test_a_state_that_is_not_json(caplog: Any) -> None:
-    server = Server("low level")
-    server.add_tool(lambda: InputRequired(state=object()), name="odd")
-    async with asking_client(server) as client:
-        assert (await call(client, "odd"))["isError"]
-    assert "tool odd" in caplog.text
 
 
 @pytest.mark.rule("MRTR-4")
@@ -657,15 +625,6 @@ async def test_a_client_that_can_not_be_asked(method: str, params: Any, capabili
             await client.request(method, params)
     assert caught.value.code == MISSING_CAPABILITY
     assert caught.value.data == {"requiredCapabilities": {"elicitation": {"form": {}}}}
-
-
-@pytest.mark.rule("MRTR-6")
-@pytest.mark.parametrize("mode", ["form", "url"])
-async def test_a_mode_that_was_not_declared_is_not_asked_for(mode: str) -> None:
-    async with asking_client(choosy(), {"elicitation": {mode: {}}}) as client:
-        result = await client.request("tools/call", {"name": "both"})
-        assert is_interim(result)  # the one that can be asked is; the other will be missed in the end
-        assert [each["params"]["mode"] for each in result["inputRequests"].values()] == [mode]
 
 
 @pytest.mark.rule("MRTR-21")

@@ -33,31 +33,6 @@ def test_the_first_go_out_at_once_and_the_next_is_kept() -> None:
     assert gate.flush(0.0) is None
 
 
-@pytest.mark.rule("PROG-3")
-@pytest.mark.parametrize(
-    ("reported", "sent"),
-    [
-        ([1, 2, 3], [1, 2, 3]),
-        ([1, 1, 1.0, 2], [1, 2]),
-        ([5, 3, 4, 6], [5, 6]),
-        ([-1, 0, 0.5], [-1, 0, 0.5]),
-        ([0, -0.0], [0]),
-        ([2**53, 2**53 + 1], [2**53, 2**53 + 1]),
-    ],
-)
-def test_repeats_and_decreases_are_dropped(reported: list[float], sent: list[float]) -> None:
-    gate = ProgressGate()
-    updates = [gate.report(progress, None, None, 0.0) for progress in reported]
-    assert [update.progress for update in updates if update] == sent
-
-
-def test_a_kept_report_is_replaced_by_a_higher_one_only() -> None:
-    gate = busy_gate()
-    for progress in (30, 40, 35, 40):
-        assert gate.report(progress, None, str(progress), 0.001) is None
-    assert gate.flush(1.0) == Update(40, None, "40")
-
-
 @pytest.mark.rule("PROG-7")
 def test_later_ones_are_spaced() -> None:
     gate = busy_gate(now=10.0)
@@ -266,12 +241,6 @@ async def test_other_tokens_are_refused(token: Any) -> None:
     async with Wire(new_server(), MODERN) as wire:
         params = {"name": "steps", "arguments": {"values": []}, "_meta": {"progressToken": token}}
         assert (await wire.refusal("tools/call", params))["code"] == -32602
-
-
-@pytest.mark.rule("PROG-3")
-async def test_it_only_rises_whoever_reports() -> None:
-    async with Wire(new_server(), MODERN) as wire:
-        assert [each["progress"] for each in await run(wire, "nests")] == [10, 50]
 
 
 @pytest.mark.rule("PROG-7")

@@ -66,12 +66,6 @@ def test_a_seal_tells_nothing_and_is_never_the_same() -> None:
     assert not any(word in raw(token) for token in tokens for word in (b"answers", OURS[:8]))
 
 
-def test_version_and_key_id_lead_the_token() -> None:
-    first, second, other = (raw(by.seal(DATA)) for by in (sealer, Sealer([OURS]), Sealer([FOREIGN])))
-    assert first[VERSION] == second[VERSION] == other[VERSION] == b"\x01"
-    assert first[KEY_ID] == second[KEY_ID] != other[KEY_ID]
-
-
 def test_a_token_may_be_as_long_as_the_limit_and_no_longer() -> None:
     data = bytes(MOST)
     token = sealer.seal(data)
@@ -164,13 +158,6 @@ def test_another_spelling_of_the_same_bytes_is_refused() -> None:
     } - {token}
     assert len(spellings) == 5 + 15  # the last character has 4 bits that mean nothing
     assert {refusal(spelling) for spelling in spellings} == {NOT_OURS}
-
-
-def test_parts_of_two_tokens_do_not_fit_together() -> None:
-    one, two = raw(sealer.seal(DATA)), raw(sealer.seal(DATA[::-1]))
-    for cut in range(SALT.start + 1, len(one)):
-        if (mixed := one[:cut] + two[cut:]) not in (one, two):  # the byte that differs may be the same by chance
-            assert refusal(spelled(mixed)) == CHANGED
 
 
 def test_another_servers_seal_is_refused_even_with_our_key_id() -> None:
@@ -330,6 +317,7 @@ async def test_a_state_must_be_a_string(wrong: Any) -> None:
         (call("pay", amount=1), call("pay"), "arguments"),
         (call("pay", amount=1, note={"a": 1}), call("pay", amount=1, note={"a": [1]}), "arguments"),
         (call("pay", amount=2**53), call("pay", amount=2**53 + 1), "arguments"),
+        (call("pay", note={"a": 1.5}), call("pay", note={"a": "1.5"}), "arguments"),
         (call("ask"), ("prompts/get", {"name": "ask"}), "method"),
         (("prompts/get", {"name": "ask"}), call("ask"), "method"),
         (("resources/read", {"uri": "bank://one"}), ("resources/read", {"uri": "bank://two"}), "name"),
@@ -348,8 +336,7 @@ async def test_a_state_of_another_request_is_refused(issued: Any, used: Any, rea
 @pytest.mark.parametrize(
     ("issued", "used"),
     [
-        ({"amount": 1, "note": {"a": 1, "b": [2]}}, {"note": {"b": [2.0], "a": 1.0}, "amount": 1.0}),
-        ({"amount": 9e15}, {"amount": 9_000_000_000_000_000}),
+        ({"amount": 1.5, "note": {"a": 1, "b": [2]}}, {"note": {"b": [2], "a": 1}, "amount": 1.5}),
         ({}, None),
         (None, {}),
     ],
@@ -374,13 +361,6 @@ async def test_a_state_of_another_server_is_refused(other: Any, reason: str, cap
     good = await state_of(bank(), method, params)
     assert await answer_to(other(), method, {**params, **good}) == REFUSAL
     assert reason in caplog.text
-
-
-async def test_a_state_may_be_sealed_by_an_older_key() -> None:
-    method, params = call("pay", amount=1)
-    good = await state_of(bank(), method, params)
-    rotated = bank(secret=["a secret that is new", SECRET])
-    assert b"paid 1: yes" in await answer_to(rotated, method, {**params, **good})
 
 
 @pytest.mark.rule("MRTR-11")
@@ -436,15 +416,6 @@ async def test_answers_that_are_no_objects_are_refused(responses: Any) -> None:
     answer = json.loads(await answer_to(server, method, {**params, **good, "inputResponses": responses}))
     assert answer["error"]["code"] == INVALID_PARAMS
     assert "inputResponses" in answer["error"]["message"]
-
-
-@pytest.mark.parametrize("responses", [None, {}])
-async def test_no_answers_are_no_mistake(responses: Any) -> None:
-    server = bank()
-    method, params = call("pay", amount=1)
-    good = await state_of(server, method, params)
-    answer = json.loads(await answer_to(server, method, {**params, **good, "inputResponses": responses}))
-    assert is_interim(answer["result"])
 
 
 def nested(depth: int) -> Any:

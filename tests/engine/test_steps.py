@@ -8,13 +8,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from msgspec import Raw
 
 import stores
 from dovetail import (
@@ -134,24 +132,6 @@ async def test_names_that_look_alike_are_not_the_same() -> None:
 
     async with asking_client(serving(tool)) as client:
         assert (await play(client, "tool", SURE)).result["structuredContent"] == [0, 1, 2, 3, 4, 5]
-
-
-async def test_prompts_and_resources_take_steps() -> None:
-    effect = Effect()
-    server = Server("steps")
-
-    async def numbered(ctx: Context) -> str:
-        number = await ctx.step("effect", effect)
-        await ctx.elicit("Sure?", str)
-        return f"{number}"
-
-    server.add_prompt(numbered, name="numbered")
-    server.add_resource("number://one", numbered)
-    async with asking_client(server) as client:
-        played = await play(client, "numbered", SURE, method="prompts/get")
-        assert played.result["messages"][0]["content"]["text"] == "1"
-        played = await play(client, "number://one", SURE, method="resources/read")
-        assert played.result["contents"][0]["text"] == "2"
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
@@ -301,43 +281,6 @@ async def test_a_step_of_a_cancelled_call_runs_to_its_end_and_the_next_finds_its
     assert effect.times == 1
 
 
-async def test_a_step_beside_a_question_is_waited_for_before_the_round_ends() -> None:
-    effect = Effect()
-    effect.go.clear()
-
-    async def tool(ctx: Context) -> str:
-        number, _ = await asyncio.gather(ctx.step("effect", effect), ctx.elicit("Sure?", str))
-        return f"{number}"
-
-    async with asking_client(serving(tool)) as client:
-        first = asyncio.create_task(call(client))
-        await effect.begun.wait()
-        await asyncio.sleep(0.01)
-        assert not first.done()
-        effect.go.set()
-        assert text_of(await call(client, **retry(await first, SURE))) == "1"
-    assert effect.times == 1
-
-
-@pytest.mark.parametrize("group", [asyncio.TaskGroup, None])
-async def test_a_step_in_a_task_that_is_stopped_or_left_behind_counts(group: Any) -> None:
-    effect = Effect()
-
-    async def tool(ctx: Context) -> str:
-        if group is None:
-            background = asyncio.create_task(ctx.step("effect", effect))
-            await ctx.elicit("Sure?", str)
-            return f"{await background}"
-        async with group() as tasks:
-            task = tasks.create_task(ctx.step("effect", effect))
-            tasks.create_task(ctx.elicit("Sure?", str))
-        return f"{task.result()}"
-
-    async with asking_client(serving(tool)) as client:
-        assert (await play(client, "tool", SURE)).text == "1"
-    assert effect.times == 1
-
-
 async def test_a_task_left_behind_begins_no_step_after_the_round() -> None:
     effect = Effect()
     late = asyncio.Event()
@@ -396,32 +339,6 @@ async def test_in_a_def_function_a_step_runs_in_its_thread() -> None:
     assert threads[0] == threads[1] != threading.get_ident()
 
 
-async def test_a_step_in_the_thread_of_a_cancelled_call_counts() -> None:
-    begun, go, times = threading.Event(), threading.Event(), []
-
-    def effect() -> int:
-        begun.set()
-        go.wait(5)
-        times.append(1)
-        return len(times)
-
-    def tool(ctx: Context) -> str:
-        ctx.wait(ctx.elicit("Sure?", str))
-        return f"{ctx.wait(ctx.step('effect', effect))}"
-
-    async with asking_client(serving(tool)) as client:
-        again = retry(await call(client), SURE)
-        first = asyncio.create_task(call(client, **again))
-        await asyncio.to_thread(begun.wait, 5)
-        first.cancel()
-        await asyncio.wait([first])
-        second = asyncio.create_task(call(client, **again))
-        await asyncio.sleep(0.01)
-        go.set()
-        assert text_of(await second) == "1"
-    assert times == [1]
-
-
 # ── several workers ──
 
 
@@ -430,27 +347,6 @@ def two_workers(body: Body, state: MemoryState | None = None) -> tuple[Server, S
     servers = serving(body, secret="the same on both workers"), serving(body, secret="the same on both workers")
     servers[1].engine.state = servers[0].engine.state = state or MemoryState()
     return servers
-
-
-@pytest.mark.rule("MRTR-12")
-async def test_two_workers_run_a_step_once() -> None:
-    effect = Effect()
-    effect.go.clear()
-
-    async def tool(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str)
-        return f"{await ctx.step('effect', effect)}"
-
-    one, other = two_workers(tool)
-    async with asking_client(one) as first_client, asking_client(other) as second_client:
-        again = retry(await call(first_client), SURE)
-        first = asyncio.create_task(call(first_client, **again))
-        await effect.begun.wait()
-        second = asyncio.create_task(call(second_client, **again))
-        await asyncio.sleep(0.01)
-        effect.go.set()
-        assert (text_of(await first), text_of(await second)) == ("1", "1")
-        assert text_of(await call(second_client, **again)) == "1"
 
 
 async def test_a_step_of_a_dead_worker_is_not_done_a_second_time(monkeypatch: Any) -> None:
@@ -473,26 +369,6 @@ async def test_a_step_of_a_dead_worker_is_not_done_a_second_time(monkeypatch: An
         effect.go.set()
         await first
     assert effect.times == 1
-
-
-async def test_a_step_that_was_torn_down_is_not_done_a_second_time(monkeypatch: Any) -> None:
-    monkeypatch.setattr(input_required, "PATIENCE", 0.05)
-    effect = Effect()
-    effect.go.clear()
-
-    async def tool(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str)
-        return f"{await ctx.step('send mail', effect)}"
-
-    server = serving(tool)
-    async with asking_client(server) as client:
-        again = retry(await call(client), SURE)
-        first = asyncio.create_task(call(client, **again))
-        await effect.begun.wait()
-        for step in server.engine.running_steps:  # as when a loop is closed
-            step.cancel()
-        assert (await first)["isError"]
-        assert "it is not done a second time" in text_of(await call(client, **again))
 
 
 class Full(MemoryState):
@@ -666,14 +542,6 @@ async def test_nor_by_another_way_through_the_same_call(store: Emptied) -> None:
     assert shop.paid.times == 1
 
 
-async def test_rounds_without_a_new_step_go_on(store: Emptied) -> None:
-    shop = Shop(store.state)
-    async with asking_client(shop.server) as client:
-        first = await call(client)
-    async with after(shop, store.empty()) as client:
-        assert text_of(await call(client, **retry(first, {"Sure?": "never"}))) == "opened, nothing paid"
-
-
 async def test_a_store_that_is_out_of_reach_while_a_call_asks_costs_no_step() -> None:
     """What was last known of the store is good enough: whether that is still true is seen when the step is claimed."""
     state = FarState()
@@ -696,22 +564,6 @@ async def test_without_any_knowledge_of_the_store_rounds_go_on_and_steps_do_not(
         state.trouble = None
         assert text_of(await call(client, **retry(first, SURE))) == REFUSED
         assert text_of(await call(client, **retry(first, {"Sure?": "never"}))) == "opened, nothing paid"
-
-
-async def test_what_it_costs() -> None:
-    """One look at the store for a call that asks, one for each step in a later round, and none else."""
-    state = FarState()
-    shop = Shop(state)
-    async with asking_client(shop.server) as client:
-        await call(client)
-        for answer, looks in (("never", 0), ("later", 0), ("yes", 1)):
-            state.calls.clear()
-            first = await call(client)
-            assert dict(state.calls) == {"get": 1}
-            state.calls.clear()
-            await call(client, **retry(first, {"Sure?": answer}))
-            assert state.calls["get"] == looks
-            assert state.calls["claim"] == looks
 
 
 async def test_each_process_renews_the_stores_life() -> None:
@@ -824,51 +676,6 @@ async def test_a_step_that_runs_while_a_page_is_required_runs_once() -> None:
     assert effects == [1]
 
 
-@BOTH
-async def test_a_step_that_was_left_behind_keeps_nobody_waiting(revision: str) -> None:
-    server, go = Server("impatient", timeout=0.5), asyncio.Event()
-
-    @server.tool
-    async def quick(ctx: Context) -> str:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(ctx.step("slow", go.wait), 0.001)
-        return "did without"
-
-    async with Client(server, protocol_version=revision) as client:
-        assert (await client.call_tool("quick")).text == "did without"
-        go.set()
-
-
-async def test_a_run_that_fails_is_not_taken_for_another_run(caplog: pytest.LogCaptureFixture) -> None:
-    server, down = Server("shop"), list[int]()
-
-    @server.tool
-    async def buy(ctx: Context) -> str:
-        if len(down) == 2:
-            raise ToolError("the database is down")
-        down.append(1)
-        return f"{(await ctx.elicit('What?', str)).data} {(await ctx.elicit('How many?', str)).data}"
-
-    async with asking_client(server) as client:
-        assert (await play(client, "buy", {"What?": "hats", "How many?": "2"})).failed
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
-
-
-async def test_every_digit_of_an_argument_counts() -> None:
-    server = Server("bank")
-
-    @server.tool
-    async def pay(amount: Decimal, ctx: Context) -> str:
-        return f"{amount} {(await ctx.elicit('Sure?', str)).data}"
-
-    async with asking_client(server) as client:
-        sent = await play(client, "pay", {"Sure?": "yes"}, {"amount": Raw(b"0.1")})
-        assert sent.text == "0.1 yes"
-        params = {"name": "pay", "arguments": {"amount": Raw(b"0.10000000000000000001")}}
-        with pytest.raises(ServerError, match="request state can't be used"):
-            await client.request("tools/call", {**params, "requestState": sent.states[0]})
-
-
 YES = {f"Delete {id}?": True for id in "123"}
 
 
@@ -887,22 +694,6 @@ async def test_a_loop_over_what_its_steps_change_is_told_in_the_log(caplog: pyte
     (told,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "The tool tidy has ended without coming to" in told.getMessage()
     assert "ctx.step" in told.getMessage()
-
-
-async def test_the_same_loop_over_what_a_step_has_read_is_right(caplog: pytest.LogCaptureFixture) -> None:
-    server, notes = Server("notes"), dict.fromkeys("123")
-
-    @server.tool
-    async def tidy(ctx: Context) -> str:
-        for id in await ctx.step("ids", lambda: list(notes)):
-            if (await ctx.elicit(f"Delete {id}?", bool)).data:
-                await ctx.step(f"delete {id}", lambda id=id: notes.pop(id))  # type: ignore[misc]
-        return "tidy"
-
-    async with asking_client(server) as client:
-        played = await play(client, "tidy", YES)
-    assert (played.text, len(played.rounds), notes) == ("tidy", 3, {})
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 async def test_a_step_that_hangs_does_not_keep_a_round_for_ever() -> None:
@@ -940,24 +731,6 @@ async def test_what_a_middleware_makes_of_a_request_does_not_matter() -> None:
     async with asking_client(server) as client:
         played = await play(client, "greet", {"Name?": "Ada"}, {"trace": "mine"})
     assert (played.text, seen) == ("Hello, Ada", ["0", "1"])
-
-
-@pytest.mark.parametrize("number", [b"9e307", b"1" * 5000, b"1e999", b"-9e307"])
-async def test_numbers_that_nobody_means_cost_nothing(number: bytes) -> None:
-    server = Server("sums")
-
-    @server.tool
-    async def add(numbers: dict[str, Any], ctx: Context) -> str:
-        return str((await ctx.elicit("Sure?", str)).data)
-
-    async with asking_client(server) as client:
-        played = await play(client, "add", {"Sure?": "yes"}, {"numbers": {}})
-        assert played.text == "yes"
-        many = b",".join([number] * (2000 if len(number) < 10 else 5))
-        arguments = msgspec.Raw(b'{"numbers":{"x":[%b]}}' % many)
-        params = {"name": "add", "arguments": arguments, "requestState": played.states[0]}
-        with pytest.raises(ServerError, match="request state can't be used"):
-            await client.request("tools/call", params)
 
 
 async def test_no_fork_of_a_call_outlives_the_claims_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:

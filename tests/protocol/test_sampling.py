@@ -11,7 +11,6 @@ from dovetail.errors import MissingCapability, QuestionFailed, SetupError
 from dovetail.protocol import jsonrpc, revisions
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sampling import (
-    MAX_TOOL_TURNS,
     ModelPreferences,
     SamplingMessage,
     SamplingParams,
@@ -132,15 +131,15 @@ GOOD: dict[str, list[SamplingMessage]] = {
     "twice, with the same id": [assistant(USE), user(OUTCOME), assistant(USE), user(OUTCOME), user("thanks")],
 }
 BAD: dict[str, tuple[list[SamplingMessage], str]] = {
-    "mixed": ([assistant(USE), user(OUTCOME, "and?")], r"message 1: .* may hold nothing else; .* next message"),
+    "mixed": ([assistant(USE), user(OUTCOME, "and?")], r"message 1: .* may hold nothing else"),
     "nothing follows": ([user("a"), assistant(USE)], r"message 1: the next message must hold .* none for 'u1'"),
     "text follows": ([assistant(USE), user("well")], r"message 0: the next message must hold .* none for 'u1'"),
     "assistant follows": ([assistant(USE), assistant("b"), user(OUTCOME)], r"message 0: the next message must hold"),
     "one is missing": ([assistant(USE, OTHER_USE), user(OUTCOME)], r"message 0: .* there is none for 'u2'"),
-    "one too many": ([assistant(USE), user(OUTCOME, OTHER_OUTCOME)], r"message 1: no ToolUse .* has the id 'u2'"),
-    "out of the blue": ([user(OUTCOME)], r"message 0: no ToolUse in the message before it has the id 'u1'"),
-    "too late": ([assistant(USE), user(OUTCOME), user(OUTCOME)], r"message 2: no ToolUse in the message before"),
-    "outcome twice": ([assistant(USE), user(OUTCOME, OUTCOME)], r"message 1: .* two ToolOutcome with the same id"),
+    "one too many": ([assistant(USE), user(OUTCOME, OTHER_OUTCOME)], "message 1: it must hold a ToolOutcome for each"),
+    "out of the blue": ([user(OUTCOME)], "message 0: it must hold a ToolOutcome for each"),
+    "too late": ([assistant(USE), user(OUTCOME), user(OUTCOME)], "message 2: it must hold a ToolOutcome for each"),
+    "outcome twice": ([assistant(USE), user(OUTCOME, OUTCOME)], "message 1: it must hold a ToolOutcome for each"),
     "use twice": ([assistant(USE, USE), user(OUTCOME)], r"message 0: two ToolUse in it have the same id"),
     "user uses": ([user(USE), user(OUTCOME)], r'message 0: only the model uses tools; .* role="assistant"'),
     "assistant answers": ([assistant(USE), assistant(OUTCOME)], r'message 1: .* role="user"'),
@@ -168,7 +167,7 @@ def test_messages_are_named_by_their_numbers() -> None:
 
 @pytest.mark.rule("SA-6")
 def test_a_model_does_not_use_tools_for_ever() -> None:
-    turns = [assistant(USE), user(OUTCOME)] * (MAX_TOOL_TURNS - 1)
+    turns = [assistant(USE), user(OUTCOME)] * 99
     check_tool_turns(turns)
     with pytest.raises(QuestionFailed, match='tool_choice="none" makes it answer'):
         check_tool_turns([*turns, assistant(USE, OTHER_USE), user(OUTCOME, OTHER_OUTCOME)])

@@ -8,12 +8,14 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 from wire_line import Line
 
-from costs import functions_called, own_frames, places_visited, tasks_made
+from costs import PACKAGE, functions_called, own_frames, places_visited, tasks_made
 from dovetail import Context, Server
 from dovetail.transports.http11.protocol import ServerState
 from dovetail.transports.options import HttpOptions
@@ -23,6 +25,7 @@ META = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextproto
 CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
 FRAMES = 7  # of ours, from the app to the user's function
 SESSION = "2025-11-25"
+FUNCTIONS = 189  # of a question in a session; six of them read its stream for the judge of all tests
 
 
 class Probe:
@@ -54,6 +57,19 @@ class Probe:
         self.sent.clear()
         await self.app(scope, receive, send)
         return b"".join(message.get("body", b"") for message in self.sent)
+
+
+def own_folders(frame: FrameType | None) -> list[str]:
+    """The folders that a stack passes, outermost first."""
+    folders: list[str] = []
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        if frame.f_code.co_name == "sure" or file.is_relative_to(PACKAGE):
+            folder = "the tool" if frame.f_code.co_name == "sure" else file.parent.name
+            if folders[-1:] != [folder]:
+                folders.append(folder)
+        frame = frame.f_back
+    return folders[::-1]
 
 
 def modern(method: str, params: dict[str, Any]) -> tuple[bytes, dict[str, str]]:
@@ -132,57 +148,75 @@ async def test_in_our_own(line: Any) -> None:
 
 
 class AskedClient:
-    """A client that has the session of one connection, and answers what it is asked by another one."""
+    """A client of a session, by ASGI, which answers what it is asked by another request."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._lines = [Line(state.new_protocol()), Line(state.new_protocol())]
+    def __init__(self, app: Any) -> None:
+        self._app = app
         self._headers: dict[str, str] = {}
+        self.stack: list[str] = []  # the folders of our modules that were at work when the question was sent
 
-    async def post(self, message: dict[str, Any], heard: str, *, line: int = 0) -> bytes:
-        """Posts, and gives the first group of what it hears on its first connection."""
-        self._lines[0].written.clear()
-        await self._lines[line].feed([as_request(*posted({"jsonrpc": "2.0", **message}, self._headers))])
-        async with asyncio.timeout(5):
-            while (found := re.search(heard.encode(), b"".join(self._lines[0].written))) is None:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        return found[1]
+    async def post(self, message: dict[str, Any], sent: list[dict[str, Any]]) -> None:
+        body, headers = posted({"jsonrpc": "2.0", **message}, self._headers)
+        given = [(name.encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": given, "server": ("127.0.0.1", 80)}
+        requests = [{"type": "http.request", "body": body}]
+
+        async def receive() -> dict[str, Any]:
+            if not requests:
+                await asyncio.Event().wait()
+            return requests.pop()
+
+        async def send(event: dict[str, Any]) -> None:
+            sent.append(event)
+            if b"elicitation/create" in event.get("body", b""):
+                self.stack = own_folders(sys._getframe(1))
+
+        await self._app(scope, receive, send)
 
     async def shake_hands(self) -> None:
-        info = {"name": "c", "version": "1"}
+        info, sent = {"name": "c", "version": "1"}, list[dict[str, Any]]()
         hello = {"protocolVersion": SESSION, "capabilities": {"elicitation": {}}, "clientInfo": info}
-        session = await self.post({"id": 0, "method": "initialize", "params": hello}, r"mcp-session-id: (\S+)")
-        self._headers = {"mcp-protocol-version": SESSION, "mcp-session-id": session.decode()}
-        await self.post({"method": "notifications/initialized"}, "( 202 )")
+        await self.post({"id": 0, "method": "initialize", "params": hello}, sent)
+        session = dict(sent[0]["headers"])[b"mcp-session-id"].decode()
+        self._headers = {"mcp-protocol-version": SESSION, "mcp-session-id": session}
+        await self.post({"method": "notifications/initialized"}, [])
 
-    async def call(self, id: int) -> None:
+    async def call(self, id: int) -> bytes:
+        sent: list[dict[str, Any]] = []
         call = {"id": id, "method": "tools/call", "params": {"name": "sure", "arguments": {}}}
-        question = await self.post(call, r'"id":"(dovetail-\w+)"')
+        calling = asyncio.create_task(self.post(call, sent))
+        async with asyncio.timeout(5):
+            while (question := re.search(rb'"id":"(dovetail-\w+)"', said(sent))) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
         answer = {"action": "accept", "content": {"value": True}}
-        await self.post({"id": question.decode(), "result": answer}, "(accepted)", line=1)
+        await self.post({"id": question[1].decode(), "result": answer}, [])
+        await calling
+        return said(sent)
 
-    def close(self) -> None:
-        for line in self._lines:
-            line.close()
+
+def said(sent: list[dict[str, Any]]) -> bytes:
+    return b"".join(event.get("body", b"") for event in sent)
 
 
 async def test_a_question_in_a_session() -> None:
-    """From the call to its answer, by way of the client's own."""
+    """From the call to its answer, by way of the client's own, with a state in memory."""
     probe = Probe()
-    state = ServerState(probe.app, HttpOptions())
 
     @probe.server.tool
     async def sure(ctx: Context) -> str:
         answer = await ctx.elicit("Sure?", bool)
         return f"{answer.action}ed"
 
-    client = AskedClient(state)
+    client = AskedClient(probe.app)
     await client.shake_hands()
     await client.call(1)
-    with places_visited() as visited:
-        await client.call(2)
-    assert len({file for file, _, _ in visited}) <= 48
-    assert len(visited) <= 265
+    for id in range(2, 22):
+        with places_visited() as visited:
+            assert b"accepted" in await client.call(id)
+        if len(visited) <= FUNCTIONS:  # more are visited by a call that takes its time, as on a busy machine
+            break
+    assert len({file for file, _, _ in visited}) <= 38
+    assert len(visited) <= FUNCTIONS
     assert [name for _, name, _ in visited].count("ask") == 1
-    client.close()
+    assert client.stack == ["transports", "engine", "the tool", "engine", "transports"]
     await probe.app.drain()
-    await state.close(0.0)

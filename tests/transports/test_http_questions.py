@@ -14,7 +14,7 @@ from dovetail.engine.exchange import NO_WAY_BACK
 from dovetail.errors import AnswerTimeout, QuestionFailed
 from dovetail.state.memory import MemoryState
 from dovetail.transports import server_messages
-from http_serving import PausingState, endpoint_of, serving, sessions_of, settle
+from http_serving import PausingState, endpoint_of, serving, settle
 from http_stage import HANDSHAKE, MODERN, text_of
 from http_wire import CLIENT, HttpWire
 
@@ -290,22 +290,6 @@ async def test_a_call_knows_who_is_asking(version: str, user: str | None) -> Non
                 assert (await client.stream.message())["method"] == "roots/list"
         principal = stage.contexts[0].principal
         assert (None if principal is None else principal.subject) == user
-
-
-# ── roots ──
-
-
-@pytest.mark.parametrize("version", HANDSHAKE)
-async def test_roots_are_kept_until_they_change(version: str) -> None:
-    async with serving(AskingStage().server) as app:
-        wire = await HttpWire.session(app, version)
-        held = await sessions_of(app).find(wire.session_id or "", None)
-        assert held is not None
-        await held.change(lambda record: record.replace(roots=b'{"roots":[]}'))
-        assert (await wire.notify("notifications/roots/list_changed")).status == 202
-        await held.reload()
-        assert held.record.roots is None
-        assert held.record.roots_version == 1
 
 
 # ── HTTP+SSE ──

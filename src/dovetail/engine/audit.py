@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Raw
 
+from dovetail.engine.call_tool import EXITS, is_cancelled
 from dovetail.engine.exchange import Exchange
-from dovetail.engine.invoke import EXITS, is_cancelled
 from dovetail.engine.redaction import CUT, Redactor, escaped
 from dovetail.errors import (
     INTERNAL_ERROR,

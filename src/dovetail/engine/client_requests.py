@@ -9,18 +9,17 @@ import os
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail import engine as late
-from dovetail import registry
 from dovetail.engine.concurrency import Slots, standing_still, with_timeout
 from dovetail.engine.exchange import BackChannel, Exchange, Mark, interview_of, refuse_in_step
 from dovetail.engine.options import LONGEST_ANSWER
-from dovetail.engine.threads import resting
+from dovetail.engine.threads import resting, waiting_thread
 from dovetail.errors import (
     URL_ELICITATION_REQUIRED,
     AnswerTimeout,
@@ -37,7 +36,6 @@ from dovetail.protocol.features import require_askable
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
 from dovetail.protocol.request_state import MAX_ROUNDS
 from dovetail.protocol.revisions import Revision
-from dovetail.protocol.session import Session
 from dovetail.registry.elicitation import ElicitUrl
 from dovetail.registry.outputs import to_jsonable
 from dovetail.state.base import MAX_TTL, Codec, Conflict, Listener, StateBackend, StoreTrouble
@@ -45,7 +43,6 @@ from dovetail.state.base import MAX_TTL, Codec, Conflict, Listener, StateBackend
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
     from dovetail.engine.input_required import Steps
-    from dovetail.registry.roots import Root
 
 T = TypeVar("T")
 Send = Callable[[bytes], Coroutine[Any, Any, None]]
@@ -68,40 +65,15 @@ STOPPING = "The client can't answer any more: the server is shutting down"
 # ── from a question of a function to its answer, in every revision ──
 
 
-async def ask(engine: "Engine", exchange: Exchange, inquiry: Inquiry[T], timeout: float | None) -> T:
+async def ask(engine: "Engine", exchange: Exchange, inquiry: Inquiry[T], timeout: Any) -> T:
     """The checked answer. Raises MissingCapability before anything is sent to a client that can't answer."""
-    return inquiry.read(await _answer(engine, exchange, inquiry, timeout), exchange.request.revision)
-
-
-async def _answer(engine: "Engine", exchange: Exchange, inquiry: Inquiry[Any], timeout: Any) -> Raw:
     refuse_in_step()
     if timeout is None:
         timeout = engine.options.answer_timeout
     elif not isinstance(timeout, (int, float)) or not 0 < timeout <= LONGEST_ANSWER:
         raise ValueError(f"timeout={timeout!r} of a question must be a number of seconds, above 0, and a year at most")
-    return await interview_of(engine, exchange).answer(inquiry, float(timeout))
-
-
-async def list_roots(engine: "Engine", exchange: Exchange, timeout: float | None) -> "list[Root]":
-    """The client's roots; asked for once if it promises to tell of changes."""
-    roots = registry.roots.Roots()
-    sessions, revision = exchange.sessions, exchange.request.revision
-    declared = exchange.request.capabilities.get("roots")
-    if sessions is None or not isinstance(declared, dict) or declared.get("listChanged") is not True:
-        return await ask(engine, exchange, roots, timeout)
-    await sessions.reload()
-    version = sessions.record.roots_version
-    if (kept := sessions.record.roots) is not None:
-        return roots.read(kept, revision)
-    answer = await _answer(engine, exchange, roots, timeout)
-    found = roots.read(answer, revision)
-
-    def keep(record: Session) -> Session:  # unless they have changed meanwhile
-        return record.replace(roots=bytes(answer)) if record.roots_version == version else record
-
-    with suppress(ProtocolError):  # no room for them: then they are asked for again
-        await sessions.change(keep)
-    return found
+    answer = await interview_of(engine, exchange).answer(inquiry, float(timeout))
+    return inquiry.read(answer, exchange.request.revision)
 
 
 class Live:
@@ -115,7 +87,7 @@ class Live:
         self._revision: Revision = exchange.request.revision
         self._steps: Steps | None = None  # from the first one on
         self._room = asyncio.Semaphore(MAX_AT_ONCE)
-        self._asking: set[asyncio.Task[Any] | None] = set()  # the tasks that wait for answers
+        self._asking: set[asyncio.Task[Any]] = set()  # that wait for answers
         self._rounds = 0
         self._answers: dict[tuple[str, int], Raw] = {}  # what was asked, and the how-manieth time in one run
         self._kept = 0  # bytes of answers
@@ -144,7 +116,9 @@ class Live:
         params = encode(inquiry.params(self._revision))
         slots = self._exchange.slots or Slots()
         task = asyncio.current_task()
-        with standing_still(), resting():  # what else the function does meanwhile costs it nothing
+        assert task is not None
+        place = nullcontext() if waiting_thread.get() is None else resting()
+        with standing_still(), place:  # what else the function does meanwhile costs it nothing
             async with slots.lent(), self._room:
                 if slots.is_over:
                     raise QuestionFailed(CALL_IS_OVER)  # it had to wait, and its function did not wait for it
@@ -175,7 +149,7 @@ class Live:
 
     async def _call_off(self) -> None:
         """The call ends: what it leaves open is called off before its answer goes out."""
-        left = {task for task in self._asking if task is not None and task is not asyncio.current_task()}
+        left = self._asking.difference([asyncio.current_task()])
         for task in left:
             task.cancel()
         if left:

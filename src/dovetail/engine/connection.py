@@ -324,8 +324,6 @@ class Connection:
                 self._requests.take("", inbound.progressed_request(message))
         elif message.method == "notifications/initialized" and self.session is not None:
             self._start_operation()
-        elif message.method == "notifications/roots/list_changed" and self.session is not None:
-            self.session = self.session.without_roots()
 
     def _cancel(self, id: RequestId) -> None:
         call = self._calls.get(id)
@@ -344,10 +342,6 @@ class Connection:
     def record(self) -> Session:
         assert self.session is not None
         return self.session
-
-    async def reload(self) -> bool:
-        """The record here is the only one."""
-        return self.session is not None
 
     async def change(self, change: Callable[[Session], Session]) -> None:
         record = change(self.record)

@@ -26,9 +26,8 @@ from dovetail.registry.outputs import OutputError, to_jsonable
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
     from dovetail.engine.core import Engine
-    from dovetail.protocol.elicitation import Inquiry
     from dovetail.protocol.sampling import ContextScope, ToolMode
-    from dovetail.registry.elicitation import Elicited, ManyTitles, Titles
+    from dovetail.registry.elicitation import Elicited, Titles
     from dovetail.registry.roots import Root
     from dovetail.registry.sampling import OfferedTool, Preferences, Sampled, Turn
 
@@ -307,14 +306,8 @@ class Context:
     ) -> "Answer[Elicited[str]]": ...
     @overload
     def elicit(
-        self, message: str, response_type: "list[list[str]] | ManyTitles", *, timeout: float | None = None
-    ) -> "Answer[Elicited[list[str]]]": ...
-    @overload
-    def elicit(
-        self, message: str, *, schema: Mapping[str, Any], timeout: float | None = None
-    ) -> "Answer[Elicited[dict[str, Any]]]": ...
-    @overload
-    def elicit(self, message: str, response_type: Any, *, timeout: float | None = None) -> "Answer[Elicited[Any]]": ...
+        self, message: str, response_type: Any = None, *, schema: Any = None, timeout: float | None = None
+    ) -> "Answer[Elicited[Any]]": ...
     def elicit(
         self,
         message: str,
@@ -328,8 +321,8 @@ class Context:
         `response_type` is a scalar, a Literal, an Enum, a list of choices, or a class of flat fields; `schema` is a raw
         one instead. In a `def` function: `answer = ctx.wait(ctx.elicit(...))`.
         """
-        self._refuse_unawaitable("elicit")
-        return self._ask("elicit", registry.elicitation.Elicit(message, response_type, schema=schema), timeout)
+        inquiry = registry.elicitation.Elicit(message, response_type, schema=schema)
+        return self._named("elicit", late.client_requests.ask(self._engine, self._exchange, inquiry, timeout))
 
     def elicit_url(
         self, message: str, url: str, *, elicitation_id: str | None = None, timeout: float | None = None
@@ -339,10 +332,8 @@ class Context:
         That it was accepted says only that the user was willing. Where clients want to hear when the user is done,
         `server.complete_elicitation(elicitation_id)` tells them.
         """
-        self._refuse_unawaitable("elicit_url")
-        return self._ask(
-            "elicit_url", registry.elicitation.ElicitUrl(message, url, elicitation_id=elicitation_id), timeout
-        )
+        inquiry = registry.elicitation.ElicitUrl(message, url, elicitation_id=elicitation_id)
+        return self._named("elicit_url", late.client_requests.ask(self._engine, self._exchange, inquiry, timeout))
 
     def sample(
         self,
@@ -363,7 +354,6 @@ class Context:
 
         `tools` are offered to the model where the client allows that; it is you who runs those that it chooses.
         """
-        self._refuse_unawaitable("sample")
         self._warn_deprecated("sampling")
         sample = registry.sampling.Sample(
             messages,
@@ -377,13 +367,13 @@ class Context:
             tool_choice=tool_choice,
             metadata=metadata,
         )
-        return self._ask("sample", sample, timeout)
+        return self._named("sample", late.client_requests.ask(self._engine, self._exchange, sample, timeout))
 
     def list_roots(self, *, timeout: float | None = None) -> "Answer[list[Root]]":
         """The folders that the client works in. MCP 2026-07-28 deprecates this."""
-        self._refuse_unawaitable("list_roots")
         self._warn_deprecated("roots")
-        return _named("list_roots", late.client_requests.list_roots(self._engine, self._exchange, timeout))
+        roots = registry.roots.Roots()
+        return self._named("list_roots", late.client_requests.ask(self._engine, self._exchange, roots, timeout))
 
     @overload
     def step(self, name: str, function: Callable[[], Awaitable[J]]) -> Answer[J]: ...
@@ -394,9 +384,8 @@ class Context:
 
         Its result is remembered, so it must be JSON. A step that raises is not remembered.
         """
-        self._refuse_unawaitable("step")
         in_thread = threading.get_ident() != self._thread
-        return _named("step", self._step(name, function, in_thread))
+        return self._named("step", self._step(name, function, in_thread))
 
     async def _step(self, name: str, function: Callable[[], Any], in_thread: bool) -> Any:
         return await interview_of(self._engine, self._exchange).step(name, function, in_thread=in_thread)
@@ -416,12 +405,13 @@ class Context:
         interview = self._exchange.interview
         return None if interview is None else interview.request_state
 
-    def _ask(self, name: str, inquiry: "Inquiry[T]", timeout: float | None) -> Answer[T]:
-        return _named(name, late.client_requests.ask(self._engine, self._exchange, inquiry, timeout))
-
-    def _refuse_unawaitable(self, name: str) -> None:
+    def _named(self, name: str, answer: Answer[T]) -> Answer[T]:
+        """A function that forgets to await it is told of it by this name."""
         if not self._can_wait:
+            answer.close()
             raise RuntimeError(f"ctx.{name}: a def function with thread=False can't wait; leave out thread=False")
+        setattr(answer, "__qualname__", f"ctx.{name}")  # noqa: B010  # of every coroutine, but not in its type
+        return answer
 
     def _warn_deprecated(self, feature: str) -> None:
         if self._exchange.request.revision.rounds:
@@ -444,9 +434,3 @@ def _discard(awaitable: Awaitable[Any]) -> None:
 
 async def _await(awaitable: Awaitable[T]) -> T:
     return await awaitable
-
-
-def _named(name: str, question: Answer[T]) -> Answer[T]:
-    """Who forgets to await it is told of it by this name."""
-    setattr(question, "__qualname__", f"ctx.{name}")  # noqa: B010  # of every coroutine, but not in its type
-    return question

@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dovetail import engine as late
-from dovetail.engine.calls import failed, log_failure
+from dovetail.engine.call_tool import EXITS, failed, is_cancelled, log_failure
 from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import HANDLERS
-from dovetail.engine.invoke import EXITS, is_cancelled
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request

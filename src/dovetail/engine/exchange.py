@@ -3,13 +3,12 @@
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-from msgspec import Raw
 
 from dovetail import engine as late
 from dovetail.errors import SetupError
@@ -18,14 +17,17 @@ from dovetail.protocol.methods import EMPTY_OBJECT
 from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from dovetail.auth.principal import Principal
-    from dovetail.engine.client_requests import PendingRequest
+    from dovetail.engine.client_requests import Live, PendingRequest
     from dovetail.engine.concurrency import Slots
     from dovetail.engine.core import Engine
+    from dovetail.engine.input_required import Replay
     from dovetail.engine.progress import ProgressSender
     from dovetail.engine.subscriptions import Subscription
-    from dovetail.errors import UrlElicitationRequired
-    from dovetail.protocol.elicitation import InputRequired, Inquiry
+
+    Interview: TypeAlias = Live | Replay  # the questions and steps of one call
 
 Emit = Callable[[bytes], Awaitable[None]]
 CloseStream = Callable[[float | None], Awaitable[None]]
@@ -37,9 +39,6 @@ class SessionStore(Protocol):
     @property
     def record(self) -> Session:
         """As it was when the request came, or as this request has changed it."""
-
-    async def reload(self) -> bool:
-        """Make the record as new as can be. False if the session has ended."""
 
     async def change(self, change: Callable[[Session], Session]) -> None:
         """Replace the record by what `change` makes of it; asked again if another request was quicker."""
@@ -75,46 +74,6 @@ def refuse_in_step() -> None:
     """Raises in a step: for an answer it would have to run again."""
     if (name := running_step.get()) is not None:
         raise SetupError(f"ctx.step({name!r}): a step can't ask the client, because it runs once; ask before it")
-
-
-class Interview(Protocol):
-    """The questions and steps of one call."""
-
-    @property
-    def input_responses(self) -> Mapping[str, Any]:
-        """Whatever the client has sent as answers, asked for or not."""
-
-    @property
-    def request_state(self) -> Any:
-        """What the function gave to `InputRequired` when it ended last; None if it did not."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """A question stayed unanswered: whatever the function returns or raises, this run does not count."""
-
-    async def answer(self, inquiry: "Inquiry[Any]", timeout: float) -> Raw:
-        """The client's answer as it came. Raises Unanswered if the function has to run again for it."""
-
-    def mark(self) -> Mark:
-        """How far the call has come, for a function that begins now."""
-
-    def begin_again(self, mark: Mark | None = None) -> None:
-        """A function is called once more in the same round; what was answered and done since `mark` is still known."""
-
-    async def ask_together(self, required: "InputRequired") -> None:
-        """What a function that asks by itself wants to know; returns if it can be called again at once."""
-
-    async def require_urls(self, required: "UrlElicitationRequired") -> None:
-        """What is to be done about it, as an exception."""
-
-    async def step(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
-        """Run a side effect once, whatever becomes of this run."""
-
-    async def settle(self) -> None:
-        """Wait for the steps that were begun."""
-
-    def finished(self) -> None:
-        """The call has come to its end."""
 
 
 NO_WAY_BACK = "there is no way to ask this client anything"
@@ -179,7 +138,7 @@ class Exchange(msgspec.Struct, eq=False):
     in_process: bool = False  # the client runs in the server's own process
     back: BackChannel | None = None  # how to ask the client, where that is a request
     no_way_back: str = NO_WAY_BACK  # why there is none
-    interview: Interview | None = None  # from the first question, step or answer on
+    interview: "Interview | None" = None  # from the first question, step or answer on
     slots: "Slots | None" = None  # of the function that runs for it
     _arrived: Any = None
     _cancellation: Cancellation | None = None
@@ -217,7 +176,7 @@ class Exchange(msgspec.Struct, eq=False):
         self.cancellation.set()
 
 
-def interview_of(engine: "Engine", exchange: Exchange) -> Interview:
+def interview_of(engine: "Engine", exchange: Exchange) -> "Interview":
     """The interview of a call, begun if there is none."""
     if exchange.interview is None:
         request = exchange.request

@@ -14,10 +14,9 @@ from msgspec import UNSET
 
 from dovetail import engine as late
 from dovetail import registry
-from dovetail.engine.calls import arguments_object, call_tool, log_failure, shown
+from dovetail.engine.call_tool import arguments_object, call_tool, invoke, log_failure, shown
 from dovetail.engine.concurrency import CallTimeout, Slots
 from dovetail.engine.exchange import Exchange, Unanswered
-from dovetail.engine.invoke import invoke
 from dovetail.engine.subscriptions import Change, ChangeKind
 from dovetail.errors import (
     INTERNAL_ERROR,

@@ -17,7 +17,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ from msgspec import UNSET, Raw
 
 from dovetail.engine.exchange import Exchange, Mark, Unanswered, running_step
 from dovetail.engine.request_state import BadSeal, TooLarge
-from dovetail.engine.threads import is_for_thread
 from dovetail.errors import (
     INVALID_PARAMS,
     Busy,
@@ -70,10 +69,8 @@ OTHERS = {
 BAD_STATE = "The request state can't be used; make the request again without it"
 SUBJECTS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
 TURNS = 3  # of the loop, in which whoever runs beside a question may ask too
-MOMENT = 0.02  # seconds, in which other threads may
 CALL_LASTS = 4  # times as long as its first questions are good for: a claim must outlive every state of its call
 CLAIMS_OUTLIVE = 3600.0  # seconds: a run that began at the last moment may take so long to its last step
-MANY = 10_000  # questions and steps of a run that is over already
 LIFE = "life"  # the key of a name that the store has as long as it forgets nothing
 BEGUN = b""  # in the place of a result; no JSON is empty
 PATIENCE = 30.0  # seconds to wait for a step that another request has begun
@@ -141,8 +138,10 @@ class Replay:
         asked = () if before is None else before.asked
         self._fresh = {place: responses[place] for place in asked if place in responses}
         self._answers = {**({} if before is None else before.answers), **self._fresh}
-        self._steps = _steps(engine, before)
         self._life = "" if before is None else before.life
+        self._steps = Steps(engine, {} if before is None else dict(before.steps))
+        if before is not None:  # others may bring the state too, and claims outlive it
+            self._steps.share(before.call, before.life, before.ends - time.time() + CLAIMS_OUTLIVE)
         self.begin_again()
 
     def begin_again(self, mark: Mark | None = None) -> None:
@@ -156,7 +155,6 @@ class Replay:
         self._own_keys: set[str] = set()
         self._own_state: Raw | None = None
         self._is_over = False
-        self._refusals = 0
 
     def mark(self) -> Mark:
         return self._occurrences.copy(), self._steps.met.copy()
@@ -195,10 +193,7 @@ class Replay:
         """Raises Unanswered if the run is over."""
         if not self._is_over:
             return
-        self._refusals += 1
-        if self._refusals == MANY:
-            log.error("%s catches what its questions raise, and goes on: use `except Exception`", self._subject)
-        await asyncio.sleep(0 if self._refusals < MANY else 1)  # it may be in a loop that never ends
+        await asyncio.sleep(0.001)  # it may be in a loop that never ends
         raise Unanswered
 
     async def _let_others_ask(self) -> None:
@@ -206,8 +201,6 @@ class Replay:
         known = 0
         while known < len(self._open):
             known = len(self._open)
-            if is_for_thread():
-                await asyncio.sleep(MOMENT)
             for _ in range(TURNS):
                 await asyncio.sleep(0)
 
@@ -270,18 +263,18 @@ class Replay:
             self._life = await life_at_beginning(self._engine)
 
     def finished(self) -> None:
-        """A run that did not come by all that earlier ones did was another run. Nobody can tell what is right then."""
-        if self._before is None:
+        """A run that did not come to all that earlier ones did was another run: which one is right is not known."""
+        before = self._before
+        if before is None:
             return
-        missed = [place for place in self._before.used if place not in self._taken]
-        missed += self._steps.not_met(self._before.steps)
+        met = {f"{name}#{number + 1}" for name, times in self._steps.met.items() for number in range(times)}
+        missed = len({*before.used} - self._taken) + len(before.steps.keys() - met)
         if missed:
-            log.error(
+            text = (
                 "%s has ended without coming to %d questions or steps of its earlier runs: what it reads must be the "
-                "same in every run of a call, or be kept by ctx.step; or else its code has changed meanwhile",
-                self._subject,
-                len(missed),
+                "same in every run of a call, or be kept by ctx.step; or else its code has changed meanwhile"
             )
+            log.error(text, self._subject, missed)
 
     def interim(self) -> Interim:
         """What goes out instead of a result. Raises ToolError if the call can't go on like that."""
@@ -339,30 +332,22 @@ class Replay:
         return ToolError(text)
 
 
-def _steps(engine: "Engine", before: Round | None) -> "Steps":
-    """The steps of a run. Their claims outlive the state, which others may bring too."""
-    if before is None:
-        return Steps(engine, {})
-    lifetime = before.ends - time.time() + CLAIMS_OUTLIVE
-    return Steps(engine, dict(before.steps), call=before.call, life=before.life, lifetime=lifetime)
-
-
 # ── steps ──
 
 
 class Steps:
-    """The steps of one run. `call` names the call in all its runs; None if nobody else can be at the same steps."""
+    """The steps of one run."""
 
-    def __init__(
-        self, engine: "Engine", done: dict[str, Raw], *, call: str | None = None, life: str = "", lifetime: float = 0.0
-    ) -> None:
+    def __init__(self, engine: "Engine", done: dict[str, Raw]) -> None:
         self._engine = engine
-        self._call = call
-        self._life = life  # of the store, in which the call began
+        self._call: str | None = None
         self.done = done
-        self._lifetime = lifetime  # seconds for which a claim is kept
         self.met: Counter[str] = Counter()  # how often each has come up in this run
         self._running: set[asyncio.Task[Raw]] = set()
+
+    def share(self, call: str, life: str, lifetime: float) -> None:
+        """Other runs of the call may be at the same steps; `lifetime` is how long a claim is kept."""
+        self._call, self._life, self._lifetime = call, life, lifetime
 
     async def run(self, name: object, function: Callable[[], Any], *, in_thread: bool) -> Any:
         """Once begun it runs to its end, also if its call is cancelled: half a side effect would help nobody."""
@@ -380,10 +365,6 @@ class Steps:
                 task.add_done_callback(running.discard)
             result = await asyncio.shield(task)
         return msgspec.json.decode(result)
-
-    def not_met(self, earlier: Iterable[str]) -> list[str]:
-        """Those of earlier runs that this run did not come to."""
-        return [key for key in earlier if int(key.rpartition("#")[2]) > self.met[key.rpartition("#")[0]]]
 
     async def settle(self) -> None:
         """Wait for the steps that were begun: what they have done must be known to the next run."""

@@ -439,11 +439,6 @@ def resting() -> Iterator[None]:
         job.pool.go_on(job)
 
 
-def is_for_thread() -> bool:
-    """On the loop: tell whether a thread waits for what runs here."""
-    return waiting_thread.get() is not None
-
-
 def call_has_ended() -> bool:
     """Tell whether this thread works for a call that nobody awaits any more."""
     job = this_thread.job

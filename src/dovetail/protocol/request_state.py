@@ -14,9 +14,6 @@ from dovetail.protocol.jsonrpc import UNREADABLE
 MAX_ROUNDS = 32
 MAX_WASTED = 3  # rounds in a row whose answers nobody took
 MAX_RESPONSES = 1000
-DIGITS = 16  # a number that is written with so many characters at most is told from every other by its float
-MAX_FLOAT = 1.7976931348623157e308
-EXACT = 2**53  # up to here a whole number is the same with and without a point, and not much longer
 _sorted_json = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -31,7 +28,7 @@ class Binding(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, method: str, name: str, arguments: Raw, principal: str | None, server: str) -> "Binding":
-        """The order of members, and 1 or 1.0, make no difference; nor do no arguments, none at all and null."""
+        """The order of members makes no difference; nor do no arguments, none at all and null."""
         return cls(_digest(method), _digest(name), _arguments(arguments), _digest(principal), _digest(server))
 
     def difference(self, other: "Binding") -> str | None:
@@ -53,14 +50,7 @@ def _arguments(raw: Raw) -> str:
         return _digest(b64encode(hashlib.sha256(raw).digest()).decode())
 
 
-def _number(text: str) -> int | float | str:
-    number = float(text)
-    if (len(text) > DIGITS and repr(number) != text) or not abs(number) <= MAX_FLOAT:
-        return text  # somebody may read it more exactly than that
-    return int(number) if number.is_integer() and abs(number) <= EXACT else number
-
-
-_as_meant = msgspec.json.Decoder(float_hook=_number).decode
+_as_meant = msgspec.json.Decoder(float_hook=lambda text: Raw(text.encode())).decode  # every digit counts
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

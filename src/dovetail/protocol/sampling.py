@@ -1,4 +1,4 @@
-"""Sampling on the wire: a conversation with a model goes in; it comes out checked, and shaped for a revision."""
+"""Sampling on the wire: the messages of a conversation with a model, their rules, and their shape by revision."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -20,7 +20,6 @@ from dovetail.protocol.types import (
 )
 
 METHOD = "sampling/createMessage"
-MAX_TOOL_TURNS = 100  # in one conversation: a model that is asked for more is running in circles
 ContextScope = Literal["none", "thisServer", "allServers"]
 ToolMode = Literal["auto", "required", "none"]
 Priority = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -134,63 +133,38 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
 def check_conversation(messages: Mapping[int, SamplingMessage]) -> None:
     """Raises SetupError, with the number of the message, unless every tool use has its outcome in the next one."""
-    asked_by, expected = 0, set[str]()
+    asked_by, uses = 0, list[str]()
     for number, message in messages.items():
-        outcomes = message.tool_outcomes
-        _check_speakers(number, message, outcomes)
-        if expected or outcomes:
-            _check_outcomes(number, outcomes, asked_by, expected)
-        asked_by, expected = number, _ids_of_uses(number, message.tool_uses)
-    if expected:
-        raise _unanswered(asked_by, expected)
+        if message.tool_uses and message.role != "assistant":
+            raise SetupError(f'message {number}: only the model uses tools; one with ToolUse has role="assistant"')
+        if message.tool_outcomes and (message.role != "user" or len(message.tool_outcomes) != len(message.blocks)):
+            raise SetupError(f'message {number}: one with ToolOutcome has role="user", and may hold nothing else')
+        given = [outcome.tool_use_id for outcome in message.tool_outcomes]
+        if missing := set(uses).difference(given):
+            raise _unanswered(asked_by, missing)
+        if len(given) != len(uses):
+            raise SetupError(f"message {number}: it must hold a ToolOutcome for each ToolUse before it, and no other")
+        asked_by, uses = number, [use.id for use in message.tool_uses]
+        if len(set(uses)) != len(uses):
+            raise SetupError(f"message {number}: two ToolUse in it have the same id, so outcomes can't tell them apart")
+    if uses:
+        raise _unanswered(asked_by, set(uses))
 
 
-def check_tool_turns(messages: Sequence[SamplingMessage]) -> None:
+def check_tool_turns(messages: Sequence[SamplingMessage], most: int = 100) -> None:
     """Raises QuestionFailed if a model has been given tools, time and again, and still does not come to an end."""
-    if sum(1 for message in messages if message.tool_uses) >= MAX_TOOL_TURNS:
+    if sum(1 for message in messages if message.tool_uses) >= most:
         raise QuestionFailed(
-            f"The model has used tools in {MAX_TOOL_TURNS} turns of this conversation and is not offered any more; "
+            f"The model has used tools in {most} turns of this conversation and is not offered any more; "
             'tool_choice="none" makes it answer'
         )
-
-
-def _check_speakers(number: int, message: SamplingMessage, outcomes: list[ToolOutcome]) -> None:
-    if message.tool_uses and message.role != "assistant":
-        raise SetupError(f'message {number}: only the model uses tools; give a message with ToolUse role="assistant"')
-    if outcomes and message.role != "user":
-        raise SetupError(f'message {number}: the model is told of outcomes; give one with ToolOutcome role="user"')
-    if outcomes and len(outcomes) != len(message.blocks):
-        raise SetupError(
-            f"message {number}: a message with ToolOutcome may hold nothing else; put the rest into the next message"
-        )
-
-
-def _check_outcomes(number: int, outcomes: list[ToolOutcome], asked_by: int, expected: set[str]) -> None:
-    given = [outcome.tool_use_id for outcome in outcomes]
-    if missing := expected.difference(given):
-        raise _unanswered(asked_by, missing)
-    if unknown := set(given) - expected:
-        raise SetupError(f"message {number}: no ToolUse in the message before it has the id {_shown(unknown)}")
-    if len(given) != len(expected):
-        raise SetupError(f"message {number}: it holds two ToolOutcome with the same id; one for each ToolUse is enough")
-
-
-def _ids_of_uses(number: int, uses: list[ToolUse]) -> set[str]:
-    ids = {use.id for use in uses}
-    if len(ids) != len(uses):
-        raise SetupError(f"message {number}: two ToolUse in it have the same id, so outcomes can't tell them apart")
-    return ids
 
 
 def _unanswered(number: int, ids: set[str]) -> SetupError:
     return SetupError(
         f"message {number}: the next message must hold a ToolOutcome for each ToolUse in this one; "
-        f"there is none for {_shown(ids)}"
+        f"there is none for {', '.join(repr(id[:80]) for id in sorted(ids)[:5])}"
     )
-
-
-def _shown(ids: set[str]) -> str:
-    return ", ".join(repr(id[:80]) for id in sorted(ids)[:5])
 
 
 # Shapes by revision

@@ -14,7 +14,7 @@ from dovetail.protocol.methods import InitializeParams, LogLevel
 from dovetail.protocol.revisions import Revision
 
 MAX_CLIENT = 16 * 1024  # bytes of a client's capabilities and clientInfo together
-MAX_RECORD = 64 * 1024  # bytes: these, its roots, and the resources that it subscribes to
+MAX_RECORD = 64 * 1024  # bytes: these, and the resources that it subscribes to
 MAX_SUBSCRIPTIONS = 1_000  # each costs more than its bytes
 
 
@@ -42,8 +42,6 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None  # who opened it; nobody else may use it
     unheard_since: int | None = None  # where a stream of changes begins if the client does not say
     unheard_message: int = 0  # the same, in what is said to this session alone
-    roots: bytes | None = None  # the client's answer to `roots/list` as it came, while it holds
-    roots_version: int = 0  # how often the client has said that they have changed
 
     @classmethod
     def open(
@@ -80,7 +78,3 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     def replace(self, **changes: Any) -> "Session":
         return msgspec.structs.replace(self, **changes)
-
-    def without_roots(self) -> "Session":
-        """The client says that its roots have changed."""
-        return self.replace(roots=None, roots_version=self.roots_version + 1)

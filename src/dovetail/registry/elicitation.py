@@ -24,8 +24,6 @@ Titles = Mapping[str, str] | Mapping[str, Mapping[str, str]]
 ManyTitles = list[dict[str, str]] | list[dict[str, dict[str, str]]]
 
 _METHOD = "elicitation/create"
-_LONGEST_MESSAGE = 64 * 1024  # characters
-_LONGEST_ID = 256
 log = logging.getLogger("dovetail")
 
 
@@ -50,10 +48,6 @@ class Elicit(Generic[T]):
     @overload
     def __init__(self: "Elicit[str]", message: str, response_type: list[str] | Titles) -> None: ...
     @overload
-    def __init__(self: "Elicit[list[str]]", message: str, response_type: list[list[str]] | ManyTitles) -> None: ...
-    @overload
-    def __init__(self: "Elicit[dict[str, Any]]", message: str, *, schema: Mapping[str, Any]) -> None: ...
-    @overload
     def __init__(
         self: "Elicit[Any]", message: str, response_type: Any = None, *, schema: Mapping[str, Any] | None = None
     ) -> None: ...
@@ -77,19 +71,14 @@ class Elicit(Generic[T]):
         answer = _read_answer(result)
         if answer.action != "accept":
             return Elicited(answer.action)
-        content = restore_content(self._form.schema, self._content(answer), revision)
-        return Elicited(answer.action, self._form.decode(content))
-
-    def _content(self, answer: "_Answer") -> dict[str, Any]:
-        content = b"" if answer.content is UNSET else answer.content
-        if not self._form.fields and bytes(content) in (b"", b"null"):
-            return {}
+        given = b"" if answer.content is UNSET else answer.content
         try:
-            return _decode_content(content)
+            content = {} if not self._form.fields and bytes(given) in (b"", b"null") else _decode_content(given)
         except UNREADABLE:
             raise QuestionFailed(
                 "The client accepted, but its answer has no content that can be read; it must be an object"
             ) from None
+        return Elicited(answer.action, self._form.decode(restore_content(self._form.schema, content, revision)))
 
 
 class ElicitUrl:
@@ -102,7 +91,9 @@ class ElicitUrl:
             params={"mode": "url", "message": _checked(message), "url": url},
             requires=("elicitation.url",),
         )
-        self.elicitation_id = secrets.token_urlsafe(16) if elicitation_id is None else _checked_id(elicitation_id)
+        self.elicitation_id = _checked(
+            secrets.token_urlsafe(16) if elicitation_id is None else elicitation_id, "elicitation_id", 256
+        )
 
     def params(self, revision: Revision) -> dict[str, Any]:
         named = {"elicitationId": self.elicitation_id} if revision.elicitation_ids else {}
@@ -115,28 +106,14 @@ class ElicitUrl:
 # ── questions ──
 
 
-def _checked(message: str) -> str:
-    if not isinstance(message, str):
-        raise TypeError(f"an elicitation's message must be a string, not {type(message).__name__}")
-    if not message.strip():
-        raise SetupError("an elicitation's message must say what is asked for; it is empty")
-    if len(message) > _LONGEST_MESSAGE:
-        raise SetupError(f"an elicitation's message may have {_LONGEST_MESSAGE} characters, not {len(message)}")
-    if not _is_unicode(message):
-        raise SetupError("an elicitation's message holds half a surrogate pair, which is not a character")
-    return message
-
-
-def _checked_id(elicitation_id: str) -> str:
-    if not isinstance(elicitation_id, str):
-        raise TypeError(f"elicitation_id must be a string, not {type(elicitation_id).__name__}")
-    if not 0 < len(elicitation_id) <= _LONGEST_ID or not _is_unicode(elicitation_id):
-        raise SetupError(f"elicitation_id must have 1 to {_LONGEST_ID} characters; leave it out for a random one")
-    return elicitation_id
-
-
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or text.encode("utf-8", "replace").decode() == text
+def _checked(text: str, name: str = "message", longest: int = 64 * 1024) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"an elicitation's {name} must be a string, not {type(text).__name__}")
+    if not text.strip() or len(text) > longest:
+        raise SetupError(f"an elicitation's {name} must have 1 to {longest} characters, not {len(text)}")
+    if not text.isascii() and text.encode("utf-8", "replace").decode() != text:
+        raise SetupError(f"an elicitation's {name} holds half a surrogate pair, which is not a character")
+    return text
 
 
 # ── URLs ──
@@ -146,12 +123,10 @@ def _refuse_unusable(url: str) -> None:
     """Raises, in words, for what no client should open."""
     if not isinstance(url, str):
         raise TypeError(f"the url of an elicitation must be a string, not {type(url).__name__}")
-    if not url.startswith(("https://", "http://")):
-        raise SetupError(f"{url[:80]!r} must be a whole URL, such as https://example.com/sign-in")
-    if not url.isascii() or not valid_uri(url):
+    if not url.startswith(("https://", "http://")) or not url.isascii() or not valid_uri(url):
         raise SetupError(
-            f"{url[:80]!r} is not a URL that can be sent: no control characters, spaces or other scripts; "
-            "percent-encode them, and keep it below 8 KiB"
+            f"{url[:80]!r} must be a whole URL, such as https://example.com/sign-in, below 8 KiB, with spaces and "
+            "other scripts percent-encoded"
         )
     try:
         parts = urlsplit(url)

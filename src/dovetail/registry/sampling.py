@@ -1,4 +1,4 @@
-"""Asking the client's model: words and wishes go in, a `Sample` to ask comes out; its answer is a checked `Sampled`."""
+"""`Sample`, a question to the client's model, and `Sampled`, its checked answer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Generic, TypeVar, get_args
@@ -36,15 +36,13 @@ from dovetail.protocol.types import (
     describes_object,
 )
 from dovetail.registry.catalog import check_name
-from dovetail.registry.explain import UNEXPLAINED, misfits
+from dovetail.registry.explain import misfits
 from dovetail.registry.options import NAMES, POSITIVE_COUNT, TEXT, Kind, checked_options, convert_option
 from dovetail.registry.outputs import OutputError, to_jsonable
 from dovetail.registry.tools import Tool, compile_tool
 
 __all__ = ["Sample", "Sampled", "SamplingMessage", "ToolOutcome", "ToolUse"]
 
-MAX_BLOCKS = 1_000  # of an answer
-MAX_TOKENS = 1024  # unless somebody knows better
 Turn = str | Content | ToolUse | ToolOutcome | Message | SamplingMessage
 Preferences = str | Sequence[str] | Mapping[str, Any]
 OfferedTool = Callable[..., Any] | Mapping[str, Any] | ToolDefinition | Tool
@@ -95,7 +93,7 @@ class Sample:
         self,
         messages: Turn | Sequence[Turn],
         *,
-        max_tokens: int = MAX_TOKENS,
+        max_tokens: int = 1024,
         system_prompt: str | None = None,
         temperature: float | None = None,
         stop_sequences: Sequence[str] | None = None,
@@ -122,11 +120,8 @@ class Sample:
         )
         if self._params.offers_tools:
             check_tool_turns(self._params.messages)
-        self.question = Question(method=METHOD, params=self._sendable_params(), requires=self._params.requires)
-
-    def _sendable_params(self) -> dict[str, Any]:
         try:
-            return self.params(LATEST)
+            self.question = Question(method=METHOD, params=self.params(LATEST), requires=self._params.requires)
         except OutputError as failure:
             raise SetupError(f"sample: the question can't be sent: {failure}") from None
 
@@ -139,13 +134,10 @@ class Sample:
         try:
             answer = _reader(revision)(result)
         except UNREADABLE as failure:
-            raise _misfit(failure) from None
+            path, words = misfits(failure)[0]
+            raise _unusable(path.lstrip(".") or "the result", words) from None
         content = tuple(answer.content) if isinstance(answer.content, list) else (answer.content,)
         sampled = Sampled(answer.role, content, answer.model, answer.stop_reason)
-        self._check_tool_uses(sampled)
-        return sampled
-
-    def _check_tool_uses(self, sampled: Sampled) -> None:
         ids = [use.id for use in sampled.tool_uses]
         if ids and not self._params.offers_tools:
             raise _unusable("content", "the model uses tools, but was offered none")
@@ -153,6 +145,7 @@ class Sample:
             raise _unusable("role", "only an assistant uses tools")
         if len(set(ids)) != len(ids):
             raise _unusable("content", "two uses of tools have the same id")
+        return sampled
 
 
 # What was said
@@ -216,12 +209,8 @@ def _block(block: Any, where: str) -> SamplingContent:
         raise SetupError(
             f"{where}: the content of a ToolOutcome can't be {shown}; use strings and blocks, or structured="
         )
-    return msgspec.structs.replace(block, content=block.blocks, structured=_plain(block.structured, where))
-
-
-def _plain(value: Any, where: str) -> Any:
     try:
-        return to_jsonable(value)
+        return msgspec.structs.replace(block, content=block.blocks, structured=to_jsonable(block.structured))
     except OutputError as failure:
         raise SetupError(f"{where}: structured can't be sent: {failure}") from None
 
@@ -233,18 +222,13 @@ def _preferences(given: Preferences | None) -> ModelPreferences | None:
     if given is None:
         return None
     wishes: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"hints": given}
-    if wishes.get("hints") is not None:
-        wishes["hints"] = _hints(wishes["hints"])
+    if (hints := wishes.get("hints")) is not None:
+        hints = hints if isinstance(hints, (list, tuple)) else [hints]
+        wishes["hints"] = [hint if isinstance(hint, Mapping) else {"name": hint} for hint in hints]
+        if not all(isinstance(hint.get("name", ""), str) for hint in wishes["hints"]):
+            raise SetupError(f"sample: model_preferences: hints={hints!r} must be names of models, or parts of names")
     preferences: ModelPreferences = convert_option(wishes, ModelPreferences, "sample", "model_preferences")
     return preferences
-
-
-def _hints(given: Any) -> list[Mapping[str, Any]]:
-    hints = given if isinstance(given, (list, tuple)) else [given]
-    spelled = [hint if isinstance(hint, Mapping) else {"name": hint} for hint in hints]
-    if not all(isinstance(hint.get("name", ""), str) for hint in spelled):
-        raise SetupError(f"sample: model_preferences: hints={given!r} must be names of models, or parts of names")
-    return spelled
 
 
 def _definitions(tools: Sequence[OfferedTool] | None) -> list[ToolDefinition] | None:
@@ -298,16 +282,10 @@ class _Answer(msgspec.Struct, Generic[C], frozen=True, rename="camel"):
 
 
 _Block = Text | Image | Audio | ToolUse
-_Blocks = Annotated[list[_Block], msgspec.Meta(max_length=MAX_BLOCKS)]
+_Blocks = Annotated[list[_Block], msgspec.Meta(max_length=1_000)]
 _read_first = msgspec.json.Decoder(_Answer[Text | Image]).decode
 _read_plain = msgspec.json.Decoder(_Answer[Text | Image | Audio]).decode
 _read_rich = msgspec.json.Decoder(_Answer[_Block | _Blocks]).decode
-_WORDS = {
-    "role": 'must be "user" or "assistant"',
-    "content": "expected a block of content",
-    "type": "is no kind of content that can stand here",
-    "stopReason": "expected a string",
-}
 
 
 def _reader(revision: Revision) -> Callable[[bytes | msgspec.Raw], _Answer[Any]]:
@@ -315,14 +293,6 @@ def _reader(revision: Revision) -> Callable[[bytes | msgspec.Raw], _Answer[Any]]
     if revision.rich_sampling:
         return _read_rich
     return _read_plain if revision.audio else _read_first
-
-
-def _misfit(failure: Exception) -> QuestionFailed:
-    path, words = misfits(failure)[0]
-    place = path.lstrip(".")
-    if words == UNEXPLAINED or place == "role":
-        words = _WORDS.get(place.rpartition(".")[2], words)
-    return _unusable(place or "the result", words)
 
 
 def _unusable(place: str, words: str) -> QuestionFailed:

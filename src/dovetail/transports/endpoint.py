@@ -17,7 +17,6 @@ from dovetail.protocol import inbound, jsonrpc, revisions
 from dovetail.protocol.inbound import Opened, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
-from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
 from dovetail.transports.calls import HttpBatch, HttpCall, Part, SessionCalls, detached, outcome_of, to_nobody
 from dovetail.transports.event_store import EventStore
@@ -345,8 +344,6 @@ class Endpoint:
             await replies.take_anywhere(session, inbound.progressed_request(message))
         elif message.method == "notifications/initialized" and not held.record.initialized:
             await held.change(lambda record: record.replace(initialized=True))
-        elif message.method == "notifications/roots/list_changed":
-            await held.change(Session.without_roots)
 
     # ── GET and DELETE: only sessions have them ──
 

@@ -18,9 +18,9 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from dovetail.engine.call_tool import EXITS, is_cancelled
 from dovetail.engine.concurrency import CallTimeout, with_timeout
 from dovetail.engine.core import Engine
-from dovetail.engine.invoke import EXITS, is_cancelled
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError, SetupError
 from dovetail.protocol import jsonrpc
 from dovetail.registry.functions import FunctionInfo, inspect_function

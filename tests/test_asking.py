@@ -1,9 +1,11 @@
-"""One line asks on every revision: `dovetail.Client` answers in process, over stdio, HTTP and HTTP+SSE."""
+"""One line asks on every revision, in process, over stdio, HTTP and HTTP+SSE; and what people forget or mistake."""
 
 import asyncio
+import gc
 import json
+import logging
 import sys
-import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,23 +15,30 @@ import pytest
 import official
 from asking_program import (
     ANSWERS,
-    CITY,
     MODEL_SAYS,
-    NEW_NAME,
     ROOT,
-    STAY,
     Notes,
     asking_server,
     check_everything,
     new_call,
 )
-from dovetail import Client, ElicitReply, ServerError, ToolError
+from dovetail import (
+    Client,
+    Context,
+    Elicit,
+    ElicitUrl,
+    InputRequired,
+    Server,
+    ServerError,
+    SetupError,
+    ToolError,
+    UrlElicitationRequired,
+)
 from dovetail.client import ElicitQuestion
 from http_serving import until
 from programs_sdk.asking import PAGE, create_server
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
-
 HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 NEWEST_HANDSHAKE, MODERN = HANDSHAKES[-1], "2026-07-28"
 REVISIONS = (*HANDSHAKES, MODERN)
@@ -119,44 +128,6 @@ async def test_everything_that_the_revision_has(reached: Any, way: str, revision
         await check_everything(lambda name, arguments: ask(client, name, arguments), server.notes, revision)
 
 
-@pytest.mark.parametrize(("way", "revision"), [each for each in SHORT_WAYS if each[1] not in WITHOUT_FORMS])
-async def test_questions_are_requests_or_rounds(reached: Any, way: str, revision: str) -> None:
-    server = reached(way)
-    async with server.answering(revision) as client:
-        await client.call_tool("plan", {"call": new_call()})
-    requests = [each for each in server.heard if "method" in each and "id" in each]
-    rounds = [each for each in server.heard if each.get("result", {}).get("resultType") == "input_required"]
-    methods = ["elicitation/create", "elicitation/create", "sampling/createMessage"]
-    if revision == MODERN:
-        asked = [request for each in rounds for request in each["result"]["inputRequests"].values()]
-        assert ([request["method"] for request in asked], requests) == (methods, [])
-    else:
-        assert ([request["method"] for request in requests], rounds) == (methods, [])
-
-
-@pytest.mark.parametrize("revision", ["2025-06-18", NEWEST_HANDSHAKE, MODERN])
-@pytest.mark.parametrize("action", ["decline", "cancel"])
-@pytest.mark.parametrize(
-    ("tool", "refused", "words", "steps"),
-    [
-        ("plan", CITY, "No trip: {}", []),
-        ("plan", STAY, "No hotel: {}", ["reserve"]),
-        ("rename", NEW_NAME, "not renamed: {}", ["rename"]),
-    ],
-)
-async def test_who_does_not_accept(
-    reached: Any, revision: str, action: Any, tool: str, refused: str, words: str, steps: list[str]
-) -> None:
-    def answer(question: ElicitQuestion) -> Any:
-        return ElicitReply(action) if question.message == refused else ANSWERS[question.message]
-
-    server = reached("in process")
-    call = new_call()
-    async with server.answering(revision, elicitation_handler=answer) as client:
-        assert (await client.call_tool(tool, {"call": call})).text == words.format(action)
-    assert server.notes.steps(call) == steps
-
-
 # ── pages to visit ──
 
 
@@ -226,29 +197,6 @@ async def failure(client: Client, name: str, arguments: dict[str, str]) -> tuple
     return None, str(caught.value)
 
 
-@pytest.mark.parametrize("revision", WITHOUT_FORMS)
-async def test_a_revision_without_forms_whatever_the_client_declares(reached: Any, revision: str) -> None:
-    """Its steps before the question have run; nothing was sent to a client that would not know what it is."""
-    server = reached("in process")
-    unknown = UNKNOWN_FORMS.format(revision)
-    async with server.answering(revision, capabilities={"elicitation": {}}) as client:
-        for name in ("plan", "rename"):
-            call = new_call()
-            assert await failure(client, name, {"call": call}) == (None, unknown)
-            assert server.notes.steps(call) == []
-        assert await failure(client, "demanding", {}) == (None, unknown)
-    assert server.said("elicitation/create") == []
-
-
-async def test_forms_but_no_urls(reached: Any) -> None:
-    server = reached("in process")
-    async with server.answering("2025-06-18") as client:
-        code, words = await failure(client, "sign_in", {})
-    assert code is None
-    assert words == "This needs elicitation.url, but 2025-06-18 does not know that"
-    assert server.said("elicitation/create") == []
-
-
 # ── time ──
 
 
@@ -280,28 +228,133 @@ async def test_a_question_that_is_never_answered(reached: Any, way: str) -> None
         assert (await client.call_tool("praise", {"call": new_call()})).text == MODEL_SAYS
 
 
-async def test_an_answer_that_comes_too_late_since_2026(reached: Any) -> None:
-    """Nobody waits for it there; but the state that it comes with is good only for so long."""
-
-    async def slowly(question: ElicitQuestion) -> Any:
-        await asyncio.sleep(0.4)
-        return ANSWERS[question.message]
-
-    server = reached("in process")
-    async with server.answering(MODERN, elicitation_handler=slowly) as client:
-        code, words = await failure(client, "hurry", {})
-    assert code == -32602
-    assert "request state can't be used" in words
+ERAS = ["2026-07-28", "2025-11-25", "2025-06-18"]
+every_era = pytest.mark.parametrize("revision", ERAS)
 
 
-@pytest.mark.parametrize("way", ["in process", "stdio", "http", "sse"])
-async def test_the_time_of_a_tool_stands_still_while_the_user_thinks(reached: Any, way: str) -> None:
-    async def slowly(question: ElicitQuestion) -> Any:
-        await asyncio.sleep(1.0)
-        return ANSWERS[question.message]
+async def call(function: Callable[..., Any], revision: str, *, asked: list[str] | None = None, **options: Any) -> str:
+    """What a tool says to a user who answers "x" to everything; `thread=` and the like are the tool's own options."""
+    server = Server("use")
+    server.add_tool(function, name="tool", **options)
 
-    begin = time.monotonic()
-    async with reached(way).answering(NEWEST_HANDSHAKE, elicitation_handler=slowly) as client:
-        results = await asyncio.gather(client.call_tool("patient"), client.call_tool("patient_thread"))
-    assert [result.text for result in results] == ["Rome", "Rome"]
-    assert time.monotonic() - begin >= 1.0
+    def reply(question: Any) -> str:
+        if asked is not None:
+            asked.append(question.message)
+        return "x"
+
+    async with Client(server, elicitation_handler=reply, protocol_version=revision) as client:
+        return (await client.call_tool("tool", {}, raise_on_error=False)).text
+
+
+def reason(log: pytest.LogCaptureFixture) -> str:
+    (record,) = [each for each in log.records if each.levelno == logging.ERROR]
+    assert record.exc_info is not None
+    return str(record.exc_info[1])
+
+
+# ── forgotten ──
+
+
+@pytest.mark.parametrize("name", ["elicit", "elicit_url", "list_roots", "sample", "step"])
+async def test_who_forgets_to_await_is_told_what(name: str) -> None:
+    arguments: dict[str, list[Any]] = {
+        "elicit": ["Sure?", bool],
+        "elicit_url": ["Sign in", "https://example.com"],
+        "list_roots": [],
+        "sample": ["Hello"],
+        "step": ["save", dict],
+    }
+
+    async def tool(ctx: Context) -> str:
+        getattr(ctx, name)(*arguments[name])
+        return "done"
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        assert await call(tool, "2025-11-25") == "done"
+        gc.collect()
+    assert f"coroutine 'ctx.{name}' was never awaited" in [str(each.message) for each in heard]
+
+
+@pytest.mark.parametrize("name", ["elicit", "elicit_url", "list_roots", "sample", "step"])
+async def test_who_can_not_wait_is_told_what(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    arguments: dict[str, list[Any]] = {
+        "elicit": ["Sure?", bool],
+        "elicit_url": ["Sign in", "https://example.com"],
+        "list_roots": [],
+        "sample": ["Hello"],
+        "step": ["save", dict],
+    }
+
+    def tool(ctx: Context) -> str:
+        getattr(ctx, name)(*arguments[name])
+        return "done"
+
+    assert "failed" in await call(tool, "2026-07-28", thread=False)
+    assert reason(caplog).startswith(f"ctx.{name}: a def function with thread=False can't wait")
+
+
+@every_era
+@pytest.mark.parametrize("timeout", ["5", 0, -1, float("nan"), float("inf")])
+async def test_a_timeout_that_is_none(revision: str, timeout: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def tool(ctx: Context) -> str:
+        return str(await ctx.elicit("Sure?", str, timeout=timeout))
+
+    assert "failed" in await call(tool, revision)
+    assert reason(caplog).startswith(f"timeout={timeout!r} of a question must be a number of seconds, above 0")
+
+
+@pytest.mark.parametrize("pages", [(), ("https://example.com",), ([ElicitUrl("Sign in", "https://example.com")],)])
+def test_pages_that_are_none(pages: tuple[Any, ...]) -> None:
+    with pytest.raises(SetupError, match="UrlElicitationRequired takes pages"):
+        UrlElicitationRequired(*pages)
+
+
+@every_era
+async def test_a_state_that_is_not_json_is_refused_before_anybody_is_asked(
+    revision: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+
+    async def tool() -> Any:
+        return InputRequired({"name": Elicit("Name?", str)}, state=object())
+
+    assert "failed" in await call(tool, revision, asked=asked)
+    assert "the state of InputRequired must be JSON" in reason(caplog)
+    assert not asked
+
+
+# ── mixed ──
+
+
+@every_era
+async def test_both_ways_to_ask_in_one_tool_are_the_same_in_every_era(revision: str) -> None:
+    """Up to 2025-11-25 too, a function that asks by itself is called again: its steps and questions are known then."""
+    asked: list[str] = []
+    orders: list[str] = []
+
+    def order() -> int:
+        orders.append("a hat")
+        return len(orders)
+
+    async def tool(ctx: Context) -> Any:
+        number = await ctx.step("order", order)
+        size = await ctx.elicit(f"Size of {number}?", str)
+        if "colour" not in ctx.input_responses:
+            return InputRequired({"colour": Elicit("Colour?", str)}, state=number)
+        return f"{size.data} {ctx.request_state} of {len(orders)}"
+
+    assert await call(tool, revision, asked=asked) == "x 1 of 1"
+    assert asked == ["Size of 1?", "Colour?"]
+
+
+@every_era
+async def test_the_same_question_three_times_is_three_questions(revision: str) -> None:
+    asked: list[str] = []
+
+    async def tool(ctx: Context) -> str:
+        answers = await asyncio.gather(*(ctx.elicit("Again?", str) for _ in range(3)))
+        return " ".join(str(each.data) for each in answers)
+
+    assert await call(tool, revision, asked=asked) == "x x x"
+    assert asked == ["Again?"] * 3
