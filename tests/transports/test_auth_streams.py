@@ -94,8 +94,7 @@ async def test_a_token_that_is_taken_back_ends_the_stream(open_stream: Any) -> N
 
 
 async def test_a_verifier_that_wants_no_answer_kept_is_not_asked_all_the_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doorkeeper, "ASKING_PAUSE", SOON)
-    monkeypatch.setattr(doorkeeper, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(doorkeeper, "RECHECK_SECONDS", SOON)
     ledger = Ledger()
     ledger.believed_seconds = 0.0  # type: ignore[attr-defined]
     async with serving(Stage(auth=ledger).server) as app:

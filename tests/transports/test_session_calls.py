@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.transports import calls
 from http_serving import PausingState, endpoint_of, settle, until
-from http_stage import Stage, text_of
+from http_stage import Stage
 from http_wire import HttpWire
 
 
@@ -60,49 +59,10 @@ async def cancel(wire: HttpWire, id: Any) -> None:
     await wire.notify("notifications/cancelled", {"requestId": id})
 
 
-async def test_a_cancellation_that_comes_late_does_not_hit_the_next_call_with_its_id(pair: Pair) -> None:
-    """Such ids are against the specification; but one worker alone does not punish them."""
+async def test_the_cancellation_of_an_unknown_call_is_told_to_the_other_workers(pair: Pair) -> None:
     wires = await pair.session()
-    await wires[0].call("add", {"a": 1, "b": 2}, id=1)
-    await cancel(wires[0], 1)
-    assert pair.notes() == []
-    call = wires[0].start_call("work", id=1)
-    await pair.stages[0].entered.wait()
-    await settle(50)
-    pair.stages[0].go.set()
-    assert text_of((await call.done()).answer) == "done"
-
-
-@pytest.mark.parametrize("other", ["session", "id"])
-async def test_other_cancellations_are_told_to_the_other_workers(pair: Pair, other: str) -> None:
-    wires = await pair.session()
-    await wires[0].call("add", {"a": 1, "b": 2}, id=77)
-    if other == "session":
-        wires = await pair.session()
-    await cancel(wires[0], 77 if other == "session" else "77")
+    await cancel(wires[0], 77)
     assert len(pair.notes()) == 1
-
-
-async def test_it_is_kept_in_mind_for_a_while_only(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "NOTE_SECONDS", 0.05)
-    wires = await pair.session()
-    await wires[0].call("add", {"a": 1, "b": 2}, id=1)
-    await asyncio.sleep(0.1)
-    await cancel(wires[0], 1)
-    assert len(pair.notes()) == 1
-    await wires[0].call("add", {"a": 1, "b": 2}, id=2)
-    assert len(endpoint_of(pair.apps[0])._calls._over) == 1
-
-
-async def test_few_are_kept_in_mind(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "MAX_OVER", 3)
-    wires = await pair.session()
-    for id in (1, 2, 3, 1, 4, 5):  # the first one comes again
-        await wires[0].call("add", {"a": 1, "b": 2}, id=id)
-    assert len(endpoint_of(pair.apps[0])._calls._over) == 3
-    for id, noted in ((5, 0), (1, 0), (3, 1)):
-        await cancel(wires[0], id)
-        assert len(pair.notes()) == noted
 
 
 async def test_whatever_a_store_fails_with_calls_are_cancelled_later(pair: Pair) -> None:

@@ -250,13 +250,13 @@ class Answer(msgspec.Struct, eq=False):
             await self.response.event(sse.KEEP_ALIVE)
 
     async def close_stream(self, retry: float | None) -> None:
-        """Close the connection but not the stream: the client comes back for the rest after `retry` seconds."""
+        """Close the connection but not the stream: the client comes back for the rest after `retry` seconds.
+
+        One to which the client has come back at another worker stays open.
+        """
         await self._open()
-        events = self.events
-        if events is not None and events.hang_up_tail is not None:
-            await events.hang_up_tail(retry)
-        elif events is not None and self.response.ended:
-            await events.hang_up_elsewhere(retry_frame(retry))
+        if self.events is not None and self.events.hang_up_tail is not None:
+            await self.events.hang_up_tail(retry)
         else:
             await self.response.hang_up(retry_frame(retry))
 
