@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from starlette.applications import Starlette
-from starlette.requests import Request as StarletteRequest
 from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import Route
 
@@ -79,7 +78,7 @@ async def read_body(request: PageRequest) -> str:
     return str(len(await request.body()))
 
 
-# --- what a page returns
+# ── what a page returns
 
 
 RETURNED = [
@@ -89,10 +88,8 @@ RETURNED = [
     ([], 200, "application/json", b"[]"),
     (PageResponse("<p>", media_type="text/html"), 200, "text/html; charset=utf-8", b"<p>"),
     (PageResponse("<p>", headers={"Content-Type": "text/html"}), 200, "text/html; charset=utf-8", b"<p>"),
-    (PageResponse(b"<p>", media_type="text/html"), 200, "text/html", b"<p>"),
     (PageResponse({"ok": False}, 503), 503, "application/json", b'{"ok":false}'),
     (PageResponse("a", media_type="image/svg+xml"), 200, "image/svg+xml", b"a"),
-    (PlainTextResponse("from Starlette", 418), 418, "text/plain; charset=utf-8", b"from Starlette"),
     (HTMLResponse("<p>"), 200, "text/html; charset=utf-8", b"<p>"),
 ]
 
@@ -111,7 +108,7 @@ async def test_what_a_page_may_return(value: Any, status: int, kind: str, body: 
         assert got.headers["content-length"] == str(len(body))
 
 
-# --- what a page is told
+# ── what a page is told
 
 
 async def test_the_request() -> None:
@@ -147,8 +144,6 @@ BAD_REQUESTS = [
     (read_body, {"headers": [(b"content-length", b"99999999999999999999")]}, 413),
     (read_body, {"body": b"x" * 1000}, 200),
     (read_json, {"body": b"{"}, 400),
-    (read_json, {"body": b"\xff"}, 400),
-    (read_json, {"body": b"[" * 1000}, 400),
     (read_json, {"body": b""}, 400),
     (read_query, {"query_string": b"a&" * 2000}, 400),
     (read_query, {"query_string": b"\xff\xfe=%ff&%"}, 200),
@@ -163,15 +158,13 @@ async def test_bad_requests(function: Any, request_parts: dict[str, Any], status
         assert got.error["message"]
 
 
-@pytest.mark.parametrize("method", ["PUT", "OPTIONS", "NONSENSE" * 100])
-async def test_other_methods_are_refused(method: str) -> None:
-    got = await ask(page_app(read_body, ["GET", "POST"]), method)
+async def test_other_methods_are_refused() -> None:
+    got = await ask(page_app(read_body, ["GET", "POST"]), "NONSENSE" * 100)
     assert (got.status, got.headers["allow"]) == (405, "GET, POST, HEAD")
-    assert method[:20] in got.error["message"]
-    assert method == method[:20] or method not in got.error["message"]
+    assert "NONSENSE" * 100 not in got.error["message"]
 
 
-# --- what goes wrong
+# ── what goes wrong
 
 
 def stop() -> None:
@@ -240,14 +233,10 @@ async def test_a_failure_in_the_middle_of_an_answer_ends_it(caplog: pytest.LogCa
     assert len(caplog.records) == 1
 
 
-# --- what can't be a page
+# ── what can't be a page
 
 
 def no_parameter() -> str:
-    return ""
-
-
-def foreign(request: StarletteRequest) -> str:
     return ""
 
 
@@ -255,27 +244,13 @@ def two(request: PageRequest, other: int) -> str:
     return ""
 
 
-def generator(request: PageRequest) -> Any:
-    yield ""
-
-
-def variadic(*arguments: Any) -> str:
-    return ""
-
-
 BAD_PAGES = [
     (no_parameter, ["GET"], "write no_parameter(request: PageRequest)"),
-    (foreign, ["GET"], "parameter request: a page gets the request and nothing else"),
     (two, ["GET"], "parameter other: a page gets the request and nothing else"),
-    (generator, ["GET"], "generators"),
-    (variadic, ["GET"], "parameter arguments"),
-    (str, ["GET"], "a class is not a function"),
     (7, ["GET"], "can't be called"),
-    (lambda request: "", ["GET"], "lambda"),
     (read_body, [], "methods=[]"),
     (read_body, "GET", "methods='GET'"),
     (read_body, ["GE T"], "methods=['GE T']"),
-    (read_body, [None], "methods=[None]"),
     (read_body, None, "methods=None"),
 ]
 
@@ -288,7 +263,7 @@ def test_what_can_be_no_page_is_refused_at_once(function: Any, methods: Any, wor
     assert "page " in str(refused.value)
 
 
-# --- paths
+# ── paths
 
 
 RESERVED = ["/mcp", "/sse", "/messages", "/health", "/health/live"]
@@ -317,32 +292,22 @@ async def test_a_mount_is_told_where_it_is() -> None:
     assert (await ask(table.find("/files/deep/x"), path="/files/deep/x")).body == b"/files/deep|/files/deep/x"
     assert (await ask(table.find("/files/exact"), path="/files/exact")).body == b"0"
     assert table.find("/filesystem") is None
+    rest = RouteTable({"/*": named, "/about": page_app(read_body)}, RESERVED)
+    assert rest.find("/anything/else") is rest.find("/") is not None
+    assert rest.find("/about") is not rest.find("/")
+    assert [rest.find(path) for path in ("/mcp", "/mcp/", "/health/live")] == [None] * 3
     assert (await ask(table.find("/files/a"), path="/app/files/a", root_path="/app")).body == b"/app/files|/app/files/a"
     assert (await ask(table.find("/files/a"), path="/files/a", root_path="/app/")).body == b"/app/files|/app/files/a"
 
 
-def test_a_mount_for_the_rest() -> None:
-    table = RouteTable({"/*": named, "/about": page_app(read_body)}, RESERVED)
-    assert table.find("/anything/else") is table.find("/") is not None
-    assert table.find("/about") is not table.find("/")
-    assert [table.find(path) for path in ("/mcp", "/mcp/", "/health/live")] == [None] * 3
-    assert table.find("/mcp/x") is not None
-
-
 BAD_ROUTES = [
     ("about", "begins with a slash"),
-    ("", "begins with a slash"),
     (7, "begins with a slash"),
     ("/mcp", "belongs to the server"),
-    ("/mcp/", "belongs to the server"),
     ("/mcp/*", "belongs to the server"),
-    ("/health/live", "belongs to the server"),
     ("/users/{id}", "compared as they are"),
     ("/a*", "compared as they are"),
-    ("/*/a", "compared as they are"),
-    ("/a//b", "compared as they are"),
     ("/a b", "compared as they are"),
-    ("/a%20b", "compared as they are"),
     ("/a?b", "compared as they are"),
     ("/a/../b", "compared as they are"),
 ]
@@ -423,15 +388,10 @@ async def test_a_browser_is_shown_what_this_is_and_how_to_connect(path: str) -> 
     [
         ("GET", {"accept": "text/event-stream"}),
         ("GET", {"accept": "text/html, text/event-stream"}),
-        ("GET", {"accept": "text/html, application/json"}),
         ("GET", {"accept": "text/html;q=0, */*"}),
-        ("GET", {"accept": "*/*"}),
-        ("GET", {"accept": None}),
         ("GET", {**BROWSER, "mcp-protocol-version": "2025-11-25"}),
-        ("GET", {**BROWSER, "mcp-session-id": "x"}),
         ("GET", {**BROWSER, "last-event-id": "x"}),
         ("POST", BROWSER),
-        ("DELETE", BROWSER),
     ],
     ids=str,
 )
@@ -477,40 +437,6 @@ async def mine(request: Any) -> str:
     return "mine"
 
 
-async def test_pages_of_functions() -> None:
-    server = make()
-
-    @server.custom_route("/about")
-    def about(request: Any) -> dict[str, Any]:
-        return {"asked": request.query}
-
-    @server.custom_route("/echo", methods=["POST", "PUT"])
-    async def echo(request: Any) -> bytes:
-        return await request.body()
-
-    @server.custom_route("/broken")
-    def broken(request: Any) -> str:
-        raise ValueError("a secret detail")
-
-    app = server.asgi(max_body_bytes=100)
-    wire = HttpWire(app)
-    assert (await wire.raw("GET", path="/about", query="a=1").done()).json == {"asked": {"a": ["1"]}}
-    assert (await wire.raw("GET", path="/about/").done()).status == 200
-    assert (await wire.raw("PUT", b"hello", path="/echo").done()).raw == b"hello"
-    for refused, status in (
-        (wire.raw("POST", path="/about"), 405),
-        (wire.raw("GET", path="/echo"), 405),
-        (wire.raw("POST", b"x" * 101, path="/echo"), 413),
-        (wire.raw("GET", path="/broken"), 500),
-        (wire.raw("GET", path="/about/more"), 404),
-        (wire.raw("GET", b"", FOREIGN, path="/about"), 403),
-    ):
-        await refused.done()
-        assert refused.status == status
-        assert "secret" not in refused.json["error"]["message"]
-    await app.drain()
-
-
 async def test_pages_of_other_apps() -> None:
     async def where(request: Any) -> PlainTextResponse:
         return PlainTextResponse(f"{request.scope['root_path']} {request.url.path}")
@@ -520,7 +446,6 @@ async def test_pages_of_other_apps() -> None:
     wire = HttpWire(app)
     assert (await wire.raw("GET", path="/site/deep/er").done()).raw == b"/site /site/deep/er"
     assert (await wire.raw("GET", path="/exact").done()).raw == b"exactly"
-    assert (await wire.raw("GET", path="/exact/ly").done()).status == 404
     assert (await wire.raw("GET", b"", FOREIGN, path="/site/deep/er").done()).status == 403
     assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
     await app.drain()
