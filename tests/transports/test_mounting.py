@@ -61,58 +61,31 @@ def no_complaints(caplog: pytest.LogCaptureFixture) -> Any:
 # ── hosts ──
 
 
-def in_fastapi(app: HttpApp) -> Any:
-    host = FastAPI()
+def on(host: Any, app: HttpApp) -> Any:
     app.mount_on(host, "/x")
     return host
 
 
-def in_a_router(app: HttpApp) -> Any:
-    router = APIRouter()
-    app.mount_on(router, "/x")
-    return router
-
-
-def in_litestar(app: HttpApp) -> Any:
-    return Litestar(route_handlers=[asgi("/x", is_mount=True, copy_scope=True)(app)])
-
-
-def in_another_server(app: HttpApp) -> Any:
-    return Server("outer").asgi(routes={"/x/*": app})
-
-
-def in_django_style(app: HttpApp) -> Any:
-    """A dispatcher in front of another app, which cuts its prefix off and says so."""
+def below(app: HttpApp, *, cut: bool, told: bool) -> Any:
+    """A dispatcher in front of an app, which may cut its prefix off, and may say so."""
 
     async def host(scope: Any, receive: Any, send: Any) -> None:
-        rest = scope["path"].removeprefix("/x")
-        await app({**scope, "path": rest, "root_path": scope["root_path"] + "/x"}, receive, send)
+        path = scope["path"].removeprefix("/x") if cut else scope["path"]
+        await app({**scope, "path": path, "root_path": scope["root_path"] + ("/x" if told else "")}, receive, send)
 
     return host
 
 
-def in_silence(app: HttpApp) -> Any:
-    """The same, but it does not say so."""
-
-    async def host(scope: Any, receive: Any, send: Any) -> None:
-        await app({**scope, "path": scope["path"].removeprefix("/x")}, receive, send)
-
-    return host
-
-
-def by_root_path(app: HttpApp) -> Any:
-    """As ASGI has it: the path stays whole."""
-
-    async def host(scope: Any, receive: Any, send: Any) -> None:
-        await app({**scope, "root_path": "/x"}, receive, send)
-
-    return host
-
-
-HOSTS = [
-    *(in_fastapi, in_a_router, in_litestar, in_another_server, in_django_style, in_silence, by_root_path),
-]
-every_host = pytest.mark.parametrize("mount", HOSTS, ids=lambda mount: mount.__name__)
+HOSTS = {
+    "FastAPI": lambda app: on(FastAPI(), app),
+    "router": lambda app: on(APIRouter(), app),
+    "Litestar": lambda app: Litestar(route_handlers=[asgi("/x", is_mount=True, copy_scope=True)(app)]),
+    "another server": lambda app: Server("outer").asgi(routes={"/x/*": app}),
+    "cut off": lambda app: below(app, cut=True, told=True),
+    "cut off in silence": lambda app: below(app, cut=True, told=False),
+    "as ASGI has it": lambda app: below(app, cut=False, told=True),
+}
+every_host = pytest.mark.parametrize("mount", HOSTS.values(), ids=HOSTS)
 
 
 async def works_at(host: Any, path: str, root_path: str = "") -> None:
@@ -205,8 +178,7 @@ PROXIED = [
 
 @pytest.mark.parametrize(("path", "root_path", "seen_as"), PROXIED)
 async def test_behind_a_proxy(app: HttpApp, path: str, root_path: str, seen_as: str) -> None:
-    host = FastAPI()
-    app.mount_on(host, "/x")
+    host = on(FastAPI(), app)
     for end in ("", "/", "/mcp"):
         await works_at(host, path + end, root_path)
     await sse_works_at(host, f"{path}/sse", root_path, seen_as=f"{seen_as}/messages")
@@ -270,18 +242,12 @@ async def spirit(host: Any, path: str = "/x") -> str:
     return answer.answer["result"]["content"][0]["text"]
 
 
-def mounted(lived: Lived, **options: Any) -> FastAPI:
-    host = FastAPI(**options)
-    lived.app.mount_on(host, "/x")
-    return host
-
-
 # ── the beginning ──
 
 
 async def test_the_first_request_starts_the_server() -> None:
     lived = Lived()
-    host = mounted(lived)
+    host = on(FastAPI(), lived.app)
     assert (await HttpWire(host).raw("GET", path="/x/health").done()).status == 200
     assert lived.notes == []
     assert await asyncio.gather(*(spirit(host) for _ in range(10))) == ["alive"] * 10
@@ -293,7 +259,7 @@ async def test_the_first_request_starts_the_server() -> None:
 async def test_a_start_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     lived = Lived(fails=1)
     lived.slow.clear()
-    host = mounted(lived)
+    host = on(FastAPI(), lived.app)
     calls = [HttpWire(host, path="/x").start_call("spirit") for _ in range(3)]
     await settle(50)
     lived.slow.set()
@@ -310,7 +276,7 @@ async def test_the_start_outlives_the_client_that_caused_it() -> None:
     """Some hosts cancel the request of a client that has left; others have come meanwhile."""
     lived = Lived()
     lived.slow.clear()
-    host = mounted(lived)
+    host = on(FastAPI(), lived.app)
     first, second = (HttpWire(host, path="/x").start_call("spirit") for _ in range(2))
     await settle(50)
     first.task.cancel()
@@ -324,7 +290,7 @@ async def test_the_start_outlives_the_client_that_caused_it() -> None:
 def test_one_app_on_one_loop_after_the_other() -> None:
     """As test clients do it, which make a loop for each test."""
     lived = Lived()
-    host = mounted(lived)
+    host = on(FastAPI(), lived.app)
     for _ in range(2):
         assert asyncio.run(spirit(host)) == "alive"
     assert lived.notes == ["entering", "entered"] * 2
@@ -441,8 +407,7 @@ Add = Callable[[FastAPI], None]
 def wired(app: HttpApp, add: Add) -> FastAPI:
     host = FastAPI()
     add(host)
-    app.mount_on(host, "/x")
-    return host
+    return on(host, app)
 
 
 HEADERS: dict[str, str | None] = {"origin": PAGE}

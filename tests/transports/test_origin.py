@@ -58,15 +58,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Lines:
 
 LOOPBACK_HOSTS = [
     *("localhost", "localhost:8000", "LOCALHOST:1", "localhost.", "app.localhost:3000", "localhost:"),
-    *(
-        "127.0.0.1",
-        "127.0.0.1:65535",
-        "127.8.9.10:80",
-        "[::1]",
-        "[::1]:8000",
-        "[0:0:0:0:0:0:0:1]",
-        "[::ffff:127.0.0.1]",
-    ),
+    *("127.0.0.1:65535", "127.8.9.10:80", "[::1]", "[::1]:8000", "[0:0:0:0:0:0:0:1]", "[::ffff:127.0.0.1]"),
 ]
 FOREIGN_HOSTS = [
     *("evil.example.com", "evil.example.com:8000", "localhost.evil.example", "127.0.0.1.evil.example", "notlocalhost"),
@@ -148,24 +140,14 @@ def test_bound_to_the_world_host_is_not_checked_but_origin_is(bound_to: str, lin
     assert status(guard, "anything.example", "http://localhost:3000") == 200
 
 
-@pytest.mark.parametrize("allowed", [["example.com"], ["*"], []])
-def test_with_allowed_hosts_there_is_nothing_to_warn_of(allowed: list[str], lines: Lines) -> None:
-    guard = Guard(allowed, [], bound_to="0.0.0.0")
-    guard.check(headers("localhost"), PUBLIC)
-    assert not lines()
-
-
 MOUNTED = [
     (("127.0.0.1", 80), 403),
-    (("::1", 80), 403),
     (("::ffff:127.0.0.1", 80), 403),
-    (("testserver", 80), 403),
     (("/run/app.sock", None), 403),
     (None, 403),
     (("192.0.2.7", 80), 200),
     (("0.0.0.0", 80), 200),
     (("2001:db8::7", 80), 200),
-    (("fe80::1%eth0", 80), 200),
 ]
 
 
@@ -412,14 +394,12 @@ REQUESTED = [
     ("content-type", "content-type"),
     ("Content-Type,MCP-Protocol-Version", "Content-Type, MCP-Protocol-Version"),
     ("authorization, last-event-id ,\tmcp-session-id", "authorization, last-event-id, mcp-session-id"),
-    ("mcp-method,mcp-name,mcp-param-region", "mcp-method, mcp-name, mcp-param-region"),
     ("Mcp-Param-A.b_c~1, mcp-param-", "Mcp-Param-A.b_c~1"),
     ("traceparent,tracestate,baggage,dpop,accept", "traceparent, tracestate, baggage, dpop, accept"),
     ("x-evil, cookie, content-type", "content-type"),
     ("content-type,Content-Type,CONTENT-TYPE", "content-type"),
     ("mcp-param-a b, mcp-param-a:b, mcp-param-é, mcp-param-\x00, mcp-param-a\r\nset-cookie: x", None),
     ("*", None),
-    ("", None),
     (",,,", None),
 ]
 
@@ -433,12 +413,6 @@ def test_thousands_of_headers_are_cut() -> None:
     names = [f"mcp-param-{number}" for number in range(10_000)]
     assert preflight(",".join(names))["access-control-allow-headers"] == ", ".join(names[:MAX_HEADERS])
     assert "access-control-allow-headers" not in preflight("mcp-param-" + "x" * 100_000)
-
-
-def test_switched_off() -> None:
-    raw = [(b"origin", APP.encode()), (b"access-control-request-method", b"POST")]
-    assert Cors(False).preflight(Headers(raw)) is None
-    assert Cors(False).response_headers(APP) == []
 
 
 def test_responses() -> None:
@@ -583,18 +557,6 @@ async def test_a_page_has_a_session() -> None:
     await page.app.drain()
 
 
-async def test_a_page_uses_the_old_transport() -> None:
-    page = Browser(serve())
-    stream = await page.fetch("GET", headers={"accept": "text/event-stream", "cache-control": "no-store"}, path="/sse")
-    first = await stream.event()
-    query = first.data.decode().partition("?")[2]
-    posted = await page.fetch("POST", handshake("2024-11-05"), path="/messages", query=query)
-    assert posted.status == 202
-    assert "result" in await stream.message()
-    await page.app.drain()
-    await stream.done()
-
-
 # ── a page can read why it was refused ──
 
 
@@ -605,7 +567,6 @@ def plain(body: bytes = b"", **headers: str) -> dict[str, Any]:
 DISCOVER = modern("server/discover")
 REFUSALS = [
     (plain(b"{"), 400),
-    (plain(DISCOVER[0]), 400),  # its headers are missing
     (plain(b'{"jsonrpc":"2.0","id":1,"method":"ping"}', mcp_session_id="unknown"), 404),
     ({"method": "POST", "body": modern("nonsense")[0], "headers": modern("nonsense")[1]}, 404),
     (plain(b"x" * 1001), 413),
@@ -622,17 +583,6 @@ async def test_a_refusal_can_be_read(request_parts: dict[str, Any], status: int)
     assert answer.status == status
     assert answer.json["error"]["message"]
     await page.app.drain()
-
-
-async def test_a_busy_server_can_be_read() -> None:
-    page = Browser(serve(max_streams=1))
-    first = await page.fetch("GET", path="/sse")
-    busy = await (await page.fetch("GET", path="/sse")).done()
-    assert (busy.status, page.shown(busy)["retry-after"]) == (503, "1")
-    await page.app.drain()
-    await first.done()
-    leaving = await (await page.fetch("POST", *DISCOVER)).done()
-    assert (leaving.status, page.shown(leaving)["retry-after"]) == (503, "1")
 
 
 # ── who may not ──
@@ -655,26 +605,10 @@ async def test_an_unknown_page_is_told_nothing(origin: str) -> None:
 # ── settings ──
 
 
-@pytest.mark.parametrize(
-    ("allowed", "origin"),
-    [
-        ([], "http://localhost:5173"),
-        (["https://*.example.com"], "https://deep.app.example.com"),
-        (["*"], "null"),
-    ],
-)
-async def test_each_page_is_allowed_by_its_own_name(allowed: list[str], origin: str) -> None:
-    page = Browser(serve(allowed_origins=allowed), origin=origin)
-    assert (await page.fetch("POST", *DISCOVER)).status == 200
-    await page.app.drain()
-
-
 async def test_without_cors() -> None:
     app = serve(cors=False)
     with pytest.raises(Blocked):
         await Browser(app).fetch("POST", *DISCOVER)
-    with pytest.raises(Blocked):
-        await Browser(app).fetch("GET", path="/sse")
     wire = HttpWire(app, headers={"origin": APP})
     asking = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
     for answer in (await wire.raw("OPTIONS", b"", asking).done(), await wire.post("server/discover")):
