@@ -12,7 +12,7 @@ from old_client import OldClient
 from dovetail import Server
 from dovetail.auth import Principal, VerifierTrouble
 from dovetail.transports import doorkeeper
-from http_serving import serving, settle, until
+from http_serving import serving, until
 from http_stage import REVISIONS, Stage, open_wire, text_of
 from http_wire import Exchange, HttpWire
 
@@ -322,19 +322,6 @@ async def test_nor_beyond_the_end_of_the_token(open_stream: Any, monkeypatch: py
         stream = await open_stream(app)
         ledger.failure = VerifierTrouble("away")
         await stream.done(5)
-
-
-@quickly
-@each_stream
-async def test_nobody_is_left_to_look_after_a_stream_that_is_gone(open_stream: Any) -> None:
-    ledger = Ledger()
-    async with serving(Stage(auth=ledger).server) as app:
-        before = asyncio.all_tasks()
-        stream = await open_stream(app)
-        stream.leave()
-        await stream.done()
-        await settle()
-        assert asyncio.all_tasks() <= before
 
 
 @quickly

@@ -502,9 +502,8 @@ def call_of(tool: str) -> dict[str, Any]:
     return {"data": json.dumps(message), "headers": headers}
 
 
-@pytest.mark.parametrize("add", [bare, all_of_them], ids=lambda add: add.__name__)
-async def test_on_a_real_socket(stage: Stage, add: Add) -> None:
-    async with hosted(wired(stage.app, add)) as url, aiohttp.ClientSession() as client:
+async def test_on_a_real_socket(stage: Stage) -> None:
+    async with hosted(wired(stage.app, all_of_them)) as url, aiohttp.ClientSession() as client:
         async with client.post(f"{url}/x", allow_redirects=False, **call_of("tell")) as answer:
             assert (answer.status, answer.content_type) == (200, "text/event-stream")
             first = await asyncio.wait_for(answer.content.readuntil(b"\n\n"), PROMPTLY)
