@@ -16,6 +16,7 @@ import msgspec
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
 from dovetail.engine.exchange import Exchange
+from dovetail.engine.invoke import EXITS
 from dovetail.engine.limits import beside, go_on_beside
 from dovetail.engine.sessions import HeldSession, topic
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, RateLimited, Unauthorized
@@ -176,7 +177,7 @@ class HttpCall(Posted, eq=False, kw_only=True):
                     self.close()
                     self.answer.response.abandon()
                     raise
-            except BaseException as failure:
+            except (Exception, *EXITS) as failure:
                 outcome = self._failure(failure)
             if not self.open:
                 self._end_cancellation()
@@ -231,18 +232,8 @@ class HttpCall(Posted, eq=False, kw_only=True):
             await self.answer.finish(*outcome)
 
     def _failure(self, failure: BaseException) -> tuple[bytes, int]:
-        """While the client waits, it gets an answer."""
-        if not isinstance(failure, ProtocolError) and not self._is_running():
-            raise failure
         self.failed = True
         return outcome_of(failure, self.id, self.request, None if self.batched else self.answer.response)
-
-    def _is_running(self) -> bool:
-        """Whether this is asked from its own task; what is left when a loop closes is torn down by others."""
-        try:
-            return self.task is None or asyncio.current_task() is self.task
-        except RuntimeError:  # no loop is running
-            return False
 
 
 class HttpBatch(Posted, eq=False):

@@ -21,7 +21,7 @@ from dovetail.protocol.sse import EventId, encode_event, priming_event
 from dovetail.state.base import Listener, StoreTrouble, until_answered
 from dovetail.transports.event_store import END, EventStore, log_name
 from dovetail.transports.request import Visit, look_after
-from dovetail.transports.response import RETRY_SECONDS, Response, milliseconds, retry_frame
+from dovetail.transports.response import RETRY_MILLISECONDS, Response, retry_frame
 from dovetail.transports.server_messages import Presence, ServerMessages
 from dovetail.transports.traffic import Traffic
 
@@ -215,7 +215,7 @@ class GetStream:
         if not self._held.record.revision.resumable:
             return b""
         id = f"{self.source.place}.{secrets.token_hex(4)}"  # no two events of a session have the same
-        return priming_event(id, retry=milliseconds(RETRY_SECONDS))
+        return priming_event(id, retry=RETRY_MILLISECONDS)
 
     def close(self, _grace: float = 0.0) -> None:
         self._closed = True

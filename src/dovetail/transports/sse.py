@@ -120,19 +120,17 @@ class SseClient:
 
     async def close_in_time(self, initialize_timeout: float | None) -> None:
         """Wait for the end, which also comes if no client has introduced itself in time; then let the calls finish."""
-        greeting = asyncio.get_running_loop().create_task(self._expect_greeting(initialize_timeout))
-        try:
-            await self._ending.wait()
-        finally:
-            greeting.cancel()
+        loop = asyncio.get_running_loop()
+        timer = None if initialize_timeout is None else loop.call_later(initialize_timeout, self._expect_greeting)
+        await self._ending.wait()
+        if timer is not None:
+            timer.cancel()
         await self.connection.close(self._grace)
         self._close()
 
-    async def _expect_greeting(self, timeout: float | None) -> None:
-        try:
-            await asyncio.wait_for(self.connection.greeted.wait(), timeout)
-        except TimeoutError:
-            log.info("an SSE client made no request within %g s and was left", timeout)
+    def _expect_greeting(self) -> None:
+        if not self.connection.greeted.is_set():
+            log.info("an SSE client made no request in time and was left")
             self.end()
 
 
