@@ -190,7 +190,11 @@ async def test_a_store_of_somebody_else_stays_open() -> None:
 
 # ── without sessions ──
 
-every_revision = pytest.mark.parametrize("version", LEGACY)
+NEEDS_SESSION = [
+    ("resources/subscribe", {"uri": "notes://all"}),
+    ("resources/unsubscribe", {"uri": "notes://all"}),
+    ("logging/setLevel", {"level": "debug"}),
+]
 
 
 @pytest.fixture
@@ -204,41 +208,32 @@ async def ask(app: Any, version: str | None, method: str, params: Any = ..., **o
     return await post(HttpWire(app, **options), message(method, params), {"mcp-protocol-version": version})
 
 
-@every_revision
-@pytest.mark.rule("SH-25", "LIFE-2", "LIFE-3", "LIFE-7")
-@pytest.mark.parametrize("header", [None, *LEGACY])
-async def test_row_14_the_handshake_gives_no_session_and_promises_none(app: Any, version: str, header: str) -> None:
-    answer = await post(HttpWire(app), hello(version), {"mcp-protocol-version": header})
-    assert answer.status == 200
-    assert answer.json["result"]["protocolVersion"] == version
-    assert "mcp-session-id" not in answer.headers
-    capabilities = answer.json["result"]["capabilities"]
-    assert capabilities.pop("completions", {}) == {}
-    assert capabilities == {"tools": {}, "resources": {}, "prompts": {}}
-
-
-@every_revision
-@pytest.mark.rule("BASE-19", "LIFE-7")
-@pytest.mark.parametrize(
-    ("method", "params"),
-    [
-        ("resources/subscribe", {"uri": "notes://all"}),
-        ("resources/unsubscribe", {"uri": "notes://all"}),
-        ("logging/setLevel", {"level": "debug"}),
-    ],
-)
-async def test_what_needs_a_session_is_refused_and_the_refusal_says_why(
-    app: Any, version: str, method: str, params: Any
-) -> None:
-    text = check_refusal(await ask(app, version, method, params), 200, NOT_FOUND, "q")
-    assert method in text
-    assert "session" in text
-
-
-@every_revision
-@pytest.mark.rule("LOG-1")
-async def test_no_log_message_is_sent_where_logging_is_not_promised(app: Any, version: str) -> None:
-    assert (await ask(app, version, "tools/call", {"name": "talk"})).json["result"]["content"][0]["text"] == "done"
+@pytest.mark.rule("SH-25", "LIFE-2", "LIFE-3", "LIFE-7", "SH-6", "SH-8", "SH-31", "BASE-19", "LOG-1")
+@pytest.mark.parametrize("version", LEGACY)
+async def test_rows_14_18_and_19(app: Any, version: str) -> None:
+    """The handshake gives and promises no session; requests are served at the version of their header."""
+    for header in (None, *LEGACY):
+        welcome = await post(HttpWire(app), hello(version), {"mcp-protocol-version": header})
+        assert (welcome.status, welcome.json["result"]["protocolVersion"]) == (200, version)
+        assert "mcp-session-id" not in welcome.headers
+        capabilities = welcome.json["result"]["capabilities"]
+        assert capabilities.pop("completions", {}) == {}
+        assert capabilities == {"tools": {}, "resources": {}, "prompts": {}}
+    for session in (None, "whatever"):
+        headers = {"mcp-protocol-version": version, "mcp-session-id": session}
+        listed = await post(HttpWire(app), message("tools/list"), headers)
+        assert ("outputSchema" in listed.json["result"]["tools"][0]) == (version >= "2025-06-18")
+        assert "mcp-session-id" not in listed.headers
+    for header in (version, None):
+        for body in (message("notifications/initialized", id=None), ANSWER):
+            accepted = await post(HttpWire(app), body, {"mcp-protocol-version": header})
+            assert (accepted.status, accepted.raw) == (202, b"")
+    for method, params in NEEDS_SESSION:
+        text = check_refusal(await ask(app, version, method, params), 200, NOT_FOUND, "q")
+        assert method in text
+        assert "session" in text
+    told = await ask(app, version, "tools/call", {"name": "talk"})  # which logs, and that was not promised
+    assert told.json["result"]["content"][0]["text"] == "done"
 
 
 @pytest.mark.rule("MH-28", "LIFE-21")
@@ -251,17 +246,6 @@ async def test_the_modern_era_is_promised_as_much_as_ever(app: Any) -> None:
     assert (await listen.message())["params"]["notifications"] == {"toolsListChanged": True}
     listen.leave()
     await listen.done()
-
-
-@every_revision
-@pytest.mark.rule("SH-8", "SH-31")
-@pytest.mark.parametrize("session", [None, "whatever"])
-async def test_row_18_is_served_at_the_version_of_the_header(app: Any, version: str, session: str) -> None:
-    headers = {"mcp-protocol-version": version, "mcp-session-id": session}
-    answer = await post(HttpWire(app), message("tools/list"), headers)
-    assert answer.status == 200
-    assert ("outputSchema" in answer.json["result"]["tools"][0]) == (version >= "2025-06-18")
-    assert "mcp-session-id" not in answer.headers
 
 
 @pytest.mark.rule("SH-31")
@@ -284,17 +268,6 @@ async def test_batches(app: Any) -> None:
             check_refusal(refused, 400, INVALID_REQUEST)
 
 
-@every_revision
-@pytest.mark.rule("SH-6")
-@pytest.mark.parametrize(
-    "body", [message("notifications/initialized", id=None), ANSWER], ids=["notification", "answer"]
-)
-async def test_row_19_is_accepted(app: Any, version: str, body: Any) -> None:
-    for header in (version, None):
-        answer = await post(HttpWire(app), body, {"mcp-protocol-version": header})
-        assert (answer.status, answer.raw) == (202, b"")
-
-
 @pytest.mark.rule("SH-16", "SH-30", "MH-28")
 @pytest.mark.parametrize("verb", ["GET", "DELETE"])
 @pytest.mark.parametrize("version", [None, *LEGACY, MODERN, "banana"])
@@ -306,7 +279,7 @@ async def test_there_is_nothing_to_get_or_delete(app: Any, verb: str, version: s
     assert {each.strip() for each in answer.headers["allow"].split(",")} == {"POST", "OPTIONS"}
 
 
-@every_revision
+@pytest.mark.parametrize("version", LEGACY)
 @pytest.mark.rule("SH-8", "SH-11", "SH-14", "PROG-1")
 async def test_a_call_may_still_tell_its_progress(app: Any, version: str) -> None:
     params = {"name": "chatty", "_meta": {"progressToken": "t"}}

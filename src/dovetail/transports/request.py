@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dovetail.auth.principal import Principal
-from dovetail.engine.limits import CallTimeout, with_timeout
+from dovetail.engine.limits import CallTimeout, Expiry, beside
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers
@@ -133,7 +133,7 @@ class Visit(msgspec.Struct, eq=False):
         if len(length) > 18 or int(length) > most:
             raise _too_large(most)
         try:
-            return await with_timeout(self._read(most, bodies), seconds)
+            return await beside(self._read(most, bodies), lambda: Expiry(seconds))
         except CallTimeout:
             text = f"The body did not arrive within {seconds:g} s"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=408) from None
