@@ -15,9 +15,9 @@ from typing import NamedTuple
 from dovetail.engine.networks import IPV6_LINE, caller_of
 from dovetail.errors import SetupError
 from dovetail.transports.asgi import RawHeaders, Scope
+from dovetail.transports.origin import Address, parse_address
 from dovetail.transports.request import Visit
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 OPTION = "trusted_proxies"
@@ -103,15 +103,9 @@ NOBODY = TrustedProxies()
 
 
 def _address(text: str) -> Address | None:
-    """With or without a port, a zone, brackets; an IPv4 address may be written as IPv6."""
+    """With or without a port, a zone, brackets."""
     found = _ENTRY.fullmatch(text)
-    if found is None:
-        return None
-    try:
-        address = ipaddress.ip_address(found["ipv4"] or found["bracketed"] or found["ipv6"])
-    except ValueError:
-        return None
-    return getattr(address, "ipv4_mapped", None) or address
+    return None if found is None else parse_address(found["ipv4"] or found["bracketed"] or found["ipv6"])
 
 
 def _network(entry: str) -> Network:

@@ -37,6 +37,8 @@ _ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>[!-.0->A-~]*)") 
 
 log = logging.getLogger("dovetail.http")
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
 
 class Authority(NamedTuple):
     """A host and its port, in the one spelling that is compared."""
@@ -195,7 +197,7 @@ def parse_origin(text: str) -> Origin | None:
 def is_loopback(name: str) -> bool:
     """Tell whether a name or an address always means the machine itself."""
     name = name.lower()
-    address = _address(name)
+    address = parse_address(name)
     if address is None:
         return name == "localhost" or name.endswith(".localhost")
     return address.is_loopback
@@ -210,11 +212,12 @@ def _same_place(origin: Origin, host: Authority | None) -> bool:
 
 def _is_public(local: str | None) -> bool:
     """Tell whether a local address can be reached from elsewhere; a name, such as a Unix socket's, says nothing."""
-    address = _address(local) if local is not None else None
+    address = parse_address(local) if local is not None else None
     return address is not None and not address.is_loopback
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def parse_address(text: str) -> Address | None:
+    """An IPv4 address may be written as IPv6."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -223,7 +226,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _short_ipv6(text: str) -> str | None:
-    address = _address(text)
+    address = parse_address(text)
     return str(address) if ":" in text and address is not None else None
 
 
